@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,25 +155,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="slow: runs with --large"))
 
 
+#: Iterators of other loaders than ours that start workers.
+_ITERATORS = (
+    ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
+    ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulMultiProcessingDataLoaderIter"),
+)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _workers_of_torch_end_at_once() -> None:
     """Let workers of torch's own loaders end at once when the garbage collector finds their iterator in a cycle.
 
     It waits 5 s for each of them otherwise, in whatever test it happens to run; see `keep_until_shutdown`.
     """
-    module: Any = sys.modules.get("torch.utils.data.dataloader")
-    if module is None or hasattr(module._MultiProcessingDataLoaderIter.__init__, "__wrapped__"):
-        return
+    for module, name in _ITERATORS:
+        iterators: Any = getattr(sys.modules.get(module), name, None)
+        if iterators is not None and not hasattr(iterators.__init__, "__wrapped__"):
+            iterators.__init__ = _keeping(iterators.__init__)
+
+
+def _keeping(start: Callable[..., None]) -> Callable[..., None]:
     from zarrfeed.torch.worker_shutdown import keep_until_shutdown
 
-    start = module._MultiProcessingDataLoaderIter.__init__
-
     @functools.wraps(start)
-    def start_and_keep(iterator: Any, loader: Any) -> None:
-        start(iterator, loader)
+    def start_and_keep(iterator: Any, *arguments: Any) -> None:
+        start(iterator, *arguments)
         keep_until_shutdown(iterator)
 
-    module._MultiProcessingDataLoaderIter.__init__ = start_and_keep
+    return start_and_keep
 
 
 @contextlib.contextmanager
