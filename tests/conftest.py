@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--large", action="store_true", help="run tests marked slow, and many more random examples")
 
 
-#: Where a file system in memory usually is, and how much must be free there: all tests write 600 MB.
+#: The usual place of a file system in memory, and the bytes that must be free there: all tests write 600 MB.
 _IN_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 
 

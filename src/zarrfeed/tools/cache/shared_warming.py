@@ -65,7 +65,7 @@ class WarmJob:
 
     @property
     def cache(self) -> CacheOptions:
-        """Where the cache is."""
+        """Options of the cache that is warmed."""
         assert self.access.cache is not None
         return self.access.cache
 

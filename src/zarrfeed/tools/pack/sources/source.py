@@ -237,7 +237,7 @@ class SourceOptions:
 
     @property
     def access(self) -> StoreAccess:
-        """How Zarr stores are reached."""
+        """Options by which Zarr stores are reached."""
         return StoreAccess(Faults(timeout=self.timeout), self.storage_options, zarr_format=self.zarr_format)
 
 
