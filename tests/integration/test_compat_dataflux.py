@@ -104,7 +104,7 @@ def run(script: str, bucket: str, address: str, monkeypatch: pytest.MonkeyPatch)
     isolate(monkeypatch)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
     command = [*warm.command(), "-W", "error", "-c", _IMPORT + script, bucket]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -455,7 +455,7 @@ def test_the_default_server_lacks_a_module_or_repeats_itself() -> None:
     command = warm.command()
     assert warm.command() == command
     said = [
-        subprocess.run([*command, "-c", code], capture_output=True, text=True, check=True, timeout=120) for _ in "ab"
+        subprocess.run([*command, "-c", code], capture_output=True, text=True, check=True, timeout=250) for _ in "ab"
     ]
     lines = [done.stdout.splitlines() for done in said]
     assert [line[0] for line in lines] == ["0", "0"]

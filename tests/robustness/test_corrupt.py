@@ -351,7 +351,7 @@ def test_decompression_bombs_are_refused_without_memory_for_what_they_declare(tm
         names.append(name)
     script = [*warm.command(), "-c", _BOMB_SCRIPT, str(tmp_path), str(SIZE)]
     # a process of its own: the peak of this one is that of all tests before
-    output = subprocess.run(script, capture_output=True, text=True, timeout=100, check=False)
+    output = subprocess.run(script, capture_output=True, text=True, timeout=250, check=False)
     assert output.returncode == 0, output.stderr
     results = output.stdout.split("measure\n")[1].splitlines()
     assert [line.split()[0] for line in results] == sorted(names)

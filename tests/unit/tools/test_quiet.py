@@ -27,7 +27,7 @@ warnings.warn("later")
 
 
 def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=250, check=False)
 
 
 def test_warnings_of_zarr_python_are_shown() -> None:  # in a process whose warnings pytest does not record
