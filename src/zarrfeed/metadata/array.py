@@ -165,6 +165,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     if not -ndim <= sample_axis < ndim:
         raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
     chunk_shape = regular_chunk_shape(metadata, name)
+    _check_lengths(name, chunk_shape)
     shard: ShardSpec | None = None
     if isinstance(metadata, ArrayV2Metadata):
         stored_big = array.dtype.byteorder == ">"
@@ -265,14 +266,19 @@ def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...],
         raise ConfigError(f"{name}: {len(shape)} axes, must be at most {_MAX_AXES}")
     if item_bytes > _MAX_ITEM_BYTES:
         raise ConfigError(f"{name}: items of {item_bytes} bytes, must be at most {_MAX_ITEM_BYTES}")
-    if min(chunk_shape, default=1) < 1:
-        raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
+    _check_lengths(name, chunk_shape)
     covered = [-(-n // c) * c for n, c in zip(shape, chunk_shape, strict=True)]
     if math.prod(covered) * item_bytes > _MAX_ARRAY_BYTES:
         raise ConfigError(f"{name}: shape {shape} in chunks {chunk_shape} has more than 2**62 bytes")
     num_chunks = math.prod(n // c for n, c in zip(covered, chunk_shape, strict=True))
     if num_chunks > _MAX_CHUNKS:
         raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
+
+
+def _check_lengths(name: str, chunk_shape: tuple[int, ...]) -> None:
+    """Raise ConfigError for chunks, inner chunks or shards without an element, by which nothing can be divided."""
+    if min(chunk_shape, default=1) < 1:
+        raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
 
 
 def check_counts(spec: ArraySpec) -> None:

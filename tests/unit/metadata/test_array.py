@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
@@ -18,6 +19,8 @@ from numcodecs.checksum32 import CRC32C
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 
+import zarrfeed
+from tests.support.cases import case
 from tests.support.oracle import (
     CODECS,
     DTYPES,
@@ -214,6 +217,22 @@ def test_the_root_is_absolute_and_the_name_is_what_the_user_wrote(
         assert spec.name == name
     assert read_layout(array).root == str(tmp_path / "a")
     assert read_layout(array).name == str(tmp_path / "a")
+
+
+def test_chunks_or_shards_without_an_element_are_refused(tmp_path: Path) -> None:
+    """Each axis in turn, of the grid of v2, of v3 and of shards, whose inner chunks stay as they are."""
+    kinds: list[tuple[ZarrFormat, tuple[int, ...] | None]] = [(2, None), (3, None), (3, (10, 4))]
+    for zarr_format, shards in kinds:
+        for axis in (0, 1):
+            path = tmp_path / f"{zarr_format}-{shards is None}-{axis}"
+            zarr.create_array(path, shape=(20, 4), chunks=(5, 4), shards=shards, dtype="i4", zarr_format=zarr_format)
+            document = path / (".zarray" if zarr_format == 2 else "zarr.json")
+            metadata = json.loads(document.read_text())
+            chunks = metadata["chunks"] if zarr_format == 2 else metadata["chunk_grid"]["configuration"]["chunk_shape"]
+            chunks[axis] = 0
+            document.write_text(json.dumps(metadata))
+            with case(path.name), pytest.raises(ConfigError, match="every length must be at least 1"):
+                zarrfeed.open(path)
 
 
 def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
