@@ -17,6 +17,7 @@ import numpy as np
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.chunks_over_blocks import chunks_over_blocks
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.order import EpochPlan, Order
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.windows import reach
@@ -184,7 +185,7 @@ def _needs(plan: EpochPlan, field: StoredField | VlenField, layout: Layout) -> t
     counts = begin[plan.segment_place + 1] - first
     group = np.repeat(np.arange(len(plan.group_lane)), np.diff(plan.group_begin))
     # one entry per segment and chunk
-    entry = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    entry = joined_ranges(first, counts)
     num_chunks = int(chunk.max(initial=0)) + 1
     pairs, segments = np.unique(np.repeat(group, counts) * num_chunks + chunk[entry], return_counts=True)
     return *np.divmod(pairs, num_chunks), segments.astype(np.int64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from zarrfeed.plan.field_rows import FindChunks, chunk_finder, find_rows, follows_rule
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.sample_set import AT_ONCE, Int64, common_runs, distinct
 from zarrfeed.plan.selection import Selection
 from zarrfeed.spec.array_parts import ArrayParts
@@ -76,7 +77,7 @@ def _pairs_in_parts(
             # and of each part that they meet from here on
             part = np.searchsorted(parts.end, low, side="right")
             counts = np.maximum(0, np.searchsorted(parts.begin, high, side="right") - part)
-            part = np.repeat(part - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            part = joined_ranges(part, counts)
             low = np.maximum(np.repeat(low, counts), parts.begin[part])
             high = np.minimum(np.repeat(high, counts), parts.end[part] - 1)
             there = low <= high
@@ -139,7 +140,7 @@ class _Pairs:
         some = (low >= 0) & (high >= 0)
         place, low, counts = place[some], low[some], (high - low + 1)[some]
         counts = np.maximum(counts, 0)
-        chunk = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        chunk = joined_ranges(low, counts)
         self.add_pairs(*_once(np.repeat(place, counts), chunk))
 
     def add_pairs(self, place: Int64, chunk: Int64) -> None:

@@ -30,6 +30,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.groups import Groups, SourceGroups, Strides, extra_steps, visits_of
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.keyed_random import key_of
 from zarrfeed.plan.mixture import COLUMNS, Mixture
 from zarrfeed.plan.mixture_stop import SourceEnd, Stop, epoch_steps, source_ends
@@ -478,7 +479,7 @@ def _in_visits(
 ) -> tuple[Int64, Int64, Int64, Int64]:
     """Cut the steps of groups into visits of at most `most_steps` steps."""
     counts = -(-(last_step - first_step + 1) // most_steps)
-    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    number = joined_ranges(0, counts)
     begin = np.repeat(first_step, counts) + number * most_steps
     end = np.minimum(begin + most_steps - 1, np.repeat(last_step, counts))
     return np.repeat(group, counts), np.repeat(turn, counts), begin, end

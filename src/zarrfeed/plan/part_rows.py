@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.left_out import OTHER_PART, WITHIN_GAP, LeftOut
 from zarrfeed.plan.sample_set import (
     Int64,
-    SampleBuilder,
     Samples,
     collected,
     common_runs,
     distinct,
     neighbours,
     runs_in,
+    runs_of,
     without_runs,
 )
 from zarrfeed.plan.selection import Selection
@@ -46,7 +47,7 @@ class Runs:
         """Return the rows at most `distance` from a border."""
         begin, end = np.maximum(borders - distance, 0), np.minimum(borders + distance + 1, num_samples)
         starts = np.append(True, begin[1:] > end[:-1])[: len(begin)]
-        return cls(begin[starts], end[np.append(np.flatnonzero(starts)[1:] - 1, len(end) - 1)[: int(starts.sum())]])
+        return cls(begin[starts], end[np.append(starts[1:], True)[: len(end)]])
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -59,22 +60,14 @@ class Runs:
         """Return what is left of these without others, which ascend and may overlap."""
         return Runs(*without_runs(self.begin, self.end, others.begin, others.end))
 
-    def samples(self, num_samples: int) -> Samples:
+    def samples(self) -> Samples:
         """Return the rows as a set of samples."""
-        made = SampleBuilder(num_samples)
-        made.add(*self._joined())
-        return made.samples()
+        some = self.begin < self.end
+        return runs_of(self.begin[some], (self.end - self.begin)[some], 1)
 
     def listed(self) -> Int64:
         """Return all rows, shape (rows,)."""
-        counts = self.end - self.begin
-        listed: Int64 = np.repeat(self.begin - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        return listed
-
-    def _joined(self) -> tuple[Int64, Int64]:
-        """Return the runs, with those that touch as one."""
-        starts = np.append(True, self.begin[1:] > self.end[:-1])[: len(self.begin)]
-        return self.begin[starts], self.end[np.append(starts[1:], True)[: len(self.end)]]
+        return joined_ranges(self.begin, self.end - self.begin)
 
 
 @dataclass(frozen=True)
@@ -152,8 +145,8 @@ def separate_parts(
 
     separated = []
     for number, (part, step) in enumerate(zip(parts, steps, strict=True)):
-        allowed = owned.of_part(number).without(before_others).samples(num_samples)
-        kept = reading_only(near[number].samples(num_samples), offsets, allowed, num_samples, segments)
+        allowed = owned.of_part(number).without(before_others).samples()
+        kept = reading_only(near[number].samples(), offsets, allowed, num_samples, segments)
         lost = near[number].without(Runs(*runs_in(kept, 0, num_samples)))
         if not len(lost):
             separated.append(replace(part, left_out=left_out))
@@ -167,7 +160,7 @@ def separate_parts(
             )
         if step == 1:
             begin, last = ends_of[number]
-            rest = Runs(begin, last + 1).without(lost).samples(num_samples)
+            rest = Runs(begin, last + 1).without(lost).samples()
         else:
             leaves = lost.listed()
             rest = collected((piece[~np.isin(piece, leaves)] for piece in part.pieces()), num_samples)
@@ -193,7 +186,7 @@ def _samples_in(rows: Runs, begin: Int64, last: Int64, step: int) -> Runs:
     run = np.searchsorted(begin, common.begin, side="right") - 1
     first = begin[run] - (begin[run] - common.begin) // step * step  # the first one of the run from there on
     counts = np.maximum(0, -(-(common.end - first) // step))
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    within = joined_ranges(0, counts)
     return Runs(*neighbours(np.sort(np.repeat(first, counts) + step * within)))
 
 

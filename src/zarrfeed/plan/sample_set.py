@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.joined_ranges import joined_ranges
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -469,7 +470,7 @@ def common_runs(begin: Int64, end: Int64, other_begin: Int64, other_end: Int64) 
     counts = np.maximum(0, np.searchsorted(other_begin, end) - low)
     # one entry for each pair of runs that meet from here on
     mine = np.repeat(np.arange(len(begin)), counts)
-    other = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
+    other = joined_ranges(low, counts)
     return np.maximum(begin[mine], other_begin[other]), np.minimum(end[mine], other_end[other])
 
 

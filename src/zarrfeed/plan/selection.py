@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.held_blocks import MANY_BLOCKS, HeldBlocks, ListedBlocks, digest_of, range_blocks
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.left_out import LeftOut
 from zarrfeed.plan.sample_set import AT_ONCE, Samples, SampleSet, as_samples, flagged, rank_of
 from zarrfeed.spec.block_edges import Edges, StoreEdges
@@ -222,7 +223,7 @@ class Selection:
         counts = np.searchsorted(before, first + rows) - low
         # one entry for each block and run from here on
         of_block = np.repeat(np.arange(len(place)), counts)
-        run = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        run = joined_ranges(low, counts)
         number = np.maximum(first[of_block], before[run])
         behind = np.minimum((first + rows)[of_block], before[run] + count[run])
         at = begin[run] + self.samples.step * (number - before[run])

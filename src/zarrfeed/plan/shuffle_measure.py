@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.mixed_order import MixedOrder
 from zarrfeed.plan.order import Order
 from zarrfeed.plan.sample_set import Int64
@@ -230,7 +231,7 @@ class _Line:
         """The blocks of all lanes, one lane after another, and the lane of each."""
         first, counts = self._first_piece, self._last_piece + 1 - self._first_piece
         lane = np.repeat(np.arange(self.order.lanes), counts)
-        return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + first[lane], lane
+        return joined_ranges(first, counts), lane
 
 
 def _stretch_edges(n: int) -> Int64:

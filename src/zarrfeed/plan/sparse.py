@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.selection import Int64, Selection
 from zarrfeed.plan.unfolding import ReadPlan
@@ -102,7 +103,7 @@ def split_rows(elements: Elements, begin: Int64, end: Int64) -> tuple[Int64, Int
     if not np.any(last > first):
         return number, first, place, end - begin
     counts = last - first + 1
-    block = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    block = joined_ranges(first, counts)
     low, high = elements.range_of(block)
     start = np.maximum(np.repeat(begin, counts), low)
     stop = np.minimum(np.repeat(end, counts), high)

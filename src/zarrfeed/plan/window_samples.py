@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from zarrfeed.plan.joined_ranges import joined_ranges
 from zarrfeed.plan.sample_set import (
     AT_ONCE,
     Int64,
@@ -126,7 +127,7 @@ def _within_segments(
     low = np.searchsorted(first, begin, side="right") - 1
     counts = np.searchsorted(first, end) - low
     # one entry for each gap and segment from here on
-    segment = np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    segment = joined_ranges(low, counts)
     least, most = first[segment], first[segment + 1]
     begin, end = np.maximum(np.repeat(begin, counts), least), np.minimum(np.repeat(end, counts), most)
     far = 1 + max(0, -offsets[0], offsets[-1])

@@ -108,7 +108,7 @@ def test_runs_know_what_they_share_and_what_is_left() -> None:
     others = Runs(np.array([3, 12]), np.array([11, 22]))
     assert runs.common(others).listed().tolist() == [3, 4, 10, 12, 13, 14, 20, 21]
     assert runs.without(others).listed().tolist() == [0, 1, 2, 11, *range(22, 30)]
-    assert list(Runs(np.array([0, 2, 9]), np.array([2, 5, 9])).samples(20)) == list(range(5))
+    assert list(Runs(np.array([0, 2, 9]), np.array([2, 5, 9])).samples()) == list(range(5))
     around = Runs.around(np.array([1, 4, 18]), 2, 20)
     assert (around.begin.tolist(), around.end.tolist()) == ([0, 16], [7, 20])
     assert len(Runs.around(np.zeros(0, np.int64), 2, 20)) == 0
