@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "base/error.h"
+#include "plan/refuse.h"
 #include "plan/row_order.h"
 
 namespace zarrfeed {
@@ -23,15 +23,11 @@ constexpr int64_t kBlocksAtOnce = 64;
 constexpr int64_t kSpacing = 256;
 constexpr int64_t kMostBlocks = int64_t{1} << 32;
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorKind::kConfig, "plan: " + what);
-}
-
 class NaturalLine final : public BlockLine {
  public:
   NaturalLine(std::shared_ptr<const BlockTable> table, int64_t first, bool short_last)
       : BlockLine(std::move(table)), num_blocks_(table_->num_blocks()), first_(first) {
-    if (first < 0 || first >= num_blocks_) refuse("the epoch order begins at block " + std::to_string(first));
+    if (first < 0 || first >= num_blocks_) refuse_plan("the epoch order begins at block " + std::to_string(first));
     // The places are those of [first, middle), then [0, first), then those of [middle, num_blocks).
     middle_ = short_last ? num_blocks_ - 1 : num_blocks_;
     if (first_ >= middle_) {  // the last block alone comes first, or last: either way the others keep their order
@@ -81,12 +77,12 @@ class ListedLine final : public BlockLine {
  public:
   ListedLine(std::shared_ptr<const BlockTable> table, std::span<const int64_t> places)
       : BlockLine(std::move(table)), places_(places.begin(), places.end()) {
-    if (std::ssize(places) != table_->num_blocks()) refuse("the epoch order has another number of blocks");
+    if (std::ssize(places) != table_->num_blocks()) refuse_plan("the epoch order has another number of blocks");
     int64_t position = 0;
     std::vector<bool> seen(places.size());
     for (size_t i = 0; i < places.size(); ++i) {
       if (places[i] < 0 || places[i] >= table_->num_blocks() || seen[places_[i]]) {
-        refuse("the epoch order has block " + std::to_string(places[i]) + " twice, or there is none");
+        refuse_plan("the epoch order has block " + std::to_string(places[i]) + " twice, or there is none");
       }
       seen[places_[i]] = true;
       if (i % kSpacing == 0) begins_.push_back(position);
@@ -287,7 +283,7 @@ class CombLine final : public BlockLine {
 }  // namespace
 
 BlockLine::BlockLine(std::shared_ptr<const BlockTable> table) : table_(std::move(table)) {
-  if (table_->num_blocks() > kMostBlocks) refuse("more than 2^32 blocks");
+  if (table_->num_blocks() > kMostBlocks) refuse_plan("more than 2^32 blocks");
 }
 
 std::shared_ptr<const BlockLine> BlockLine::natural(std::shared_ptr<const BlockTable> table, int64_t first,
@@ -302,7 +298,7 @@ std::shared_ptr<const BlockLine> BlockLine::listed(std::shared_ptr<const BlockTa
 
 std::shared_ptr<const BlockLine> BlockLine::combs(std::shared_ptr<const BlockTable> table, uint64_t seed,
                                                   uint64_t epoch, int64_t strata) {
-  if (strata < 1) refuse("combs of " + std::to_string(strata) + " strata");
+  if (strata < 1) refuse_plan("combs of " + std::to_string(strata) + " strata");
   return std::make_shared<CombLine>(std::move(table), seed, epoch, strata);
 }
 

@@ -2,34 +2,33 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
-#include "base/error.h"
+#include "base/division.h"
+#include "plan/refuse.h"
 
 namespace zarrfeed {
 namespace {
 
 /// Of listed blocks, the rows before every so many of them are kept.
-constexpr int64_t kSpacing = 256;
+constexpr int64_t kCountedEvery = 256;
 
-[[noreturn]] void refuse(const char* what) {
-  throw Error(ErrorKind::kConfig, std::string("plan: the blocks ") + what);
-}
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return a / b + (a % b > 0 ? 1 : 0);
+[[noreturn]] void refuse_blocks(const char* what) {
+  refuse_plan(std::string("the blocks ") + what);
 }
 
 class RunTable final : public BlockTable {
  public:
   RunTable(std::vector<BlockRun> runs, int64_t num_blocks) : runs_(std::move(runs)) {
     num_blocks_ = num_blocks;
-    if (runs_.empty() || runs_.front().place != 0) refuse("do not begin with the first one");
+    if (runs_.empty() || runs_.front().place != 0) refuse_blocks("do not begin with the first one");
     for (size_t i = 0; i < runs_.size(); ++i) {
       const BlockRun& run = runs_[i];
       const int64_t count = end_of(i) - run.place;
-      if (count < 1 || run.rows < 1 || run.first < 0 || run.block < 0 || run.stride < 0) refuse("are not in runs");
-      if (count > (std::numeric_limits<int64_t>::max() - length_) / run.rows) refuse("have too many rows");
+      if (count < 1 || run.rows < 1 || run.first < 0 || run.block < 0 || run.stride < 0)
+        refuse_blocks("are not in runs");
+      if (count > (std::numeric_limits<int64_t>::max() - length_) / run.rows) refuse_blocks("have too many rows");
       before_.push_back(length_);
       length_ += count * run.rows;
     }
@@ -84,8 +83,9 @@ class StepTable final : public BlockTable {
  public:
   StepTable(int64_t start, int64_t step, int64_t count, int64_t block_rows)
       : start_(start), step_(step), block_rows_(block_rows), low_(start / std::max<int64_t>(1, block_rows)) {
-    if (start < 0 || step < 1 || count < 1 || block_rows < 1) refuse("of evenly spaced samples are none");
-    if (count - 1 > (std::numeric_limits<int64_t>::max() - start - block_rows) / step) refuse("have too many rows");
+    if (start < 0 || step < 1 || count < 1 || block_rows < 1) refuse_blocks("of evenly spaced samples are none");
+    if (count - 1 > (std::numeric_limits<int64_t>::max() - start - block_rows) / step)
+      refuse_blocks("have too many rows");
     length_ = count;
     num_blocks_ = sparse() ? count : (start + step * (count - 1)) / block_rows - low_ + 1;
   }
@@ -152,7 +152,7 @@ class Narrow {
  public:
   explicit Narrow(std::span<const int64_t> values) {
     const int64_t most = values.empty() ? 0 : *std::ranges::max_element(values);
-    if (!values.empty() && *std::ranges::min_element(values) < 0) refuse("have a number below 0");
+    if (!values.empty() && *std::ranges::min_element(values) < 0) refuse_blocks("have a number below 0");
     if (most <= std::numeric_limits<uint8_t>::max()) {
       bytes_.assign(values.begin(), values.end());
     } else if (most <= std::numeric_limits<uint32_t>::max()) {
@@ -178,11 +178,12 @@ class ListTable final : public BlockTable {
  public:
   ListTable(std::span<const int64_t> block, std::span<const int64_t> first, std::span<const int64_t> rows)
       : block_(block), first_(first), rows_(rows) {
-    if (block.empty() || block.size() != first.size() || block.size() != rows.size()) refuse("are lists of no length");
+    if (block.empty() || block.size() != first.size() || block.size() != rows.size())
+      refuse_blocks("are lists of no length");
     num_blocks_ = std::ssize(block);
     for (int64_t place = 0; place < num_blocks_; ++place) {
-      if (place % kSpacing == 0) before_.push_back(length_);
-      if (rows_[place] < 1) refuse("have one without rows");
+      if (place % kCountedEvery == 0) before_.push_back(length_);
+      if (rows_[place] < 1) refuse_blocks("have one without rows");
       length_ += rows_[place];
     }
   }
@@ -191,14 +192,14 @@ class ListTable final : public BlockTable {
 
   [[nodiscard]] int64_t rows_before(int64_t place) const override {
     if (place == num_blocks_) return length_;
-    int64_t rows = before_[static_cast<size_t>(place / kSpacing)];
-    for (int64_t p = place / kSpacing * kSpacing; p < place; ++p) rows += rows_[p];
+    int64_t rows = before_[static_cast<size_t>(place / kCountedEvery)];
+    for (int64_t p = place / kCountedEvery * kCountedEvery; p < place; ++p) rows += rows_[p];
     return rows;
   }
 
   [[nodiscard]] int64_t place_of(int64_t row) const override {
     const auto found = std::upper_bound(before_.begin(), before_.end(), row) - 1;
-    int64_t place = (found - before_.begin()) * kSpacing;
+    int64_t place = (found - before_.begin()) * kCountedEvery;
     for (int64_t left = row - *found; left >= rows_[place]; ++place) left -= rows_[place];
     return place;
   }
@@ -213,7 +214,7 @@ class ListTable final : public BlockTable {
 
  private:
   const Narrow block_, first_, rows_;
-  std::vector<int64_t> before_;  ///< rows before each kSpacing-th block
+  std::vector<int64_t> before_;  ///< rows before each kCountedEvery-th block
 };
 
 }  // namespace

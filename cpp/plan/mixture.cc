@@ -22,7 +22,7 @@ int64_t nth_row(int64_t n, uint64_t ratio, uint64_t phase, int64_t side, int64_t
   return x >= static_cast<Wide>(end) ? -1 : static_cast<int64_t>(x);
 }
 
-[[noreturn]] void refuse(const char* what) {
+[[noreturn]] void refuse_mixture(const char* what) {
   throw Error(ErrorKind::kConfig, std::string("mixture: ") + what);
 }
 
@@ -30,26 +30,28 @@ int64_t nth_row(int64_t n, uint64_t ratio, uint64_t phase, int64_t side, int64_t
 
 Mixture::Mixture(int64_t columns, int64_t unit, std::vector<std::vector<Turn>> paths, std::vector<MixtureStage> stages)
     : columns_(columns), unit_(unit), paths_(std::move(paths)), stages_(std::move(stages)) {
-  if (columns_ < 1 || unit_ < 1 || paths_.empty() || stages_.empty()) refuse("no columns, unit, sources or weights");
-  if (columns_ > 1 && unit_ > 1) refuse("columns of units: steps would not ascend with positions");
+  if (columns_ < 1 || unit_ < 1 || paths_.empty() || stages_.empty())
+    refuse_mixture("no columns, unit, sources or weights");
+  if (columns_ > 1 && unit_ > 1) refuse_mixture("columns of units: steps would not ascend with positions");
   const size_t nodes = paths_.size() - 1;
   const auto width = static_cast<size_t>(columns_);
   for (const MixtureStage& stage : stages_) {
     if (stage.ratio.size() != nodes || stage.phase.size() != nodes * width ||
         stage.base.size() != paths_.size() * width) {
-      refuse("arrays of the wrong size");
+      refuse_mixture("arrays of the wrong size");
     }
     for (const uint64_t ratio : stage.ratio) {
-      if (ratio > kOne) refuse("a share above 1");
+      if (ratio > kOne) refuse_mixture("a share above 1");
     }
     for (const uint64_t phase : stage.phase) {
-      if (phase >= kOne) refuse("a phase of 1 or more");
+      if (phase >= kOne) refuse_mixture("a phase of 1 or more");
     }
-    if (stage.first_row < 0 || stage.first_row > kEnd / columns_) refuse("weights from a row beyond the last one");
+    if (stage.first_row < 0 || stage.first_row > kEnd / columns_)
+      refuse_mixture("weights from a row beyond the last one");
   }
   for (const std::vector<Turn>& path : paths_) {
     for (const Turn& turn : path) {
-      if (turn.node < 0 || static_cast<size_t>(turn.node) >= nodes) refuse("a node that is not there");
+      if (turn.node < 0 || static_cast<size_t>(turn.node) >= nodes) refuse_mixture("a node that is not there");
     }
   }
 }

@@ -7,25 +7,14 @@
 #include <tuple>
 #include <utility>
 
-#include "base/error.h"
+#include "base/division.h"
+#include "plan/refuse.h"
 
 namespace zarrfeed {
 namespace {
 
 /// A step that no consumer comes to.
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-int64_t floor_div(int64_t a, int64_t b) {
-  return a / b - (a % b < 0 ? 1 : 0);
-}
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return -floor_div(-a, b);
-}
-
-int64_t modulo(int64_t a, int64_t b) {
-  return a - floor_div(a, b) * b;
-}
 
 /// The inverse of a modulo `period`, which has no factor in common with it.
 int64_t inverse_of(int64_t a, int64_t period) {
@@ -38,22 +27,18 @@ int64_t inverse_of(int64_t a, int64_t period) {
   return modulo(t, period);
 }
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorKind::kConfig, "plan: " + what);
-}
-
 }  // namespace
 
 Unfolding::Unfolding(std::shared_ptr<const OwnedPlan> plan)
     : whole_(std::move(plan)), plan_(whole_->plan), line_(*whole_->line) {
   const int64_t length = plan_.length;
-  if (length != line_.table().length() || length < 1) refuse("its line has another number of samples");
+  if (length != line_.table().length() || length < 1) refuse_plan("its line has another number of samples");
   if (plan_.lanes < 1 || plan_.lanes > length || plan_.stride < 1 || plan_.first < 0 || plan_.count < 0 ||
       plan_.run > 0 || whole_->mix < 1 || plan_.mixture != nullptr || plan_.patches != nullptr) {
-    refuse("it cannot be unfolded");
+    refuse_plan("it cannot be unfolded");
   }
   if (plan_.count > 0 && plan_.count - 1 > (length - 1 - plan_.first) / plan_.stride)
-    refuse("it ends before its stride");
+    refuse_plan("it ends before its stride");
   common_ = std::gcd(plan_.stride, plan_.lanes);
   period_ = plan_.stride / common_;
   inverse_ = period_ > 1 ? inverse_of(plan_.lanes / common_, period_) : 0;
@@ -61,7 +46,7 @@ Unfolding::Unfolding(std::shared_ptr<const OwnedPlan> plan)
   std::vector<size_t> later;
   for (size_t i = 0; i < plan_.extra_position.size(); ++i) {
     const int64_t g = plan_.extra_position[i];
-    if (g < 0) refuse("a position below 0");
+    if (g < 0) refuse_plan("a position below 0");
     if (g >= length) {
       later.push_back(i);
       continue;
@@ -70,7 +55,7 @@ Unfolding::Unfolding(std::shared_ptr<const OwnedPlan> plan)
     const int64_t last = plan_.first + plan_.stride * (plan_.count - 1);
     const bool ascends = extras_.empty() || plan_.extra_step[i] > plan_.extra_step[i - 1];
     if (!ascends || (plan_.count > 0 && (is_head ? g >= plan_.first : g <= last))) {
-      refuse("positions are not read in ascending order");
+      refuse_plan("positions are not read in ascending order");
     }
     extras_.push_back({g % plan_.lanes, g / plan_.lanes, plan_.extra_step[i]});
   }
@@ -133,7 +118,7 @@ std::shared_ptr<const OwnedPlan> Unfolding::next(size_t most) {
       heap_.pop_back();
       continue;
     }
-    if (cursor.group.first_step < before) refuse("a lane does not go on with later steps");
+    if (cursor.group.first_step < before) refuse_plan("a lane does not go on with later steps");
     std::ranges::push_heap(heap_, std::greater{}, step_of);
   }
   window->bind_groups();

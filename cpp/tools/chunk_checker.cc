@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/buffer.h"
+#include "base/division.h"
 #include "codecs/codec_pipeline.h"
 #include "spec/chunk_grid.h"
 #include "storage/chunk_key.h"
@@ -19,10 +20,6 @@ namespace {
 
 /// How often a thread that takes long is looked at, at most.
 constexpr std::chrono::milliseconds kLongestPoll{1000};
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return a / b + (a % b != 0);
-}
 
 /// What is wrong with a chunk, without its name, which the finding has.
 Error bare(const Error& error) {
