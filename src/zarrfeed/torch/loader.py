@@ -219,18 +219,20 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             if getattr(self, "_iterator", None) is None:
                 self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
                 self.multiprocessing_context = with_flags(self.multiprocessing_context)
+            pins = self.pin_memory
             try:
                 name = cast(_WorkerInit, self.worker_init_fn).name_pass()
                 with self.session.beginning.held:
                     cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
                 self.collate_fn = SentBatch  # of the workers of this loader, not of one that a library makes of it
+                self.pin_memory = pins and new.pins
                 batches = cast(Iterator[SentBatch], super().__iter__())
                 keep_until_shutdown(batches)
             except BaseException:  # workers that stay would be one pass behind, or some of them would
                 self._iterator = None
                 raise
             finally:
-                self.collate_fn = as_made
+                self.collate_fn, self.pin_memory = as_made, pins
             self._serving = weakref.ref(new) if self.persistent_workers else None
             return cursor, batches
 
