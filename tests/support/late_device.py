@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +42,19 @@ def extent(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def tensor_over(memory: Bytes, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the dtype, shape and strides of another one."""
-    return torch.from_numpy(memory).view(like.dtype).as_strided(like.shape, like.stride())
+#: The dtype, shape and strides of a tensor, without the tensor.
+Layout: TypeAlias = tuple[torch.dtype, torch.Size, tuple[int, ...]]
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """Return what a tensor is but for its memory."""
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
+def tensor_over(memory: Bytes, layout: Layout) -> torch.Tensor:
+    """Return a tensor over memory."""
+    dtype, shape, strides = layout
+    return torch.from_numpy(memory).view(dtype).as_strided(shape, strides)
 
 
 class LateEvent:
@@ -87,7 +98,7 @@ class LateDevice:
         self.host = HostMemory(self)
         self._needs_locked = needs_locked
         self._here = threading.local()  # a stream is the current one of a thread
-        self._queue: deque[tuple[int, int, torch.Tensor]] = deque()
+        self._queue: deque[tuple[int, int, Layout, torch.Tensor]] = deque()
         self._lock = threading.RLock()
         self._blocks: dict[int, int] = {}  # memory in use: address -> bytes
         self._free: list[Bytes] = []
@@ -108,7 +119,7 @@ class LateDevice:
         assert not self._needs_locked or self.host.is_locked(tensor), "a copy from pageable memory blocks the host"
         there = self._allocate(tensor)
         with self._lock:
-            self._queue.append((tensor.data_ptr(), extent(tensor), there))
+            self._queue.append((tensor.data_ptr(), extent(tensor), layout_of(tensor), there))
             self.given += 1
             self.host.note_copy(tensor.data_ptr(), self.given)
         return there
@@ -140,9 +151,9 @@ class LateDevice:
         """Make the copies up to this one, from what lies at their addresses now."""
         with self._lock:
             while self.done < until:
-                address, size, there = self._queue.popleft()
+                address, size, layout, there = self._queue.popleft()
                 if size:
-                    there.copy_(tensor_over(bytes_at(address, size).copy(), there))
+                    there.copy_(tensor_over(bytes_at(address, size).copy(), layout))
                 self.done += 1
 
     def arrive(self) -> None:
@@ -151,9 +162,9 @@ class LateDevice:
 
     def read_late(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Queue a copy on the consumer's stream; return a function that returns it after `finish`."""
-        address, size, shape = tensor.data_ptr(), extent(tensor), torch.empty_like(tensor, device="meta")
-        out = []
-        self._work.append(lambda: out.append(tensor_over(bytes_at(address, size).copy(), shape)))
+        address, size, layout = tensor.data_ptr(), extent(tensor), layout_of(tensor)
+        out: list[torch.Tensor] = []
+        self._work.append(lambda: out.append(tensor_over(bytes_at(address, size).copy(), layout)))
         return lambda: out[0]
 
     def finish(self) -> None:
@@ -186,7 +197,7 @@ class LateDevice:
             self._blocks[block.ctypes.data] = size
         lent = block.view()
         weakref.finalize(lent, self._dropped.append, block)  # appending is all that a finalizer may do safely
-        return tensor_over(lent, shape)
+        return tensor_over(lent, layout_of(shape))
 
     def _reclaim(self) -> None:
         """Take back what was dropped, and spoil it: the next copy may have it."""

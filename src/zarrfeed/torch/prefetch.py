@@ -31,6 +31,8 @@ from zarrfeed.torch.transfers import DeviceStreams, Streams, Transfer, map_tenso
 _MOST_AHEAD = 16
 #: How long the end of a pass waits for the loader to return what the thread waits for.
 _PATIENCE_S = 10.0
+#: Passes of the process that forked this one. To free their tensors would call the driver, which ends this process.
+_of_parents: list[_Pass] = []
 #: Devices without streams: a copy blocks the host.
 _WITHOUT_STREAMS = ("cpu", "mps", "meta")
 
@@ -274,6 +276,7 @@ class _Pass:
     def stop(self) -> None:
         """End the thread, wait for the copies under way, and unlock the memory that they were made from."""
         if os.getpid() != self._process:  # neither the thread nor the copies are here
+            _of_parents.append(self)
             return
         self._kept.under_way = False
         with self._changed:
