@@ -3,7 +3,7 @@
 #
 #   dev/gpu.sh tests       tests/gpu: page-locked memory, prefetch to the device, workers, forks, training steps
 #   dev/gpu.sh feed        benchmarks.gpu: how much of a training step's time the data costs
-#   dev/gpu.sh scaling     benchmarks.scaling: rates on 1, 4 and 16 threads
+#   dev/gpu.sh scaling     benchmarks.cores: rates on 1, 4 and 16 threads
 #   dev/gpu.sh tests -- tests/gpu/test_prefetch.py -k csr      arguments for pytest, or for the benchmark
 #
 #   --out FOLDER           where results go; else $OUT, else gpu-results/

@@ -45,7 +45,7 @@ GRACE_S = 15
 #: The plugins that pytest.ini names. Those of other packages on the machine are left alone: their warnings are errors.
 PLUGINS = ("xdist.plugin", "pytest_timeout")
 
-MODULES = {"feed": "benchmarks.gpu", "scaling": "benchmarks.scaling"}
+MODULES = {"feed": "benchmarks.gpu", "scaling": "benchmarks.cores"}
 
 #: What a process says of torch and its device; it may take long, or crash.
 _ASK_TORCH = """
@@ -193,8 +193,10 @@ def page_of(part: str, steps: Iterable[Step], records: Sequence[dict[str, Any]],
         for record in records:
             counts[record["outcome"]] = counts.get(record["outcome"], 0) + 1
         lines += [", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())) or "no test ran", ""]
-        lines += ["| test | outcome | seconds | measured |", "|---|---|---|---|"]
-        for record in records:
+        reasons = [record.get("error", "") for record in records if record["outcome"] == "skipped"]
+        lines += [f"- {reasons.count(reason)} skipped: {reason}" for reason in dict.fromkeys(reasons)]
+        lines += ["", "| test | outcome | seconds | measured |", "|---|---|---|---|"]
+        for record in (one for one in records if one["outcome"] != "skipped"):
             measured = "; ".join(f"{name}: {value}" for name, value in record.get("measured", {}).items())
             lines.append(f"| {record['test']} | {record['outcome']} | {record.get('seconds', 0):.1f} | {measured} |")
         for record in records:
@@ -225,8 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--limit", type=float, required=True, help="seconds for all of it")
     parser.add_argument("--without-gpu", action="store_true", help="run what needs no GPU")
-    parser.add_argument("arguments", nargs="*", help="for pytest, or for the benchmark")
-    options = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:cut])
+    options.arguments = words[cut + 1 :]  # for pytest, or for the benchmark
     end = time.monotonic() + options.limit
     out, part = options.out.resolve(), options.part
     out.mkdir(parents=True, exist_ok=True)
@@ -256,14 +260,14 @@ def _run_tests(steps: list[Step], out: Path, log: IO[str], end: float, options: 
     records.unlink(missing_ok=True)
     machine = json.loads((out / "machine.json").read_text())
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
-    jobs = [options.arguments] if options.arguments else [[str(TESTS / name)] for name in ORDER]
+    jobs: list[list[str]] = [options.arguments] if options.arguments else [[str(TESTS / name)] for name in ORDER]
     for job in jobs:
         left = end - time.monotonic() - GRACE_S
         step = Step(Path(job[0]).name, test_command(job, records, without_gpu=options.without_gpu))
         steps.append(step)
         try:
             if left > 1:
-                run_step(step, min(left, FILE_LIMIT_S if len(jobs) > 1 else left), log, environment)
+                run_step(step, left if job is jobs[-1] else min(left, FILE_LIMIT_S), log, environment)
         finally:
             found = read_records(records)
             write_whole(out / "tests.json", json.dumps(found, indent=2) + "\n")

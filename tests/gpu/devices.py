@@ -112,15 +112,20 @@ class FakeDevice:
 _COPY_CYCLES, _READ_CYCLES = 15_000_000, 150_000_000
 
 
+def _sleep(cycles: int) -> None:
+    """Queue a kernel that does nothing for so long on the current stream."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
 class SlowStreams(DeviceStreams):
     """Streams of a GPU on which a kernel that does nothing runs before each batch's copies."""
 
     cycles = _COPY_CYCLES
 
     @contextlib.contextmanager
-    def copying(self) -> Iterator[None]:  # type: ignore[override]
+    def copying(self) -> Iterator[None]:
         with super().copying():
-            torch.cuda._sleep(self.cycles)
+            _sleep(self.cycles)
             yield
 
 
@@ -152,11 +157,11 @@ class CudaDevice:
         return batch
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        torch.cuda._sleep(_COPY_CYCLES)
+        _sleep(_COPY_CYCLES)
         return tensor.to(self.torch_device, non_blocking=True)
 
     def read_late(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        torch.cuda._sleep(_READ_CYCLES)
+        _sleep(_READ_CYCLES)
         read = tensor.clone()
         return read.cpu
 

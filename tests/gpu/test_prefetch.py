@@ -21,7 +21,11 @@ from zarrfeed.device import prefetch
 from zarrfeed.torch.tensors import expect_sparse_tensors
 from zarrfeed.torch.transfers import DeviceStreams
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
 
 Pair = namedtuple("Pair", ["x", "name"])
 

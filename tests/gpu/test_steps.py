@@ -19,7 +19,11 @@ from tests.gpu.devices import CudaDevice, Device, FakeDevice
 from tests.gpu.stores import KINDS, N, dataset, numbers
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [
+    pytest.mark.timeout(150),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
 
 WIDTH = 24
 

@@ -99,10 +99,17 @@ def test_a_locked_slot_stays_mapped_until_it_is_unlocked() -> None:
 
 
 def runtime_that_answers(status: int, said: list[Any]) -> Any:
-    return SimpleNamespace(
-        cudaHostRegister=lambda *arguments: said.append(("register", *arguments)) or status,
-        cudaHostUnregister=lambda *arguments: said.append(("unregister", *arguments)) or 0,
-    )
+    """Return a module like the one of `torch.cuda.cudart()`, which says what it is asked."""
+
+    def register(*arguments: int) -> int:
+        said.append(("register", *arguments))
+        return status
+
+    def unregister(*arguments: int) -> int:
+        said.append(("unregister", *arguments))
+        return 0
+
+    return SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=unregister)
 
 
 @pytest.mark.parametrize("status", [0, 2, 712])
