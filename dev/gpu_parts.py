@@ -278,7 +278,7 @@ def _run_tests(steps: list[Step], out: Path, log: IO[str], end: float, options: 
 def _run_benchmark(
     steps: list[Step], out: Path, log: IO[str], end: float, options: argparse.Namespace, machine: dict[str, Any]
 ) -> None:
-    """Run a module of benchmarks, which writes its own page after each of its parts; add the machine to it."""
+    """Run a module of benchmarks, which writes a page after each of its parts, and add the machine to the page."""
     options.data.mkdir(parents=True, exist_ok=True)
     left = end - time.monotonic() - GRACE_S
     command = [sys.executable, "-m", MODULES[options.part], "--out", str(out), "--data", str(options.data.resolve())]
@@ -287,9 +287,9 @@ def _run_benchmark(
     try:
         run_step(step, left, log, os.environ | {"PYTHONUNBUFFERED": "1"})
     finally:
-        page = out / "page.md"
-        written = page.read_text() if page.exists() else ""
-        write_whole(page, f"{written}\n{page_of(options.part, steps, [], machine)}".lstrip())
+        own = out / f"{step.name.rpartition('.')[2]}.md"
+        written = own.read_text() if own.exists() else f"# {options.part}\n"
+        write_whole(out / "page.md", f"{written}\n{page_of(options.part, steps, [], machine)}")
 
 
 if __name__ == "__main__":

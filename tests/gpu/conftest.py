@@ -41,7 +41,7 @@ FAILED = pytest.StashKey[bool]()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Note which tests failed: their frames keep memory of the device."""
-    report: pytest.TestReport = yield  # type: ignore[misc, assignment]
+    report: pytest.TestReport = yield  # type: ignore[assignment]
     if report.when == "call":
         item.stash[FAILED] = report.failed
     return report  # type: ignore[return-value]

@@ -44,7 +44,8 @@ def test_each_buffer_is_locked_once_and_none_after_the_first_epochs(
     device: Device, tmp_path: Path, record_property: Any
 ) -> None:
     made = dataset(numbers(tmp_path / "store"))
-    counts, places = [], set()
+    counts: list[int] = []
+    places: set[int] = set()
     for _ in range(5):
         for batch in made:
             places.update(tensor.data_ptr() for tensor in tensors(batch))

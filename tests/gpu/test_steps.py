@@ -181,8 +181,7 @@ def one_rank(device: Device, path: Path) -> Iterator[None]:
     backend = "nccl" if isinstance(device, CudaDevice) else "gloo"
     if backend == "nccl" and not dist.is_nccl_available():
         pytest.skip("this torch has no NCCL")
-    store = dist.FileStore(str(path / "rendezvous"), 1)  # type: ignore[call-arg]
-    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    dist.init_process_group(backend, init_method=f"file://{path}/rendezvous", rank=0, world_size=1)
     try:
         yield
     finally:
@@ -226,7 +225,7 @@ def test_a_step_that_is_captured_in_a_cuda_graph_reads_each_batch(cuda: CudaDevi
     model = make_model(cuda)
     static_x = torch.zeros(8, 3, 8, 8, device=cuda.torch_device)
     static_y = torch.zeros(8, 3, device=cuda.torch_device)
-    warm = torch.cuda.Stream(cuda.torch_device)
+    warm: Any = torch.cuda.Stream(cuda.torch_device)  # type: ignore[no-untyped-call]
     warm.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(warm):
         for _ in range(3):

@@ -132,11 +132,11 @@ def test_a_step_that_hangs_is_cut_off_with_the_processes_that_it_started(
     done = step(parts, tmp_path, script, limit_s=3)
     assert done.status is None
     assert done.outcome.startswith("cut off after")
-    child = Path("/proc") / (tmp_path / "log").read_text().split()[0]
+    left = Path("/proc") / (tmp_path / "log").read_text().split()[0]
     end = time.monotonic() + 20
-    while child.exists() and " Z " not in (child / "stat").read_text() and time.monotonic() < end:
+    while left.exists() and " Z " not in (left / "stat").read_text() and time.monotonic() < end:
         time.sleep(0.05)
-    assert not child.exists() or " Z " in (child / "stat").read_text()
+    assert not left.exists() or " Z " in (left / "stat").read_text()
 
 
 def test_what_ran_before_a_crash_is_on_the_page(parts: ModuleType, tmp_path: Path) -> None:
