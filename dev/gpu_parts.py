@@ -106,7 +106,11 @@ def run_step(step: Step, limit_s: float, log: IO[str], environment: dict[str, st
     finally:
         step.seconds = time.monotonic() - began
         end_group(process, grace_s=0)
-        copier.wait(GRACE_S)
+        try:
+            copier.wait(GRACE_S)
+        except subprocess.TimeoutExpired:  # a process that left the group holds the other end of the pipe
+            copier.kill()
+            copier.wait()
     return step
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -137,6 +139,17 @@ def test_a_step_that_hangs_is_cut_off_with_the_processes_that_it_started(
     while left.exists() and " Z " not in (left / "stat").read_text() and time.monotonic() < end:
         time.sleep(0.05)
     assert not left.exists() or " Z " in (left / "stat").read_text()
+
+
+def test_a_process_that_a_step_leaves_behind_holds_nothing_up(
+    parts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "GRACE_S", 1)
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
+    began = time.monotonic()
+    assert step(parts, tmp_path, f"import subprocess, sys; print({child}.pid)").status == 0
+    assert time.monotonic() - began < 50
+    os.kill(int((tmp_path / "log").read_text()), signal.SIGKILL)
 
 
 def test_what_ran_before_a_crash_is_on_the_page(parts: ModuleType, tmp_path: Path) -> None:
