@@ -39,6 +39,8 @@ ORDER = ("test_prefetch.py", "test_pinned_memory.py", "test_workers.py", "test_f
 FILE_LIMIT_S = 150
 #: Seconds for one test: a copy that never ends is a failure of that test.
 TEST_LIMIT_S = 60
+#: Seconds for what a benchmark has begun when its limit, after which it begins no part, is over.
+LAST_S = 60
 #: Seconds between the signal that asks a process to end and the one that ends it.
 GRACE_S = 15
 
@@ -286,7 +288,8 @@ def _run_benchmark(
     options.data.mkdir(parents=True, exist_ok=True)
     left = end - time.monotonic() - GRACE_S
     command = [sys.executable, "-m", MODULES[options.part], "--out", str(out), "--data", str(options.data.resolve())]
-    step = Step(MODULES[options.part], [*command, "--limit", str(int(left)), *options.arguments])
+    begins = max(1, int(left - min(LAST_S, left / 4)))
+    step = Step(MODULES[options.part], [*command, "--limit", str(begins), *options.arguments])
     steps.append(step)
     try:
         run_step(step, left, log, os.environ | {"PYTHONUNBUFFERED": "1"})
