@@ -55,7 +55,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         Number of worker processes. They share the threads and the memory budget of the dataset.
     pin_memory
         Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: yes, if there is
-        an accelerator. Without workers the dataset's own `pin_memory` decides.
+        an accelerator. Without workers the dataset's own `pin_memory` decides. With
+        `zarrfeed.device.prefetch` nothing is copied on the host: the pages of the workers' memory are locked.
     prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
         As in torch's DataLoader.
     sampler, batch_sampler

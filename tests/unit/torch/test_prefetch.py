@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import zarrfeed.device
+import zarrfeed.torch.prefetch
 from tests.support.late_device import LateDevice
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.device import DeviceLoader, prefetch
@@ -246,6 +247,34 @@ def test_copies_under_way_have_ended_when_a_pass_ends() -> None:
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert device.done == device.given > 0
+
+
+def test_the_thread_waits_for_the_copies_of_a_loader_that_does_not_let_go_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pass ends without it, and the loader returns another batch later."""
+    monkeypatch.setattr(zarrfeed.torch.prefetch, "_PATIENCE_S", 0.05)
+    is_inside, may_return = threading.Event(), threading.Event()
+
+    def loader() -> Iterator[torch.Tensor]:
+        yield torch.zeros(2)
+        yield torch.ones(2)
+        is_inside.set()
+        assert may_return.wait(30)
+        yield torch.ones(2)
+
+    device = LateDevice()
+    batches = iter(on(device, loader()))
+    next(batches)
+    assert is_inside.wait(30)
+    thread = next(one for one in threading.enumerate() if one.name == "zarrfeed-prefetch")
+    batches.close()  # type: ignore[attr-defined]
+    assert thread.is_alive()
+    assert device.done == 1, "the batch that was handed out"
+    may_return.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert device.done == device.given == 3
 
 
 def test_a_loader_without_batches_has_none() -> None:
