@@ -42,7 +42,8 @@ class Recorder:
             )
             record: dict[str, Any] = {"test": report.nodeid, "outcome": outcome, "seconds": report.duration}
             if report.skipped:
-                record["error"] = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+                reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+                record["error"] = reason.removeprefix("Skipped: ")
             elif report.failed:
                 record["error"] = report.longreprtext[-_MOST_OF_ERROR:]
             self._add(**record, measured=dict(report.user_properties))
