@@ -20,6 +20,7 @@
 # Exits with 0 if all is well, with 0 and a sentence where there is no GPU, with 1 if something failed, with 2 for wrong
 # arguments. Results are written as they come, so what is there when time runs out is kept.
 set -euo pipefail
+caller=$PWD
 cd "$(dirname "$0")/.."
 root=$PWD
 
@@ -29,18 +30,22 @@ usage() {
   exit 2
 }
 
+# Print a path of the caller's as an absolute one.
+of_caller() { case $1 in /*) printf '%s\n' "$1" ;; *) printf '%s\n' "$caller/$1" ;; esac; }
+
 case ${1:-} in
   tests | feed | scaling) part=$1; shift ;;
   *) usage ;;
 esac
-out=${OUT:-gpu-results} wheels='' data=build/gpu/data python='' limit=460 without_gpu=no
+out=$root/gpu-results wheels='' data=$root/build/gpu/data python='' limit=460 without_gpu=no
+if [ -n "${OUT:-}" ]; then out=$(of_caller "$OUT"); fi
 while [ $# -gt 0 ]; do
   case $1 in
     --out | --wheels | --data | --python | --limit) [ $# -gt 1 ] || usage ;;&
-    --out) out=$2; shift 2 ;;
-    --wheels) wheels=$2; shift 2 ;;
-    --data) data=$2; shift 2 ;;
-    --python) python=$2; shift 2 ;;
+    --out) out=$(of_caller "$2"); shift 2 ;;
+    --wheels) wheels=$(of_caller "$2"); shift 2 ;;
+    --data) data=$(of_caller "$2"); shift 2 ;;
+    --python) case $2 in */*) python=$(of_caller "$2") ;; *) python=$2 ;; esac; shift 2 ;;
     --limit) limit=$2; shift 2 ;;
     --without-gpu) without_gpu=yes; shift ;;
     --) shift; break ;;
@@ -74,10 +79,9 @@ for candidate in python3 python python3.12; do
 done
 [ -n "$python" ] || fail "neither python3, python nor python3.12 has torch: name one that has with --python"
 has_torch "$python" || fail "--python: $python has no torch"
-if [ -z "$wheels" ] && [ -d wheelhouse ]; then wheels=wheelhouse; fi
+if [ -z "$wheels" ] && [ -d wheelhouse ]; then wheels=$root/wheelhouse; fi
 if [ -n "$wheels" ]; then
   compgen -G "$wheels/zarrfeed-*.whl" >/dev/null || fail "--wheels: $wheels has no wheel of zarrfeed; dev/wheels.py --gather makes one"
-  wheels=$(cd "$wheels" && pwd)
 fi
 
 # --- the environment ------------------------------------------------------------------------------------------------

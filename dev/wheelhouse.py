@@ -18,6 +18,9 @@ REQUIREMENTS = ROOT / "dev" / "gpu-requirements.txt"
 #: The wheels of a folder together: what is copied to a machine, or lent one, has to be small.
 MAX_BYTES = 60_000_000
 
+#: The file of a folder that names the wheels which were brought there.
+LISTING = "gathered.txt"
+
 #: Names of packages that the machine's own torch brings, or that belong to it.
 OF_TORCH = ("torch", "nvidia-", "triton", "cuda-")
 
@@ -45,7 +48,7 @@ def gather(
     Parameters
     ----------
     folder
-        Is made if it is not there. Wheels that lie there already are deleted first.
+        Is made if it is not there. Only wheels that an earlier call brought may lie in it; those are replaced.
     wheel
         Of zarrfeed, for that Python and machine.
     python, machine
@@ -58,7 +61,10 @@ def gather(
     The bytes of all wheels.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    content = wheel.read_bytes()
+    content, listing = wheel.read_bytes(), folder / LISTING
+    brought_before = listing.read_text().split() if listing.exists() else []
+    if others := sorted({one.name for one in folder.glob("*.whl")} - {*brought_before, wheel.name}):
+        raise SystemExit(f"{folder} holds wheels that were not gathered, such as {others[0]}: name an empty folder")
     for old in folder.glob("*.whl"):
         old.unlink()
     (folder / wheel.name).write_bytes(content)
@@ -76,6 +82,7 @@ def gather(
             if name_of(found.name) not in without and not name_of(found.name).startswith(OF_TORCH):
                 (folder / found.name).write_bytes(found.read_bytes())
     sizes = {one.name: one.stat().st_size for one in folder.glob("*.whl")}
+    listing.write_text("".join(f"{name}\n" for name in sorted(sizes)))
     for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
         print(f"{size:>12,}  {name}")
     total = sum(sizes.values())

@@ -246,11 +246,12 @@ def test_gathering_leaves_out_torch_and_what_the_machine_has(
     own = a_wheel(tmp_path / "zarrfeed-1-cp312-cp312-manylinux_2_28_x86_64.whl")
     folder = tmp_path / "wheels"
     folder.mkdir()
+    (folder / "gathered.txt").write_text("old-1-py3-none-any.whl\n")
     a_wheel(folder / "old-1-py3-none-any.whl")
     total = wheelhouse.gather(folder, own, without=["numpy"])
-    names = sorted(path.name.split("-")[0] for path in folder.iterdir())
+    names = sorted(path.name.split("-")[0] for path in folder.glob("*.whl"))
     assert names == ["fonttools", "zarr", "zarrfeed"]
-    assert total == sum(path.stat().st_size for path in folder.iterdir())
+    assert total == sum(path.stat().st_size for path in folder.glob("*.whl"))
     assert not any(one.startswith("numpy") for one in asked[0][0])
     assert asked[0][1] == "3.12"
     assert "manylinux_2_28_x86_64" in asked[0][2]
@@ -258,6 +259,11 @@ def test_gathering_leaves_out_torch_and_what_the_machine_has(
     assert "3 wheels" in capsys.readouterr().out
     again = wheelhouse.gather(folder, folder / own.name, without=["numpy"])  # from a wheel that lies there already
     assert again == total
+    other = a_wheel(folder / "zarrfeed-1-cp313-cp313-manylinux_2_28_x86_64.whl")  # as dist/ has them
+    with pytest.raises(SystemExit, match="holds wheels that were not gathered, such as zarrfeed-1-cp313"):
+        wheelhouse.gather(folder, own)
+    assert other.exists()
+    assert (folder / own.name).exists()
 
 
 def test_too_large_a_folder_fails_with_the_sizes(
