@@ -169,6 +169,28 @@ def test_torch_does_not_pin_what_prefetch_copies_from_slots(
     assert (asked, made.pin_memory) == ([False], True), "a pass without prefetch pins"
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+def test_after_a_pass_of_prefetch_the_loader_pins_again(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Persistent workers that began for prefetch send to no thread that pins: a plain pass starts others."""
+    made = loader(tmp_path / "store", num_workers=1, persistent_workers=True, pin_memory=True)
+    begin = torch.utils.data.DataLoader.__iter__
+    passes: list[tuple[bool, bool]] = []
+
+    def noted(started: Any) -> Any:
+        passes.append((started.pin_memory, started._iterator is None))
+        return begin(started)
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", noted)
+    for number, source in enumerate([device.prefetch(made), device.prefetch(made), made, made, device.prefetch(made)]):
+        for batch in source:
+            device.arrive(batch)
+            assert is_right(batch), number
+            assert number not in (2, 3) or isinstance(device, FakeDevice) or device.is_locked(batch[0])
+    assert passes == [(False, True), (False, False), (True, True), (True, False), (True, False)]
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_pinned_batches_of_workers_are_right_without_prefetch(method: str, cuda: CudaDevice, tmp_path: Path) -> None:

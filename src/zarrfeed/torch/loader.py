@@ -127,6 +127,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         self._positions: Positions[Cursor] = Positions()
         self._starting = ProcessLock()
         self._serving: weakref.ref[WorkerPass] | None = None  # the pass that has the persistent workers
+        self._has_pinning_workers = False  # whether torch's thread pins what the workers send that began last
         hint = _EpochHint(dataset, self._positions)
         object.__setattr__(self, "sampler", hint)  # torch keeps others from replacing it
         dataset.session.check_memory(num_workers)
@@ -217,16 +218,19 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             serving = None if self._serving is None else self._serving()
             if serving is not None and not serving.lend_workers():
                 self._iterator = None  # they end with the pass that they serve
+            pins = self.pin_memory
+            if pins and new.pins and not self._has_pinning_workers:
+                self._iterator = None  # they began for a pass that pinned by itself
             if getattr(self, "_iterator", None) is None:
+                self._has_pinning_workers = pins and new.pins
                 self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
                 self.multiprocessing_context = with_flags(self.multiprocessing_context)
-            pins = self.pin_memory
             try:
                 name = cast(_WorkerInit, self.worker_init_fn).name_pass()
                 with self.session.beginning.held:
                     cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
                 self.collate_fn = SentBatch  # of the workers of this loader, not of one that a library makes of it
-                self.pin_memory = pins and new.pins
+                self.pin_memory = self._has_pinning_workers
                 batches = cast(Iterator[SentBatch], super().__iter__())
                 keep_until_shutdown(batches)
             except BaseException:  # workers that stay would be one pass behind, or some of them would
