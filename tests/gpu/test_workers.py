@@ -183,7 +183,8 @@ def test_after_a_pass_of_prefetch_the_loader_pins_again(
         return begin(started)
 
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", noted)
-    for number, source in enumerate([device.prefetch(made), device.prefetch(made), made, made, device.prefetch(made)]):
+    sources: list[Any] = [device.prefetch(made), device.prefetch(made), made, made, device.prefetch(made)]
+    for number, source in enumerate(sources):
         for batch in source:
             device.arrive(batch)
             assert is_right(batch), number
