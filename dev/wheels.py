@@ -4,6 +4,10 @@ python dev/wheels.py                                       into dist/, for pytho
 python dev/wheels.py --python python3.13 --out FOLDER      for this Python alone (again --python for more)
 python dev/wheels.py --machine aarch64                     for another machine than this one
 python dev/wheels.py --check FOLDER                        nothing is built: judge the wheels of FOLDER
+python dev/wheels.py --gather FOLDER                       a wheel for Python 3.12 and what it needs beside torch, less
+                                                           than 60 MB: for dev/gpu.sh where there is no network
+python dev/wheels.py --gather FOLDER --without numpy       less what that machine has (again --without for more)
+python dev/wheels.py --gather FOLDER --wheel FILE          with this wheel instead of one that is built
 
 No container is needed: zig compiles against glibc 2.28 (dev/zig.py, docs/decisions/0044-wheels.md), auditwheel names
 the wheel after what it needs, and advzip packs it anew. Needs the extra `release`; of Debian's packages advancecomp,
@@ -31,6 +35,8 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
+from wheelhouse import MAX_BYTES as MAX_GATHERED_BYTES
+from wheelhouse import gather
 from zig import write_compilers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +44,8 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 GLIBC = (2, 28)
 MAX_BYTES = 2_000_000
+#: The Python of machines with a GPU: PyTorch's own images have it.
+GATHERED_FOR = "3.12"
 
 #: What every Linux has: the C library's parts and the compilers' run-time libraries.
 SYSTEM_LIBRARIES = r"(libc|libm|libpthread|libdl|librt|libgcc_s|libstdc\+\+|ld-linux-[\w-]+)\.so\.\d+"
@@ -220,14 +228,38 @@ def build(pythons: Sequence[str], out: Path, machine: str) -> list[Path]:
     return wheels
 
 
+def gather_wheels(folder: Path, wheel: Path | None, python: str | None, machine: str, without: Sequence[str]) -> int:
+    """Build a wheel for Python 3.12, unless there is one, and gather what it needs; return 1 if that is too much."""
+    with tempfile.TemporaryDirectory() as name:
+        if wheel is None:
+            interpreter = python or find_python(GATHERED_FOR)
+            if interpreter is None:
+                raise SystemExit(f"there is no Python {GATHERED_FOR} with headers here: name one by --python")
+            (wheel,) = build([shutil.which(interpreter) or interpreter], Path(name), machine)
+        version = re.search(r"-cp3(\d+)-.*\.whl$", wheel.name)
+        if version is None:
+            raise SystemExit(f"{wheel} is no wheel for CPython 3")
+        total = gather(folder, wheel, python=f"3.{version[1]}", machine=machine, without=without)
+    if total < MAX_GATHERED_BYTES:
+        return 0
+    print(f"too much: must be less than {MAX_GATHERED_BYTES} bytes; --without NAME leaves out what the machine has")
+    return 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build or judge; return 1 if there is a fault."""
+    """Build, judge or gather; return 1 if there is a fault."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--python", action="append", help="an interpreter to build for, instead of all that are found")
     parser.add_argument("--machine", choices=MACHINES, default=platform.machine(), help="what the wheels are for")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="judge the wheels that are there; build nothing")
+    parser.add_argument("--gather", type=Path, metavar="FOLDER", help="bring here what dev/gpu.sh installs")
+    parser.add_argument("--wheel", type=Path, help="with --gather: a wheel that was built before")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME", help="with --gather: leave this out")
     options = parser.parse_args(arguments)
+    if options.gather:
+        python = options.python[0] if options.python else None
+        return gather_wheels(options.gather, options.wheel, python, options.machine, options.without)
     if options.check:
         wheels = sorted(options.check.glob("zarrfeed-*.whl"))
     else:

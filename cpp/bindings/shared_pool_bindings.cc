@@ -36,6 +36,12 @@ py::object take_over(SharedPool& pool, uint32_t slot, uint32_t generation, size_
   return capsule_of(pool.take_over({slot, generation, begin, bytes}), bytes);
 }
 
+py::object find_slot(uintptr_t address) {
+  auto place = SharedPool::find_slot(reinterpret_cast<const uint8_t*>(address));
+  if (!place) return py::none();
+  return py::make_tuple(std::move(place->pool), reinterpret_cast<uintptr_t>(place->data), place->bytes);
+}
+
 }  // namespace
 
 void bind_shared_pool(py::module_& m) {
@@ -44,6 +50,7 @@ void bind_shared_pool(py::module_& m) {
       .def_static("create", &SharedPool::create, py::arg("id"), py::arg("most_held_bytes"))
       .def_static("open", &SharedPool::open, py::arg("descriptor"), py::arg("id"))
       .def_static("find", &SharedPool::find, py::arg("id"))
+      .def_static("find_slot", &find_slot, py::arg("address"))
       .def_static("forget_over", &SharedPool::forget_over)
       .def("acquire", &acquire, py::arg("bytes"))
       .def("share", &share, py::arg("address"), py::arg("bytes"))

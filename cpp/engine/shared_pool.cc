@@ -21,6 +21,7 @@
 #include "base/huge_pages.h"
 #include "base/process.h"
 #include "engine/pool_file.h"
+#include "engine/slot_word.h"
 
 namespace zarrfeed {
 namespace {
@@ -31,25 +32,6 @@ constexpr uint64_t kMagic = 0x7a66706f6f6c0003;
 constexpr size_t kMaxInherited = 2048;
 /// The owner looks after so many slots which children ended.
 constexpr uint32_t kLooksApart = 16;
-
-// A word: generation (24 bits), messages (20 bits), leases (20 bits).
-constexpr uint64_t kLease = 1;
-constexpr uint64_t kMessage = uint64_t{1} << 20;
-constexpr uint64_t kGeneration = uint64_t{1} << 40;
-constexpr uint64_t kMost = kMessage - 1;
-
-constexpr uint64_t leases_of(uint64_t word) {
-  return word & kMost;
-}
-constexpr uint64_t messages_of(uint64_t word) {
-  return word / kMessage & kMost;
-}
-constexpr uint32_t generation_of(uint64_t word) {
-  return static_cast<uint32_t>(word / kGeneration);
-}
-constexpr bool is_free(uint64_t word) {
-  return word % kGeneration == 0;
-}
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -194,6 +176,33 @@ std::shared_ptr<SharedPool> SharedPool::find(uint64_t id) {
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
   return registry.find(id);
+}
+
+std::optional<SharedPool::Place> SharedPool::find_slot(const uint8_t* data) {
+  std::shared_ptr<SharedPool> found;  // may be the last reference by now: dropped without the locks
+  Registry& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  for (SharedPool* pool : registry.pools) {
+    const uint64_t offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(pool->base_);
+    if (offset >= pool->reserved_ || pool->process_ != process_id()) continue;
+    found = pool->weak_from_this().lock();
+    if (!found) return std::nullopt;
+    const std::lock_guard pool_lock(pool->mutex_);
+    const auto slot = pool->slot_at(offset);
+    if (!slot) return std::nullopt;
+    const Local& local = pool->locals_[*slot];
+    return Place{std::move(found), pool->base_ + local.offset, local.bytes};
+  }
+  return std::nullopt;
+}
+
+/// With the lock: the slot with a lease of this process in which an offset lies.
+std::optional<uint32_t> SharedPool::slot_at(uint64_t offset) const {
+  for (uint32_t slot = 0; slot < locals_.size(); ++slot) {
+    const Local& local = locals_[slot];
+    if (local.leases > 0 && offset >= local.offset && offset - local.offset < local.bytes) return slot;
+  }
+  return std::nullopt;
 }
 
 void SharedPool::forget_over() {

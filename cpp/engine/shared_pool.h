@@ -23,7 +23,9 @@
 //      refuses then.
 //   6. A handle names its pool by the id. A process maps no pool for a handle but the one with that id, and keeps it
 //      while messages of a living owner are under way, also after the owner retired it.
-//   7. Slots begin and end where pages of the system do, whatever their size is there. So what is done to pages of a
+//   7. A slot that moves gets addresses that no slot ever had, and pages that were given back are not written again. So
+//      a device that copies from the pages of a slot, by their addresses in memory, never sees stale ones.
+//   8. Slots begin and end where pages of the system do, whatever their size is there. So what is done to pages of a
 //      slot, such as to give them back, is done to no other slot.
 // No process waits for another one: words change by compare and exchange.
 
@@ -49,6 +51,12 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
     uint8_t* data;
     std::shared_ptr<void> keeps;
   };
+  /// A slot with its whole memory. While `pool` or a copy of it is there, the memory stays mapped.
+  struct Place {
+    std::shared_ptr<SharedPool> pool;
+    uint8_t* data;
+    size_t bytes;
+  };
   /// What another process needs to find bytes of a slot.
   struct Handle {
     uint32_t slot;
@@ -67,6 +75,9 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   static std::shared_ptr<SharedPool> open(int descriptor, uint64_t id);
   /// The pool with an id that this process created or opened, or null.
   static std::shared_ptr<SharedPool> find(uint64_t id);
+  /// The slot, of any pool, in which an address lies and of which this process has a lease. No value if there is none.
+  /// What is done to its pages holds as long as they are mapped: a slot never gets other pages at the same addresses.
+  static std::optional<Place> find_slot(const uint8_t* data);
   /// Unmaps the pools that are over, each when its last lease of this process ends. Thread-safe; the end of a lease of a
   /// pool that is over does the same.
   static void forget_over();
@@ -124,6 +135,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   SharedPool(int descriptor, uint8_t* base, uint8_t* view, size_t most_held_bytes);
 
   bool is_awaited() const;
+  std::optional<uint32_t> slot_at(uint64_t offset) const;
   std::optional<uint32_t> find_free(uint64_t bytes);
   std::optional<uint32_t> make_slot(uint64_t bytes);
   Lease lease(uint32_t slot, uint64_t begin);

@@ -132,6 +132,32 @@ TEST(a_handle_says_where_in_the_slot_its_bytes_lie) {
   CHECK(!pool->share(elsewhere.data(), 100).has_value());
 }
 
+TEST(an_address_is_found_in_its_whole_slot_while_it_has_a_lease) {
+  const auto pool = make_pool();
+  const auto lease = filled(*pool, 1);
+  const auto other = filled(*pool, 2);
+  const auto handle = pool->share(lease.data + 500, 20);
+  for (const uint8_t* inside : {lease.data, lease.data + 500}) {
+    const auto place = SharedPool::find_slot(inside);
+    CHECK(place.has_value());
+    CHECK(place->pool == pool);
+    CHECK(place->data == lease.data);
+    CHECK(place->bytes >= kBytes);
+    CHECK(place->data + place->bytes <= other.data || other.data + kBytes <= place->data);
+  }
+  const uint8_t* const left = pool->acquire(kBytes)->data;
+  CHECK(!SharedPool::find_slot(left).has_value());  // nothing holds it any more
+  const std::vector<uint8_t> elsewhere(100);
+  CHECK(!SharedPool::find_slot(elsewhere.data()).has_value());
+  const auto in_a_reader = [&] {
+    const auto own = opened(*pool);
+    const auto got = own->take_over(*handle);
+    const auto place = SharedPool::find_slot(got.data);
+    return place.has_value() && place->pool == own && place->data == got.data - 500 && place->bytes >= kBytes ? 0 : 1;
+  };
+  CHECK_EQ(result_of_child(in_a_reader), 0);
+}
+
 TEST(a_handle_is_taken_over_once) {
   const auto pool = make_pool();
   auto lease = filled(*pool, 1);

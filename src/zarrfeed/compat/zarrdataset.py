@@ -40,8 +40,9 @@ from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.plan.selection import Int64, make_selection
 from zarrfeed.plan.state import EpochState, describe_layout, describe_order
 from zarrfeed.spec.field import FieldSet
+from zarrfeed.torch.accelerators import has_accelerator
 from zarrfeed.torch.batch import Batch, BatchAssembler, Values
-from zarrfeed.torch.distributed import has_accelerator, in_worker
+from zarrfeed.torch.distributed import in_worker
 from zarrfeed.torch.session import Session
 from zarrfeed.torch.session_options import SessionOptions
 from zarrfeed.torch.versions import Versions

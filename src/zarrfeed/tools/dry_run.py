@@ -21,7 +21,8 @@ from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.feeding import Mixing, Requests, as_options
-from zarrfeed.torch.distributed import find_rank, has_accelerator
+from zarrfeed.torch.accelerators import has_accelerator
+from zarrfeed.torch.distributed import find_rank
 from zarrfeed.torch.options import check_order, schedule_options
 
 

@@ -12,6 +12,7 @@ from zarrfeed.spec.field import FieldSet, record_of
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.tensors import tensors_of
+from zarrfeed.torch.accelerators import is_pinned
 from zarrfeed.torch.statics import StaticTensors
 from zarrfeed.torch.tensors import expect_sparse_tensors
 
@@ -105,7 +106,7 @@ def unpack_record(record: Record, raw: torch.Tensor) -> dict[str, torch.Tensor]:
     Of each member a tensor of shape (..., *shape of the member), in page-locked memory if `raw` is.
     """
     members = {name: torch.from_numpy(values) for name, values in record.unpack(raw.numpy()).items()}
-    return {name: tensor.pin_memory() for name, tensor in members.items()} if raw.is_pinned() else members
+    return {name: tensor.pin_memory() for name, tensor in members.items()} if is_pinned(raw) else members
 
 
 def _rows(values: Values | dict[str, torch.Tensor]) -> Iterable[Any]:

@@ -278,15 +278,6 @@ def _open_training_process(pid: int | None) -> list[int]:
     return [descriptor]
 
 
-def has_accelerator() -> bool:
-    """Return whether there is a device that page-locked memory serves."""
-    torch = imported("torch")
-    if torch is None:
-        return False
-    accelerator = getattr(torch, "accelerator", None)
-    return bool(accelerator.is_available() if accelerator is not None else torch.cuda.is_available())
-
-
 def _local_world_size(world_size: int, *, initialised: bool) -> int:
     """Return how many ranks share this machine: as the launcher says, or all of them where they meet on loopback."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):

@@ -55,7 +55,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         Number of worker processes. They share the threads and the memory budget of the dataset.
     pin_memory
         Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: yes, if there is
-        an accelerator. Without workers the dataset's own `pin_memory` decides.
+        an accelerator. Without workers the dataset's own `pin_memory` decides. With
+        `zarrfeed.device.prefetch` nothing is copied on the host: the pages of the workers' memory are locked.
     prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
         As in torch's DataLoader.
     sampler, batch_sampler
@@ -126,6 +127,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         self._positions: Positions[Cursor] = Positions()
         self._starting = ProcessLock()
         self._serving: weakref.ref[WorkerPass] | None = None  # the pass that has the persistent workers
+        self._has_pinning_workers = False  # whether torch's thread pins what the workers send that began last
         hint = _EpochHint(dataset, self._positions)
         object.__setattr__(self, "sampler", hint)  # torch keeps others from replacing it
         dataset.session.check_memory(num_workers)
@@ -216,7 +218,11 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             serving = None if self._serving is None else self._serving()
             if serving is not None and not serving.lend_workers():
                 self._iterator = None  # they end with the pass that they serve
+            pins = self.pin_memory
+            if pins and new.pins and not self._has_pinning_workers:
+                self._iterator = None  # they began for a pass that pinned by itself
             if getattr(self, "_iterator", None) is None:
+                self._has_pinning_workers = pins and new.pins
                 self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
                 self.multiprocessing_context = with_flags(self.multiprocessing_context)
             try:
@@ -224,13 +230,14 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
                 with self.session.beginning.held:
                     cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
                 self.collate_fn = SentBatch  # of the workers of this loader, not of one that a library makes of it
+                self.pin_memory = self._has_pinning_workers
                 batches = cast(Iterator[SentBatch], super().__iter__())
                 keep_until_shutdown(batches)
             except BaseException:  # workers that stay would be one pass behind, or some of them would
                 self._iterator = None
                 raise
             finally:
-                self.collate_fn = as_made
+                self.collate_fn, self.pin_memory = as_made, pins
             self._serving = weakref.ref(new) if self.persistent_workers else None
             return cursor, batches
 

@@ -36,7 +36,13 @@ class StartsWorkers(Protocol):
 
 
 class WorkerPass(CountedPass):
-    """Batches that worker processes read. The pass begins, and starts workers, with its first batch."""
+    """Batches that worker processes read. The pass begins, and starts workers, with its first batch.
+
+    Attributes
+    ----------
+    pins
+        Whether the loader copies batches to page-locked memory, if it was made to.
+    """
 
     # Of the class, as construction may be interrupted before anything is set.
     _batches: Iterator[SentBatch] | None = None
@@ -46,6 +52,11 @@ class WorkerPass(CountedPass):
         super().__init__(loader.session)
         self._loader = loader
         self._begun = False
+        self.pins = True
+
+    def leave_unpinned(self) -> None:
+        """Let the loader not copy batches to page-locked memory, if its workers do not run already."""
+        self.pins = False
 
     def fetch(self) -> Batch:
         """Return the next batch without counting it."""

@@ -19,7 +19,7 @@ from zarrfeed.plan.partition import EVEN_MODES, Even
 from zarrfeed.plan.schedule_options import ScheduleOptions
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests
-from zarrfeed.torch.distributed import has_accelerator
+from zarrfeed.torch.accelerators import check_not_lost_by_fork, has_accelerator
 
 _OPENED = "said where arrays are opened: zarrfeed.open(path, "
 
@@ -123,5 +123,7 @@ def check_pin_memory(pin_memory: bool | None) -> None:
     """Raise ConfigError if batches cannot be pinned as asked."""
     if pin_memory is not None:
         check_flags(pin_memory=pin_memory)
+    if pin_memory:
+        check_not_lost_by_fork("pin_memory = True")
     if pin_memory and not has_accelerator():
         raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")

@@ -137,6 +137,9 @@ class CountedPass(Iterator[Batch]):
         self._positions = positions
         return self
 
+    def leave_unpinned(self) -> None:
+        """Let batches come as workers sent them, as far as nothing has begun: the consumer pins them by itself."""
+
     def fetch(self) -> Batch:
         """Return the next batch without counting it; the caller calls `count()` once the consumer gets the batch."""
         raise NotImplementedError

@@ -5,10 +5,15 @@ up to a number of bytes ahead; it ends with the pass, however the pass ends. The
 handed out last, whatever was taken from the loader since: of a loader or dataset of ours, the thread takes batches
 without counting them, so that the loader's own state is right, too; of any other loader, it keeps the state that the
 loader had after each batch. Threads may share a pass.
+
+A pass belongs to the process that began it: its thread, streams and copies are not in a process that is forked
+meanwhile. Batches of our loader's workers are copied from the workers' slots (`page_locks.py`), so the loader does not
+pin them before.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
@@ -18,6 +23,7 @@ import torch
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
+from zarrfeed.torch.accelerators import check_not_lost_by_fork
 from zarrfeed.torch.positions import CountedPass, Positions, SharedIterator, Standing
 from zarrfeed.torch.transfers import DeviceStreams, Streams, Transfer, map_tensors
 
@@ -25,6 +31,8 @@ from zarrfeed.torch.transfers import DeviceStreams, Streams, Transfer, map_tenso
 _MOST_AHEAD = 16
 #: How long the end of a pass waits for the loader to return what the thread waits for.
 _PATIENCE_S = 10.0
+#: Passes of the process that forked this one. To free their tensors would call the driver, which ends this process.
+_of_parents: list[_Pass] = []
 #: Devices without streams: a copy blocks the host.
 _WITHOUT_STREAMS = ("cpu", "mps", "meta")
 
@@ -82,6 +90,7 @@ class DeviceLoader:
                 batches.close()
 
     def _copied(self, streams: Streams) -> Iterator[Any]:
+        check_not_lost_by_fork(f"device = {str(self.device)!r}", torch.get_device_module(self.device))
         on_its_way = _Pass(self.loader, streams, self._ahead)
         try:
             while (found := on_its_way.take()) is not None:
@@ -155,7 +164,8 @@ def prefetch(
     Raises
     ------
     ConfigError
-        If the loader cannot be iterated, or the device is none that torch has.
+        If the loader cannot be iterated, the device is none that torch has, or this process was forked from one that
+        had used the device.
 
     Examples
     --------
@@ -171,6 +181,8 @@ def prefetch(
     size = parse_bytes(ahead, "ahead")
     try:
         found = torch.device(device)
+        if found.type not in _WITHOUT_STREAMS:
+            check_not_lost_by_fork(f"device = {device!r}", torch.get_device_module(found))
         streams = None if found.type in _WITHOUT_STREAMS else DeviceStreams(found)
     except (RuntimeError, TypeError, AssertionError) as error:  # AssertionError: torch without CUDA
         raise ConfigError(f"device = {device!r}: {error}") from error
@@ -201,6 +213,9 @@ class _Pass:
         self._loader, self._streams, self._ahead = loader, streams, ahead
         self._batches = iter(loader)
         self._ours = self._batches if isinstance(self._batches, CountedPass) else None
+        self._locks = None if self._ours is None else streams.page_locks()
+        if self._ours is not None and self._locks is not None:
+            self._ours.leave_unpinned()
         self._has_state = self._ours is None and callable(getattr(loader, "state_dict", None))
         self._kept = _Kept()
         self._position: Standing | None = None
@@ -208,7 +223,8 @@ class _Pass:
         self._ready: deque[tuple[Transfer, Any]] = deque()
         self._ready_bytes = 0
         self._landing: deque[Transfer] = deque()
-        self._is_stopped = self._is_over = False
+        self._is_stopped = self._is_over = self._is_left = False
+        self._process = os.getpid()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -219,7 +235,11 @@ class _Pass:
         ------
         Exception
             Whatever the loader raised, after the batches before it.
+        ConfigError
+            If this process was forked from the one that began the pass.
         """
+        if os.getpid() != self._process:
+            raise ConfigError("this pass belongs to the process that began it: begin another one in this process")
         if self._thread is None:
             if not self._copy_next():
                 self._end()
@@ -254,19 +274,32 @@ class _Pass:
             self._ours.count_end()
 
     def stop(self) -> None:
-        """End the thread, and wait for the copies under way."""
+        """End the thread, wait for the copies under way, and unlock the memory that they were made from."""
+        if os.getpid() != self._process:  # neither the thread nor the copies are here
+            _of_parents.append(self)
+            return
         self._kept.under_way = False
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_PATIENCE_S)
-        if self._thread is None or not self._thread.is_alive():
-            self._close_loader()
-        for transfer in (*self._landing, *(one for one, _ in self._ready)):
+        with self._changed:
+            self._is_left = self._thread is not None and not self._is_over
+        for transfer in self._landing:
             transfer.wait()
         self._landing.clear()
+        if not self._is_left:  # else the thread does this, once the loader lets go of it
+            self._close_loader()
+            self._land()
+
+    def _land(self) -> None:
+        """Wait for the copies of batches that nobody asked for, and unlock memory."""
+        for transfer, _ in self._ready:
+            transfer.wait()
         self._ready.clear()
+        if self._locks is not None:
+            self._locks.close()
 
     def _run(self) -> None:
         try:
@@ -276,7 +309,10 @@ class _Pass:
             self._error = error
         with self._changed:
             self._is_over = True
+            is_left = self._is_left
             self._changed.notify_all()
+        if is_left:
+            self._land()
 
     def _has_room(self) -> bool:
         """Wait until another batch may be taken; False: the pass is over."""
@@ -296,7 +332,7 @@ class _Pass:
         except StopIteration:
             return False
         state = self._loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]
-        transfer = Transfer(batch, self._streams)
+        transfer = Transfer(batch, self._streams, self._locks)
         with self._changed:
             self._ready.append((transfer, state))
             self._ready_bytes += transfer.nbytes

@@ -36,8 +36,9 @@ from zarrfeed.report.shuffle_advice import warn_of_shuffle
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.eviction import Lease
+from zarrfeed.torch.accelerators import has_accelerator
 from zarrfeed.torch.callers import check_resumed_epoch
-from zarrfeed.torch.distributed import has_accelerator, in_worker, place_in_node, worker_and_count
+from zarrfeed.torch.distributed import in_worker, place_in_node, worker_and_count
 from zarrfeed.torch.epochs import EpochTable, State
 from zarrfeed.torch.launchers import warn_of_launcher
 from zarrfeed.torch.pass_names import PassNames

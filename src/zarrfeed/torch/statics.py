@@ -12,6 +12,7 @@ from zarrfeed.engine.reader import load_resident
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import ResidentField, StoredField
 from zarrfeed.spec.static import StaticField
+from zarrfeed.torch.accelerators import is_pinned
 from zarrfeed.torch.dtypes import torch_dtype
 
 
@@ -63,7 +64,7 @@ class StaticTensors:
         return {name: one.expand(rows, *one.shape) for name, one in self._beside(values).items()}
 
     def _beside(self, values: Sequence[Any]) -> Mapping[str, torch.Tensor]:
-        if not any(isinstance(one, torch.Tensor) and one.is_pinned() for one in values):
+        if not any(isinstance(one, torch.Tensor) and is_pinned(one) for one in values):
             return self._tensors
         if not self._pinned:
             self._pinned = {name: one.pin_memory() for name, one in self._tensors.items()}

@@ -17,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 from zarrfeed.engine.arrays import raw_dtype, tensor_spec
 from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
 from zarrfeed.spec.tensor_spec import TensorSpec
+from zarrfeed.torch.accelerators import check_not_lost_by_fork
 from zarrfeed.torch.dtypes import torch_dtype
 
 #: Where memory that processes share lies on Linux.
@@ -100,7 +101,14 @@ def expect_sparse_tensors() -> None:
 
 
 def pinned_memory(size: int) -> torch.Tensor:
-    """Allocate page-locked bytes from torch's caching allocator."""
+    """Allocate page-locked bytes from torch's caching allocator.
+
+    Raises
+    ------
+    ConfigError
+        If this process lost the device in a fork, and its dataset was made with `pin_memory=True` before.
+    """
+    check_not_lost_by_fork("pin_memory = True")
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import torch
 
+from zarrfeed.torch.accelerators import is_pinned
+from zarrfeed.torch.page_locks import CudaDriver, PageLocks
 from zarrfeed.torch.tensors import expect_sparse_tensors
 
 
@@ -49,6 +51,9 @@ class Streams(Protocol):
     def join(self, event: Event, tensors: list[torch.Tensor]) -> None:
         """Let the consumer's current stream wait for the event, and own the tensors."""
 
+    def page_locks(self) -> PageLocks | None:
+        """Return the locks of slots for one pass; None if the device copies from no memory that it did not allocate."""
+
 
 class DeviceStreams:
     """The streams of an accelerator that torch has, such as CUDA, ROCm or XPU."""
@@ -69,7 +74,7 @@ class DeviceStreams:
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor in pinned memory; one on a device as it is."""
-        return tensor if tensor.device.type != "cpu" or tensor.is_pinned() else tensor.pin_memory()
+        return tensor if tensor.device.type != "cpu" or is_pinned(tensor) else tensor.pin_memory()
 
     def mark(self) -> Event:
         """Return an event behind the copies that were begun."""
@@ -84,9 +89,22 @@ class DeviceStreams:
         for tensor in tensors:
             tensor.record_stream(consumer)
 
+    def page_locks(self) -> PageLocks | None:
+        """Return the locks of slots for one pass."""
+        return PageLocks(CudaDriver(self._device)) if self._device.type == "cuda" else None
+
 
 class Transfer:
     """A batch that is being copied.
+
+    Parameters
+    ----------
+    batch
+        As the loader made it.
+    streams
+        The streams of the device.
+    locks
+        The locks of slots of the pass, if its batches may lie in slots of DataLoader workers.
 
     Attributes
     ----------
@@ -94,8 +112,8 @@ class Transfer:
         Of its tensors on the device.
     """
 
-    def __init__(self, batch: Any, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, batch: Any, streams: Streams, locks: PageLocks | None = None) -> None:
+        self._streams, self._locks = streams, locks
         self._there: list[torch.Tensor] = []
         self._here: list[torch.Tensor] = []
         with streams.copying():
@@ -104,11 +122,13 @@ class Transfer:
         self.nbytes = sum(tensor.nbytes for tensor in self._there)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        pinned = self._streams.pinned(tensor)
+        once = _without_repeats(tensor)
+        is_locked = self._locks is not None and self._locks.lock(once)
+        pinned = once if is_locked else self._streams.pinned(once)
         there = self._streams.copy(pinned)
-        self._here += [tensor, pinned]
+        self._here += [once, pinned]
         self._there.append(there)
-        return there
+        return there if once is tensor else there.expand(tensor.shape)
 
     def hand_over(self) -> Any:
         """Return the batch for work on the consumer's current stream; to be called once."""
@@ -127,6 +147,18 @@ class Transfer:
         """Wait until the copy has ended."""
         self._event.synchronize()
         self._here.clear()
+
+
+def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with each expanded dimension cut to length 1, or the tensor itself if none is expanded.
+
+    A static field comes as one sample that is expanded to a batch. torch would write it out for each row before the
+    copy, to memory that is not page-locked.
+    """
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

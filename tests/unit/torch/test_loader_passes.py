@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from tests.support.late_device import LateDevice
 from tests.unit.torch.test_positions import BATCH, BATCHES, N, is_whole, make, take, values
-from tests.unit.torch.test_prefetch import LateDevice, on
+from tests.unit.torch.test_prefetch import on
 from zarrfeed import ZarrDataLoader
 
 #: torch warns where there are more workers than cores.

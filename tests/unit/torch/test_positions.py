@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.support.flat import iterable_dataset
-from tests.unit.torch.test_prefetch import LateDevice, on
+from tests.support.late_device import LateDevice
+from tests.unit.torch.test_prefetch import on
 from zarrfeed import ConfigError, ZarrDataLoader
 from zarrfeed.device import prefetch
 from zarrfeed.engine.reader import Reader

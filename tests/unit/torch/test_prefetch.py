@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections import OrderedDict, deque, namedtuple
+from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,8 @@ import pytest
 import torch
 
 import zarrfeed.device
+import zarrfeed.torch.prefetch
+from tests.support.late_device import LateDevice
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.device import DeviceLoader, prefetch
 from zarrfeed.torch.tensors import expect_sparse_tensors
@@ -31,73 +33,6 @@ Pair = namedtuple("Pair", ["x", "name"])
 class Sample:
     x: torch.Tensor
     name: str = ""
-
-
-class LateEvent:
-    """The end of the copies that a device was given before it."""
-
-    def __init__(self, device: LateDevice) -> None:
-        self._device, self._behind = device, device.given
-
-    def query(self) -> bool:
-        return self._device.done >= self._behind
-
-    def synchronize(self) -> None:
-        self._device.run(self._behind)
-
-
-class LateDevice:
-    """Streams of a device whose copies are made as late as an event allows: they see what their source has then.
-
-    What is joined is joined by the stream of the consumer, not by the host: nothing is copied for it yet.
-    """
-
-    def __init__(self) -> None:
-        self.given = self.done = 0
-        self._here = threading.local()  # a stream is the current one of a thread
-        self._queue: deque[tuple[Any, torch.Tensor]] = deque()
-        self.joined: list[list[torch.Tensor]] = []
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def copying(self) -> Iterator[None]:
-        self._here.copies = True
-        yield
-        self._here.copies = False
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        assert self._here.copies, "on the stream of copies"
-        there = torch.full_like(tensor, -1)
-        source = tensor.numpy()  # memory alone: it keeps no tensor
-        address = (source.__array_interface__["data"][0], source.shape, source.strides, source.dtype)
-        with self._lock:
-            self._queue.append((address, there))
-            self.given += 1
-        return there
-
-    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    def mark(self) -> LateEvent:
-        return LateEvent(self)
-
-    def join(self, event: LateEvent, tensors: list[torch.Tensor]) -> None:
-        assert not getattr(self._here, "copies", False), "on the stream of the consumer"
-        assert isinstance(event, LateEvent)
-        self.joined.append(list(tensors))
-
-    def run(self, until: int) -> None:
-        """Make the copies up to this one, from what lies at their addresses now."""
-        with self._lock:
-            while self.done < until:
-                (address, shape, strides, dtype), there = self._queue.popleft()
-                there.copy_(torch.from_numpy(_at(address, shape, strides, dtype)))
-                self.done += 1
-
-
-def _at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    interface = {"data": (address, True), "shape": shape, "strides": strides, "typestr": dtype.str, "version": 3}
-    return np.array(type("Memory", (), {"__array_interface__": interface})())
 
 
 class Recycling:
@@ -188,7 +123,7 @@ def test_the_consumer_joins_each_batch_with_all_of_its_tensors_before_it_has_it(
     batches = [{"x": torch.full((2,), n), "y": [torch.full((3,), n), "text"]} for n in range(5)]
     for number, batch in enumerate(on(device, batches)):
         assert len(device.joined) == number + 1
-        assert {id(batch["x"]), id(batch["y"][0])} == {id(one) for one in device.joined[-1]}
+        assert {id(batch["x"]), id(batch["y"][0])} == device.joined[-1]
         assert batch["y"][1] == "text"
 
 
@@ -314,6 +249,34 @@ def test_copies_under_way_have_ended_when_a_pass_ends() -> None:
     assert device.done == device.given > 0
 
 
+def test_the_thread_waits_for_the_copies_of_a_loader_that_does_not_let_go_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pass ends without it, and the loader returns another batch later."""
+    monkeypatch.setattr(zarrfeed.torch.prefetch, "_PATIENCE_S", 0.05)
+    is_inside, may_return = threading.Event(), threading.Event()
+
+    def loader() -> Iterator[torch.Tensor]:
+        yield torch.zeros(2)
+        yield torch.ones(2)
+        is_inside.set()
+        assert may_return.wait(30)
+        yield torch.ones(2)
+
+    device = LateDevice()
+    batches = iter(on(device, loader()))
+    next(batches)
+    assert is_inside.wait(30)
+    thread = next(one for one in threading.enumerate() if one.name == "zarrfeed-prefetch")
+    batches.close()  # type: ignore[attr-defined]
+    assert thread.is_alive()
+    assert device.done == 1, "the batch that was handed out"
+    may_return.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert device.done == device.given == 3
+
+
 def test_a_loader_without_batches_has_none() -> None:
     assert list(on(LateDevice(), [])) == []
     assert threads() == []
@@ -369,7 +332,11 @@ def api_that_says(said: list[Any]) -> SimpleNamespace:
         said.append(("exit", which))
 
     return SimpleNamespace(
-        Stream=lambda _: "copies", stream=stream, current_stream=lambda _: Recorded(said), Event=lambda: Recorded(said)
+        Stream=lambda _: "copies",
+        stream=stream,
+        current_stream=lambda _: Recorded(said),
+        Event=lambda: Recorded(said),
+        _is_in_bad_fork=lambda: False,
     )
 
 
