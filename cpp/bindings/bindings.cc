@@ -20,13 +20,13 @@
 #include "engine/dlpack.h"
 #include "engine/engine.h"
 #include "spec/field_spec.h"
-#include "storage/retry.h"
+#include "storage/access/retry.h"
 #include "storage/shard_index.h"
 #include "tools/ceiling.h"
 #include "tools/chunk_checker.h"
 #include "tools/library_ceiling.h"
 #include "tools/patch_ceiling.h"
-#include "transform/copy_runs.h"
+#include "transform/patches/copy_runs.h"
 
 namespace py = pybind11;
 

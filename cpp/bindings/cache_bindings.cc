@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
-#include "storage/cache_directory.h"
-#include "storage/cache_entry.h"
-#include "storage/object_versions.h"
+#include "storage/cache/cache_directory.h"
+#include "storage/cache/cache_entry.h"
+#include "storage/cache/object_versions.h"
 #include "storage/stores.h"
 
 namespace py = pybind11;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/buffer_pool.h"
+#include "engine/chunks/buffer_pool.h"
 #include "spec/field_spec.h"
 
 namespace zarrfeed {

@@ -27,7 +27,7 @@
 //   * With `caller_runs`, the consumer is decode thread 0 while it is in next(), and stop() waits until the consumer
 //     has left its task. Other threads are started only for much work: starting a thread takes longer than copying rows
 //     of cached chunks.
-//   * A thread that waits for storage owns all memory that it uses meanwhile (storage/stall_watch.h). So stop() leaves
+//   * A thread that waits for storage owns all memory that it uses meanwhile (storage/access/stall_watch.h). So stop() leaves
 //     the thread behind if the storage does not answer, and the next epoch is read with new stores and new memory.
 //   * With `skip_bad`, rows of a chunk that cannot be read or decoded count as finished. Their slots are in the SkipLog
 //     before the batch is complete.
@@ -52,22 +52,22 @@
 #include "base/stats.h"
 #include "engine/admission.h"
 #include "engine/batch_ring.h"
-#include "engine/buffer_pool.h"
-#include "engine/carried_chunk.h"
-#include "engine/chunk_cache.h"
+#include "engine/chunks/buffer_pool.h"
+#include "engine/chunks/carried_chunk.h"
+#include "engine/chunks/chunk_cache.h"
+#include "engine/chunks/kept_chunks.h"
+#include "engine/chunks/task.h"
 #include "engine/fetch_queue.h"
-#include "engine/kept_chunks.h"
 #include "engine/skip_log.h"
-#include "engine/task.h"
 #include "plan/owned_plan.h"
 #include "plan/placement.h"
 #include "plan/row_order.h"
 #include "plan/unfolding.h"
 #include "spec/field_spec.h"
+#include "storage/access/stall_watch.h"
+#include "storage/access/watched_threads.h"
 #include "storage/chunk_reader.h"
-#include "storage/stall_watch.h"
 #include "storage/stores.h"
-#include "storage/watched_threads.h"
 #include "transform/field_decoder.h"
 
 namespace zarrfeed {

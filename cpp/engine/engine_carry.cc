@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "engine/carried_chunk.h"
+#include "engine/chunks/carried_chunk.h"
 #include "engine/engine.h"
 
 namespace zarrfeed {

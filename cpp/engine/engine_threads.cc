@@ -14,7 +14,7 @@
 #include "engine/window_rows.h"
 #include "plan/placement.h"
 #include "spec/field_spec.h"
-#include "storage/retry.h"
+#include "storage/access/retry.h"
 
 namespace zarrfeed {
 namespace {

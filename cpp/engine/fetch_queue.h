@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "engine/task.h"
+#include "engine/chunks/task.h"
 
 namespace zarrfeed {
 

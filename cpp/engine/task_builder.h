@@ -24,7 +24,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/task.h"
+#include "engine/chunks/task.h"
 #include "plan/placement.h"
 #include "plan/row_order.h"
 #include "transform/field_decoder.h"

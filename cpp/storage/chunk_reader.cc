@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "spec/chunk_grid.h"
+#include "storage/access/retry.h"
 #include "storage/chunk_key.h"
-#include "storage/retry.h"
 
 namespace zarrfeed {
 

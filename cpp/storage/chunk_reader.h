@@ -30,10 +30,10 @@
 #include "base/error.h"
 #include "spec/array_spec.h"
 #include "spec/chunk_grid.h"
-#include "storage/byte_store.h"
-#include "storage/io_threads.h"
+#include "storage/access/byte_store.h"
+#include "storage/access/io_threads.h"
+#include "storage/access/stall_watch.h"
 #include "storage/shard_reader.h"
-#include "storage/stall_watch.h"
 
 namespace zarrfeed {
 

@@ -9,8 +9,8 @@
 
 #include "base/buffer.h"
 #include "codecs/codec.h"
-#include "storage/byte_store.h"
-#include "storage/io_threads.h"
+#include "storage/access/byte_store.h"
+#include "storage/access/io_threads.h"
 
 namespace zarrfeed {
 

@@ -20,7 +20,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "storage/byte_store.h"
+#include "storage/access/byte_store.h"
 
 namespace zarrfeed {
 

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "spec/shard_spec.h"
-#include "storage/byte_store.h"
+#include "storage/access/byte_store.h"
 #include "storage/shard_index.h"
 
 namespace zarrfeed {

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "spec/array_spec.h"
-#include "storage/byte_store.h"
-#include "storage/io_threads.h"
-#include "storage/node_cache.h"
+#include "storage/access/byte_store.h"
+#include "storage/access/io_threads.h"
+#include "storage/cache/node_cache.h"
 #include "storage/python_store.h"
 
 namespace zarrfeed {

@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "engine/buffer_pool.h"
+#include "engine/chunks/buffer_pool.h"
 #include "plan/row_order.h"
 #include "spec/array_spec.h"
 #include "tools/local_reader.h"

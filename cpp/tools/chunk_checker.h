@@ -19,8 +19,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "spec/array_spec.h"
+#include "storage/access/watched_threads.h"
 #include "storage/chunk_reader.h"
-#include "storage/watched_threads.h"
 
 namespace zarrfeed {
 

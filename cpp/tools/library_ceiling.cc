@@ -19,7 +19,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "codecs/codec.h"
-#include "engine/buffer_pool.h"
+#include "engine/chunks/buffer_pool.h"
 #include "spec/array_spec.h"
 #include "spec/codec_spec.h"
 #include "tools/local_reader.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/buffer_pool.h"
+#include "engine/chunks/buffer_pool.h"
 #include "plan/row_order.h"
 #include "tools/local_reader.h"
 #include "tools/timed_threads.h"

@@ -15,8 +15,8 @@
 #include "codecs/codec_pipeline.h"
 #include "spec/field_spec.h"
 #include "transform/blosc_scatter.h"
-#include "transform/convert.h"
-#include "transform/patch_copy.h"
+#include "transform/convert/convert.h"
+#include "transform/patches/patch_copy.h"
 #include "transform/scatter.h"
 
 namespace zarrfeed {

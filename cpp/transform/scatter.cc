@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/streaming_store.h"
-#include "transform/item_copy.h"
+#include "transform/convert/item_copy.h"
 
 namespace zarrfeed {
 namespace {

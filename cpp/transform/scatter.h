@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "spec/array_spec.h"
-#include "transform/convert.h"
+#include "transform/convert/convert.h"
 
 namespace zarrfeed {
 

@@ -17,7 +17,7 @@
 #include "tests/support/check.h"
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"
-#include "transform/convert.h"
+#include "transform/convert/convert.h"
 
 namespace zarrfeed::fuzzing {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "base/buffer.h"
 #include "spec/shard_spec.h"
-#include "storage/byte_store.h"
+#include "storage/access/byte_store.h"
 #include "storage/file_store.h"
 #include "tests/support/check.h"
 #include "tests/support/shards.h"

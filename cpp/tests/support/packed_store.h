@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/byte_store.h"
+#include "storage/access/byte_store.h"
 
 namespace zarrfeed::testing {
 

@@ -1,7 +1,7 @@
 """The node cache: where it is, who shares it, its limit, and what the objects of one array are called in it.
 
 What holds: a process opens the directory of a cache once, and a process that was forked from it, or that became another
-user, opens its own. `cpp/storage/cache_folder.h` says who can read and write what is in the directory.
+user, opens its own. `cpp/storage/cache/cache_folder.h` says who can read and write what is in the directory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The node cache for stored bytes that Python decodes: what `cpp/storage/node_cache.h` is for those of the engine.
+"""The node cache for stored bytes that Python decodes: what `cpp/storage/cache/node_cache.h` is for those of the engine.
 
 The entries are the same: an object, a range of one, the index of a shard. What holds, on zarr-python's event loop:
 

@@ -1,6 +1,6 @@
 """Which arrays are in the node cache, and what their objects are called there.
 
-The engine reads and writes the cache (`cpp/storage/node_cache.h`). This module decides whether an array is cached: its
+The engine reads and writes the cache (`cpp/storage/cache/node_cache.h`). This module decides whether an array is cached: its
 store must have a name that is the same tomorrow, and its objects must have versions (`object_versions.py`, of files
 `staging.py`). An array that cannot be cached is read as without a cache, and `ArrayCache.why_off` says why.
 

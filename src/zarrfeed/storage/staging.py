@@ -117,7 +117,7 @@ def _unsettled(count: int, of: int) -> str:
 
 
 def version_of(status: os.stat_result) -> str:
-    """Return the version of a file, as `cpp/storage/object_versions.h` makes it."""
+    """Return the version of a file, as `cpp/storage/cache/object_versions.h` makes it."""
     return f"file {status.st_ino} {status.st_mtime_ns} {status.st_size}"
 
 

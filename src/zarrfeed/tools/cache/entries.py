@@ -1,7 +1,7 @@
 """What is in the directory of a node cache: counted, checked, deleted.
 
 What holds: a directory that is no cache is refused, and none is made. All files are opened and deleted by the engine
-(`cpp/storage/cache_folder.h`), which follows no link in the directory.
+(`cpp/storage/cache/cache_folder.h`), which follows no link in the directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.storage.cache_options import group_number, open_directory
 from zarrfeed.tools.verify import Progress
 
-#: In the directory of a cache (`cpp/storage/cache_folder.cc`): what says that it is one.
+#: In the directory of a cache (`cpp/storage/cache/cache_folder.cc`): what says that it is one.
 _MARKER = "ZARRFEED-CACHE-1"
 #: Files that are checked between two looks at Ctrl-C.
 _AT_ONCE = 256

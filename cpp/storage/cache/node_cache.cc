@@ -1,0 +1,372 @@
+#include "storage/cache/node_cache.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "base/error.h"
+
+namespace zarrfeed {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
+
+constexpr size_t kMaxPendingBytes = size_t{64} << 20;
+
+/// Whether a part of an object may have been looked up in an index that the cache has, so that it says nothing of versions.
+bool is_placed_by_entry(const ByteRange& range, bool is_index) {
+  return range.kind == ByteRange::Kind::kAt && !is_index && !range.version;
+}
+
+void add(std::atomic<uint64_t>& counter, uint64_t number = 1) {
+  counter.fetch_add(number, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+class NodeCache::Call {
+ public:
+  explicit Call(NodeCache& cache) : cache_(cache) {
+    const std::lock_guard lock(cache_.mutex_);
+    may_go_ = cache_.is_open_;
+    if (may_go_) ++cache_.calls_;
+  }
+  ~Call() {
+    if (!may_go_) return;
+    const std::lock_guard lock(cache_.mutex_);
+    if (--cache_.calls_ == 0) cache_.changed_.notify_all();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  [[nodiscard]] bool may_go() const { return may_go_; }
+
+ private:
+  NodeCache& cache_;
+  bool may_go_ = false;
+};
+
+NodeCache::NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
+                     std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds patience)
+    : inner_(std::move(inner)),
+      array_(std::move(array)),
+      directory_(array_.directory),
+      max_bytes_(max_bytes),
+      patience_(patience),
+      inner_limits_(inner_->limits()),
+      counters_(std::move(counters)),
+      io_(std::max<size_t>(4, max_reads)) {}
+
+void NodeCache::open() {
+  inner_->open();
+  const std::lock_guard lock(mutex_);
+  is_open_ = true;
+}
+
+ByteStore::Limits NodeCache::limits() const {
+  Limits limits = inner_limits_;
+  if (limits.pool == nullptr) limits.pool = inner_.get();
+  limits.requests = std::max<size_t>(1, limits.requests);
+  limits.has_some_at_hand = true;
+  limits.can_try = true;
+  limits.needs_room = true;
+  return limits;
+}
+
+bool NodeCache::has_changed(const std::string& key) const {
+  if (!any_changed_.load(std::memory_order_acquire)) return false;
+  const std::lock_guard lock(changed_mutex_);
+  return changed_keys_.contains(key);
+}
+
+bool NodeCache::is_listed_version(const std::string& key, const ByteRange& range, bool is_index, ReadResult& result) {
+  if (result.error || result.status != ReadStatus::kOk || !result.version) return true;
+  if (array_.versions->agrees(key, *result.version)) return true;
+  {
+    const std::lock_guard lock(changed_mutex_);
+    changed_keys_.insert(key);
+  }
+  any_changed_.store(true, std::memory_order_release);
+  if (is_placed_by_entry(range, is_index)) result = {.status = ReadStatus::kChanged};
+  return false;
+}
+
+std::optional<CacheEntry> NodeCache::entry_of(const std::string& key, const ByteRange& range) const {
+  if (has_changed(key)) return std::nullopt;
+  auto version = array_.versions->find(key);
+  if (!version) return std::nullopt;
+  return CacheEntry(
+      {.store = array_.store, .object = array_.prefix + key, .version = *std::move(version), .range = range});
+}
+
+CacheDirectory::Found NodeCache::look(const CacheEntry& entry, Buffer& room, bool may_wait, ReadResult& result) {
+  using Found = CacheDirectory::Found;
+  Bytes bytes;
+  Found found = Found::kMiss;
+  try {
+    found = directory_->read(entry, room, max_bytes_, may_wait, bytes);
+  } catch (const std::bad_alloc&) {  // a miss: the inner store says what memory it lacks
+  }
+  if (found == Found::kDamaged) {
+    add(counters_->damaged);
+    return Found::kMiss;
+  }
+  if (found == Found::kHit) {
+    add(counters_->hits);
+    add(counters_->hit_bytes, bytes.size());
+    result = {.status = ReadStatus::kOk, .bytes = bytes};
+  }
+  return found;
+}
+
+ReadResult NodeCache::try_read(const std::string& key, const ByteRange& range, Buffer& room) {
+  const auto entry = entry_of(key, range);
+  ReadResult result{.status = ReadStatus::kWouldBlock};
+  if (entry) {
+    look(*entry, room, false, result);
+  } else if (inner_limits_.can_try && !has_changed(key)) {
+    result = inner_->try_read(key, range, room);
+    if (result.status != ReadStatus::kWouldBlock) add(counters_->unversioned);
+  }
+  return result;
+}
+
+bool NodeCache::is_at_hand(const std::string& key, const ByteRange& range) const {
+  const auto entry = entry_of(key, range);
+  return entry ? directory_->contains(*entry) : inner_->is_at_hand(key, range);
+}
+
+void NodeCache::read(std::vector<ReadRequest> requests) {
+  using Found = CacheDirectory::Found;
+  std::vector<ReadRequest> missed;
+  for (ReadRequest& request : requests) {
+    auto entry = entry_of(request.key, request.range);
+    if (!entry) {
+      add(counters_->unversioned);
+      if (has_changed(request.key) && is_placed_by_entry(request.range, request.is_index)) {
+        request.done({.status = ReadStatus::kChanged});
+        continue;
+      }
+      missed.push_back(std::move(request));
+      continue;
+    }
+    ReadResult result;
+    const Found found = look(*entry, *request.room, false, result);
+    if (found == Found::kHit) {
+      request.done(std::move(result));
+      continue;
+    }
+    const auto wanted = std::make_shared<Wanted>(
+        Wanted{std::move(request), std::make_shared<const CacheEntry>(*std::move(entry)), Clock::now(), kFirstWait});
+    if (found == Found::kWouldBlock) {
+      look_later(wanted, {});
+    } else {
+      miss(wanted, missed);
+    }
+  }
+  forward(std::move(missed));
+}
+
+void NodeCache::look_later(const WantedPtr& wanted, Clock::duration pause) {
+  try {
+    if (pause == Clock::duration::zero()) {
+      look_on_io_thread(wanted);
+    } else {
+      io_.post_at(Clock::now() + pause, [self = shared_from_this(), wanted] {
+        try {
+          self->look_on_io_thread(wanted);
+        } catch (const Error& error) {
+          wanted->request.done({.error = error});
+        }
+      });
+    }
+  } catch (const Error&) {  // no thread to be had
+    add(counters_->misses);
+    std::vector<ReadRequest> one;
+    one.push_back(std::move(wanted->request));
+    forward(std::move(one));
+  }
+}
+
+void NodeCache::look_on_io_thread(const WantedPtr& wanted) {
+  struct Outcome {
+    CacheDirectory::Found found = CacheDirectory::Found::kMiss;
+    ReadResult result;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  const auto self = shared_from_this();
+  io_.post({.in_storage =
+                [self, wanted, outcome] {
+                  outcome->found = self->look(*wanted->entry, *wanted->request.room, true, outcome->result);
+                },
+            .done =
+                [self, wanted, outcome] {
+                  if (outcome->found == CacheDirectory::Found::kHit) {
+                    wanted->request.done(std::move(outcome->result));
+                    return;
+                  }
+                  std::vector<ReadRequest> missed;
+                  self->miss(wanted, missed);
+                  self->forward(std::move(missed));
+                }});
+}
+
+void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) {
+  using Found = CacheDirectory::Found;
+  if (directory_->admits() && Clock::now() - wanted->since < patience_) {
+    CacheDirectory::ClaimPtr claim = directory_->try_claim(*wanted->entry);
+    if (claim == nullptr) {
+      const auto pause = std::exchange(wanted->pause, std::min<Clock::duration>(2 * wanted->pause, kLongestWait));
+      look_later(wanted, pause);
+      return;
+    }
+    // Whoever had the claim before may have written the entry after this request looked for it.
+    ReadResult result;
+    const Found found = look(*wanted->entry, *wanted->request.room, false, result);
+    if (found == Found::kHit) {
+      claim.reset();
+      wanted->request.done(std::move(result));
+      return;
+    }
+    if (found == Found::kWouldBlock) {
+      claim.reset();
+      look_later(wanted, kFirstWait);
+      return;
+    }
+    add(counters_->misses);
+    missed.push_back(admitting(wanted, std::move(claim)));
+    return;
+  }
+  add(counters_->misses);
+  add(counters_->refused);
+  auto done = [self = shared_from_this(), key = wanted->request.key, range = wanted->request.range,
+               is_index = wanted->request.is_index, done = std::move(wanted->request.done)](ReadResult result) {
+    if (!result.error && result.status == ReadStatus::kOk) add(self->counters_->miss_bytes, result.bytes.size());
+    self->is_listed_version(key, range, is_index, result);
+    done(std::move(result));
+  };
+  missed.push_back(std::move(wanted->request));
+  missed.back().done = std::move(done);
+}
+
+ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimPtr claim) {
+  ReadRequest request = std::move(wanted->request);
+  request.done = [self = shared_from_this(), entry = wanted->entry, claim = std::move(claim), key = request.key,
+                  range = request.range, is_index = request.is_index,
+                  done = std::move(request.done)](ReadResult result) mutable {
+    const bool is_listed = self->is_listed_version(key, range, is_index, result);
+    const bool is_whole = !result.error && result.status == ReadStatus::kOk && result.bytes.size() <= self->max_bytes_;
+    if (!is_listed || !is_whole || (entry->bytes && result.bytes.size() != *entry->bytes)) {
+      claim.reset();
+      done(std::move(result));
+      return;
+    }
+    add(self->counters_->miss_bytes, result.bytes.size());
+    std::shared_ptr<const std::vector<uint8_t>> copy;
+    try {
+      copy = std::make_shared<const std::vector<uint8_t>>(result.bytes.begin(), result.bytes.end());
+    } catch (const std::bad_alloc&) {  // then it is not kept
+    }
+    done(std::move(result));
+    if (copy != nullptr) self->write(std::move(entry), std::move(copy), std::move(claim));
+  };
+  return request;
+}
+
+/// Hands requests to the inner store: ranges of one object that are near each other together, as they came.
+void NodeCache::forward(std::vector<ReadRequest> requests) {
+  std::vector<std::vector<ReadRequest>> runs;
+  for (size_t begin = 0; begin < requests.size();) {
+    const auto is_part = [&](const ReadRequest& one) {
+      return one.range.kind == ByteRange::Kind::kAt && !one.is_index && one.key == requests[begin].key;
+    };
+    size_t end = begin + 1;
+    if (is_part(requests[begin])) {
+      while (end < requests.size() && is_part(requests[end]) &&
+             requests[end].range.offset >= requests[end - 1].range.offset) {
+        ++end;
+      }
+    }
+    std::vector<Extent> extents;
+    for (size_t i = begin; i < end; ++i) {
+      extents.push_back({requests[i].range.offset, requests[i].range.offset + requests[i].range.size});
+    }
+    size_t first = begin;
+    for (const size_t run : runs_together(extents, inner_limits_.coalesce)) {
+      auto& together = runs.emplace_back();
+      for (; first < begin + run; ++first) together.push_back(std::move(requests[first]));
+    }
+    begin = end;
+  }
+  for (auto& run : runs) {
+    const Call call(*this);
+    if (!call.may_go()) return;
+    std::vector<Completion> completions;
+    for (const ReadRequest& request : run) completions.push_back(request.done);
+    try {
+      inner_->read(std::move(run));
+    } catch (const Error& error) {
+      for (const Completion& done : completions) done({.error = error});
+    }
+  }
+}
+
+void NodeCache::write(EntryPtr entry, std::shared_ptr<const std::vector<uint8_t>> bytes,
+                      CacheDirectory::ClaimPtr claim) {
+  bool goes_to_thread = false;
+  {
+    const std::lock_guard lock(mutex_);
+    goes_to_thread = pending_bytes_ + bytes->size() <= kMaxPendingBytes || pending_ == 0;
+    if (goes_to_thread) {
+      ++pending_;
+      pending_bytes_ += bytes->size();
+    }
+  }
+  if (goes_to_thread) {
+    const auto admitted = std::make_shared<CacheDirectory::Admitted>();
+    const auto end = [self = shared_from_this(), size = bytes->size()] {
+      const std::lock_guard lock(self->mutex_);
+      --self->pending_;
+      self->pending_bytes_ -= size;
+      self->changed_.notify_all();
+    };
+    try {
+      io_.post({.in_storage = [directory = directory_, admitted, entry, bytes,
+                               claim] { *admitted = directory->admit(*entry, *bytes); },
+                .done =
+                    [self = shared_from_this(), admitted, end, size = bytes->size()] {
+                      self->count(*admitted, size);
+                      end();
+                    }});
+      return;
+    } catch (const Error&) {  // no thread to be had
+      end();
+    }
+  }
+  count(directory_->admit(*entry, *bytes), bytes->size());
+}
+
+void NodeCache::count(CacheDirectory::Admitted admitted, size_t bytes) {
+  if (admitted == CacheDirectory::Admitted::kYes) {
+    add(counters_->written_bytes, bytes);
+  } else {
+    add(counters_->refused);
+  }
+}
+
+bool NodeCache::stop(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  is_open_ = false;
+  bool all_ended = changed_.wait_until(lock, deadline, [this] { return calls_ == 0; });
+  lock.unlock();
+  all_ended = inner_->stop(deadline) && all_ended;
+  lock.lock();
+  changed_.wait_until(lock, deadline, [this] { return pending_ == 0; });
+  lock.unlock();
+  all_ended = io_.stop(deadline) && all_ended;
+  lock.lock();
+  if (all_ended) pending_ = pending_bytes_ = 0;  // of entries that had not been begun
+  return all_ended;
+}
+
+}  // namespace zarrfeed

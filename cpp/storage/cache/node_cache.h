@@ -1,0 +1,131 @@
+#pragma once
+// The node cache: a ByteStore around another one, which keeps stored bytes in a CacheDirectory.
+//
+// A hit is read through the page cache by the thread that asks, a hit that is not in the page cache by an I/O thread. A miss
+// goes to the inner store. What holds:
+//   * Only an object whose version is known is cached. Any other object is read from the inner store each time.
+//   * Of all threads and processes that miss an entry, the one that claims it asks the inner store. The others look again
+//     at intervals, and ask the inner store themselves if the entry is not there after kPatience. Nobody waits without an
+//     entry to wait for: where the cache admits nothing, no claim is made.
+//   * Lifetime: an answer of the inner store is copied before it is handed on, and the copy is written by an I/O thread. So
+//     the inner store may reuse its memory as soon as `hold` is dropped, also while the entry is written. If copies of more
+//     than kMaxPendingBytes wait, the thread that completes the read writes its copy itself.
+//   * An answer never waits for its entry to be written. The claim is held until the entry is there.
+//   * Nothing goes wrong because of the cache: an error of the directory is a miss. Errors of reads are those of the inner
+//     store.
+//   * Where the inner store tells versions, as a FileStore does, an answer of another version than was listed is handed on
+//     and not kept, and the object is read from the inner store from then on. A part of it whose place may have been looked
+//     up in an entry is kChanged, so that ShardReader reads the index anew.
+//   * After stop() has begun, no request goes to the inner store any more. stop() waits for entries that are being written,
+//     at most until its deadline.
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "storage/access/byte_store.h"
+#include "storage/access/io_threads.h"
+#include "storage/cache/cache_directory.h"
+#include "storage/cache/object_versions.h"
+
+namespace zarrfeed {
+
+/// What one array is called in the cache.
+struct CachedArray {
+  std::shared_ptr<CacheDirectory> directory;
+  std::string store;   ///< the store, see CacheKey
+  std::string prefix;  ///< what stands before the array's keys in the store
+  std::shared_ptr<const ObjectVersions> versions;
+};
+
+/// Reads of objects and of their ranges, indices of shards included.
+struct CacheCounters {
+  std::atomic<uint64_t> hits{0};
+  std::atomic<uint64_t> misses{0};
+  std::atomic<uint64_t> hit_bytes{0};
+  std::atomic<uint64_t> miss_bytes{0};
+  std::atomic<uint64_t> unversioned{0};    ///< reads of objects whose version is not known; no misses
+  std::atomic<uint64_t> damaged{0};        ///< entries that were damaged; misses, too
+  std::atomic<uint64_t> written_bytes{0};  ///< of new entries
+  std::atomic<uint64_t> refused{0};        ///< misses that were not kept: the cache is full, or cannot be written
+};
+
+class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCache> {
+ public:
+  /// How long a request waits for another process to write the entry that it fetches. A process that is stopped in the
+  /// middle of a fetch holds up the others no longer than that; less than any timeout of a read.
+  static constexpr std::chrono::milliseconds kPatience{20'000};
+
+  /// `max_bytes`: a larger object is no chunk of this array. `max_reads`: I/O threads at most.
+  NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
+            std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds patience = kPatience);
+
+  void open() override;
+  void close() override { inner_->close(); }
+  ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) override;
+  [[nodiscard]] bool is_at_hand(const std::string& key, const ByteRange& range) const override;
+  void read(std::vector<ReadRequest> requests) override;
+  [[nodiscard]] std::optional<Asked> oldest() const override { return inner_->oldest(); }
+  [[nodiscard]] Limits limits() const override;
+  bool stop(std::chrono::steady_clock::time_point deadline) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using EntryPtr = std::shared_ptr<const CacheEntry>;
+
+  /// A request for an entry.
+  struct Wanted {
+    ReadRequest request;
+    EntryPtr entry;
+    Clock::time_point since;
+    Clock::duration pause;
+  };
+  using WantedPtr = std::shared_ptr<Wanted>;
+
+  /// A call of the inner store. stop() waits for it.
+  class Call;
+
+  [[nodiscard]] bool has_changed(const std::string& key) const;
+  /// Whether an answer of the inner store is of the version that was listed. If it is not, the object has changed.
+  bool is_listed_version(const std::string& key, const ByteRange& range, bool is_index, ReadResult& result);
+  [[nodiscard]] std::optional<CacheEntry> entry_of(const std::string& key, const ByteRange& range) const;
+  CacheDirectory::Found look(const CacheEntry& entry, Buffer& room, bool may_wait, ReadResult& result);
+  void look_later(const WantedPtr& wanted, Clock::duration pause);
+  void look_on_io_thread(const WantedPtr& wanted);
+  /// Completes the request of a miss by what another process just wrote, takes it to `missed`, or looks again later.
+  void miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed);
+  [[nodiscard]] ReadRequest admitting(const WantedPtr& wanted, CacheDirectory::ClaimPtr claim);
+  void forward(std::vector<ReadRequest> requests);
+  void write(EntryPtr entry, std::shared_ptr<const std::vector<uint8_t>> bytes, CacheDirectory::ClaimPtr claim);
+  void count(CacheDirectory::Admitted admitted, size_t bytes);
+
+  const std::shared_ptr<ByteStore> inner_;
+  const CachedArray array_;
+  const std::shared_ptr<CacheDirectory> directory_;
+  const size_t max_bytes_;
+  const std::chrono::milliseconds patience_;
+  const Limits inner_limits_;
+  const std::shared_ptr<CacheCounters> counters_;
+  IoThreads io_;  ///< reads what is not in the page cache, waits for other processes, writes entries
+
+  std::atomic<bool> any_changed_{false};
+  mutable std::mutex changed_mutex_;
+  std::unordered_set<std::string> changed_keys_;  ///< objects that were found to be of another version
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;      ///< requests may go to the inner store
+  size_t calls_ = 0;          ///< of the inner store that are under way
+  size_t pending_ = 0;        ///< entries that wait to be written, or are being written
+  size_t pending_bytes_ = 0;  ///< of these
+};
+
+}  // namespace zarrfeed
