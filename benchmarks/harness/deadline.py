@@ -25,7 +25,8 @@ class Deadline:
 
     def allows(self, part: str, seconds: float) -> bool:
         """Return whether a part that takes so many seconds still fits; note it as left out if not."""
-        fits = seconds <= self.left_s()
+        left_s = self.left_s()
+        fits = left_s > 0 and seconds <= left_s
         if not fits:
             self.left_out.append(f"{part}: no time was left")
         return fits

@@ -195,9 +195,7 @@ def _feed(
     keys: Callable[[torch.Tensor], Sequence[Any]],
     what: str = "",
 ) -> Feed:
-    stored = f"{layout.dtype}, samples of {_by(layout.shape[1:])}, {layout.rows_per_chunk} a chunk, Blosc lz4"
-    shards = f", {layout.chunks_per_shard} chunks a shard" if layout.chunks_per_shard else ""
-    description = f"{stored}{shards}{what}, batches of {layout.batch_size}"
+    description = f"{layout.stored_as()}{what}, batches of {layout.batch_size}"
     return Feed(layout.name, description, layout.batch_size, shape, copies, opened, plain, keys)
 
 
