@@ -412,7 +412,8 @@ def _measure(one: Any, options: argparse.Namespace, library: Nvcomp | None) -> d
 def _row_bytes(path: Path) -> int:
     """Return the bytes of a sample, or of the part of it that a chunk has."""
     array: Any = zarr.open_array(path, mode="r")
-    return math.prod(array.chunks[1:]) * int(array.dtype.itemsize)
+    row_bytes: int = math.prod(array.chunks[1:]) * array.dtype.itemsize
+    return row_bytes
 
 
 _COLUMNS = (
