@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, RandomSampler
 import zarrfeed
 from benchmarks.harness.deadline import Deadline
 from benchmarks.harness.machine import describe_machine, machine_line
-from benchmarks.harness.options import names, not_negative, positive, rate
+from benchmarks.harness.options import names, not_negative, positive, rate, whole
 from benchmarks.report.gpu_page import write_report
 from benchmarks.report.tables import make_console
 from benchmarks.suites.gpu_feeds import FEEDS, SCALES, Feed
@@ -107,21 +107,6 @@ class Part:
     windows: Sequence[Window]
 
 
-@dataclass(frozen=True)
-class Timing:
-    """How long each thing is measured, in seconds, and how often."""
-
-    seconds: float
-    warm_s: float
-    rounds: int
-    workers: int
-
-    def of_part(self, side: str, scale: str) -> float:
-        """Return about how long a part takes."""
-        windows = 2 * self.rounds + 1 if side == OURS else 2
-        return _SET_UP_S[scale] + windows * (self.seconds + self.warm_s)
-
-
 def measure(layout: str, model: str, side: str, device: torch.device, options: argparse.Namespace) -> Part:
     """Measure one part.
 
@@ -130,7 +115,6 @@ def measure(layout: str, model: str, side: str, device: torch.device, options: a
     AssertionError
         If a batch on the device differs from what zarr-python reads.
     """
-    timing = Timing(options.seconds, options.warm, options.rounds, options.workers)
     feed = FEEDS[layout](options.data, options.scale)
     torch.manual_seed(0)
     kind = MODELS[model](layout, feed.shape, options.scale)
@@ -143,18 +127,18 @@ def measure(layout: str, model: str, side: str, device: torch.device, options: a
     if side == OURS:
         first_s = first_batch_s(_ours(feed, device, copies=1), device)
     begin = time.perf_counter()
-    with _ours(feed, device) if side == OURS else _plain(feed, device, timing.workers) as batches:
+    with _ours(feed, device) if side == OURS else _plain(feed, device, options.workers) as batches:
         if side == OURS:
-            fed = feed_rate(batches, make_mark, seconds=timing.seconds / 2, warm_s=timing.warm_s)
+            fed = feed_rate(batches, make_mark, seconds=options.seconds / 2, warm_s=options.warm)
         else:
             next(batches)
             _wait(device)
             first_s = time.perf_counter() - begin
         ceiling: list[Window] = []
         windows: list[Window] = []
-        for _ in range(timing.rounds if side == OURS else 1):
+        for _ in range(options.rounds if side == OURS else 1):
             for source, found in ((preloaded, ceiling), (batches, windows)):
-                window = run_steps(source, training.step, make_mark, seconds=timing.seconds, warm_s=timing.warm_s)
+                window = run_steps(source, training.step, make_mark, seconds=options.seconds, warm_s=options.warm)
                 found.append(window)
         return Part(
             layout,
@@ -314,10 +298,65 @@ def _driver() -> str:
     return done.stdout.strip().partition("\n")[0] or "unknown"
 
 
+class Run:
+    """One run of the suite: its options, its time, and the document that it fills."""
+
+    def __init__(self, console: Console, options: argparse.Namespace) -> None:
+        self._console, self._options = console, options
+        self._deadline = Deadline(options.limit)
+        self._device = _prepared_device(options.device)
+        #: Seconds of the longest part but for its windows; at first, a guess.
+        self._set_up_s = _SET_UP_S[options.scale]
+        self._is_guess = True
+        self.document: dict[str, Any] = {
+            "machine": describe_machine(),
+            "machine_line": machine_line(),
+            "device": describe_device(self._device),
+            "is_check": self._device.type == "cpu" or options.scale != "full",
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+            "workers": options.workers,
+            "parts": [],
+            "failed": [],
+            "left_out": self._deadline.left_out,
+        }
+
+    def measure(self) -> None:
+        """Measure everything that there is time for, and write what is known after each part."""
+        for side in self._options.sides:
+            for layout, model in self._options.pairs:
+                self._part(layout, model, side)
+                write_report(self.document, self._options.out, picture=False)
+            write_report(self.document, self._options.out, picture=True)
+
+    def _part(self, layout: str, model: str, side: str) -> None:
+        options, name = self._options, f"{layout} with {model}, {side}"
+        if layout == "images" and find_spec("PIL") is None:
+            self._deadline.left_out.append(f"{name}: Pillow is not installed")
+            return
+        windows_s = (2 * options.rounds + 1 if side == OURS else 2) * (options.seconds + options.warm)
+        if not self._deadline.allows(name, windows_s + self._set_up_s):
+            return
+        begin = time.perf_counter()
+        try:
+            part = measure(layout, model, side, self._device, options)
+        except Exception as error:  # noqa: BLE001 - other parts are still to be measured; the page says what failed
+            traceback.print_exc()
+            self.document["failed"].append(f"{name}: {type(error).__name__}: {error}")
+            self._console.print(f"{name}: failed", highlight=False)
+        else:
+            self.document["parts"].append(asdict(part))
+            seconds = time.perf_counter() - begin
+            self._set_up_s = max(0.0 if self._is_guess else self._set_up_s, seconds - windows_s)
+            self._is_guess = False
+            self._console.print(f"{name}: {seconds:.0f} s", highlight=False)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; return 1 if a part failed. Without a GPU, say so and return 0."""
     options = _parse(arguments)
-    deadline = Deadline(options.limit)
     console = make_console()
     if options.device == "cuda" and not torch.cuda.is_available():
         console.print("No GPU: torch.cuda.is_available() is False, so nothing was measured.", highlight=False)
@@ -325,59 +364,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for folder in (options.data, options.out):
         folder.mkdir(parents=True, exist_ok=True)
     options.data = options.data.resolve()  # worker processes open stores by their paths
-    device = _prepared_device(options.device)
-    document: dict[str, Any] = {
-        "machine": describe_machine(),
-        "machine_line": machine_line(),
-        "device": describe_device(device),
-        "is_check": device.type == "cpu" or options.scale != "full",
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-        "workers": options.workers,
-        "parts": [],
-        "failed": [],
-        "left_out": deadline.left_out,
-    }
-    for side in options.sides:
-        for layout, model in options.pairs:
-            _run_part(console, layout, model, side, device, options, deadline, document)
-            write_report(document, options.out, picture=False)
-        write_report(document, options.out, picture=True)
+    run = Run(console, options)
+    run.measure()
     console.print((options.out / "gpu.md").read_text(), highlight=False, soft_wrap=True, markup=False)
-    return 1 if document["failed"] else 0
-
-
-def _run_part(
-    console: Console,
-    layout: str,
-    model: str,
-    side: str,
-    device: torch.device,
-    options: argparse.Namespace,
-    deadline: Deadline,
-    document: dict[str, Any],
-) -> None:
-    """Measure a part if there is time for it, and add to the document what came of it."""
-    name = f"{layout} with {model}, {side}"
-    if layout == "images" and find_spec("PIL") is None:
-        deadline.left_out.append(f"{name}: Pillow is not installed")
-        return
-    timing = Timing(options.seconds, options.warm, options.rounds, options.workers)
-    if not deadline.allows(name, timing.of_part(side, options.scale)):
-        return
-    begin = time.perf_counter()
-    try:
-        part = measure(layout, model, side, device, options)
-    except Exception as error:  # noqa: BLE001 - other parts are still to be measured; the page says what failed
-        traceback.print_exc()
-        document["failed"].append(f"{name}: {type(error).__name__}: {error}")
-        console.print(f"{name}: failed", highlight=False)
-    else:
-        document["parts"].append(asdict(part))
-        seconds = time.perf_counter() - begin
-        console.print(f"{name}: {seconds:.0f} s", highlight=False)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    return 1 if run.document["failed"] else 0
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -398,7 +388,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=rate, default=3.0, help="of steps a round, for each side")
     parser.add_argument("--warm", type=not_negative, default=1.0, help="seconds of steps before these")
     parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument("--workers", type=int, default=8, help="of the DataLoader of plain zarr-python")
+    parser.add_argument("--workers", type=whole, default=8, help="of the DataLoader of plain zarr-python")
     parser.add_argument("--data", type=Path, default=_ROOT / "benchmarks" / "stores")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
     return parser.parse_args(arguments)

@@ -348,7 +348,7 @@ def make_and_wait(make_mark: Callable[[], Mark]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; return the exit status. Without a GPU or nvCOMP, a sentence stands in place of its figures."""
+    """Run; return 1 if an array failed. Without a GPU or nvCOMP, a sentence stands in place of their figures."""
     options = _parse(arguments)
     console = make_console()
     deadline = Deadline(options.limit)
@@ -369,6 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "nvcomp": library.version() if library is not None else "",
         "why_not": why_not,
         "arrays": [],
+        "failed": [],
         "left_out": deadline.left_out,
     }
     wanted = options.arrays or options.layouts
@@ -378,10 +379,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 document["arrays"].append(_measure(one, options, library))
             except UnknownLayoutError as error:
                 deadline.left_out.append(str(error))
+            except (AssertionError, RuntimeError) as error:  # others are still to be measured
+                document["failed"].append(f"{one}: {type(error).__name__}: {error}")
         write_whole(options.out / "nvcomp.json", json.dumps(document, indent=1).encode())
         write_whole(options.out / "nvcomp.md", page(document).encode())
     console.print(page(document), highlight=False, soft_wrap=True, markup=False)
-    return 0
+    return 1 if document["failed"] else 0
 
 
 def _measure(one: Any, options: argparse.Namespace, library: Nvcomp | None) -> dict[str, Any]:
@@ -437,8 +440,9 @@ def page(document: Any) -> str:
         on_gpu = [_gpu_row(found) for found in document["arrays"] if found["gpu"] is not None]
         lines += [f"{document['device']}, nvCOMP {document['nvcomp']}.", "", markdown_rows(_GPU_COLUMNS, on_gpu)]
         lines += _GPU_LEGEND
-    if document["left_out"]:
-        lines += ["", "## Left out", "", *(f"- {one}" for one in document["left_out"])]
+    for title, key in (("Failed", "failed"), ("Left out", "left_out")):
+        if document[key]:
+            lines += ["", f"## {title}", "", *(f"- {one}" for one in document[key])]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -30,6 +30,8 @@ def test_a_run_measures_rates_locks_and_memory(
 ) -> None:
     # a process of its own measures locks: see test_locks_benchmark.py
     monkeypatch.setattr(locks, "measure", lambda case, *_: Locks(case, 100e-6, (Mutex(1, 1e-6, 0.0),)))
+    first = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(cores, "nodes", lambda: {0: [first], 1: sorted(os.sched_getaffinity(0) - {first})})
     options = [*SHORT, "--cases", "D-1024,remote", "--threads", "1,64"]
     assert cores.main([*options, "--data", str(tmp_path / "data"), "--out", str(tmp_path)]) == 0, capsys.readouterr()
     document = json.loads((tmp_path / "cores.json").read_text())
@@ -43,6 +45,12 @@ def test_a_run_measures_rates_locks_and_memory(
         assert all(row["ours"] > 0 < row["loop"] for row in part["rows"]), case
         assert list(part["counters"]) == [str(one) for one in threads], case
     assert [found["layout"] for found in document["locks"]] == ["D-1024"]
+    bound = {part["case"]: part for part in document["parts"] if part["where"] == "node 0"}
+    assert {case: [row["threads"] for row in part["rows"]] for case, part in bound.items()} == {
+        "D-1024": [1],
+        REMOTE: [1],
+    }
+    assert [row["threads"] for row in document["stream"] if row["on_one_node"]] in ([1], [])
     written = (tmp_path / "cores.md").read_text()
     assert "A check that everything runs, and no result" in written
     assert "## Rates" in written

@@ -257,6 +257,27 @@ def test_a_run_without_a_gpu_surveys_and_says_so(
     assert "two: codecs ['bytes'], not blosc, zstd or gzip alone" in written
 
 
+def test_figures_of_a_gpu_stand_beside_the_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries = iter([Library(), Library(wrong=True)])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a device")
+    monkeypatch.setattr(Nvcomp, "find", lambda: Nvcomp(next(libraries)))
+    monkeypatch.setattr(
+        nvcomp, "time_on_device", lambda chunks, row_bytes, library, _, repeats: time_on_device(
+            chunks, row_bytes, library, CPU, repeats
+        )
+    )  # fmt: skip
+    array = zarr.create_array(tmp_path / "x", shape=(100, 64), chunks=(32, 64), dtype="f4", compressors=BloscCodec())
+    array[:] = smooth(6400, "f4").reshape(100, 64)
+    options = ["--arrays", str(tmp_path / "x"), "--repeats", "1", "--data", str(tmp_path), "--out", str(tmp_path)]
+    assert nvcomp.main(options) == 0
+    written = (tmp_path / "nvcomp.md").read_text()
+    assert "a device, nvCOMP 6.1.23." in written
+    assert "| x | 4 | " in written
+    assert nvcomp.main(options) == 1
+    assert "a chunk decoded to other values than on the host" in (tmp_path / "nvcomp.md").read_text()
+
+
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Nvcomp(Library()).version() == "6.1.23"
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
