@@ -27,6 +27,8 @@ _MAX_SPLITS, _MIN_SPLIT_ELEMENTS = 16, 128
 #: An index of a shard: offset and size of each inner chunk, and behind them a checksum.
 _INDEX_ENTRY, _INDEX_CHECKSUM = 16, 4
 _ABSENT = 2**64 - 1
+#: For each stream, a decoder on the GPU is told two pointers and two sizes.
+_TABLE_BYTES = 32
 
 
 class UnknownLayoutError(Exception):
@@ -40,19 +42,19 @@ class Chunk:
     Attributes
     ----------
     codec
-        What undoes a stream: "lz4", "zstd", "zlib", "gzip", "blosclz" or "snappy".
+        Name of the codec of its streams: "lz4", "zstd", "zlib", "gzip", "blosclz" or "snappy".
     filtering
-        What is undone behind it, in each block: "shuffle", "bitshuffle" or "".
+        Filter that a decoder undoes behind the codec, in each block: "shuffle", "bitshuffle" or "" for none.
     typesize, block_bytes
-        Of the filter: bytes of an item, and of a block but the last one.
+        Bytes of an item and of a block; the last block may be shorter.
     stored
         The bytes of the chunk.
     offsets, sizes
-        Of each stream in `stored`.
+        Place and length of each stream in `stored`.
     decoded_sizes
-        Of what each stream decodes to; they follow each other in the decoded chunk.
+        Length of each stream when it is decoded. Decoded streams follow each other in the decoded chunk.
     is_raw
-        For each stream, whether it is stored as it is.
+        True for each stream that is stored as it is.
     """
 
     codec: str
@@ -216,3 +218,58 @@ def _of_codec(codec: Mapping[str, Any], stored: bytes, decoded_bytes: int) -> Ch
     if codec["name"] == "blosc":
         return blosc_chunk(stored)
     return _chunk(codec["name"], "", 1, decoded_bytes, stored, [(0, len(stored), decoded_bytes)])
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of an array's chunks.
+
+    Attributes
+    ----------
+    name, codec, filtering
+        The array's name, and the codec and the filter of its chunks.
+    chunks, streams
+        Numbers of chunks that were read, and of their streams.
+    decoded_bytes, stored_bytes
+        Sizes of these chunks together.
+    raw_bytes
+        Decoded bytes of streams that are stored as they are, so that they are copied and not decoded.
+    smallest, middle, largest
+        Decoded bytes of a stream.
+    """
+
+    name: str
+    codec: str
+    filtering: str
+    chunks: int
+    streams: int
+    decoded_bytes: int
+    stored_bytes: int
+    raw_bytes: int
+    smallest: int
+    middle: int
+    largest: int
+
+    @property
+    def copied_share(self) -> float:
+        """Bytes that would be copied to the GPU, tables included, over those of decoded chunks."""
+        return (self.stored_bytes + _TABLE_BYTES * self.streams) / self.decoded_bytes
+
+
+def survey(name: str, chunks: Sequence[Chunk]) -> Streams:
+    """Return what the chunks of an array consist of."""
+    decoded = np.concatenate([chunk.decoded_sizes for chunk in chunks])
+    smallest, middle, largest = (int(size) for size in np.quantile(decoded, (0, 0.5, 1), method="nearest"))
+    return Streams(
+        name,
+        chunks[0].codec,
+        chunks[0].filtering,
+        len(chunks),
+        len(decoded),
+        int(decoded.sum()),
+        sum(len(chunk.stored) for chunk in chunks),
+        sum(int(chunk.decoded_sizes[chunk.is_raw].sum()) for chunk in chunks),
+        smallest,
+        middle,
+        largest,
+    )

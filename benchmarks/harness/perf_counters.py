@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-#: What is counted, in user space: a process that is not root may count nothing else.
+#: Events in user space: a process that is not root may count no others.
 EVENTS = ("cycles:u", "instructions:u", "cache-references:u", "cache-misses:u")
 _START_S, _STOP_S = 0.2, 10.0
 

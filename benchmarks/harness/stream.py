@@ -1,4 +1,4 @@
-"""How many bytes a second several threads read from memory and write to it: the loop of stream.c."""
+"""Memory bandwidth: the bytes a second that several threads read and write, by the loop of stream.c."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.harness.compile import compiled
 
 _SOURCE = Path(__file__).with_name("stream.c")
-#: Of each thread: more than its share of any cache.
+#: Memory of each thread: more than its share of any cache.
 _MIB = 96
 
 
@@ -20,9 +20,9 @@ def memory_gb_per_s(threads: int, *, seconds: float, cpus: Collection[int] | Non
     Parameters
     ----------
     threads
-        How many, each with arrays of its own.
+        Number of threads, each with arrays of its own.
     seconds
-        For how long.
+        Duration of the loop.
     cpus
         The cores that they may use; None: those of this process.
     mib

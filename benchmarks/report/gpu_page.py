@@ -14,9 +14,9 @@ from zarrfeed.base.atomic_file import write_whole
 
 Json = Mapping[str, Any]
 
-#: Of the rate on preloaded batches, wherever the host delivers `_ENOUGH` times as much without a training.
+#: Goal for the share of the rate on preloaded batches, where the host delivers `_ENOUGH` times as much by itself.
 GOAL_SHARE, _ENOUGH = 0.99, 1.1
-#: Of the time in which the device waits between steps.
+#: Goal for the share of time in which the device waits between steps.
 GOAL_IDLE = 0.01
 
 _COLUMNS = (

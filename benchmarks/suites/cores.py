@@ -1,4 +1,4 @@
-"""How zarrfeed scales from one thread to all cores, beside the bare loop on as many, and what the model of locks said.
+"""Rates from one thread to all cores, beside the bare loop on as many threads, and beside the model of locks.
 
 python -m benchmarks.cores
 python -m benchmarks.cores --threads 1,2,4,8,16 --rounds 3
@@ -48,7 +48,7 @@ _ROOT = Path(__file__).parents[2]
 CASES = ("A", "D-1024", "E", "G", "B-zstd", PATCHES, REMOTE)
 SCALES = ("full", "small")
 
-#: What a process takes besides its windows: imports, and data that are written.
+#: Seconds of a process besides its windows: imports, and data that are written.
 _START_S = {"full": 12.0, "small": 0.0}
 _STREAM_S = 0.5
 _STREAM_MIB = {"full": 96, "small": 4}

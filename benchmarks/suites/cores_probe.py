@@ -37,7 +37,7 @@ PATCHES, REMOTE = "patches", "remote"
 #: An epoch reads the stored data again and again, so that it does not end while it is timed.
 _EPOCH_BYTES = {"full": 1 << 40, "small": 1 << 26}
 _MOST_COPIES = 2048
-#: Of one layout, 32768 files of the full scale would take longer to write than all others together.
+#: G has 32768 files at the full scale, which would take longer to write than all other data together.
 _SMALLER = {"G": QUICK}
 _REMOTE_LAYOUT = "objects"
 _VOLUME = Case((512, 512, 512), (64, 64, 64), (64, 64, 64), 8, 8, None)
@@ -47,22 +47,22 @@ _MAX_STORED_BYTES = 19 * 10**8
 
 @dataclass(frozen=True)
 class Task:
-    """What a process measures.
+    """The measurement that a process makes.
 
     Attributes
     ----------
     case, scale, data
-        Of the layouts, `PATCHES` or `REMOTE`; "full" or "small"; the folder of the stores.
+        One of `ROWS`, `PATCHES` or `REMOTE`; "full" or "small"; the folder of the stores.
     threads
         Numbers of threads.
     seconds, warm_s, rounds
-        Of each side in a round, and before it, for zarrfeed; and how many rounds.
+        Seconds of each side in a round, seconds of zarrfeed before the first round, and the number of rounds.
     cpus
         The cores that the process may use; None: all of its own.
     server
         URL of the folder of the stores, for `REMOTE`.
     with_counters
-        Whether the processor's counters are read, in a window of their own.
+        True: read the processor's counters, in a window of their own.
     """
 
     case: str
@@ -84,7 +84,7 @@ class Row:
     Attributes
     ----------
     threads, repeat
-        Of the round.
+        Number of threads, and number of the round.
     ours, loop
         Decoded GB/s; of a loop that only fetches, those of the objects.
     cpu_s_per_gb
@@ -118,9 +118,9 @@ class Prepared:
     Attributes
     ----------
     description, batch_size, batch_bytes
-        Of the case; bytes are decoded ones.
+        The case in words, samples of a batch, and decoded bytes of a batch.
     data
-        What zarrfeed reads.
+        The samples, for zarrfeed to read.
     pass_bytes
         Decoded bytes of a pass of the loop.
     loop

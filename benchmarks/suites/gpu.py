@@ -1,4 +1,4 @@
-"""How fast a GPU trains on batches that zarrfeed reads, beside the same batches preloaded on the device.
+"""Training steps on a GPU: batches that zarrfeed reads, beside the same batches preloaded on the device.
 
 python -m benchmarks.gpu
 python -m benchmarks.gpu --pairs all --limit 1200
@@ -66,7 +66,7 @@ SIDES = (OURS, PLAIN)
 _PRELOADED, _PRELOADED_BYTES = 16, 2 << 30
 #: Samples of a batch that are compared with what zarr-python reads.
 _COMPARED = 16
-#: What a part takes besides its steps: data are written, workers start, and the network's kernels are chosen.
+#: Seconds of a part besides its steps: data are written, workers start, and the network's kernels are chosen.
 _SET_UP_S = {"full": 20.0, "tiny": 0.0}
 #: A sampler without an end: it draws with replacement, and never lists its draws.
 _ENDLESS = 1 << 40
@@ -81,7 +81,7 @@ class Part:
     Attributes
     ----------
     layout, model, side
-        What was measured.
+        Names of the layout, the network and the side.
     feed, network
         Described in words.
     compared

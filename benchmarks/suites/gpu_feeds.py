@@ -27,7 +27,7 @@ from benchmarks.suites.patch_cases import Case
 from benchmarks.suites.patch_cases import write as write_volume
 from benchmarks.suites.patch_peers import clip
 
-#: What a sample is: a tensor, or (inputs, targets).
+#: A sample: a tensor, or (inputs, targets).
 Sample: TypeAlias = Any
 
 SCALES = ("full", "tiny")
@@ -55,11 +55,11 @@ class Feed:
     batch_size
         Samples of a batch.
     shape
-        Of the inputs of one sample.
+        Shape of the inputs of one sample.
     copies
-        How often the stored samples are repeated in an epoch.
+        Number of times that an epoch repeats the stored samples.
     open
-        Takes how often the stored samples are repeated; returns what zarrfeed reads.
+        Takes a number of copies; returns so many copies of the stored samples, for zarrfeed to read.
     plain
         A map-style dataset over zarr-python, one of the stored samples each.
     keys

@@ -134,7 +134,7 @@ class Kind:
     loss
         Takes the network and a batch as it comes from a loader; returns the loss.
     memory_format
-        Of the network's weights and of its inputs; None: as they are.
+        Memory format of the network's weights; None: torch's default.
     """
 
     description: str

@@ -1,4 +1,4 @@
-"""How `gpu.py` times training steps: the device's own clock for the steps, the host's for everything beside them.
+"""Timing of training steps: the device's own clock for the steps, the host's for everything beside them.
 
 An event is recorded on the device's stream before a step's first kernel and another one after its last. A batch is
 taken before the first event, and the stream waits for the batch's copy there, too. So the device was idle for want of
@@ -29,11 +29,11 @@ class Window:
     Attributes
     ----------
     steps, samples, batch_bytes
-        What was trained on; bytes are those of the batches on the device.
+        Numbers of steps and of samples, and the bytes of their batches on the device.
     wall_s
         From the end of the step before the first one to the end of the last one, by the device's clock.
     idle_s
-        Of these, between steps.
+        The part of `wall_s` between steps.
     cpu_s
         CPU seconds of this process and its workers.
     foreign_cores
