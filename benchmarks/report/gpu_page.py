@@ -123,6 +123,8 @@ def _legend(document: Json) -> list[str]:
         "in it, and alone in the ceiling's column.",
         f"- plain: a map-style dataset over zarr-python in a DataLoader with {document['workers']} workers and pinned "
         "memory.",
+        f"- zarrfeed decodes on {document['threads'] or 'as many threads as there are cores'}"
+        f"{' threads' if document['threads'] else ''}.",
         "- First batch: from opening the store until the batch is on the device; of plain, with the start of its "
         "workers.",
     ]

@@ -66,6 +66,8 @@ SIDES = (OURS, PLAIN)
 _PRELOADED, _PRELOADED_BYTES = 16, 2 << 30
 #: Samples of a batch that are compared with what zarr-python reads.
 _COMPARED = 16
+#: Copies of the data that these are taken from.
+_COMPARED_COPIES = 2
 #: Seconds of a part besides its steps: data are written, workers start, and the network's kernels are chosen.
 _SET_UP_S = {"full": 20.0, "tiny": 0.0}
 #: A sampler without an end: it draws with replacement, and never lists its draws.
@@ -125,9 +127,10 @@ def measure(layout: str, model: str, side: str, device: torch.device, options: a
         training.step(next(preloaded))
     first_s, fed = 0.0, None
     if side == OURS:
-        first_s = first_batch_s(_ours(feed, device, copies=1), device)
+        first_s = first_batch_s(_ours(feed, device, copies=1, threads=options.threads), device)
     begin = time.perf_counter()
-    with _ours(feed, device) if side == OURS else _plain(feed, device, options.workers) as batches:
+    ours = _ours(feed, device, copies=feed.copies, threads=options.threads)
+    with ours if side == OURS else _plain(feed, device, options.workers) as batches:
         if side == OURS:
             fed = feed_rate(batches, make_mark, seconds=options.seconds / 2, warm_s=options.warm)
         else:
@@ -162,11 +165,12 @@ def compare(feed: Feed, device: torch.device) -> int:
     AssertionError
         If one differs.
     """
-    with _dataset(feed, feed.copies, return_index=True) as dataset:
+    data = feed.open(_COMPARED_COPIES)
+    with _dataset(feed, data, return_index=True) as dataset:
         batches = iter(prefetch(zarrfeed.ZarrDataLoader(dataset), device))
         *tensors, index = next(batches)
         del batches
-        keys = feed.keys(index.cpu())[:_COMPARED]
+        keys = feed.keys(data, index.cpu())[:_COMPARED]
         for place, key in enumerate(keys):
             for found, expected in zip(tensors, tensors_of(feed.plain[key]), strict=True):
                 if not torch.equal(found[place].cpu(), expected):
@@ -185,23 +189,21 @@ def first_batch_s(feeding: AbstractContextManager[Batches], device: torch.device
 
 def _preloaded(feed: Feed, device: torch.device) -> Batches:
     """Return batches that lie on the device, again and again."""
-    with _ours(feed, device) as batches:
+    with _ours(feed, device, copies=1) as batches:
         some = [_own(next(batches))]
         count = max(2, min(_PRELOADED, _PRELOADED_BYTES // count_bytes(some[0])))
         some += [_own(batch) for batch in islice(batches, count - 1)]
     return cycle(some)
 
 
-def _dataset(feed: Feed, copies: int, **more: Any) -> zarrfeed.ZarrIterableDataset:
-    return zarrfeed.ZarrIterableDataset(
-        feed.open(copies), batch_size=feed.batch_size, shuffle=True, seed=0, drop_last=True, **more
-    )
+def _dataset(feed: Feed, data: zarrfeed.Data, **more: Any) -> zarrfeed.ZarrIterableDataset:
+    return zarrfeed.ZarrIterableDataset(data, batch_size=feed.batch_size, shuffle=True, seed=0, drop_last=True, **more)
 
 
 @contextmanager
-def _ours(feed: Feed, device: torch.device, *, copies: int | None = None) -> Iterator[Batches]:
+def _ours(feed: Feed, device: torch.device, *, copies: int, threads: int | None = None) -> Iterator[Batches]:
     """Give zarrfeed's batches on a device, epoch after epoch."""
-    with _dataset(feed, copies or feed.copies) as dataset:
+    with _dataset(feed, feed.open(copies), num_threads=threads) as dataset:
         loader = prefetch(zarrfeed.ZarrDataLoader(dataset), device)
         batches = _endless(lambda: iter(loader))
         try:
@@ -315,6 +317,7 @@ class Run:
             "is_check": self._device.type == "cpu" or options.scale != "full",
             "rounds": options.rounds,
             "seconds": options.seconds,
+            "threads": options.threads,
             "workers": options.workers,
             "parts": [],
             "failed": [],
@@ -388,6 +391,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=rate, default=3.0, help="of steps a round, for each side")
     parser.add_argument("--warm", type=not_negative, default=1.0, help="seconds of steps before these")
     parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--threads", type=positive, default=None, help="of zarrfeed; none: one for each core")
     parser.add_argument("--workers", type=whole, default=8, help="of the DataLoader of plain zarr-python")
     parser.add_argument("--data", type=Path, default=_ROOT / "benchmarks" / "stores")
     parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")

@@ -29,6 +29,8 @@ from benchmarks.suites.patch_peers import clip
 
 #: A sample: a tensor, or (inputs, targets).
 Sample: TypeAlias = Any
+#: See `Feed.keys`.
+Keys: TypeAlias = Callable[[zarrfeed.Data, torch.Tensor], Sequence[Any]]
 
 SCALES = ("full", "tiny")
 
@@ -38,7 +40,7 @@ _MAX_STORED_BYTES = 19 * 10**8
 #: Decoded bytes of an epoch, at least: the data are repeated until there are so many.
 _EPOCH_BYTES = {"full": 1 << 40, "tiny": 1 << 24}
 #: A plan names each copy, so there are not more.
-_MOST_COPIES = 4096
+_MOST_COPIES = 2048
 
 #: Time steps that the forecast is ahead, and those before that a model sees.
 _INPUTS, _AHEAD = (-1, 0), 4
@@ -63,7 +65,7 @@ class Feed:
     plain
         A map-style dataset over zarr-python, one of the stored samples each.
     keys
-        Takes the indices of a batch of zarrfeed's; returns the number of each sample in `plain`.
+        Takes copies that `open` returned and indices of theirs; returns the number of each sample in `plain`.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Feed:
     copies: int
     open: Callable[[int], zarrfeed.Data]
     plain: Dataset[Sample]
-    keys: Callable[[torch.Tensor], Sequence[Any]]
+    keys: Keys
 
 
 class Forecast(Dataset[Sample]):
@@ -177,7 +179,7 @@ def _forecast(folder: Path, scale: str) -> Feed:
         data = data.normalize((MEAN, STD), sides=["samples", "targets"])
         return data.cast({"samples": "bfloat16", "targets": "bfloat16"})
 
-    def keys(index: torch.Tensor) -> list[int]:
+    def keys(_: zarrfeed.Data, index: torch.Tensor) -> list[int]:
         numbers: list[int] = (index % layout.num_samples + _INPUTS[0]).tolist()
         return numbers
 
@@ -192,7 +194,7 @@ def _feed(
     shape: tuple[int, ...],
     opened: Callable[[int], zarrfeed.Data],
     plain: Dataset[Sample],
-    keys: Callable[[torch.Tensor], Sequence[Any]],
+    keys: Keys,
     what: str = "",
 ) -> Feed:
     description = f"{layout.stored_as()}{what}, batches of {layout.batch_size}"
@@ -207,10 +209,8 @@ def _patches(folder: Path, scale: str) -> Feed:
     def opened(copies: int) -> zarrfeed.Data:
         return zarrfeed.concat([zarrfeed.open(path).patch(size)] * copies)
 
-    located = opened(_copies(case.decoded_bytes, scale))
-
-    def keys(index: torch.Tensor) -> list[Any]:
-        return list(located.locate(index)[1])
+    def keys(data: zarrfeed.Data, index: torch.Tensor) -> list[Any]:
+        return list(data.locate(index)[1])
 
     description = (
         f"uint8, patches of {_by(case.patch)} voxels of a volume of {_by(case.shape)} in chunks of "
@@ -251,8 +251,8 @@ FEEDS: Mapping[str, Maker] = {
 }
 
 
-def _modulo(count: int) -> Callable[[torch.Tensor], list[int]]:
-    def keys(index: torch.Tensor) -> list[int]:
+def _modulo(count: int) -> Keys:
+    def keys(_: zarrfeed.Data, index: torch.Tensor) -> list[int]:
         numbers: list[int] = (index % count).tolist()
         return numbers
 

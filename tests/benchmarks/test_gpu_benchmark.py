@@ -71,7 +71,7 @@ def test_a_sample_that_differs_fails_its_part_and_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def off_by_one(count: int) -> Any:
-        return lambda index: ((index + 1) % count).tolist()
+        return lambda _, index: ((index + 1) % count).tolist()
 
     monkeypatch.setattr(gpu_feeds, "_modulo", off_by_one)
     more = ["--pairs", "A:resnet50,forecast:vit", "--sides", "zarrfeed"]
@@ -160,6 +160,7 @@ def test_goals_hold_only_where_the_host_is_fast_enough() -> None:
         "is_check": False,
         "rounds": 1,
         "seconds": 1.0,
+        "threads": None,
         "workers": 8,
         "parts": parts,
         "failed": [],
