@@ -16,6 +16,8 @@ from zarrfeed.base.atomic_file import write_whole
 
 Json = Mapping[str, Any]
 
+#: Beside this case, the server keeps cores busy.
+_WITH_SERVER = "remote"
 _OURS, _LOOP = "#0b6e4f", "#333333"
 
 
@@ -69,7 +71,8 @@ def page(document: Json) -> str:
     lines += [document["machine_line"] + ".", "", _topology(document), ""]
     if document["parts"]:
         lines += ["## Rates", "", markdown_rows(_RATES, _rate_rows(document)), *_RATES_LEGEND, ""]
-        busy = max(row["foreign_cores"] or 0.0 for part in document["parts"] for row in part["rows"])
+        alone = [part for part in document["parts"] if part["case"] != _WITH_SERVER]
+        busy = max((row["foreign_cores"] or 0.0 for part in alone for row in part["rows"]), default=0.0)
         if busy > QUIET_CORES:
             lines += [f"**Not quiet:** others kept up to {busy:.1f} cores busy meanwhile.", ""]
         if document["locks"]:
@@ -84,7 +87,7 @@ def page(document: Json) -> str:
     if document["parts"]:
         described = {part["case"]: part["description"] for part in document["parts"]}
         lines += ["## Cases", "", *(f"- {case}: {text}." for case, text in described.items())]
-        lines += [f"- The server is {document['server']}, on the same cores."] if document["server"] else []
+        lines += [f"- The server runs on the same cores: {document['server']}."] if document["server"] else []
         lines += [""]
     for title, key in (("Failed", "failed"), ("Left out", "left_out")):
         if document[key]:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +31,7 @@ from benchmarks.harness.compile import NoCompilerError
 from benchmarks.harness.deadline import Deadline
 from benchmarks.harness.file_server import serving_files
 from benchmarks.harness.machine import describe_machine, machine_line
-from benchmarks.harness.nginx import NoNginxError, find_nginx, serve
+from benchmarks.harness.nginx import NoNginxError, serve
 from benchmarks.harness.numa import nodes, threads_of_a_core
 from benchmarks.harness.options import names, not_negative, positive, rate
 from benchmarks.harness.stream import memory_gb_per_s
@@ -137,22 +137,14 @@ class Run:
                 server,
                 options.counters and cpus is None,
             )
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.suites.cores_probe", json.dumps(asdict(task))],
-                cwd=_ROOT,
-                env=clean_environment(),
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-                timeout=_TIMEOUT_S,
-            )
-        if done.returncode:
-            self.document["failed"].append(f"{part}: its process ended with {done.returncode}")
-            self._console.print(f"{part}: failed", highlight=False)
-        else:
-            result = json.loads(done.stdout.splitlines()[-1])
-            self.document["parts"].append({"case": case, "where": where, **result})
-            self._console.print(f"{part}: {time.perf_counter() - begin:.0f} s", highlight=False)
+            try:
+                result = _measure_apart(task)
+            except subprocess.SubprocessError as error:
+                self.document["failed"].append(f"{part}: {_said(error)}")
+                self._console.print(f"{part}: failed", highlight=False)
+            else:
+                self.document["parts"].append({"case": case, "where": where, **result})
+                self._console.print(f"{part}: {time.perf_counter() - begin:.0f} s", highlight=False)
         self._write()
 
     @contextmanager
@@ -163,16 +155,16 @@ class Run:
             return
         remote_store(self._options.scale, self._options.data)  # which nginx would not see if it came later
         processes = max(1, usable_cores() // 4)
-        try:
-            find_nginx()
-        except NoNginxError:
-            self.document["server"] = f"{processes} processes of benchmarks/harness/file_server.py"
-            with serving_files(self._options.data, processes) as url:
-                yield url
-            return
-        with serve(self._options.data, workers=processes) as nginx:
-            self.document["server"] = f"{nginx.version} with {processes} processes"
-            yield nginx.url
+        with ExitStack() as stack:
+            try:
+                nginx = stack.enter_context(serve(self._options.data, workers=processes))
+            except NoNginxError:
+                url = stack.enter_context(serving_files(self._options.data, processes))
+                server = "harness/file_server.py"
+            else:
+                url, server = nginx.url, nginx.version
+            self.document["server"] = f"{server}, processes: {processes}"
+            yield url
 
     def _locks(self, case: str) -> None:
         scale = self._options.scale
@@ -182,14 +174,42 @@ class Run:
             found = locks.measure(case, scale_of(case, scale), self._options.data, _LOCKS_EPOCHS[scale])
         except NoCompilerError as error:
             self._deadline.left_out.append(f"locks of {case}: {error}")
-        except subprocess.CalledProcessError as error:
-            self.document["failed"].append(f"locks of {case}: {error}")
+        except subprocess.SubprocessError as error:
+            self.document["failed"].append(f"locks of {case}: {_said(error)}")
         else:
             self.document["locks"].append({"measured_on": usable_cores(), **asdict(found)})
         self._write()
 
     def _write(self, *, picture: bool = False) -> None:
         write_report(self.document, self._options.out, picture=picture)
+
+
+def _measure_apart(task: Task) -> dict[str, Any]:
+    """Measure a task in a process of its own.
+
+    Raises
+    ------
+    subprocess.SubprocessError
+        If the process fails or does not end.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.suites.cores_probe", json.dumps(asdict(task))],
+        cwd=_ROOT,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _said(error: subprocess.SubprocessError) -> str:
+    """Return how a process ended, without its command."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"its process ended with {error.returncode}"
+    return f"its process did not end within {_TIMEOUT_S} s"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -146,6 +146,10 @@ def test_the_model_is_compared_with_what_zarrfeed_loses_beyond_the_loop() -> Non
     assert by_locks == pytest.approx(100 / 120)
     assert f"| A | 8 | 0.833 | 0.833 | 0.833 | 0.625 | {0.625 - 20 / 24:+.3f} |" in written
     assert "| A | 8 | 100 | 1.0 | 10.00 | 25.0 % | 80.0 % |" in written
+    assert "Not quiet" not in written
+    for case, is_said in (("remote", False), ("A", True)):  # a server of our own is no other
+        busy = {**measured, "case": case, "rows": [{**row, "foreign_cores": 1.25} for row in measured["rows"]]}
+        assert ("others kept up to 1.2 cores busy" in page({**document, "parts": [busy]})) == is_said, case
     assert "2 memory nodes, by usable cores: node 0 with 4, node 1 with 4. A core has 2 hardware threads." in written
 
 
