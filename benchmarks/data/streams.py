@@ -263,7 +263,7 @@ def survey(name: str, chunks: Sequence[Chunk]) -> Streams:
     return Streams(
         name,
         chunks[0].codec,
-        chunks[0].filtering,
+        next((chunk.filtering for chunk in chunks if chunk.filtering), ""),
         len(chunks),
         len(decoded),
         int(decoded.sum()),

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.harness.options import QUIET_CORES
 from benchmarks.report.tables import markdown_rows
 from zarrfeed.base.atomic_file import write_whole
 
@@ -64,6 +65,10 @@ def page(document: Json) -> str:
     lines += [document["machine_line"] + ".", "", "Device: " + _device(device) + ".", ""]
     if document["parts"]:
         lines += [markdown_rows(_COLUMNS, [_row(part) for part in document["parts"]]), *_legend(document), ""]
+        windows = [window for part in document["parts"] for window in (*part["ceiling"], *part["windows"])]
+        busy = max(window["foreign_cores"] or 0.0 for window in windows)
+        if busy > QUIET_CORES:
+            lines += [f"**Not quiet:** others kept up to {busy:.1f} cores busy meanwhile.", ""]
         lines += _verdicts(document) if not document["is_check"] else []
         feeds = {part["layout"]: part["feed"] for part in document["parts"]}
         lines += ["", "## Layouts and networks", "", *(f"- {name}: {text}." for name, text in feeds.items())]

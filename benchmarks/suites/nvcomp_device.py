@@ -54,6 +54,7 @@ class OnDevice:
         self._temp = torch.empty(max(1, temp_bytes), dtype=torch.uint8, device=device)
         self.temp_bytes = temp_bytes
         self.rows = torch.zeros(self.decoded_bytes // row_bytes, row_bytes, dtype=torch.uint8, device=device)
+        self._alike = _alike(chunks)
         order = np.random.default_rng(0).permutation(len(self.rows))
         self.slots = torch.from_numpy(order).to(device)
 
@@ -81,10 +82,20 @@ class OnDevice:
         )
 
     def scatter(self) -> None:
-        """Begin to undo the byte shuffle and to copy rows to their slots."""
-        first = self._chunks[0]
-        typesize = first.typesize if first.filtering == "shuffle" else 1
-        unshuffle_rows(self.decompressed, first.block_bytes, typesize, self.slots, self.rows)
+        """Begin to undo the byte shuffle and to copy rows to their slots.
+
+        One kernel does that for all chunks, unless they differ: Blosc does not shuffle a chunk that it cannot make
+        smaller, and the last block of a chunk may be shorter.
+        """
+        row_bytes = self.rows.shape[1]
+        for begin, end, block_bytes, typesize in self._alike:
+            slots = self.slots[begin // row_bytes : end // row_bytes]
+            unshuffle_rows(self.decompressed[begin:end], block_bytes, typesize, slots, self.rows)
+
+    @property
+    def can_scatter(self) -> bool:
+        """Whether `scatter` undoes all filters: no kernel of torch puts the bits of bit shuffle in their places."""
+        return all(chunk.filtering != "bitshuffle" for chunk in self._chunks)
 
     def check(self) -> None:
         """Compare the first chunks with the host's.
@@ -105,7 +116,7 @@ class OnDevice:
             expected = decode_on_host(chunk)
             if unfiltered(chunk, self.decompressed[begin:end].cpu().numpy().tobytes()) != expected:
                 raise AssertionError("a chunk decoded to other values than on the host")
-            if chunk.filtering != "bitshuffle":
+            if self.can_scatter:
                 slots = self.slots[begin // self.rows.shape[1] : end // self.rows.shape[1]]
                 if self.rows[slots].cpu().numpy().tobytes() != expected:
                     raise AssertionError("rows of a chunk are not in their slots, or hold other values")
@@ -140,6 +151,25 @@ def _on_host(values: Any, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
+def _alike(chunks: Sequence[Chunk]) -> list[tuple[int, int, int, int]]:
+    """Return the decoded bytes [begin, end) of chunks in a row that are made of equal blocks.
+
+    And the bytes of a block, and of the items that are shuffled in it.
+    """
+    found: list[tuple[int, int, int, int]] = []
+    begin = 0
+    for chunk in chunks:
+        end = begin + chunk.decoded_bytes
+        shuffled_by = (chunk.block_bytes, chunk.typesize if chunk.filtering == "shuffle" else 1)
+        goes_on = found and found[-1][2:] == shuffled_by and (begin - found[-1][0]) % chunk.block_bytes == 0
+        if goes_on:
+            found[-1] = (found[-1][0], end, *shuffled_by)
+        else:
+            found.append((begin, end, *shuffled_by))
+        begin = end
+    return found
+
+
 def unshuffle_rows(
     shuffled: torch.Tensor, block_bytes: int, typesize: int, slots: torch.Tensor, rows: torch.Tensor
 ) -> None:
@@ -156,18 +186,18 @@ def unshuffle_rows(
     rows
         Shape (rows, bytes); uint8.
     """
-    count, row_bytes = rows.shape
+    row_bytes = rows.shape[1]
     piece = min(block_bytes, row_bytes)
     fits = max(block_bytes, row_bytes) % piece == 0 and len(shuffled) % block_bytes == 0 and piece % typesize == 0
     if not fits:  # two kernels: the blocks first, of which the last one may be shorter
         plain = torch.cat([_unshuffled(block, typesize) for block in torch.split(shuffled, block_bytes)])
-        rows.index_copy_(0, slots, plain.view(count, row_bytes))
+        rows.index_copy_(0, slots, plain.view(len(slots), row_bytes))
         return
     pieces = row_bytes // piece
     # (blocks, typesize, pieces of a block, items of a piece) -> (blocks, pieces of a block, items, typesize)
     source = shuffled.view(-1, typesize, block_bytes // piece, piece // typesize).permute(0, 2, 3, 1)
     places = slots[:, None] * pieces + torch.arange(pieces, device=slots.device)
-    target = rows.view(count * pieces, piece // typesize, typesize)
+    target = rows.view(len(rows) * pieces, piece // typesize, typesize)
     target.index_put_((places.view(source.shape[:2]),), source)
 
 
@@ -189,7 +219,7 @@ def time_on_device(
     on_device = OnDevice(chunks, row_bytes, library, device)
     decoded = _on_host(np.zeros(on_device.decoded_bytes, np.uint8), device)
     steps: dict[str, Callable[[], object]] = {"copy": on_device.copy, "decompress": on_device.decompress}
-    if chunks[0].filtering != "bitshuffle":  # whose bits no kernel of torch puts in their places
+    if on_device.can_scatter:
         steps["scatter"] = on_device.scatter
     make_mark = marks_of(device)
     for step in steps.values():

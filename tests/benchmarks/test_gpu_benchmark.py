@@ -139,6 +139,7 @@ def test_what_comes_without_a_training_is_counted_behind_the_warm_up(monkeypatch
 
 def part(layout: str, of_ceiling: float, idle: float, fed: float) -> dict[str, Any]:
     window = {"steps": 1, "samples": 100, "batch_bytes": 10**9, "wall_s": 1.0, "idle_s": 0.0, "cpu_s": 0.5}
+    window |= {"foreign_cores": 0.0}
     own = window | {"wall_s": 1 / of_ceiling, "idle_s": idle / of_ceiling}
     names = {"layout": layout, "model": "vit", "side": "zarrfeed", "feed": layout, "network": "of tokens"}
     return {
@@ -172,4 +173,7 @@ def test_goals_hold_only_where_the_host_is_fast_enough() -> None:
     assert "**4.00 %**" in rows["bad"]
     assert "**" not in rows["good"] + rows["slow"]
     assert "reached by 1 of the 2 pairs" in written
+    assert "Not quiet" not in written
+    parts[1]["ceiling"][0]["foreign_cores"] = 3.0
+    assert "others kept up to 3.0 cores busy" in page(document)
     assert "Too slow is the host for slow with vit." in written

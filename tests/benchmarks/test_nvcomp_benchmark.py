@@ -195,8 +195,12 @@ def test_every_codec_comes_out_of_the_steps_on_a_device() -> None:
     zipped = Chunk("gzip", "", 1, len(plain), stored, one, np.array([len(stored)]), *as_one[1:])
     noise = np.frombuffer(np.random.default_rng(2).bytes(65536), "u1")
     raw = blosc_chunk(numcodecs.Blosc("lz4", 5, 0).encode(noise))
+    copied = blosc_chunk(numcodecs.Blosc("lz4", 5, 1).encode(noise.view("f4")))  # with the flag for memcpy, unshuffled
+    assert (copied.filtering, len(copied.offsets)) == ("", 1)
+    first, second, third = chunks_of("lz4", 1)
     cases = {
-        "LZ4 and byte shuffle": chunks_of("lz4", 1),
+        "LZ4 and byte shuffle": [first, second, third],
+        "chunks that are copied among others": [first, copied, second, third, copied],
         "LZ4": chunks_of("lz4", 0),
         "Zstandard and bit shuffle": chunks_of("zstd", 2),
         "zlib at places that are multiples of 4": chunks_of("zlib", 1, "i2"),
@@ -210,6 +214,13 @@ def test_every_codec_comes_out_of_the_steps_on_a_device() -> None:
         assert found["streams"] == sum(len(chunk.offsets) for chunk in chunks), what
         assert ("scatter" in found["ms"]) == ("bit" not in what), what
         assert found["gb_per_s"] > 0, what
+
+
+def test_chunks_that_end_in_a_shorter_block_come_out_as_well() -> None:
+    encode = numcodecs.Blosc("lz4", 5, 1, blocksize=32768).encode
+    chunks = [blosc_chunk(encode(smooth(50_000, "f4") + np.float32(i))) for i in range(3)]
+    assert chunks[0].decoded_bytes % chunks[0].block_bytes
+    assert time_on_device(chunks, 400, Nvcomp(Library()), CPU, repeats=1)["chunks"] == 3
 
 
 def test_streams_that_fail_or_decode_to_other_values_are_found() -> None:
