@@ -94,6 +94,16 @@ class Layout:
         """Decoded bytes of an epoch."""
         return self.num_samples * self.sample_bytes
 
+    def stored_as(self) -> str:
+        """Return how samples are stored, for a page that names no other layout."""
+        how = self.codec.get("configuration", {})
+        filtered = "" if how.get("shuffle", "noshuffle") == "noshuffle" else f" + {how['shuffle']}"
+        codec = f"{self.codec['name']} {how['cname']}{filtered}" if "cname" in how else self.codec["name"]
+        shape = " x ".join(map(str, self.shape[1:]))
+        shards = f", {self.chunks_per_shard} chunks a shard" if self.chunks_per_shard else ""
+        targets = " with int64 targets" if self.targets else ""
+        return f"{self.dtype} samples of {shape}{targets}, {self.rows_per_chunk} a chunk{shards}, {codec}"
+
     def scaled(self, scale: str) -> Layout:
         """Return this layout with the number of samples of a scale, one of `SCALES` or `QUICK`."""
         if scale == "full":

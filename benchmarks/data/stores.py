@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ import zarr
 
 from benchmarks.data.conversion import PACKED
 from benchmarks.data.layouts import Layout
+from zarrfeed.base.system import usable_cores
 
 #: All stores of a data directory together, in bytes: where one more would not fit, those unused for longest make room.
 MAX_STORED_BYTES = 14 * 10**8
@@ -136,11 +138,17 @@ def _write(layout: Layout, path: Path, fingerprint: str) -> None:
         attributes={**PACKED} if layout.conversion == "unpack" else None,
         **storage,
     )
-    for first in range(0, layout.num_chunks, at_once):
+
+    def write_chunks(first: int) -> None:
         begins = [c * layout.rows_per_chunk for c in range(first, min(first + at_once, layout.num_chunks))]
         ends = [min(begin + layout.rows_per_chunk, layout.num_samples) for begin in begins]
         pieces = [_chunk_samples(layout, first + i, end - begins[i]) for i, end in enumerate(ends)]
         samples[begins[0] : ends[-1]] = np.concatenate(pieces)
+
+    # whole chunks and shards: no two threads write to one file
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        for _ in threads.map(write_chunks, range(0, layout.num_chunks, at_once)):
+            pass
     if layout.targets:
         targets = group.create_array(
             "targets", shape=layout.shape[:1], chunks=layout.chunks[:1], dtype="int64", **storage
@@ -195,8 +203,8 @@ def _read_arrays(paths: tuple[Path, ...], _fingerprint: str) -> tuple[npt.NDArra
     return tuple(np.asarray(array[:]) for array in arrays)
 
 
-def warm_page_cache(store: Store) -> None:
+def warm_page_cache(store: Store | Path) -> None:
     """Read all files of a store once, so that a measurement is of decoding and not of a disk."""
-    for file in store.path.rglob("*"):
+    for file in (store if isinstance(store, Path) else store.path).rglob("*"):
         if file.is_file():
             file.read_bytes()

@@ -30,6 +30,14 @@ def positive(text: str) -> int:
     return value
 
 
+def whole(text: str) -> int:
+    """Parse an integer that is at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value}, must be at least 0")
+    return value
+
+
 def not_negative(text: str) -> float:
     """Parse a finite number that is at least 0."""
     value = float(text)

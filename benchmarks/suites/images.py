@@ -19,6 +19,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -39,6 +40,7 @@ from benchmarks.harness.machine import describe_machine, machine_line
 from benchmarks.harness.options import names, not_negative, positive
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.system import usable_cores
 
 _ROOT = Path(__file__).parents[2]
 #: Images, their height and width, and the size that they are resized to.
@@ -66,20 +68,36 @@ class Row:
 
 
 def write(folder: Path, count: int, shape: tuple[int, int]) -> None:
-    """Write JPEGs as smooth and as noisy as photographs, into a folder and into an array of bytes."""
+    """Write JPEGs into a folder and into an array of bytes."""
+    files = jpegs(count, shape)
     (folder / "files").mkdir()
-    files = np.empty(count, dtype=object)
-    for number in range(count):
+    for number, file in enumerate(files):
+        (folder / "files" / f"{number:06d}.jpg").write_bytes(file)
+    write_array(folder / "images.zarr", files)
+
+
+def jpegs(count: int, shape: tuple[int, int]) -> npt.NDArray[np.object_]:
+    """Return JPEG files as smooth and as noisy as photographs, each of its own."""
+
+    def made(number: int) -> bytes:
         rng = np.random.default_rng(number)
         coarse = rng.integers(0, 256, (shape[0] // 16 + 1, shape[1] // 16 + 1, 3), dtype=np.uint8)
         smooth = np.asarray(Image.fromarray(coarse).resize(shape[::-1], Image.Resampling.BICUBIC))
         noisy = np.clip(smooth + rng.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8)
         file = io.BytesIO()
         Image.fromarray(noisy).save(file, "jpeg", quality=85)
-        files[number] = file.getvalue()
-        (folder / "files" / f"{number:06d}.jpg").write_bytes(files[number])
+        return file.getvalue()
+
+    files = np.empty(count, dtype=object)
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        files[:] = list(threads.map(made, range(count)))
+    return files
+
+
+def write_array(path: Path, files: npt.NDArray[np.object_]) -> None:
+    """Write encoded images into an array of bytes."""
     array = zarr.create_array(
-        folder / "images.zarr",
+        path,
         shape=files.shape,
         chunks=(_CHUNK,),
         dtype=zarr.dtype.VariableLengthBytes(),

@@ -202,10 +202,11 @@ class Ceiling:
 class PatchCeiling:
     """Decodes each chunk once in a bare C++ loop, and cuts the patches of the first epoch out of it."""
 
-    def __init__(self, ours: Ours, case: Case, starts: Voxels) -> None:
-        (stored,) = ours.data.resolved.fields
+    def __init__(self, data: zarrfeed.Data, case: Case, starts: Voxels, num_threads: int | None = None) -> None:
+        (stored,) = data.resolved.fields
         assert isinstance(stored, StoredField)
         self._field, self._case = stored.to_core(), case
+        self._num_threads = num_threads or usable_cores()
         self._starts = np.insert(starts, 0, 0, axis=1)  # of the only volume
 
     def wrong(self, values: Voxels, some: Voxels) -> str:
@@ -219,13 +220,16 @@ class PatchCeiling:
     def turn(self, case: str, side: str, repeat: int, least_s: float) -> Turn:
         passes, seconds = 0, 0.0
         while passes == 0 or seconds < least_s:
-            passes, seconds = passes + 1, seconds + self._run(self._starts)
+            passes, seconds = passes + 1, seconds + self.measure()
         return Turn(case, side, repeat, passes / seconds, passes / seconds * len(self._starts))
 
+    def measure(self) -> float:
+        """Return the seconds of one pass."""
+        return self._run(self._starts)
+
     def _run(self, starts: Voxels, out: Voxels | None = None) -> float:
-        threads, batch = usable_cores(), self._case.batch
         took, _, _ = _core.measure_patch_ceiling(
-            self._field, starts, num_threads=threads, window_patches=batch, out=out
+            self._field, starts, num_threads=self._num_threads, window_patches=self._case.batch, out=out
         )
         return took
 
@@ -408,7 +412,7 @@ def _check(
             return {}, f"{side}: {wrong}"
         else:
             peers[side] = peer
-    loop = PatchCeiling(ours[OURS], case, starts)
+    loop = PatchCeiling(ours[OURS].data, case, starts)
     if wrong := loop.wrong(values, some):
         return {}, f"ceiling-patches: {wrong}"
     ceilings: dict[str, Side] = {

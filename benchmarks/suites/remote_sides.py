@@ -136,9 +136,10 @@ class ObstoreAsync:
 class ObstoreThreads:
     """`obstore.get` and `bytes`, which block and release the GIL, by a few threads."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, threads: int = _THREADS) -> None:
         self._store = open_http(source.url)
-        self.settings: dict[str, object] = {"threads": _THREADS}
+        self._threads = threads
+        self.settings: dict[str, object] = {"threads": threads}
 
     def fetch(self, keys: Sequence[str], take: Callable[[str, Any], None]) -> None:
         import obstore
@@ -153,7 +154,7 @@ class ObstoreThreads:
             except BaseException as error:  # noqa: BLE001 (the thread that started this one raises it)
                 errors.append(error)
 
-        threads = [threading.Thread(target=work) for _ in range(_THREADS)]
+        threads = [threading.Thread(target=work) for _ in range(self._threads)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -102,7 +102,7 @@ def test_a_patch_of_the_loop_that_differs_is_found(tmp_path: Path) -> None:
     values = np.asarray(zarr.open_array(tmp_path / "a", mode="r")[...])
     with Ours(tmp_path / "a", _CASE, "64 MiB") as ours:
         starts = ours.starts()
-        loop = PatchCeiling(ours, _CASE, starts)
+        loop = PatchCeiling(ours.data, _CASE, starts)
     assert loop.wrong(values, starts) == ""
     values[5, 6, 7] += 1
     assert loop.wrong(values, starts) == f"1 patches of {len(starts)} are others"

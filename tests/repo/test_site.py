@@ -40,7 +40,14 @@ def test_decisions_are_numbered_dated_and_listed() -> None:
 
 FOLDERS = (".ci", ".github", "benchmarks", "cpp", "dev", "docs", "examples", "src", "tests")
 #: Files that a page lets its reader write, or that a benchmark writes.
-INVENTED = {"train.py", "benchmarks/results/results.md", "benchmarks/results/costs.md"}
+INVENTED = {
+    "train.py",
+    "benchmarks/results/results.md",
+    "benchmarks/results/costs.md",
+    "gpu.md",
+    "cores.md",
+    "nvcomp.md",
+}
 #: How documents name files, by their path or the end of it: `cpp/plan/row_order.cc`, `plan/order.py`, `test_order.py`.
 _NAMED = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|cc|h|sh|c|md|pyi|toml|yml|txt))`")
 
