@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import warm
+from tests.support.certificates import trust_one_authority
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.huge_pages import use_huge_pages
@@ -116,8 +117,17 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[_SERVERS] = node.config.stash[_SERVERS_FOLDER]
 
 
+def _trust_one_authority(config: pytest.Config) -> None:
+    """Let clients of HTTP read one certificate; test processes inherit the variables that say which."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="certificates-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        trust_one_authority(Path(folder))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     _keep_tests_in_memory(config)
+    _trust_one_authority(config)
     _share_warm_servers(config)
     # A shell starts background jobs with SIGINT ignored, which children inherit: tests that interrupt would hang.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
