@@ -1,8 +1,8 @@
 """One certificate authority in place of those of the system, for this process and all that it starts.
 
-Each HTTP client of obstore reads all certificates of the system when it is made: some 300 files, 4 to 7 ms of CPU. Tests
-make thousands of clients and talk to servers without TLS on loopback alone, so that one authority is enough for them.
-It is one of the system's: a client that has none is refused.
+Each HTTP client of obstore reads all certificates of the system when it is made: some 300 files, 4 to 7 ms of CPU.
+Tests make thousands of clients and talk to servers without TLS on loopback alone, so that one authority is enough for
+them. It is one of the system's: obstore makes no client without any.
 """
 
 from __future__ import annotations
