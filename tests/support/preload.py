@@ -22,7 +22,7 @@ MODULES = (
     "zarrfeed.torch.iterable_dataset",
     "zarrfeed.torch.loader",
     "zarrfeed.torch.map_dataset",
-    "zarrfeed.tools.bench.plain",
+    "zarrfeed.tools.bench.store_bench",
     "tests.support.frozen",
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import closing
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ N = 200
 QUICK = ["--seconds", "0.06", "--batch-size", "16", "--num-threads", "1"]
 #: Turns in which each loader reads all of a small store.
 WHOLE = ["--seconds", "0.3", "--num-threads", str(usable_cores())]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forkserver_of_tests() -> None:
+    """Start the forkserver before a bench names what it imports: this process has one for all tests."""
+    forkserver.ensure_running()
 
 
 def page(path: object, capsys: pytest.CaptureFixture[str], *options: str) -> str:
