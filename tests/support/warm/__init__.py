@@ -43,9 +43,10 @@ from typing import Any
 from tests.support.warm.client import ask
 
 _FOLDER = Path(__file__).parent
-#: All servers import these.
+#: All servers import these. The first optimizer of a process imports torch._dynamo, a second of CPU.
 DEFAULT = (
     "torch",
+    "torch._dynamo",
     "torch.distributed",
     "zarr",
     "zarrfeed.torch.loader",
