@@ -126,6 +126,7 @@ def _trust_one_authority(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.update(warm.OFFLINE)
     _keep_tests_in_memory(config)
     _trust_one_authority(config)
     _share_warm_servers(config)

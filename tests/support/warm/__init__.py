@@ -55,14 +55,17 @@ DEFAULT = (
     "zarrfeed.checkpoint",
 )
 #: Sets of more modules, for `command`.
-LIGHTNING = ("lightning",)
+LIGHTNING = ("lightning", "ignite.engine", "ignite.handlers")
 TRAINER = ("transformers", "transformers.trainer", "accelerate")
 
 #: Commands that installations put beside `python`, and their modules: those that `variables` makes warm.
 COMMANDS = {"zarrfeed": "zarrfeed", "torchrun": "torch.distributed.run"}
 
+#: Variables of all tests and servers, which frameworks read as they are imported.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
 #: As they are before a test changes them.
-_ENVIRONMENT, _PYTHON = dict(os.environ), sys.executable
+_ENVIRONMENT, _PYTHON = os.environ | OFFLINE, sys.executable
 _START_S = 120.0
 
 
