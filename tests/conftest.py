@@ -23,7 +23,7 @@ from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.huge_pages import use_huge_pages
 from tests.support.inline_writes import write_inline
-from tests.support.preload import preload_forkserver
+from tests.support.preload import start_forkserver_when_needed
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -135,7 +135,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     rebuild_quietly(os.environ)
     settings.load_profile("large" if config.getoption("--large") else "ci")
-    preload_forkserver()
+    start_forkserver_when_needed(lambda: str(warm.executable()))
     write_inline()
 
 
