@@ -102,7 +102,7 @@ def install(wheels: Path, what: str, venv: Path) -> Path:
     """Install from the folder alone into a fresh environment, and return its interpreter."""
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     python = venv / "bin" / "python"
-    pip = distribution("pip").locate_file("pip/__pip-runner__.py")
+    pip = Path(str(distribution("pip").locate_file("pip/__pip-runner__.py")))
     said = run(python, "-c", _PIP, pip, what, "--no-index", "--find-links", wheels, "--no-compile", "--pre")
     assert "No broken requirements" in said
     return python

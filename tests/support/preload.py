@@ -51,7 +51,7 @@ def start_forkserver(python: str, *others: str) -> None:
 def start_forkserver_when_needed(python: Callable[[], str]) -> None:
     """Do so once a process is asked of the forkserver; `python` returns the command, whose server starts then, too."""
     preload_forkserver()
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
 
     def start() -> None:
         del server.ensure_running  # the method of the class is what is found then

@@ -35,7 +35,7 @@ WHOLE = ["--seconds", "0.3", "--num-threads", str(usable_cores())]
 @pytest.fixture(autouse=True, scope="module")
 def _forkserver_of_tests() -> None:
     """Start the forkserver before a bench names what it imports: this process has one for all tests."""
-    forkserver._forkserver.ensure_running()  # type: ignore[attr-defined]
+    forkserver._forkserver.ensure_running()
 
 
 def page(path: object, capsys: pytest.CaptureFixture[str], *options: str) -> str:
