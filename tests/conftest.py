@@ -18,11 +18,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import warm
+from tests.support.certificates import trust_one_authority
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.huge_pages import use_huge_pages
 from tests.support.inline_writes import write_inline
-from tests.support.preload import preload_forkserver
+from tests.support.preload import start_forkserver_when_needed
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -116,15 +117,25 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[_SERVERS] = node.config.stash[_SERVERS_FOLDER]
 
 
+def _trust_one_authority(config: pytest.Config) -> None:
+    """Let clients of HTTP read one certificate; test processes inherit the variables that say which."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="certificates-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        trust_one_authority(Path(folder))
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.update(warm.OFFLINE)
     _keep_tests_in_memory(config)
+    _trust_one_authority(config)
     _share_warm_servers(config)
     # A shell starts background jobs with SIGINT ignored, which children inherit: tests that interrupt would hang.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     rebuild_quietly(os.environ)
     settings.load_profile("large" if config.getoption("--large") else "ci")
-    preload_forkserver()
+    start_forkserver_when_needed(lambda: str(warm.executable()))
     write_inline()
 
 

@@ -11,7 +11,7 @@ from tests.faults.process import rows as process_rows
 ROWS: tuple[Row, ...] = (*io_rows.ROWS, *process_rows.ROWS, *native.ROWS, *general.ROWS)
 
 #: What the tests run in their place: a row of rows where these can share a process.
-SHORT: tuple[Row, ...] = (io_rows.TOGETHER, *process_rows.SHORT, *native.ROWS, *general.ROWS)
+SHORT: tuple[Row, ...] = (io_rows.TOGETHER, *process_rows.SHORT, *native.SHORT, *general.ROWS)
 
 
 def row_named(name: str) -> Row:

@@ -71,8 +71,9 @@ def test_a_worker_that_cannot_ask_for_the_seed_of_the_others_says_what_to_do(res
 
 def test_the_lightning_example_of_the_original_delivers_every_sample_once(directory: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")}
+    python = warm.command(*warm.LIGHTNING)
     done = subprocess.run(
-        [*warm.command(*warm.LIGHTNING), str(SUPPORT / "compat_lightning.py"), str(directory)],
+        [*python, str(SUPPORT / "compat_lightning.py"), str(directory), *python],
         capture_output=True,
         text=True,
         env={**environment, "OMP_NUM_THREADS": "1"},

@@ -108,7 +108,7 @@ def test_torchrun_stops_and_goes_on_with_another_number_of_ranks(tmp_path: Path)
 
 
 def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
-    out = run(*warm.command(), str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
+    out = run(*warm.command(*warm.LIGHTNING), str(EXAMPLES / "lightning_fit.py"), TMPDIR=str(tmp_path))
     assert out.splitlines() == [
         "rank 0, epoch 0: 2048 samples before the stop, 0 after it, 2048 different ones",
         "rank 0, epoch 1: 512 samples before the stop, 1536 after it, 2048 different ones",
@@ -119,7 +119,7 @@ def test_lightning_stops_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_lightning_on_two_ranks(tmp_path: Path) -> None:
     arguments = ("--devices", "2", "--directory", str(tmp_path))
-    lines = run(*warm.command(), str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()
+    lines = run(*warm.command(*warm.LIGHTNING), str(EXAMPLES / "lightning_fit.py"), *arguments).splitlines()
     for rank in range(2):
         assert f"rank {rank}, epoch 1: 256 samples before the stop, 768 after it, 1024 different ones" in lines
         assert f"rank {rank}, epoch 2: 0 samples before the stop, 1024 after it, 1024 different ones" in lines

@@ -30,12 +30,14 @@ PRINTS = {
     "command_line.sh": r"(?s).*\ngood: 286 chunks of 1 array decode\n.*\nresult +complete, and proved: (2000) .*",
 }
 MOST_LINES = 60
+#: Modules that a script needs besides those of all warm processes.
+MODULES = {"lightning_module.py": warm.LIGHTNING}
 
 
 def run(name: str, folder: Path) -> str:
     own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(folder), "COLUMNS": "160"}
     environment = os.environ | warm.variables() | own
-    command = ["bash"] if name.endswith(".sh") else warm.command()
+    command = ["bash"] if name.endswith(".sh") else warm.command(*MODULES.get(name, ()))
     done = subprocess.run(
         [*command, str(EXAMPLES / name)], capture_output=True, text=True, timeout=110, check=False, env=environment
     )

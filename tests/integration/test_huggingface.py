@@ -32,9 +32,6 @@ pytestmark = pytest.mark.timeout(900)
 
 Results = list[dict[str, Any]]
 
-#: Variables that modules read as they are imported, so that the server that imports them needs them.
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-
 
 def launch(module: str, python: list[str], directory: Path, *arguments: str) -> Results:
     """Run `main(store, output, *arguments)` of a module on two ranks, and return what each wrote.
@@ -44,9 +41,9 @@ def launch(module: str, python: list[str], directory: Path, *arguments: str) -> 
     module
         Name of the module, which is imported when the variables of torchrun are set.
     python
-        A command of `tests.support.warm` whose server has imported the framework, with the variables `OFFLINE`. The
-        ranks set those of torchrun themselves: a client that had them would become a real interpreter, as the
-        framework reads some of them at its import. It reads them again when it is used.
+        A command of `tests.support.warm` whose server has imported the framework. The ranks set the variables of
+        torchrun themselves: a client that had them would become a real interpreter, as the framework reads some of
+        them at its import. It reads them again when it is used.
     directory
         The folder of the store, and of what the ranks write.
     arguments
@@ -70,7 +67,7 @@ def launch(module: str, python: list[str], directory: Path, *arguments: str) -> 
             "ACCELERATE_USE_CPU": "true",
         }
         code = f"import os, sys; os.environ.update({of_torchrun}); import {module}; {module}.main(*sys.argv[1:])"
-        environment = {**os.environ, **OFFLINE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = str(ROOT)
         processes.append(
             subprocess.Popen(
@@ -93,14 +90,14 @@ def launch(module: str, python: list[str], directory: Path, *arguments: str) -> 
 
 @pytest.fixture(scope="module")
 def accelerate(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    python = warm.command(*warm.TRAINER, **OFFLINE)
+    python = warm.command(*warm.TRAINER)
     directory = tmp_path_factory.mktemp("accelerate")
     return launch("tests.support.accelerate_rank", python, directory, str(warm.executable()))
 
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    python = warm.command(*warm.TRAINER, **OFFLINE)
+    python = warm.command(*warm.TRAINER)
     return launch("tests.support.trainer_rank", python, tmp_path_factory.mktemp("trainer"))
 
 

@@ -180,6 +180,7 @@ RANK_SCRIPT = """
 import json, os, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
+sys.executable = {python!r}
 from tests.integration import test_lightning as here
 
 directory, checkpoint, num_workers = Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3])
@@ -196,12 +197,12 @@ rank = os.environ.get("LOCAL_RANK", "0")
 def fit_on_two_ranks(
     directory: Path, *, checkpoint: str = "", num_workers: int = 0, max_steps: int = -1
 ) -> Iterator[Any]:
-    """Run the script as a user would; Lightning starts it again, by an interpreter of its own, for rank 1.
+    """Run the script as a user would; Lightning starts it again, by `sys.executable`, for rank 1.
 
     Return what each rank was given.
     """
     script = directory / "train.py"
-    script.write_text(RANK_SCRIPT.format(root=str(ROOT)))
+    script.write_text(RANK_SCRIPT.format(root=str(ROOT), python=str(warm.executable(*warm.LIGHTNING))))
     command = [
         *warm.command(*warm.LIGHTNING),
         str(script),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_huggingface import BATCH_SIZE, KEPT, OFFLINE, WORLD_SIZE, N, Results, launch
+from tests.integration.test_huggingface import BATCH_SIZE, KEPT, WORLD_SIZE, N, Results, launch
 from tests.support import warm
 
 STEPS = -(-KEPT // WORLD_SIZE // BATCH_SIZE)
@@ -25,7 +25,7 @@ Batches = list[list[int]]
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return launch(
         "tests.support.loops_rank",
-        warm.command(*warm.LIGHTNING, "ignite.engine", "ignite.handlers", **OFFLINE),
+        warm.command(*warm.LIGHTNING),
         tmp_path_factory.mktemp("loops"),
     )
 

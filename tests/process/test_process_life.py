@@ -368,7 +368,7 @@ def test_a_process_that_is_given_a_dataset_has_epochs_of_its_own(store: str, met
 
 
 def test_processes_of_forkserver_find_imported_what_takes_seconds_to_import() -> None:
-    """As `preload_forkserver` arranges. Else each process of hundreds of tests would import torch anew."""
+    """As `start_forkserver_when_needed` arranges. Else each process of hundreds of tests would import torch anew."""
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(1, context) as pool:
         assert pool.submit(preloaded_by).result(240) == pool.submit(os.getppid).result(240)

@@ -106,11 +106,7 @@ def environment() -> dict[str, str]:
             "ACCELERATE_USE_CPU": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HOME": str(Path.cwd()),
             "XDG_STATE_HOME": str(Path.cwd()),
-            "TRANSFORMERS_OFFLINE": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_TOKEN": "0" * 64,  # otherwise Ray writes one to the home directory
         }
@@ -130,6 +126,13 @@ def run_command(*command: str) -> str:
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def frameworks_of(script: str) -> tuple[str, ...]:
+    """Return modules that a warm process needs for a script, besides those of all."""
+    if re.search(r"^(import|from) (lightning|ignite)\b", script, flags=re.MULTILINE):
+        return warm.LIGHTNING
+    return warm.TRAINER if re.search(r"^from (transformers|accelerate)\b", script, flags=re.MULTILINE) else ()
 
 
 def check_output(expected: str, printed: str) -> None:
@@ -157,7 +160,7 @@ def run_blocks(document: Path, blocks: list[Block], directory: Path) -> None:
             script = directory / f"script_{number}.py"  # a file, since workers that are spawned import it
             script.write_text(block.body)
             strict = ["-W", "error"] if block.comment == "own script" else []
-            printed = run_command(*warm.command(), *strict, str(script))
+            printed = run_command(*warm.command(*frameworks_of(block.body)), *strict, str(script))
         else:
             where = "\n" * block.line + block.body  # so that a traceback names the line of the document
             with contextlib.redirect_stdout(io.StringIO()) as out:

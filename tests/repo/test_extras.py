@@ -83,13 +83,28 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: What `pip --python` starts, for two commands: the interpreter of the environment, with the pip of this one.
+_PIP = """
+import runpy, sys
+
+pip, what, *options = sys.argv[1:]
+for command in (["install", *options, what], ["check"]):
+    sys.argv[:] = [pip, "--isolated", "--disable-pip-version-check", *command]
+    try:
+        runpy.run_path(pip, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
 def install(wheels: Path, what: str, venv: Path) -> Path:
     """Install from the folder alone into a fresh environment, and return its interpreter."""
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     python = venv / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "--isolated", "--disable-pip-version-check")
-    run(*pip, "install", "--no-index", "--find-links", wheels, "--no-compile", "--pre", what)
-    assert "No broken requirements" in run(*pip, "check")
+    pip = Path(str(distribution("pip").locate_file("pip/__pip-runner__.py")))
+    said = run(python, "-c", _PIP, pip, what, "--no-index", "--find-links", wheels, "--no-compile", "--pre")
+    assert "No broken requirements" in said
     return python
 
 

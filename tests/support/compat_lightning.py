@@ -1,7 +1,7 @@
 """A Lightning training on two CPU processes, as the README of zarr-torch-dataset has it but for the import line.
 
-Run by tests/integration/test_compat_ranks.py: `python compat_lightning.py DIRECTORY`. The samples in DIRECTORY say
-which they are; each rank writes the ones that it got to rank-R.json.
+Run by tests/integration/test_compat_ranks.py: `python compat_lightning.py DIRECTORY PYTHON`. The samples in DIRECTORY
+say which they are; each rank writes the ones that it got to rank-R.json. Lightning starts rank 1 by PYTHON.
 """
 
 from __future__ import annotations
@@ -87,4 +87,5 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    sys.executable = sys.argv[2]
     main(Path(sys.argv[1]))

@@ -11,7 +11,9 @@ import multiprocessing
 import multiprocessing.spawn
 import os
 import sys
+from collections.abc import Callable
 from multiprocessing import forkserver
+from typing import Any
 
 #: The last one freezes what the others made. pytest and hypothesis are what the import of a test module would import.
 MODULES = (
@@ -22,7 +24,7 @@ MODULES = (
     "zarrfeed.torch.iterable_dataset",
     "zarrfeed.torch.loader",
     "zarrfeed.torch.map_dataset",
-    "zarrfeed.tools.bench.plain",
+    "zarrfeed.tools.bench.store_bench",
     "tests.support.frozen",
 )
 
@@ -44,6 +46,18 @@ def start_forkserver(python: str, *others: str) -> None:
         forkserver.ensure_running()
     finally:
         multiprocessing.set_executable(os.fsdecode(own))
+
+
+def start_forkserver_when_needed(python: Callable[[], str]) -> None:
+    """Do so once a process is asked of the forkserver; `python` returns the command, whose server starts then, too."""
+    preload_forkserver()
+    server: Any = forkserver._forkserver
+
+    def start() -> None:
+        del server.ensure_running  # the method of the class is what is found then
+        start_forkserver(python())
+
+    server.ensure_running = start
 
 
 def preloaded_by() -> int | None:

@@ -60,6 +60,8 @@ class Row:
         After so long without a result a try is a hang, and its process is killed.
     variables
         Returns what the process has in its environment, such as LD_PRELOAD. Called in the process that starts it.
+    modules
+        Modules that the process finds imported, besides those of all warm processes.
     """
 
     name: str
@@ -70,3 +72,4 @@ class Row:
     short_runs: int = 3
     patience_s: float = 60.0
     variables: Callable[[], Mapping[str, str]] = field(default=_no_variables)
+    modules: tuple[str, ...] = ()

@@ -81,7 +81,8 @@ def _run_process(row: Row, first: int, runs: int, directory: Path, count: Count)
     results = directory / f"results-{first}"
     results.touch()
     function = f"{row.attempt.__module__}:{row.attempt.__qualname__}"
-    command = [*warm.command(), "-m", "tests.faults.harness.child", row.name, function, str(first), str(runs)]
+    python = warm.command(*row.modules)
+    command = [*python, "-m", "tests.faults.harness.child", row.name, function, str(first), str(runs)]
     environment = os.environ | {"TMPDIR": str(directory / "tmp")} | dict(row.variables())
     with (directory / f"stderr-{first}").open("w+") as stderr:
         process = subprocess.Popen(

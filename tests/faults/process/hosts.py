@@ -12,6 +12,7 @@ import torch
 import zarr
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
+from tests.support import warm
 from tests.support.later import Later
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 
@@ -79,5 +80,6 @@ ROWS = (
         "epochs",
         forgets,
         runs=60,
+        modules=warm.LIGHTNING,
     ),
 )

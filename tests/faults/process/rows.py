@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process import consumer, exits, hosts, kills, parties, signals
+from tests.support import warm
 
 ROWS: tuple[Row, ...] = (
     *signals.ROWS,
@@ -56,6 +57,7 @@ SHORT = (
         len(_HERE),
         len(_HERE),
         _longest((*signals.ROWS, *consumer.ROWS, *parties.ROWS, *hosts.ROWS)),
+        modules=warm.LIGHTNING,
     ),
     Row(
         "processes",

@@ -43,9 +43,10 @@ from typing import Any
 from tests.support.warm.client import ask
 
 _FOLDER = Path(__file__).parent
-#: All servers import these.
+#: All servers import these. The first optimizer of a process imports torch._dynamo, a second of CPU.
 DEFAULT = (
     "torch",
+    "torch._dynamo",
     "torch.distributed",
     "zarr",
     "zarrfeed.torch.loader",
@@ -54,14 +55,17 @@ DEFAULT = (
     "zarrfeed.checkpoint",
 )
 #: Sets of more modules, for `command`.
-LIGHTNING = ("lightning",)
+LIGHTNING = ("lightning", "ignite.engine", "ignite.handlers")
 TRAINER = ("transformers", "transformers.trainer", "accelerate")
 
 #: Commands that installations put beside `python`, and their modules: those that `variables` makes warm.
 COMMANDS = {"zarrfeed": "zarrfeed", "torchrun": "torch.distributed.run"}
 
+#: Variables of all tests and servers, which frameworks read as they are imported.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
 #: As they are before a test changes them.
-_ENVIRONMENT, _PYTHON = dict(os.environ), sys.executable
+_ENVIRONMENT, _PYTHON = os.environ | OFFLINE, sys.executable
 _START_S = 120.0
 
 

@@ -81,7 +81,8 @@ _READ_AT_START = (
 #: Variables that are set anew in a process, or that only those read who start others.
 _APPLIED = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONFAULTHANDLER", "PYTHON_EXEC"}
 #: Variables that modules look at as they are imported, without an effect on what they do later.
-_WITHOUT_EFFECT = {"PATH", "TMPDIR", "TMP", "TEMP", "COLUMNS", "LINES"}
+#: Lightning takes its rank from LOCAL_RANK, and again when a strategy begins.
+_WITHOUT_EFFECT = {"PATH", "TMPDIR", "TMP", "TEMP", "COLUMNS", "LINES", "LOCAL_RANK"}
 #: Variables that are 1 while the server imports, as a process with threads cannot be forked.
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 

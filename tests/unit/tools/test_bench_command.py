@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import closing
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,16 @@ from zarrfeed.tools.bench.plain import PlainLoader, _Reader
 from zarrfeed.tools.bench.store_bench import PlainMode, StoreBench, plain_modes
 
 N = 200
-QUICK = ["--seconds", "0.3", "--batch-size", "16"]
+#: One worker process of plain zarr, in place of one for each core, and short turns.
+QUICK = ["--seconds", "0.06", "--batch-size", "16", "--num-threads", "1"]
+#: Turns in which each loader reads all of a small store.
+WHOLE = ["--seconds", "0.3", "--num-threads", str(usable_cores())]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forkserver_of_tests() -> None:
+    """Start the forkserver before a bench names what it imports: this process has one for all tests."""
+    forkserver._forkserver.ensure_running()
 
 
 def page(path: object, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -56,7 +66,7 @@ def samples(tmp_path: Path) -> Path:
 def test_an_array_is_measured_beside_plain_zarr_and_the_ceiling(
     samples: Path, capsys: pytest.CaptureFixture[str], shuffle: list[str]
 ) -> None:
-    out = page(samples, capsys, *shuffle)
+    out = page(samples, capsys, *WHOLE, *shuffle)
     assert f"{N} samples, CRC-32" in out
     assert "all 13 blocks: 200 samples" in out
     assert re.search(r"ceiling .* zarrfeed reaches \d\.\d\d of it", out)
@@ -154,7 +164,7 @@ def test_time_is_bounded_however_slow_the_store_is(
 
     monkeypatch.setattr(StoreSource, "get", slow_get)
     monkeypatch.setattr(_Reader, "_read", slow_read)
-    out = page(tmp_path / "a.zip", capsys, "--num-threads", "1")
+    out = page(tmp_path / "a.zip", capsys, "--seconds", "0.3")
     assert "32 of 200 blocks" in out
     assert len(plain_reads) < 4 * 32  # the passes are a trial and three rounds, and none was finished
 

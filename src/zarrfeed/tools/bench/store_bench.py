@@ -236,8 +236,8 @@ class StoreBench:
         return opened
 
     def _plain(self, blocks: list[tuple[int, int]], mode: PlainMode, *, return_index: bool = False) -> PlainLoader:
-        # Not a forked process: the clients of object stores do not survive a fork.
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["zarrfeed.tools.bench.plain"])
+        # Not a forked process: the clients of object stores do not survive a fork. Workers unpickle what is here.
+        multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
         return PlainLoader(
             partial(_open_arrays, self.path, self.targets, self._fields.parts, self._access),
             self._plain_fields,
