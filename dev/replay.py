@@ -45,7 +45,7 @@ from recording.draw import Configuration, draw  # noqa: E402
 from recording.forks import run_forked  # noqa: E402
 from recording.observe import ASPECTS, WORDS, Observation, observe, prepared  # noqa: E402
 from recording.record import Entry, Record, shortened  # noqa: E402
-from recording.refusals import Case, cases, refusals_of  # noqa: E402
+from recording.refusals import calls, expressions, outcomes_of  # noqa: E402
 
 RECORD = Path(__file__).resolve().parent / "recording" / "record.txt"
 SEED, COUNT = 1, 400
@@ -106,39 +106,40 @@ def record(options: argparse.Namespace) -> int:
             print(f"configuration {configuration.number} failed:\n{configuration.text}\n{seen}", flush=True)
         else:
             made.entries[configuration.number] = seen
-    outcomes, broken = outcomes_of(options)
+    outcomes, broken = try_calls(options)
     made.refusals = outcomes
     failed += len(broken)
     print(*broken, sep="\n", end="")
     made.write(options.record)
     refused = sum(bool(entry.refusals) for entry in made.entries.values())
     print(
-        f"{len(made.entries)} configurations, {refused} of them with refusals, and {len(made.refusals)} wrong arguments:"
-        f" {options.record.stat().st_size} bytes, {time.monotonic() - began:.0f} s"
+        f"{len(made.entries)} configurations, {refused} of them with refusals, and "
+        f"{sum(map(len, made.refusals.values()))} wrong arguments: {options.record.stat().st_size} bytes, "
+        f"{time.monotonic() - began:.0f} s"
     )
     return int(failed > 0)
 
 
-def outcomes_of(options: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
-    """Try wrong arguments; return the outcome of each expression, and the errors of processes that failed."""
-    outcomes: dict[str, str] = {}
+def try_calls(options: argparse.Namespace) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Try wrong arguments; return the outcomes of each call, and the errors of processes that failed."""
+    outcomes: dict[str, tuple[str, ...]] = {}
     failed: list[str] = []
+    tried = calls()
     with tempfile.TemporaryDirectory(prefix="replay-", dir=options.folder, ignore_cleanup_errors=True) as name:
-        folder, tried = Path(name).resolve(), cases()
-        parts = [tried[begin::_PARTS] for begin in range(_PARTS)]
+        folder = Path(name).resolve()
 
-        def one(part: list[Case]) -> dict[str, str]:
-            place = folder / f"part{parts.index(part)}"
+        def one(part: int) -> dict[str, tuple[str, ...]]:
+            place = folder / f"part{part}"
             place.mkdir()
             os.chdir(place)
-            return refusals_of(part, place)
+            return outcomes_of(tried[part::_PARTS], place)
 
-        for part, found in run_forked(parts, one, processes=options.jobs, limit_s=LIMIT_S):
+        for part, found in run_forked(range(_PARTS), one, processes=options.jobs, limit_s=LIMIT_S):
             if isinstance(found, str):
-                failed.append(f"refusals of {part[0].call} and others failed:\n{found}\n")
+                failed.append(f"part {part} of the wrong arguments failed:\n{found}\n")
             else:
-                outcomes |= {expression: shortened(text) for expression, text in found.items()}
-    return outcomes, failed
+                outcomes |= found
+    return {call: outcomes[call] for call in tried if call in outcomes}, failed
 
 
 def check(options: argparse.Namespace) -> int:
@@ -165,10 +166,11 @@ def check(options: argparse.Namespace) -> int:
         if found:
             print(f"{configuration.number} differs in {', '.join(found)}: {configuration.summary}", flush=True)
     if options.only is None:
-        outcomes, broken = outcomes_of(options)
+        outcomes, broken = try_calls(options)
         differing.update(["failed"] * len(broken))
         print(*broken, sep="\n", end="")
-        for name, is_text, old, new in earlier.changed_refusals(outcomes):
+        for call, number, is_text, old, new in earlier.changed_refusals(outcomes):
+            name = expressions(call)[number]
             if is_text:
                 texts.append((name, old, new))
             else:

@@ -21,7 +21,7 @@ import torch
 _MOST_ITEMS = 48
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d_]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\d)")
 _ADDRESS = re.compile(r"(memory://|\b0x)[0-9a-f]+")
-_DIGITS = 10
+_DIGITS = 8
 
 
 def digest(text: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from recording.canonical import digest
 
 TAKEN = "taken"
-_MOST_CHARACTERS = 160
+_MOST_CHARACTERS = 130
 
 
 @dataclass(frozen=True)
@@ -56,34 +57,37 @@ class Record:
     entries
         By the numbers of configurations.
     refusals
-        Expression with a wrong argument -> class and text of its refusal, shortened, or "taken".
+        Call with wrong arguments -> of each class and text of its refusal, shortened, or "taken".
     """
 
     seed: int
     count: int
     entries: dict[int, Entry] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def changed_refusals(self, outcomes: dict[str, str]) -> Iterator[tuple[str, bool, str, str]]:
-        """List what differs, as (expression, whether the text alone does, outcome before, outcome now)."""
-        for name in dict.fromkeys([*self.refusals, *outcomes]):
-            before, after = self.refusals.get(name, "not recorded"), outcomes.get(name, "not tried")
-            if before != after:
-                yield name, before.partition(": ")[0] == after.partition(": ")[0], before, after
+    def changed_refusals(self, outcomes: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, int, bool, str, str]]:
+        """List what differs, as (call, number of the wrong value, whether the text alone does, before, now)."""
+        for call in dict.fromkeys([*self.refusals, *outcomes]):
+            pairs = zip_longest(self.refusals.get(call, ()), outcomes.get(call, ()), fillvalue="not tried")
+            for number, (before, after) in enumerate(pairs):
+                if before != after:
+                    yield call, number, before.partition(": ")[0] == after.partition(": ")[0], before, after
 
     def write(self, path: Path) -> None:
         """Write the record as text."""
         texts: dict[str, int] = {}
-        lines = [f"seed {self.seed} count {self.count}"]
+        aspects = list(next(iter(self.entries.values())).digests) if self.entries else []
+        lines = [f"seed {self.seed} count {self.count} aspects {' '.join(aspects)}"]
         for number, entry in sorted(self.entries.items()):
-            lines.append(" ".join([str(number), *(f"{aspect}={one}" for aspect, one in entry.digests.items())]))
+            lines.append(" ".join([str(number), *entry.digests.values()]))
             if entry.refusals:
                 numbers = [texts.setdefault(text, len(texts)) for text in entry.refusals]
                 lines.append(f" refused {' '.join(map(str, numbers))}")
             if entry.saved is not None:
                 lines.append(f" saved {entry.saved[1]} {entry.saved[0]}")
-        for expression, outcome in sorted(self.refusals.items()):
-            lines.append(f"wrong {texts.setdefault(outcome, len(texts))} {expression}")
+        for call, outcomes in self.refusals.items():
+            numbers = [str(texts.setdefault(outcome, len(texts))) for outcome in outcomes]
+            lines.append(f"wrong {','.join(numbers)} {call}")
         lines += [f"text {number} {json.dumps(text, ensure_ascii=False)}" for text, number in texts.items()]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -108,11 +112,11 @@ class Record:
                 one, (shown, _, state) = made.entries[last], rest.partition(" ")
                 made.entries[last] = Entry(one.digests, one.refusals, (state, shown))
             elif kind == "wrong":
-                number, _, expression = rest.partition(" ")
-                made.refusals[expression] = texts[number]
+                numbers, _, call = rest.partition(" ")
+                made.refusals[call] = tuple(texts[number] for number in numbers.split(","))
             elif kind != "text":
                 last = int(kind)
-                made.entries[last] = Entry(dict(part.split("=", 1) for part in rest.split()))
+                made.entries[last] = Entry(dict(zip(first[5:], rest.split(), strict=True)))
         return made
 
 

@@ -1,14 +1,13 @@
 """Wrong arguments, and what is said about each: every argument of every public call with values that it cannot take.
 
-A `Case` is a call and the arguments in whose place each of the wrong values is put. Some of the values are right for some
-arguments: then the outcome is that the call takes them, and a change that refuses them is found as well.
+Some of the values are right for some arguments. Then the outcome is that the call takes them, and a change that refuses
+them is found as well.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ import torch
 
 import zarrfeed as zf
 from recording.canonical import without_places
-from recording.record import TAKEN
+from recording.record import TAKEN, shortened
 from recording.stores import Maker
 from zarrfeed import objects
 
-_WRONG = ("None", "True", "-1", "0", "2**70", "1.5", "'x'", "[]", "{}")
+WRONG = ("None", "True", "-1", "0", "2**70", "1.5", "'x'", "[]", "{}")
 
 #: Stores of a case, and descriptions of them.
 _SETUP = """
@@ -43,30 +42,6 @@ patches = zf.open(volume).patch({'z': 4, 'y': 4, 'x': 4}, sampling='grid')
 mixed = zf.mix([a, a])
 days = np.datetime64('2020-01-01') + np.arange(20)
 """
-
-
-@dataclass(frozen=True)
-class Case:
-    """Calls that are tried.
-
-    Attributes
-    ----------
-    name
-        The name of the case.
-    call
-        A call as text, with VALUE in the place of a wrong value; one without is tried as it is.
-    """
-
-    name: str
-    call: str
-
-    def expressions(self) -> Iterator[str]:
-        """List the calls."""
-        if "VALUE" not in self.call:
-            yield from self.call.splitlines()
-            return
-        for value in _WRONG:
-            yield self.call.replace("VALUE", value)
 
 
 #: Call -> its arguments.
@@ -292,26 +267,30 @@ zf.nothing
 """
 
 
-def cases() -> list[Case]:
-    """Return all cases."""
-    made = [Case("others", _OTHERS.strip())]
-    for number, (call, names) in enumerate(_KEYWORDS.items()):
+def calls() -> list[str]:
+    """Return all calls, with VALUE in the place of a wrong value, or wrong in a way of their own."""
+    made = _OTHERS.strip().splitlines()
+    for call, names in _KEYWORDS.items():
         comma = "" if call.endswith("(") else ", "
-        made += [Case(f"keyword {number} {name}", f"{call}{comma}{name}=VALUE)") for name in names.split()]
-    made += [Case(f"argument {number}", call) for number, call in enumerate(_POSITIONAL)]
-    return made
+        made += [f"{call}{comma}{name}=VALUE)" for name in names.split()]
+    return [*made, *_POSITIONAL]
 
 
-def refusals_of(some: list[Case], folder: Path) -> dict[str, str]:
-    """Try the calls of some cases; return for each "class: text", or "taken"."""
+def expressions(call: str) -> list[str]:
+    """Return a call with each of the wrong values; one that has no place for them as it is."""
+    return [call.replace("VALUE", value) for value in WRONG] if "VALUE" in call else [call]
+
+
+def outcomes_of(some: Sequence[str], folder: Path) -> dict[str, tuple[str, ...]]:
+    """Try some calls in an empty folder; return for each wrong value "class: text", or "taken"."""
     space: dict[str, Any] = {"zf": zf, "objects": objects, "np": np, "torch": torch, "make": Maker(folder)}
-    outcomes: dict[str, str] = {}
+    outcomes: dict[str, tuple[str, ...]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(_SETUP, space)
-        for case in some:
-            for expression in case.expressions():
-                outcomes[expression] = without_places(_outcome(expression, space), folder)
+        for call in some:
+            said = (without_places(_outcome(expression, space), folder) for expression in expressions(call))
+            outcomes[call] = tuple(map(shortened, said))
     return outcomes
 
 
