@@ -4,8 +4,8 @@ python dev/replay.py record                     write dev/recording/record.txt
 python dev/replay.py check                      compare with it; exits with 1 if anything differs
 python dev/replay.py check --without core,decodes,memory      leave some aspects out
 python dev/replay.py check --only 17            one configuration alone, or several: --only 17,18
-python dev/replay.py show 17                    its program and everything that is recorded of it, to diff by hand
-python dev/replay.py show 17 --aspect order     one aspect of it
+python dev/replay.py check --only 17 --show     with everything that is observed of it, to diff by hand
+python dev/replay.py show 17 --aspect order     the same without a record: its program, and one aspect
 
 From a seed some 400 configurations are drawn: small programs that make stores and read them. Of each the record has
 digests of
@@ -54,6 +54,7 @@ SAVED_EVERY = 9
 LIMIT_S = 300.0
 #: Processes that try wrong arguments.
 _PARTS = 2
+_WRONG = "wrong"
 
 
 def run(
@@ -147,7 +148,7 @@ def check(options: argparse.Namespace) -> int:
     began, earlier = time.monotonic(), Record.read(options.record)
     options.seed = earlier.seed
     left_out = set(options.without) | set(WORDS)
-    numbers = sorted(earlier.entries) if options.only is None else options.only
+    numbers = sorted(earlier.entries) if options.only is None else [one for one in options.only if one != _WRONG]
     differing: Counter[str] = Counter()
     words, texts = 0, []
     for configuration, seen in observe_all(options, numbers, earlier):
@@ -165,7 +166,9 @@ def check(options: argparse.Namespace) -> int:
         differing.update(found)
         if found:
             print(f"{configuration.number} differs in {', '.join(found)}: {configuration.summary}", flush=True)
-    if options.only is None:
+        if options.show:
+            show(options, configuration.number)
+    if options.only is None or _WRONG in options.only:
         outcomes, broken = try_calls(options)
         differing.update(["failed"] * len(broken))
         print(*broken, sep="\n", end="")
@@ -184,10 +187,10 @@ def check(options: argparse.Namespace) -> int:
     return int(bool(differing) or (options.strict and bool(texts)))
 
 
-def show(options: argparse.Namespace) -> int:
+def show(options: argparse.Namespace, number: int) -> int:
     """Print the program of a configuration, and what is observed of it."""
-    configuration = draw(options.seed, options.number)
-    print(f"# configuration {options.number}\n{configuration.text}\n")
+    configuration = draw(options.seed, number)
+    print(f"# configuration {number}\n{configuration.text}\n")
     with tempfile.TemporaryDirectory(prefix="replay-", dir=options.folder, ignore_cleanup_errors=True) as name:
         (pair,) = run([configuration], jobs=1, folder=Path(name).resolve())
     seen = pair[1]
@@ -195,11 +198,15 @@ def show(options: argparse.Namespace) -> int:
         print(seen)
         return 1
     for aspect, lines in seen.texts.items():
-        if options.aspect in (None, aspect):
+        if options.aspect is None or aspect in options.aspect:
             print(f"# {aspect}", *lines, sep="\n")
     if seen.failed:
         print(f"# failed\n{seen.failed}")
     return int(bool(seen.failed))
+
+
+def _only(text: str) -> list[int | str]:
+    return [one if one == _WRONG else int(one) for one in text.split(",")]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -213,19 +220,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command.add_argument("--record", type=Path, default=RECORD)
         command.add_argument("--seed", type=int, default=SEED)
         command.add_argument("--jobs", type=int, default=argparse.SUPPRESS)
+        if name != "record":
+            command.add_argument("--aspect", type=lambda text: text.split(","), metavar="ASPECT,ASPECT")
         if name == "record":
             command.add_argument("--count", type=int, default=COUNT)
         elif name == "check":
-            command.add_argument("--only", type=lambda text: [int(one) for one in text.split(",")], metavar="N,N")
+            command.add_argument("--only", type=_only, metavar="N,N", help=f"numbers; {_WRONG!r} for wrong arguments")
             command.add_argument("--without", type=lambda text: text.split(","), default=[], metavar="ASPECT,ASPECT")
+            command.add_argument("--show", action="store_true", help="print what is observed of each, to diff by hand")
             command.add_argument("--strict", action="store_true", help="another text of a refusal is a failure")
         else:
             command.add_argument("number", type=int)
-            command.add_argument("--aspect", choices=[*ASPECTS, "said"])
     options = parser.parse_args(arguments)
-    for aspect in getattr(options, "without", []):
-        if aspect not in ASPECTS:
-            parser.error(f"--without {aspect}: must be one of {', '.join(ASPECTS)}")
+    for aspect in [*getattr(options, "without", []), *(getattr(options, "aspect", None) or [])]:
+        if aspect not in (*ASPECTS, "said", "saved"):
+            parser.error(f"no aspect {aspect!r}, must be one of {', '.join(ASPECTS)}, said, saved")
+    if getattr(options, "show", False) and options.only is None:
+        parser.error("--show is for some configurations: give --only")
     return options
 
 
@@ -233,7 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status."""
     options = parse(arguments)
     prepared()
-    return {"record": record, "check": check, "show": show}[options.command](options)
+    if options.command == "show":
+        return show(options, options.number)
+    return record(options) if options.command == "record" else check(options)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ def walk(value: Any, name: str = "", *, clean: Callable[[str], str] = str) -> It
     A text without a space counts as a name, such as that of a field. Private attributes are left out.
     """
     if isinstance(value, str):
-        figures = numbers_of(clean(value)) if " " in value else value
+        text = clean(value)
+        figures = numbers_of(text) if " " in text else text
         if figures:
             yield name, figures
     elif isinstance(value, Mapping):

@@ -398,10 +398,9 @@ def images_over_time(p: Program) -> Described:
         p.add("data = data.select(slice(1, None))")
     if windowed:
         p.add(f"data = data.window({p.pick('(-1, 0)', '(0, 2)')})")
-    border = p.pick("drop", "shift", "wrap", "pad")
-    p.add(
-        f"data = data.patch({{'y': {p.int(3, 5)}, 'x': {p.int(3, 5)}}}, border={border!r}, sampling={p.pick('tiles', 'grid')!r})"
-    )
+    size = {"y": p.int(3, 5), "x": p.int(3, 5)}
+    kept = {"border": p.pick("drop", "shift", "wrap", "pad"), "sampling": p.pick("tiles", "grid")}
+    p.add(f"data = {call('data.patch', repr(size), **kept)}")
     return Described(n * 6, windowed=windowed, patches="grid")
 
 
@@ -508,11 +507,8 @@ def climate(p: Program) -> Described:
         p.add(f"data = data.normalize({p.pick('{' + repr('t2m') + ': (280.0, 20.0)}', repr('auto'))})")
     static = p.chance(0.4)
     if static:
-        p.add(
-            p.pick("data = data.static(lsm=np.ones((4, 5), 'f4'))", "data = data.static('mask')")
-            if how == "open"
-            else "data = data.static(lsm=np.ones((4, 5), 'f4'))"
-        )
+        given, stored_too = "data = data.static(lsm=np.ones((4, 5), 'f4'))", "data = data.static('mask')"
+        p.add(p.pick(given, stored_too) if how == "open" else given)
     if p.chance(0.5):
         p.add(f"data = data.stack(['t2m', 'rain'{', ' + repr('lsm') if static and 'lsm' in p.lines[-1] else ''}])")
     elif p.chance(0.4):
@@ -531,13 +527,9 @@ def growing(p: Program) -> Described:
         grows = f"make.append({array}, {p.int(3, 20)})"
     else:
         array = p.let(f"make.folder / {p.name()!r}")
-        p.add(
-            f"with zf.Appender({array}, chunk_rows={rows}) as appender: appender.append({{'x': np.arange({n * 2}).reshape({n}, 2)}})"
-        )
-        p.add(
-            f"def more():\n    with zf.Appender({array}) as appender:\n        appender.append({{'x': np.arange({n * 2}).reshape({n}, 2)[:{rows * 3}]}})"
-        )
-        grows = "more()"
+        p.add(f"rows = np.arange({n * 2}).reshape({n}, 2)")
+        p.add(f"make.appended({array}, rows, chunk_rows={rows})")
+        grows = f"make.appended({array}, rows[:{rows * 3}])"
     p.add(f"data = {call('zf.open', array, **options)}")
     windowed = p.chance(0.3)
     if p.chance(0.3):

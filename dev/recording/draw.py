@@ -21,6 +21,7 @@ from typing import Any
 
 from recording import descriptions
 from recording.program import Described, Program, call
+from recording.special import SPECIAL
 
 #: Kinds of descriptions, as often as they come among so many configurations.
 _KINDS: tuple[tuple[Callable[[Program], Described], int], ...] = (
@@ -39,6 +40,7 @@ _KINDS: tuple[tuple[Callable[[Program], Described], int], ...] = (
 )
 _CYCLE = [kind for kind, times in _KINDS for _ in range(times)]
 _OBJECTS_EVERY = 14
+_SPECIAL_EVERY = 8
 _REAL_WORKERS_EVERY = 40
 
 
@@ -69,10 +71,12 @@ def draw(seed: int, number: int) -> Configuration:
     p = Program(Random(f"{seed}/{number}"))
     if number % _OBJECTS_EVERY == _OBJECTS_EVERY - 1:
         _objects(p)
+    elif number % _SPECIAL_EVERY == _SPECIAL_EVERY - 1:
+        SPECIAL[(number // _SPECIAL_EVERY) % len(SPECIAL)](p)
     else:
         described = _CYCLE[(number * 29) % len(_CYCLE)](p)
         if not described.stream_only and described.patches not in ("tiles", "random") and p.chance(0.2):
-            _map_style(p, described)
+            _map_style(p)
         else:
             _stream(p, described, real_workers=number % _REAL_WORKERS_EVERY == 7)
     return Configuration(number, "\n".join(p.lines))
@@ -175,7 +179,7 @@ def _put_dataset(p: Program, kind: str, source: str, options: dict[str, Any], na
         p.add(f"{name} = lambda rank={p.int(0, world - 1)}: {text[:-1]}, rank=rank)")
 
 
-def _map_style(p: Program, described: Described) -> None:
+def _map_style(p: Program) -> None:
     options = {
         "return_index": p.pick(None, True),
         "num_threads": p.pick(1, 2),

@@ -10,6 +10,7 @@ import importlib
 import itertools
 import json
 import os
+import pickle
 import traceback
 import warnings
 from collections import defaultdict
@@ -20,19 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore.store
 import torch
 import torch.utils.data
 import xarray as xr
+import zarr
 
 import zarrfeed as zf
-from zarrfeed import objects
 from recording.boundary import Boundary
 from recording.canonical import numbers_of, render, walk, without_places
 from recording.stores import Maker
 from recording.workers import play_worker
+from zarrfeed import device, objects
+from zarrfeed.compat import zarrdataset
 
 #: Aspects in the order of a line of the record. A difference in one of `WORDS` is reported, and is no failure.
 ASPECTS = (
+    "program",
     "refused",
     "data",
     "order",
@@ -116,7 +121,7 @@ def prepared() -> Boundary:
 
     The machine has 16 GiB, no accelerator and no launcher. Processes that are forked later have all this.
     """
-    for module in (zf, objects):
+    for module in (zf, objects, device):
         for name in module.__all__:
             getattr(module, name)
     for name in _LATE:
@@ -153,8 +158,19 @@ def observe(program: str, folder: Path, saved: str | None = None) -> Observation
     seen = Observation(folder)
     boundary = prepared()
     boundary.forget()
+    seen.say("program", "text", program)
     space: dict[str, Any] = {
-        **{"zf": zf, "objects": objects, "np": np, "torch": torch, "xr": xr, "make": Maker(folder)},
+        "zf": zf,
+        "objects": objects,
+        "np": np,
+        "torch": torch,
+        "xr": xr,
+        "zarr": zarr,
+        "pickle": pickle,
+        "obstore": obstore,
+        "device": device,
+        "zarrdataset": zarrdataset,
+        "make": Maker(folder),
         "env": lambda **names: os.environ.update({name: str(value) for name, value in names.items()}),
     }
     with warnings.catch_warnings(record=True) as caught:
@@ -222,7 +238,7 @@ def _look_at_stream(seen: Observation, space: dict[str, Any], saved: str | None)
             for number, batch in enumerate(_few(loader, _LATER), 1):
                 seen.say("batches", f"next {number}", batch)
             states["next"] = loader.state_dict()
-        seen.say("batches", "skipped", sorted((one.array, one.key, one.epoch) for one in dataset.skipped_chunks()))
+        seen.say("batches", "skipped", sorted((one.field, one.key, one.epoch) for one in dataset.skipped_chunks()))
     for name, state in states.items():
         seen.say("state", name, json.dumps(state, sort_keys=True))
     for name, state in states.items():
@@ -274,6 +290,9 @@ def _go_on(
             _explain(seen, f"explain {where}", dataset)
         lines += [seen.clean(render(batch)) for batch in _few(loader, _LATER)]
         lines.append(json.dumps(loader.state_dict(), sort_keys=True))
+    if where.startswith("resumed from batch") and len(lines) > 1:  # and back: what several setups used up
+        back = _go_on(seen, space, space["dataset"], f"back, {where}", json.loads(lines[-1]))
+        lines += [f"back: {line}" for line in back]
     return lines
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,8 @@ import numpy.typing as npt
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 from zarr.storage import LocalStore, MemoryStore, ZipStore
+
+import zarrfeed
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 Kept: TypeAlias = Literal["local", "memory", "zip"]
@@ -59,7 +60,6 @@ class Maker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._appended: dict[str, int] = {}
 
     def array(
         self,
@@ -136,7 +136,7 @@ class Maker:
     def text(
         self, name: str, count: int, chunk: int, *, v: Literal[2, 3] = 3, width: int = 0, raw: bool = False
     ) -> Path:
-        """Write text, or bytes of any length: sample i is `s<i>` i % 5 times; `width` items a sample, if there is one."""
+        """Write text, or bytes of any length: item i is `s<i>` i % 5 times. A sample has `width` items, or is one."""
         shape = (count, width) if width else (count,)
         items = [f"s{i}é" * (i % 5) for i in range(int(np.prod(shape)))]
         dtype: Any = zarr.dtype.VariableLengthBytes() if raw else str
@@ -310,9 +310,14 @@ class Maker:
         begin, row = array.shape[0], int(np.prod(array.shape[1:]))
         array.append(numbered((more, *array.shape[1:]), str(array.dtype), first=begin * row))
 
-    def remove(self, path: Path, key: str) -> None:
-        """Delete an object of a store."""
-        (path / key).unlink()
+    def appended(self, path: Path, rows: AnyArray, *, chunk_rows: int | None = None) -> None:
+        """Append samples to the array "x" of a group as an `Appender` does."""
+        with zarrfeed.Appender(path, chunk_rows=chunk_rows) as appender:
+            appender.append({"x": rows})
+
+    def damage(self, path: Path, key: str) -> None:
+        """Write something that is no chunk in the place of one."""
+        (path / key).write_bytes(b"\xff" * 9)
 
     def _store(self, name: str, kept: Kept) -> tuple[Any, str | None]:
         if kept == "memory":
@@ -328,11 +333,6 @@ class Maker:
             store.close()
             store = ZipStore(self.folder / f"{name}.zip", mode="r")
         return zarr.open_array(store, path=path, mode="r")
-
-
-def clear(folder: Path) -> None:
-    """Delete a folder and everything in it."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _attributes(attrs: Mapping[str, Any] | None, dims: Sequence[str] | None, v: int) -> dict[str, Any]:

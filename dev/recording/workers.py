@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import threading
 from types import SimpleNamespace
 from typing import Any
 
-import torch.utils.data
-from torch.utils.data._utils import worker as torch_worker
+#: Names of the module of torch's workers, which it does not document.
+_torch = vars(importlib.import_module("torch.utils.data._utils.worker"))
+_LOOP, _END, _RESUMED = _torch["_worker_loop"], _torch["_IterableDatasetStopIteration"], _torch["_ResumeIteration"]
+_STREAM: Any = vars(importlib.import_module("torch.utils.data"))["_DatasetKind"].Iterable
 
 
 class _Requests:
@@ -58,7 +61,7 @@ def play_worker(dataset: Any, worker: int, num_workers: int, most: int) -> list[
     """
     answers, done = _Answers(), threading.Event()
     arguments = (
-        torch.utils.data._DatasetKind.Iterable,
+        _STREAM,
         dataset,
         _Requests(most, done),
         answers,
@@ -75,20 +78,20 @@ def play_worker(dataset: Any, worker: int, num_workers: int, most: int) -> list[
     )
     process: Any = multiprocessing.current_process()
     before = {name: getattr(process, name, None) for name in ("_target", "_args", "_kwargs")}
-    vars(process).update(_target=torch_worker._worker_loop, _args=arguments, _kwargs={})  # as in a worker
+    vars(process).update(_target=_LOOP, _args=arguments, _kwargs={})  # as in a worker
     try:
-        torch_worker._worker_loop(*arguments)
+        _LOOP(*arguments)
     finally:
         vars(process).update(before)
         answers.close_pipe()
-        torch_worker._worker_info = None
+        _torch["_worker_info"] = None
     batches = []
     for answer in answers.taken:
-        if isinstance(answer, torch_worker._IterableDatasetStopIteration):
+        if isinstance(answer, _END):
             break
         if hasattr(answer, "reraise"):
             text = answer.exc_msg.strip().splitlines()[-1]  # behind the traceback
             raise answer.exc_type(text.partition(": ")[2])
-        if not isinstance(answer, torch_worker._ResumeIteration):
+        if not isinstance(answer, _RESUMED):
             batches.append(answer)
     return batches
