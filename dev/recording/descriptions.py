@@ -46,7 +46,7 @@ def stored(
     dtype = p.pick(*_DTYPES) if dtype is None else dtype
     options: dict[str, Any] = {"dtype": dtype, "codec": p.pick(*CODECS), "v": v}
     if v == 3 and p.chance(0.3):
-        options["shards"] = tuple(c * p.int(1, 3) for c in chunks)
+        options["shards"] = tuple(c * p.number(1, 3) for c in chunks)
         options["index"] = p.pick("start", "end")
     if v == 3 and len(shape) > 1 and p.chance(0.15):
         options["transpose"] = True
@@ -56,7 +56,7 @@ def stored(
     if p.chance(0.2):
         options["separator"] = p.pick(".", "/")
     if p.chance(0.15):
-        options["holes"] = (p.int(0, 2), p.int(2, 4))
+        options["holes"] = (p.number(0, 2), p.number(2, 4))
         options["fill"] = True if dtype == "b1" else p.pick(0, 9)
     if axis:
         options["axis"] = at
@@ -69,7 +69,7 @@ def stored(
 
 def count(p: Program, most: int = 160) -> int:
     """Return how many samples a store has."""
-    return p.pick(p.int(2, 12), p.int(13, 60), p.int(13, 60), p.int(61, most))
+    return p.pick(p.number(2, 12), p.number(13, 60), p.number(13, 60), p.number(61, most))
 
 
 def opened(p: Program) -> Described:
@@ -78,7 +78,8 @@ def opened(p: Program) -> Described:
     axis = p.pick(0, 0, 0, 0, 0, 1)
     how = p.pick("array", "array", "mapping", "group")
     sample = (3, 2) if axis else None
-    shards, numeric = False, ("",)
+    shards = False
+    numeric: tuple[str, ...] = ("",)
     options: dict[str, Any] = {"sample_axis": axis or None}
     if how == "array":
         text, made = stored(p, n, axis=axis, sample=sample)
@@ -86,7 +87,7 @@ def opened(p: Program) -> Described:
         source = p.let(text)
         dtypes = [made["dtype"]]
     else:
-        names = ("x", "y", "z")[: p.int(1, 3)]
+        names = ("x", "y", "z")[: p.number(1, 3)]
         v: Literal[2, 3] = p.pick(2, 3)
         made_all = {}
         for name in names:
@@ -148,7 +149,7 @@ def select(p: Program, n: int) -> int:
             break
         kind = p.pick("slice", "slice", "step", "list", "mask", "isel", "blocks")
         if kind == "slice":
-            begin, end = p.int(0, n // 3), p.int(n // 2 + 1, n)
+            begin, end = p.number(0, n // 3), p.number(n // 2 + 1, n)
             p.add(f"data = data.select(slice({begin}, {p.pick(end, end - n or None)}))")
             n = end - begin
         elif kind == "step":
@@ -156,14 +157,14 @@ def select(p: Program, n: int) -> int:
             p.add(f"data = data.select(slice(None, None, {step}))")
             n = -(-n // abs(step))
         elif kind == "list":
-            chosen = p.some(range(n), p.int(max(2, n // 2), n))
+            chosen = p.some(range(n), p.number(max(2, n // 2), n))
             p.add(f"data = data.select({chosen})")
             n = len(chosen)
         elif kind == "mask":
-            p.add(f"data = data.select(np.arange(len(data)) % {p.pick(3, 4)} != {p.int(0, 2)})")
+            p.add(f"data = data.select(np.arange(len(data)) % {p.pick(3, 4)} != {p.number(0, 2)})")
             n = n * 2 // 3
         elif kind == "isel":
-            p.add(f"data = data.select(slice({p.int(0, 2)}, None))")
+            p.add(f"data = data.select(slice({p.number(0, 2)}, None))")
             n -= 2
         else:
             p.add(f"data = data.blocks([0, -1]{p.pick('', '', ', of=' + repr('shard'))})")
@@ -182,7 +183,7 @@ def window(p: Program, chosen: int, n: int, names: tuple[str, ...]) -> None:
         offsets = f"(0, zf.lead(1, {reach}))"
     options: dict[str, Any] = {}
     if p.chance(0.3):
-        options["segment_ends"] = sorted({p.int(1, n - 1), p.int(1, n - 1), n})
+        options["segment_ends"] = sorted({p.number(1, n - 1), p.number(1, n - 1), n})
     options["rows"] = p.pick(None, None, "all", "selected")
     if p.chance(0.4):
         options["pad"] = p.pick("edge", 0, 5)
@@ -192,7 +193,7 @@ def window(p: Program, chosen: int, n: int, names: tuple[str, ...]) -> None:
 
 def convert(p: Program, names: tuple[str, ...], dtypes: list[str]) -> None:
     """Convert some arrays, in half of the cases."""
-    at = p.int(0, len(names) - 1)
+    at = p.number(0, len(names) - 1)
     name, dtype = names[at], dtypes[at]
 
     def of_name(value: str) -> str:
@@ -214,12 +215,12 @@ def split(p: Program) -> None:
     text = call("data.split", parts, **options)
     if options["by"] == "sample":
         text = text[:-1] + ", gap=None)"
-    p.add(f"data = {text}[{p.int(0, 1)}]")
+    p.add(f"data = {text}[{p.number(0, 1)}]")
 
 
 def many_stores(p: Program) -> Described:
     """Open several stores as one, alike or not, or concatenate descriptions."""
-    lengths = [p.int(3, 40) for _ in range(p.int(2, 5))]
+    lengths = [p.number(3, 40) for _ in range(p.number(2, 5))]
     sample, dtype = p.pick((), (3,), (2, 4)), p.pick("i4", "f4", "u1", "i8")
     alike = p.chance(0.5)
     rows, v = p.pick(2, 3, 5, 8), p.pick(2, 3)
@@ -264,7 +265,7 @@ def mixture(p: Program) -> Described:
     """Mix sources by weights."""
     sources = []
     sample, dtype = p.pick((), (2,), (2, 3)), p.pick("i4", "f4")
-    lengths = [p.int(4, 90) for _ in range(p.int(2, 4))]
+    lengths = [p.number(4, 90) for _ in range(p.number(2, 4))]
     for length in lengths:
         if p.chance(0.25):
             sources.append(f"np.full({(length, *sample)}, {length}, {dtype!r})")
@@ -272,13 +273,13 @@ def mixture(p: Program) -> Described:
             sources.append(p.let(stored(p, length, sample=sample, dtype=dtype)[0]))
     if p.chance(0.3):
         sources[0] = f"zf.open({sources[0]}).select(slice(1, None))"
-    weights: Any = p.pick(None, [p.int(1, 9) for _ in lengths], [p.int(1, 9) for _ in lengths])
+    weights: Any = p.pick(None, [p.number(1, 9) for _ in lengths], [p.number(1, 9) for _ in lengths])
     if p.chance(0.25):
         weights = {
-            0: [p.int(1, 5) for _ in lengths],
-            p.int(20, 60): [p.int(0, 4) + (i == 0) for i in range(len(lengths))],
+            0: [p.number(1, 5) for _ in lengths],
+            p.number(20, 60): [p.number(0, 4) + (i == 0) for i in range(len(lengths))],
         }
-    stop = p.pick(None, "first", "all", "longest", p.int(10, 150))
+    stop = p.pick(None, "first", "all", "longest", p.number(10, 150))
     batching = p.pick(None, None, "per_batch")
     p.add(f"data = {call('zf.mix', '[' + ', '.join(sources) + ']', weights=weights, stop=stop, batching=batching)}")
     if p.chance(0.3):
@@ -288,8 +289,8 @@ def mixture(p: Program) -> Described:
 
 def joined(p: Program) -> Described:
     """Join arrays by a coordinate."""
-    n, every = p.int(12, 60), p.pick(1, 2, 3)
-    low = p.int(0, 4)
+    n, every = p.number(12, 60), p.pick(1, 2, 3)
+    low = p.number(0, 4)
     p.add(f"days = np.datetime64('2020-01-01') + np.arange({n + low})")
     first = p.let(stored(p, n, sample=(2,), dtype=p.pick("f4", "f8"))[0])
     count_other = len(range(0, n + low, every))
@@ -303,7 +304,7 @@ def joined(p: Program) -> Described:
     p.add(f"data = {text[:-1]}, coords={coords})")
     chosen = n // every
     if p.chance(0.3):
-        p.add(f"data = data.sel(time=slice('2020-01-0{p.int(1, 5)}', None))")
+        p.add(f"data = data.sel(time=slice('2020-01-0{p.number(1, 5)}', None))")
     windowed = p.chance(0.4) and chosen >= 6
     if windowed:
         p.add(
@@ -317,14 +318,14 @@ def joined(p: Program) -> Described:
 def patches(p: Program) -> Described:
     """Cut patches out of volumes, or of images over time."""
     dims = p.pick(2, 2, 3, 3)
-    shape = tuple(p.int(6, 22) if dims == 2 else p.int(6, 14) for _ in range(dims))
+    shape = tuple(p.number(6, 22) if dims == 2 else p.number(6, 14) for _ in range(dims))
     channels = p.pick((), (), (), (2,))
     dtype = p.pick("i4", "f4", "u2")
     many = p.pick(1, 1, 1, 2, 3)
     names = ("z", "y", "x")[-dims:]
     named = p.chance(0.5)
     keys: list[Any] = list(names) if named else list(range(dims))
-    chunks = tuple(p.int(3, 8) for _ in shape)
+    chunks = tuple(p.number(3, 8) for _ in shape)
     stores = []
     for number in range(many):
         lengths = (shape[0] + 3 * number, *shape[1:])
@@ -347,7 +348,7 @@ def patches(p: Program) -> Described:
     if p.chance(0.2):
         p.add(f"data = data.select(slice(1, {shape[0] - 1}))")
         shape = (shape[0] - 2, *shape[1:])
-    size = {key: p.int(2, min(6, length)) for key, length in zip(keys, shape, strict=True)}
+    size = {key: p.number(2, min(6, length)) for key, length in zip(keys, shape, strict=True)}
     sampling = p.pick("tiles", "tiles", "grid", "grid", "random", "positions")
     kept: dict[str, Any] = {"sampling": sampling}
     kept["border"] = (
@@ -358,14 +359,14 @@ def patches(p: Program) -> Described:
     if kept["border"] in (None, "pad"):
         kept["pad"] = p.pick(None, 3, "edge", "reflect", *(["nan"] if dtype == "f4" else []))
     if sampling == "grid" and p.chance(0.6):
-        kept["stride"] = {key: p.int(max(1, length // 2), length) for key, length in size.items()}
+        kept["stride"] = {key: p.number(max(1, length // 2), length) for key, length in size.items()}
     if sampling == "random":
-        kept["n"] = p.int(5, 40)
+        kept["n"] = p.number(5, 40)
     text = call("data.patch", repr(size), **kept)[:-1]
     if sampling == "positions":
-        spots = [[p.int(0, length - 2) for length in shape] for _ in range(p.int(3, 20))]
+        spots = [[p.number(0, length - 2) for length in shape] for _ in range(p.number(3, 20))]
         if many > 1:
-            spots = [[p.int(0, many - 1), *spot] for spot in spots]
+            spots = [[p.number(0, many - 1), *spot] for spot in spots]
         text += f", positions={spots}"
     if sampling == "random" and many == 1 and p.chance(0.4):
         text += f", weights=np.arange({math.prod(shape)}.0).reshape({shape})"
@@ -383,12 +384,12 @@ def patches(p: Program) -> Described:
 
 def images_over_time(p: Program) -> Described:
     """Cut patches of images over time, windows or not."""
-    n, y, x = p.int(6, 20), p.int(6, 16), p.int(6, 16)
+    n, y, x = p.number(6, 20), p.number(6, 16), p.number(6, 16)
     array = call(
         "make.array",
         repr(p.name()),
         (n, y, x),
-        (p.int(1, 4), p.int(3, 8), p.int(3, 8)),
+        (p.number(1, 4), p.number(3, 8), p.number(3, 8)),
         dtype="f4",
         dims=("t", "y", "x"),
     )
@@ -398,7 +399,7 @@ def images_over_time(p: Program) -> Described:
         p.add("data = data.select(slice(1, None))")
     if windowed:
         p.add(f"data = data.window({p.pick('(-1, 0)', '(0, 2)')})")
-    size = {"y": p.int(3, 5), "x": p.int(3, 5)}
+    size = {"y": p.number(3, 5), "x": p.number(3, 5)}
     kept = {"border": p.pick("drop", "shift", "wrap", "pad"), "sampling": p.pick("tiles", "grid")}
     p.add(f"data = {call('data.patch', repr(size), **kept)}")
     return Described(n * 6, windowed=windowed, patches="grid")
@@ -406,10 +407,16 @@ def images_over_time(p: Program) -> Described:
 
 def pyramid(p: Program) -> Described:
     """Read levels of an OME-Zarr image."""
-    shape = (p.int(8, 16), p.int(8, 20), p.int(8, 20))
+    shape = (p.number(8, 16), p.number(8, 20), p.number(8, 20))
     labels = p.chance(0.3)
     made = call(
-        "make.pyramid", repr(p.name()), shape, p.int(4, 8), levels=p.int(2, 3), v=p.pick(2, 3), labels=labels or None
+        "make.pyramid",
+        repr(p.name()),
+        shape,
+        p.number(4, 8),
+        levels=p.number(2, 3),
+        v=p.pick(2, 3),
+        labels=labels or None,
     )
     kind = p.pick("one", "two", "two", "two")
     if kind == "one":
@@ -429,7 +436,7 @@ def pyramid(p: Program) -> Described:
 
 def lists(p: Program) -> Described:
     """Read text, bytes, records and images."""
-    n, chunk = p.int(5, 60), p.pick(1, 3, 4, 7)
+    n, chunk = p.number(5, 60), p.pick(1, 3, 4, 7)
     kind = p.pick("text", "text", "bytes", "records", "images", "images", "beside", "stores")
     if kind == "text":
         p.add(f"data = zf.open(make.text({p.name()!r}, {n}, {chunk}, v={p.pick(2, 3)}, width={p.pick(0, 2)}))")
@@ -457,9 +464,9 @@ def lists(p: Program) -> Described:
 
 def sparse(p: Program) -> Described:
     """Read sparse matrices, alone or of AnnData."""
-    n = p.int(8, 60)
+    n = p.number(8, 60)
     kind = p.pick("csr", "csr", "anndata", "stores")
-    columns = p.int(3, 9)
+    columns = p.number(3, 9)
     if kind == "csr":
         p.add(f"data = zf.open(make.csr({p.name()!r}, {n}, {columns}, chunk={p.pick(5, 20, 33)}))")
     elif kind == "anndata":
@@ -479,8 +486,8 @@ def sparse(p: Program) -> Described:
 
 def climate(p: Program) -> Described:
     """Read what xarray writes, by labels, with CF attributes, statics, stacks and features of time."""
-    n = p.int(16, 70)
-    made = p.let(f"make.dataset({p.name()!r}, {n}, {p.int(3, 9)}, step={p.pick(6, 24)})")
+    n = p.number(16, 70)
+    made = p.let(f"make.dataset({p.name()!r}, {n}, {p.number(3, 9)}, step={p.pick(6, 24)})")
     how = p.pick("open", "open", "xarray", "stores")
     options: dict[str, Any] = {"sample_dim": "time", "variables": ["t2m", "rain"]}
     if how == "open":
@@ -518,13 +525,13 @@ def climate(p: Program) -> Described:
 
 def growing(p: Program) -> Described:
     """Open a store that grows."""
-    rows, n = p.pick(3, 4, 8), p.int(12, 50)
+    rows, n = p.pick(3, 4, 8), p.number(12, 50)
     how = p.pick("zarr", "zarr", "appender")
-    options: dict[str, Any] = {"refresh": "epoch", "window": p.pick(None, None, p.int(8, 12))}
+    options: dict[str, Any] = {"refresh": "epoch", "window": p.pick(None, None, p.number(8, 12))}
     if how == "zarr":
         array = p.let(call("make.array", repr(p.name()), (n, 2), (rows, 2), dtype="i8", v=p.pick(2, 3), fill=-1))
         options["complete"] = p.pick(None, None, "shape")
-        grows = f"make.append({array}, {p.int(3, 20)})"
+        grows = f"make.append({array}, {p.number(3, 20)})"
     else:
         array = p.let(f"make.folder / {p.name()!r}")
         p.add(f"rows = np.arange({n * 2}).reshape({n}, 2)")

@@ -88,7 +88,7 @@ def _order_options(p: Program, described: Described) -> dict[str, Any]:
     options: dict[str, Any] = {
         "batch_size": p.pick(1, 2, 3, 4, 4, 5, 7, 8, 16),
         "shuffle": p.pick(None, True, True, True),
-        "seed": p.pick(None, p.int(1, 99), 2**63 + p.int(0, 9)),
+        "seed": p.pick(None, p.number(1, 99), 2**63 + p.number(0, 9)),
         "drop_last": drop_last,
         "return_index": p.pick(None, True),
         "num_threads": p.pick(1, 2, 3),
@@ -129,7 +129,7 @@ def _stream(p: Program, described: Described, *, real_workers: bool) -> None:
     elif p.chance(0.2) and options["batch_size"]:
         p.add("loader = lambda dataset: zf.ZarrDataLoader(dataset)")
     elif p.chance(0.25):
-        p.add(f"workers = {p.int(2, 3)}")
+        p.add(f"workers = {p.number(2, 3)}")
     if described.grows:
         p.add(f"between = lambda dataset: ({described.grows}, dataset.refresh())")
     elif described.windowed and p.chance(0.5):
@@ -149,7 +149,7 @@ def _stream(p: Program, described: Described, *, real_workers: bool) -> None:
         )
     if p.chance(0.3):
         p.add(f"jump = {p.pick(0, 1, 5)}")
-    p.add(f"stops = {tuple(sorted({p.int(1, 3), p.int(2, 9)}))}")
+    p.add(f"stops = {tuple(sorted({p.number(1, 3), p.number(2, 9)}))}")
 
 
 def _other_setup(p: Program, options: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _put_dataset(p: Program, kind: str, source: str, options: dict[str, Any], na
     if world is None:
         p.add(f"{name} = lambda: {text}")
     else:
-        p.add(f"{name} = lambda rank={p.int(0, world - 1)}: {text[:-1]}, rank=rank)")
+        p.add(f"{name} = lambda rank={p.number(0, world - 1)}: {text[:-1]}, rank=rank)")
 
 
 def _map_style(p: Program) -> None:
@@ -186,19 +186,19 @@ def _map_style(p: Program) -> None:
         "cache": p.pick(None, 0, "1MiB", 5000),
     }
     p.add(f"dataset = lambda: {call('zf.ZarrDataset', 'data', **options)}")
-    asked = [[p.r.random() for _ in range(p.int(1, 9))] for _ in range(4)]
+    asked = [[p.r.random() for _ in range(p.number(1, 9))] for _ in range(4)]
     shares = [[round(one, 3) for one in request] for request in asked]
     p.add(f"asked = {shares}  # shares of len(data)")
     if p.chance(0.5):
         p.add(
             "loader = lambda dataset: torch.utils.data.DataLoader(dataset, batch_sampler=zf.LookAhead("
-            f"torch.utils.data.BatchSampler(range(len(dataset) - 1, -1, -1), {p.int(2, 6)}, False), {p.pick(2, 64)}), "
-            "collate_fn=list)"
+            f"torch.utils.data.BatchSampler(range(len(dataset) - 1, -1, -1), {p.number(2, 6)}, False), "
+            f"{p.pick(2, 64)}), collate_fn=list)"
         )
 
 
 def _objects(p: Program) -> None:
-    n = p.int(4, 40)
+    n = p.number(4, 40)
     kind = p.pick("bin", "bin", "npy", "png")
     made = f"make.objects({p.name()!r}, {n}, kind={kind!r})"
     decode = {"bin": p.pick(None, "bytes"), "npy": "npy", "png": "image"}[kind]
@@ -214,7 +214,7 @@ def _objects(p: Program) -> None:
     _put_dataset(p, "objects.ObjectIterableDataset", "data", options)
     if p.chance(0.4):
         _put_dataset(p, "objects.ObjectIterableDataset", "data", _other_setup_of_objects(p, options), "resumed")
-    p.add(f"stops = {(p.int(1, 3),)}")
+    p.add(f"stops = {(p.number(1, 3),)}")
 
 
 def _other_setup_of_objects(p: Program, options: dict[str, Any]) -> dict[str, Any]:

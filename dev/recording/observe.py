@@ -131,8 +131,8 @@ def prepared() -> Boundary:
         del os.environ[name]
     real = os.sysconf
     fixed = {"SC_PHYS_PAGES": (16 << 30) // real("SC_PAGE_SIZE")}
-    os.sysconf = lambda name: fixed[name] if name in fixed else real(name)  # type: ignore[index]
-    os.sched_getaffinity = lambda _=0: {0, 1, 2, 3}  # type: ignore[assignment, misc]
+    os.sysconf = lambda name: fixed[name] if name in fixed else real(name)
+    os.sched_getaffinity = lambda _=0: {0, 1, 2, 3}  # type: ignore[misc]
     os.cpu_count = lambda: 4
     torch.cuda.is_available = lambda: False
     if hasattr(torch, "accelerator"):

@@ -50,7 +50,7 @@ class Program:
         """Return one of some values."""
         return self.r.choice(choices)
 
-    def int(self, low: int, high: int) -> int:
+    def number(self, low: int, high: int) -> int:
         """Return an integer, both bounds included."""
         return self.r.randint(low, max(low, high))
 

@@ -81,13 +81,13 @@ class Record:
         for number, entry in sorted(self.entries.items()):
             lines.append(" ".join([str(number), *entry.digests.values()]))
             if entry.refusals:
-                numbers = [texts.setdefault(text, len(texts)) for text in entry.refusals]
-                lines.append(f" refused {' '.join(map(str, numbers))}")
+                named = [str(texts.setdefault(text, len(texts))) for text in entry.refusals]
+                lines.append(f" refused {' '.join(named)}")
             if entry.saved is not None:
                 lines.append(f" saved {entry.saved[1]} {entry.saved[0]}")
         for call, outcomes in self.refusals.items():
-            numbers = [str(texts.setdefault(outcome, len(texts))) for outcome in outcomes]
-            lines.append(f"wrong {','.join(numbers)} {call}")
+            named = [str(texts.setdefault(outcome, len(texts))) for outcome in outcomes]
+            lines.append(f"wrong {','.join(named)} {call}")
         lines += [f"text {number} {json.dumps(text, ensure_ascii=False)}" for text, number in texts.items()]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -12,7 +12,7 @@ from recording.program import Program, call
 
 def compat_runs(p: Program) -> None:
     """Read runs of whole blocks, as the dataset that zarrdataset's takes the place of."""
-    n, rows = p.int(10, 60), p.pick(3, 4, 7)
+    n, rows = p.number(10, 60), p.pick(3, 4, 7)
     array = p.let(f"make.array({p.name()!r}, ({n}, 2), ({rows}, 2))")
     p.add(f"data = zf.open({array})")
     chosen = p.pick(None, [0, 2], [1, -1])
@@ -20,13 +20,13 @@ def compat_runs(p: Program) -> None:
     options = {
         "selected_chunk_indexes": chosen,
         "shuffle_chunks": shuffles,
-        "chunks_shuffle_seed": p.int(1, 9) if shuffles else None,
+        "chunks_shuffle_seed": p.number(1, 9) if shuffles else None,
         "shuffle_buffer": p.chance(0.5),
-        "buffer_shuffle_seed": p.int(1, 9),
+        "buffer_shuffle_seed": p.number(1, 9),
     }
     made = call("zarrdataset.ZarrIterableDataset", f"samples={array}, targets=None", **options)
     p.add(f"dataset = lambda: {made}")
-    p.add(f"workers = {p.int(2, 4)}")
+    p.add(f"workers = {p.number(2, 4)}")
     p.add("stops = (1, 4)")
 
 
@@ -36,12 +36,10 @@ def weighted_patches(p: Program) -> None:
     p.add(f"data = zf.open({array})")
     weights = p.pick("np.arange(144).reshape(12, 12)", "np.eye(4)", f"zf.patch_weights({array})", "np.eye(12) > 0")
     border = p.pick("drop", "pad", "wrap")
-    p.add(
-        f"data = data.patch({{0: 4, 1: 3}}, sampling='random', n={p.int(5, 30)}, border={border!r}, weights={weights})"
-    )
-    p.add(
-        f"dataset = lambda: zf.ZarrIterableDataset(data, batch_size=3, shuffle=True, seed={p.int(1, 9)}, num_threads=1)"
-    )
+    kept = f"sampling='random', n={p.number(5, 30)}, border={border!r}, weights={weights}"
+    p.add(f"data = data.patch({{0: 4, 1: 3}}, {kept})")
+    seed = p.number(1, 9)
+    p.add(f"dataset = lambda: zf.ZarrIterableDataset(data, batch_size=3, shuffle=True, seed={seed}, num_threads=1)")
     p.add("resumed = lambda rank=1: zf.ZarrIterableDataset(")
     p.add(
         "    data, batch_size=2, shuffle=True, seed=dataset().state_dict()['order']['seed'], rank=rank, world_size=2)"
@@ -51,7 +49,7 @@ def weighted_patches(p: Program) -> None:
 
 def damaged(p: Program) -> None:
     """Skip chunks that cannot be decoded, or refuse them."""
-    n = p.int(12, 60)
+    n = p.number(12, 60)
     kind = p.pick("array", "array", "text", "images", "csr", "stores", "map")
     store = p.name()
     if kind == "text":
@@ -81,7 +79,7 @@ def damaged(p: Program) -> None:
 
 def far(p: Program) -> None:
     """Read a store that Python asks for, with a node cache or without."""
-    n = p.int(10, 50)
+    n = p.number(10, 50)
     array = f"make.array({p.name()!r}, ({n}, 4), ({p.pick(2, 5)}, 2), v={p.pick(2, 3)})"
     p.add(f"store = zarr.storage.ObjectStore(obstore.store.LocalStore({array}))")
     cache = p.pick("", ", cache=make.folder / 'cache', cache_limit='1MiB', cache_version='immutable'")
@@ -94,7 +92,7 @@ def far(p: Program) -> None:
         )
         p.add("asked = [[0.0, 0.99], [0.4, 0.45, 0.4], [0.9]]")
         return
-    seed = p.int(1, 9)
+    seed = p.number(1, 9)
     requests = p.pick("None", "{'coalesce_gap': 0}")
     p.add(
         f"dataset = lambda: zf.ZarrIterableDataset(data, batch_size=4, shuffle=True, seed={seed}, num_threads=1, "
@@ -105,7 +103,7 @@ def far(p: Program) -> None:
 
 def pickled(p: Program) -> None:
     """Read a dataset that was sent to another process."""
-    n = p.int(10, 50)
+    n = p.number(10, 50)
     array = p.let(f"make.array({p.name()!r}, ({n}, 3), (4, 3))")
     source = p.pick(
         array, f"[{array}, np.arange(30).reshape(10, 3).astype('i4')]", f"{{'x': {array}, 'y': np.arange({n})}}"
@@ -124,11 +122,10 @@ def pickled(p: Program) -> None:
 
 def prefetched(p: Program) -> None:
     """Hand batches to a device, which is the processor here; or read with other loaders."""
-    n = p.int(20, 60)
+    n = p.number(20, 60)
     p.add(f"data = zf.open(make.array({p.name()!r}, ({n}, 3), (4, 3)), np.arange({n}))")
-    p.add(
-        f"dataset = lambda: zf.ZarrIterableDataset(data, batch_size={p.int(2, 5)}, shuffle=True, seed=2, num_threads=1)"
-    )
+    size = p.number(2, 5)
+    p.add(f"dataset = lambda: zf.ZarrIterableDataset(data, batch_size={size}, shuffle=True, seed=2, num_threads=1)")
     loader = p.pick("device.prefetch(zf.ZarrDataLoader(dataset), 'cpu')", "device.prefetch(dataset, 'cpu')")
     p.add(f"loader = lambda dataset: {loader}")
     p.add("stops = (1, 3)")
@@ -165,7 +162,7 @@ def labelled(p: Program) -> None:
 
 def measured(p: Program) -> None:
     """Normalise by statistics that were measured, saved and loaded."""
-    n = p.int(16, 50)
+    n = p.number(16, 50)
     p.add(f"full = zf.open({{'x': make.array({p.name()!r}, ({n}, 3, 2), (4, 3, 2), dtype='f4')}}, np.arange({n}.0))")
     p.add("train, data = full.split((0.75, 0.25), by='contiguous')")
     axis = p.pick("None", "1", "{'x': 1}")
@@ -183,7 +180,7 @@ def volumes(p: Program) -> None:
     more = {"positions": ", positions=[[1, 1], [0, 4], [3, 2]]", "random": ", n=7", "tiles": "", "grid": ""}[sampling]
     parts = []
     for _ in range(2):
-        shape = (p.int(8, 14), 9)
+        shape = (p.number(8, 14), 9)
         array = f"zf.open(make.array({p.name()!r}, {shape}, (4, 5)))"
         parts.append(p.let(f"{array}.patch({{0: 4, 1: 3}}, sampling={sampling!r}{more})"))
     p.add(f"data = zf.concat([{', '.join(parts)}])")

@@ -281,7 +281,7 @@ class Maker:
                 },
             },
         )
-        hours = {"units": "hours since 2015-01-01", "calendar": "standard"}
+        hours: dict[str, Any] = {"units": "hours since 2015-01-01", "calendar": "standard"}
         self.values(f"{name}/time", step * (first + np.arange(times)), dims=("time",), **hours)
         self.values(f"{name}/lat", np.arange(4.0), dims=("lat",))
         self.values(f"{name}/lon", np.arange(5.0), dims=("lon",))
@@ -332,7 +332,7 @@ class Maker:
         if kept == "zip":
             store.close()
             store = ZipStore(self.folder / f"{name}.zip", mode="r")
-        return zarr.open_array(store, path=path, mode="r")
+        return zarr.open_array(store, path=path or "", mode="r")
 
 
 def _attributes(attrs: Mapping[str, Any] | None, dims: Sequence[str] | None, v: int) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_a_text_has_numbers_of_values_and_nothing_of_classes() -> None:
     assert render(np.arange(999)) != render(np.arange(999) // 998 * 998)  # beyond the items that are shown
     assert render(torch.arange(3)) == "int64[3] 0 1 2"
     assert render(torch.ones(1, 2).expand(3, 2)) == "float32[3, 2] 1.0 1.0 1.0 1.0 1.0 1.0"
-    assert render(torch.eye(2).to_sparse_coo()).startswith("coo[2, 2] int64[2, 2] 0 1 0 1")
+    assert render(torch.eye(2).to_sparse()).startswith("coo[2, 2] int64[2, 2] 0 1 0 1")
 
 
 def test_numbers_of_a_page_stay_when_its_words_and_lines_move() -> None:
