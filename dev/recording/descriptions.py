@@ -424,6 +424,8 @@ def pyramid(p: Program) -> Described:
         return Described(shape[0])
     levels = ["0", "1"] + ["labels/cells"] * labels
     p.add(f"data = zf.open({made}, multiscale={levels})")
+    if p.chance(0.4):
+        p.add(f"data = data.select(slice({p.pick(0, 2, 4)}, {shape[0] - p.number(0, 3)}))")
     if p.chance(0.75):
         size = {name: p.pick(2, 4) for name in "zyx"}
         kept: dict[str, Any] = {"sampling": p.pick("tiles", "grid"), "border": p.pick(None, "drop", "shift")}

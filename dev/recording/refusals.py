@@ -84,7 +84,7 @@ _KEYWORDS = {
     "zf.stats(data": "axis sides num_threads memory_budget",
     "zf.patch_weights(volume": "shares cell num_threads memory_budget",
     "objects.open(folder": "keys prefix glob filter requests retries timeout",
-    "objects.ObjectIterableDataset(folder": "decode batch_size shuffle seed drop_last even affinity num_threads "
+    "objects.ObjectIterableDataset(folder": "return_index decode batch_size shuffle seed drop_last even affinity num_threads "
     "memory_budget faults",
     "objects.ObjectDataset(folder": "decode num_threads faults",
 }
@@ -200,6 +200,11 @@ zf.open(volume).patch({'z': 4}, isel={'y': 99})
 zf.open(volume).patch({'z': 4}, pad=300.5)
 zf.open(volume).patch({'z': 4}, pad='nan')
 zf.open(text).patch({0: 4})
+zf.open(volume).patch({'z': 4}, sampling='positions', positions=[[1, 2], [3]])
+zf.open(volume).patch({'z': 4}, context={'x': {'q': 2}})
+zf.open(volume).patch({'z': 4}, context={'x': {'z': 2}})
+zf.open(image, multiscale=['0', '1']).patch({'z': 4, 'y': 4}, context={'1': {'x': 2}})
+zf.open(image, multiscale=['0', '1']).patch({'z': 4, 'y': 4}, context={'1': {'y': 1}})
 patches.patch({'z': 2})
 patches.window((0, 1))
 patches.split((0.5, 0.5))
@@ -215,6 +220,14 @@ zf.mix([patches, patches])
 zf.concat([a, b])
 zf.concat([a, zf.open(a).cast('float32')])
 zf.concat([mixed, a])
+zf.concat([zf.open(a, refresh='epoch'), a])
+zf.concat([data.stack(['x', 'y'], spatial_axes=0), data])
+zf.concat([zf.join({'p': a, 'q': b}, 'time', coords={'p': days, 'q': days}), a])
+zf.concat([patches, a])
+zf.mix([zf.open(a, refresh='epoch'), a])
+zf.open(climate, sample_dim='time').isel(time=3)
+zf.open(climate, sample_dim='time').isel(time=[3, 5])
+zf.open(climate, sample_dim='time').isel(lat=3)
 zf.join({'p': a, 'q': b}, 'time')
 zf.join({'p': a, 'q': b}, 'time', coords={'p': days, 'q': days[:3]})
 zf.join({'p': a, 'q': b}, 'time', coords={'p': days, 'q': days[::-1]})
