@@ -84,7 +84,8 @@ _KEYWORDS = {
     "zf.stats(data": "axis sides num_threads memory_budget",
     "zf.patch_weights(volume": "shares cell num_threads memory_budget",
     "objects.open(folder": "keys prefix glob filter requests retries timeout",
-    "objects.ObjectIterableDataset(folder": "return_index decode batch_size shuffle seed drop_last even affinity num_threads "
+    "objects.ObjectIterableDataset(folder": "return_index decode batch_size shuffle seed drop_last "
+    "even affinity num_threads "
     "memory_budget faults",
     "objects.ObjectDataset(folder": "decode num_threads faults",
 }
