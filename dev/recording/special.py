@@ -34,7 +34,11 @@ def weighted_patches(p: Program) -> None:
     """Draw patches by weights: of voxels, on a coarser grid, or as they were measured."""
     array = p.let(f"make.array({p.name()!r}, (12, 12), (5, 6), dtype='u1')")
     p.add(f"data = zf.open({array})")
-    weights = p.pick("np.arange(144).reshape(12, 12)", "np.eye(4)", f"zf.patch_weights({array})", "np.eye(12) > 0")
+    weights = p.pick(
+        "np.arange(144).reshape(12, 12)", "np.eye(4)", f"zf.patch_weights({array})", "np.eye(12) > 0", "None"
+    )
+    if weights == "None":
+        p.add("data = data.select([*range(1, 5), *range(6, 12)])")
     border = p.pick("drop", "pad", "wrap")
     kept = f"sampling='random', n={p.number(5, 30)}, border={border!r}, weights={weights}"
     p.add(f"data = data.patch({{0: 4, 1: 3}}, {kept})")
