@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ import traceback
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,11 @@ def observe(program: str, folder: Path, saved: str | None = None) -> Observation
         "make": Maker(folder),
         "env": lambda **names: os.environ.update({name: str(value) for name, value in names.items()}),
     }
-    with warnings.catch_warnings(record=True) as caught:
+    with (
+        redirect_stdout(io.StringIO()),  # which is no terminal, wherever the tool runs
+        redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         try:
             with seen.refusing("program"):
