@@ -5,7 +5,7 @@
 #   dev/newest.sh --python python3.12      another one
 #   dev/newest.sh --venv DIR               keep the environment there, and use it again (torch with CUDA takes 6 GB)
 #   dev/newest.sh --without-torch          only what needs no torch: tests/support/without_torch.py
-#   dev/newest.sh -- tests/unit/plan/test_order.py   arguments for pytest
+#   dev/newest.sh -- tests/unit/plan/order/test_order.py   arguments for pytest
 #
 # Exits with 0 if all tests pass, and with 77 if there is no such Python.
 set -euo pipefail

@@ -1,11 +1,12 @@
-"""Draw the pictures of docs/ anew: the orders of two stores, by the command that the pages show, and results.
+"""Draw the pictures of docs/ anew: the orders of two stores, by the command that pages show, results, and the house.
 
     python dev/pictures.py
 
 They are committed as SVG, whose text is text and whose ids are fixed: so a change shows as a diff, and the site is
 built without matplotlib and without the compiled engine. Only metadata of the stores are written. docs/scale.json has
 the results of `python -m benchmarks.scale --full`, whose pictures are drawn from there, and benchmarks/history.jsonl
-has the rows of `python -m benchmarks.history add`, which draws its picture, too.
+has the rows of `python -m benchmarks.history add`, which draws its picture, too. The floor plan of the code follows
+from pyproject.toml and CMakeLists.txt (dev/floor_plan.py).
 """
 
 from __future__ import annotations
@@ -48,8 +49,12 @@ def draw(folder: Path) -> None:
     sys.path.insert(0, os.fspath(_ROOT))
     from benchmarks.report import history_charts, scale_charts
 
+    sys.path.insert(0, os.fspath(_ROOT / "dev"))
+    import floor_plan
+
     scale_charts.draw_all(_ROOT / "docs" / "scale.json", folder.resolve())
     history_charts.draw_all(_ROOT / "benchmarks" / "history.jsonl", folder.resolve() / "history.svg")
+    floor_plan.draw(_ROOT, folder.resolve() / "rooms.svg")
 
 
 if __name__ == "__main__":

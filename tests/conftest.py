@@ -186,7 +186,7 @@ def _workers_of_torch_end_at_once() -> None:
 
 
 def _keeping(start: Callable[..., None]) -> Callable[..., None]:
-    from zarrfeed.torch.worker_shutdown import keep_until_shutdown
+    from zarrfeed.torch.passes.worker_shutdown import keep_until_shutdown
 
     @functools.wraps(start)
     def start_and_keep(iterator: Any, *arguments: Any) -> None:

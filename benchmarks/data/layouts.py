@@ -12,7 +12,7 @@ import numpy as np
 ZarrFormat = Literal[2, 3]
 
 #: What a batch has in place of the stored values: integers unpacked by their CF attributes to float32, or floats
-#: normalised to bfloat16; see `metadata/conversion.py`.
+#: normalised to bfloat16; see `metadata/array/conversion.py`.
 Conversion = Literal["unpack", "normalize"]
 
 #: `small` has 1/64 of the samples and a few more, so that the last chunk and the last batch are short.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.suites.patch_cases import Voxels
-from zarrfeed.metadata.patching import Patching
+from zarrfeed.metadata.patches.patching import Patching
 
 Dims = list[str | int]
 

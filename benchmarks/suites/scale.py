@@ -34,9 +34,9 @@ from benchmarks.suites.scale_rates import S3_GETS, listings, loads
 from zarrfeed import Digest, audit
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.native import core
-from zarrfeed.plan.block_order import MOST_BLOCKS, MOST_UNFOLDED
-from zarrfeed.plan.partition import Consumer
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.order.block_order import MOST_BLOCKS, MOST_UNFOLDED
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.partition import Consumer
 
 _ROOT = Path(__file__).parents[2]
 #: Standard deviation of the stored sizes of chunks over their mean: an input.

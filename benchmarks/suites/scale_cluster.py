@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.plan.affinity import Dealing
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.order import make_order
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.rank_lanes import ranks_of_chunk
-from zarrfeed.plan.schedule_options import ScheduleOptions
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.order.order import make_order
+from zarrfeed.plan.order.rank_lanes import ranks_of_chunk
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.affinity import Dealing
+from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.spec.field import FieldSet, IndexField
 
 Int64 = npt.NDArray[np.int64]

@@ -29,10 +29,10 @@ from benchmarks.suites import scale_cluster
 from benchmarks.suites.scale_cluster import Cluster
 from zarrfeed import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.plan import block_order
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.partition import Consumer, RankInfo
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.order import block_order
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.partition import Consumer, RankInfo
 
 _ROOT = Path(__file__).parents[2]
 _BATCH, _ROWS, _SIDE = 64, 10, 64

@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from zarrfeed.plan.block_order import MOST_UNFOLDED
+from zarrfeed.plan.order.block_order import MOST_UNFOLDED
 from zarrfeed.spec.sharding import DEFAULT_COALESCE
 
 #: GET and HEAD requests a second that S3 promises for each partitioned prefix:

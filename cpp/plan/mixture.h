@@ -1,7 +1,7 @@
 #pragma once
 // Mixtures: at which step the samples of each source are taken.
 //
-// src/zarrfeed/plan/mixture.py has the definition, and settles trees, ratios and phases; this is the inverse of its
+// src/zarrfeed/plan/mixture/mixture.py has the definition, and settles trees, ratios and phases; this is the inverse of its
 // `at`, number by number. Steps are dealt to columns. In a column, each node of a tree splits its rows between two
 // children: of its first n rows, the left one has floor(n ratio + phase), the right one the others. So row x of a node
 // that is number n of a child is found by one division, and a step by one for each node above the source.

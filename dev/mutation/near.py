@@ -54,7 +54,7 @@ class Nearness:
             self._table = json.loads(said.stdout)
 
     def mirrored(self, path: str) -> list[str]:
-        """Return the test files that belong to a module, for example of ``plan/order.py``."""
+        """Return the test files that belong to a module, for example of ``plan/order/order.py``."""
         folder, _, name = path.rpartition("/")
         named = [f"unit/{folder}/test_{name}" if folder else f"unit/test_{name}"]
         for line, files in self._table.items():
@@ -68,7 +68,7 @@ class Nearness:
         Parameters
         ----------
         path : str
-            The module's file below the package, such as ``plan/order.py``.
+            The module's file below the package, such as ``plan/order/order.py``.
         text : str
             The mutant's line, and the names of the class and function that it is in.
         """

@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from zarrfeed.engine.cache_stats import CacheStats
     from zarrfeed.engine.stats import Stats
     from zarrfeed.engine.substitution import SkippedChunk
-    from zarrfeed.metadata.concat_data import concat
-    from zarrfeed.metadata.data import Data
-    from zarrfeed.metadata.from_xarray import from_xarray
-    from zarrfeed.metadata.join import join
-    from zarrfeed.metadata.mix_data import mix
-    from zarrfeed.metadata.open_data import open
-    from zarrfeed.plan.windows import lead
+    from zarrfeed.metadata.face.concat_data import concat
+    from zarrfeed.metadata.face.data import Data
+    from zarrfeed.metadata.face.from_xarray import from_xarray
+    from zarrfeed.metadata.face.join import join
+    from zarrfeed.metadata.face.mix_data import mix
+    from zarrfeed.metadata.face.open_data import open
+    from zarrfeed.plan.samples.windows import lead
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
     from zarrfeed.spec.feeding import Mixing, Requests
     from zarrfeed.spec.patch_weights import PatchWeights
     from zarrfeed.spec.statistics import FieldStatistics, Statistics
-    from zarrfeed.storage.appender import Appender
+    from zarrfeed.storage.append.appender import Appender
     from zarrfeed.tools.pack import PackProgress, PackReport, pack
     from zarrfeed.tools.patch_weights import patch_weights
     from zarrfeed.tools.stats import stats
     from zarrfeed.tools.verify import VerifyReport, verify
-    from zarrfeed.torch.audit import Digest, audit
-    from zarrfeed.torch.distributed import rank_from_kubernetes, rank_from_slurm, rank_from_torchrun
-    from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
-    from zarrfeed.torch.loader import ZarrDataLoader
-    from zarrfeed.torch.look_ahead import LookAhead
-    from zarrfeed.torch.map_dataset import ZarrDataset
+    from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
+    from zarrfeed.torch.datasets.loader import ZarrDataLoader
+    from zarrfeed.torch.datasets.look_ahead import LookAhead
+    from zarrfeed.torch.datasets.map_dataset import ZarrDataset
+    from zarrfeed.torch.ranks.audit import Digest, audit
+    from zarrfeed.torch.ranks.distributed import rank_from_kubernetes, rank_from_slurm, rank_from_torchrun
 
 __version__ = version("zarrfeed")
 
@@ -106,14 +106,14 @@ __all__ = [
 
 #: Public name -> the module that defines it. None is a module's own name: importing that module would replace it.
 _MODULES = {
-    "Appender": "storage.appender",
+    "Appender": "storage.append.appender",
     "CacheStats": "engine.cache_stats",
-    "Data": "metadata.data",
-    "Digest": "torch.audit",
+    "Data": "metadata.face.data",
+    "Digest": "torch.ranks.audit",
     "Explanation": "report.explain",
     "Faults": "spec.error_policy",
     "FieldStatistics": "spec.statistics",
-    "LookAhead": "torch.look_ahead",
+    "LookAhead": "torch.datasets.look_ahead",
     "Mixing": "spec.feeding",
     "PackProgress": "tools.pack",
     "PackReport": "tools.pack",
@@ -123,21 +123,21 @@ _MODULES = {
     "Statistics": "spec.statistics",
     "Stats": "engine.stats",
     "VerifyReport": "tools.verify",
-    "ZarrDataLoader": "torch.loader",
-    "ZarrDataset": "torch.map_dataset",
-    "ZarrIterableDataset": "torch.iterable_dataset",
-    "audit": "torch.audit",
-    "concat": "metadata.concat_data",
-    "from_xarray": "metadata.from_xarray",
-    "open": "metadata.open_data",
-    "join": "metadata.join",
-    "lead": "plan.windows",
-    "mix": "metadata.mix_data",
+    "ZarrDataLoader": "torch.datasets.loader",
+    "ZarrDataset": "torch.datasets.map_dataset",
+    "ZarrIterableDataset": "torch.datasets.iterable_dataset",
+    "audit": "torch.ranks.audit",
+    "concat": "metadata.face.concat_data",
+    "from_xarray": "metadata.face.from_xarray",
+    "open": "metadata.face.open_data",
+    "join": "metadata.face.join",
+    "lead": "plan.samples.windows",
+    "mix": "metadata.face.mix_data",
     "pack": "tools.pack",
     "patch_weights": "tools.patch_weights",
-    "rank_from_kubernetes": "torch.distributed",
-    "rank_from_slurm": "torch.distributed",
-    "rank_from_torchrun": "torch.distributed",
+    "rank_from_kubernetes": "torch.ranks.distributed",
+    "rank_from_slurm": "torch.ranks.distributed",
+    "rank_from_torchrun": "torch.ranks.distributed",
     "stats": "tools.stats",
     "verify": "tools.verify",
 }

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from zarrfeed.base.errors import CorruptCheckpointError, StoreWriteError
 
 if TYPE_CHECKING:
-    from zarrfeed.storage.checkpoint_file import reader, writer
-    from zarrfeed.storage.checkpoint_reader import CheckpointReader
-    from zarrfeed.storage.checkpoint_writer import CheckpointWriter
-    from zarrfeed.storage.retention import Retained, newest, retain
-    from zarrfeed.torch.loader_state import LoaderState
-    from zarrfeed.torch.shard_reader import ZarrfeedReader
-    from zarrfeed.torch.shard_writer import ZarrfeedWriter
+    from zarrfeed.storage.checkpoint.checkpoint_file import reader, writer
+    from zarrfeed.storage.checkpoint.checkpoint_reader import CheckpointReader
+    from zarrfeed.storage.checkpoint.checkpoint_writer import CheckpointWriter
+    from zarrfeed.storage.checkpoint.retention import Retained, newest, retain
+    from zarrfeed.torch.checkpoint.storage_reader import ZarrfeedReader
+    from zarrfeed.torch.checkpoint.storage_writer import ZarrfeedWriter
+    from zarrfeed.torch.datasets.loader_state import LoaderState
 
 __all__ = [
     "CheckpointReader",
@@ -34,16 +34,16 @@ __all__ = [
 
 #: Public name -> the module that defines it.
 _MODULES = {
-    "CheckpointReader": "storage.checkpoint_reader",
-    "CheckpointWriter": "storage.checkpoint_writer",
-    "LoaderState": "torch.loader_state",
-    "Retained": "storage.retention",
-    "ZarrfeedReader": "torch.shard_reader",
-    "ZarrfeedWriter": "torch.shard_writer",
-    "newest": "storage.retention",
-    "reader": "storage.checkpoint_file",
-    "retain": "storage.retention",
-    "writer": "storage.checkpoint_file",
+    "CheckpointReader": "storage.checkpoint.checkpoint_reader",
+    "CheckpointWriter": "storage.checkpoint.checkpoint_writer",
+    "LoaderState": "torch.datasets.loader_state",
+    "Retained": "storage.checkpoint.retention",
+    "ZarrfeedReader": "torch.checkpoint.storage_reader",
+    "ZarrfeedWriter": "torch.checkpoint.storage_writer",
+    "newest": "storage.checkpoint.retention",
+    "reader": "storage.checkpoint.checkpoint_file",
+    "retain": "storage.checkpoint.retention",
+    "writer": "storage.checkpoint.checkpoint_file",
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these

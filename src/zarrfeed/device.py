@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zarrfeed.torch.prefetch import DeviceLoader, prefetch
+    from zarrfeed.torch.device.prefetch import DeviceLoader, prefetch
 
 __all__ = ["DeviceLoader", "prefetch"]
 
@@ -17,7 +17,7 @@ if not TYPE_CHECKING:
         """Import a public name when it is first used."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module("zarrfeed.torch.prefetch"), name)
+        value = getattr(import_module("zarrfeed.torch.device.prefetch"), name)
         globals()[name] = value
         return value
 

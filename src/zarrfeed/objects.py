@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zarrfeed.metadata.objects import Objects, open
+    from zarrfeed.metadata.group.objects import Objects, open
     from zarrfeed.report.object_explain import ObjectExplanation
-    from zarrfeed.storage.list_objects import list_objects
-    from zarrfeed.storage.listing import Listing, StoredObject
+    from zarrfeed.storage.objects.list_objects import list_objects
+    from zarrfeed.storage.objects.listing import Listing, StoredObject
     from zarrfeed.tools.objects_to_zarr import to_zarr
-    from zarrfeed.torch.object_iterable_dataset import ObjectIterableDataset
-    from zarrfeed.torch.object_map_dataset import ObjectDataset
+    from zarrfeed.torch.datasets.object_iterable_dataset import ObjectIterableDataset
+    from zarrfeed.torch.datasets.object_map_dataset import ObjectDataset
 
 __all__ = [
     "Listing",
@@ -29,15 +29,15 @@ __all__ = [
 
 #: Public name -> the module that defines it.
 _MODULES = {
-    "Listing": "storage.listing",
-    "ObjectDataset": "torch.object_map_dataset",
+    "Listing": "storage.objects.listing",
+    "ObjectDataset": "torch.datasets.object_map_dataset",
     "ObjectExplanation": "report.object_explain",
-    "ObjectIterableDataset": "torch.object_iterable_dataset",
-    "Objects": "metadata.objects",
-    "open": "metadata.objects",
+    "ObjectIterableDataset": "torch.datasets.object_iterable_dataset",
+    "Objects": "metadata.group.objects",
+    "open": "metadata.group.objects",
     "to_zarr": "tools.objects_to_zarr",
-    "StoredObject": "storage.listing",
-    "list_objects": "storage.list_objects",
+    "StoredObject": "storage.objects.listing",
+    "list_objects": "storage.objects.list_objects",
 }
 
 if not TYPE_CHECKING:

@@ -35,8 +35,8 @@ from benchmarks.suites.scale_probe import Limits, run_probe
 from benchmarks.suites.scale_rates import LAYOUTS, SCENARIOS, Layout, gets_per_chunk, listings, load_of
 from tests.support.counting_server import CountingServer
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.plan.block_order import MOST_BLOCKS
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.order.block_order import MOST_BLOCKS
+from zarrfeed.plan.schedule.state import EpochState
 
 #: Bytes that a chunk of 1 KiB counts in a cache, with its header.
 _COUNTED = 4096

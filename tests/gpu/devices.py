@@ -16,13 +16,13 @@ from typing import Any, Protocol
 import pytest
 import torch
 
-import zarrfeed.torch.options
-import zarrfeed.torch.session
+import zarrfeed.torch.datasets.options
+import zarrfeed.torch.passes.session
 from tests.support.late_device import LateDevice, bytes_at, extent
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.device import DeviceLoader, prefetch
-from zarrfeed.torch import page_locks
-from zarrfeed.torch.transfers import DeviceStreams
+from zarrfeed.torch.device import page_locks
+from zarrfeed.torch.device.transfers import DeviceStreams
 
 
 class Device(Protocol):
@@ -69,8 +69,8 @@ class FakeDevice:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.late = LateDevice(needs_locked=True)
         self.registered = self.late.host.registered
-        monkeypatch.setattr(zarrfeed.torch.session, "pinned_memory", self.late.host.allocate)
-        for module in (zarrfeed.torch.session, zarrfeed.torch.options):
+        monkeypatch.setattr(zarrfeed.torch.passes.session, "pinned_memory", self.late.host.allocate)
+        for module in (zarrfeed.torch.passes.session, zarrfeed.torch.datasets.options):
             monkeypatch.setattr(module, "has_accelerator", lambda: True)
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: self.late.host.is_locked(tensor))
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: self.late.host.pin(tensor))

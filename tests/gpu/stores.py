@@ -13,7 +13,7 @@ import zarr
 import zarrfeed
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.torch.transfers import map_tensors
+from zarrfeed.torch.device.transfers import map_tensors
 
 N, BATCH_SIZE = 96, 8
 

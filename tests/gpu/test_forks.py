@@ -42,7 +42,7 @@ def used(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
 
         monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: os.getpid() != here)
         monkeypatch.setattr(torch.Tensor, "is_pinned", asked)
-        for name in ("zarrfeed.torch.session", "zarrfeed.torch.options"):
+        for name in ("zarrfeed.torch.passes.session", "zarrfeed.torch.datasets.options"):
             monkeypatch.setattr(f"{name}.has_accelerator", lambda: os.getpid() == here)
     return device
 

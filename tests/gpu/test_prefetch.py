@@ -18,8 +18,8 @@ from tests.gpu.devices import CudaDevice, Device, SlowStreams, spoil
 from tests.gpu.stores import BATCH_SIZE, KINDS, N, dataset, is_right, numbers, same, tensors
 from zarrfeed import ConfigError, ZarrDataLoader
 from zarrfeed.device import prefetch
-from zarrfeed.torch.tensors import expect_sparse_tensors
-from zarrfeed.torch.transfers import DeviceStreams
+from zarrfeed.torch.batches.tensors import expect_sparse_tensors
+from zarrfeed.torch.device.transfers import DeviceStreams
 
 pytestmark = [
     pytest.mark.timeout(60),

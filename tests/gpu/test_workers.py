@@ -13,7 +13,7 @@ from tests.gpu.devices import CudaDevice, Device, FakeDevice
 from tests.gpu.stores import N, dataset, is_right, numbers, same, tensors
 from zarrfeed import ZarrDataLoader
 from zarrfeed.base.native import core
-from zarrfeed.torch import page_locks
+from zarrfeed.torch.device import page_locks
 
 pytestmark = [
     pytest.mark.timeout(90),

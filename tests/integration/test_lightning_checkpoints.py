@@ -19,7 +19,7 @@ from tests.support.later import Later
 from tests.support.real_servers import Endpoint, NotHereError, serving_s3
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset, checkpoint
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, StoreWriteError
-from zarrfeed.storage.checkpoint_folder import open_folder
+from zarrfeed.storage.checkpoint.checkpoint_folder import open_folder
 
 lightning: Any = Later("lightning")
 models: Any = Later("tests.support.lightning_models")

@@ -28,7 +28,7 @@ from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
 from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec.field import StoredField
-from zarrfeed.storage.parted_source import PartedSource
+from zarrfeed.storage.chunks.parted_source import PartedSource
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.filterwarnings(NUMCODECS_WARNING)

@@ -21,8 +21,8 @@ import zarrfeed
 from tests.support.counting_server import CountingServer
 from tests.support.scripts import run_script
 from zarrfeed import ConfigError
-from zarrfeed.storage.cache_options import CacheOptions
-from zarrfeed.storage.object_versions import name_store, object_keys
+from zarrfeed.storage.access.cache_options import CacheOptions
+from zarrfeed.storage.chunks.object_versions import name_store, object_keys
 
 pytest.importorskip("obstore")
 
@@ -416,7 +416,7 @@ def test_names_of_stores_have_no_credentials() -> None:
 
 
 def test_keys_of_objects_are_those_of_chunks_or_shards(tmp_path: Path) -> None:
-    from zarrfeed.metadata.array import read_layout
+    from zarrfeed.metadata.array.array import read_layout
 
     for shards, v2 in ((None, True), (None, False), ((4, 4), False)):
         root = tmp_path / f"{shards}-{v2}"

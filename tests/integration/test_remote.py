@@ -22,8 +22,8 @@ from zarr.storage import ObjectStore
 from benchmarks.harness.loopback import LoopbackServer
 from tests.support.oracle import ZARR_FORMATS, AnyArray, Layout, ZarrFormat, assert_parity, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
-from zarrfeed.metadata.array import read_layout
-from zarrfeed.storage.urls import URL_SCHEMES
+from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.storage.access.urls import URL_SCHEMES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in:zarr.errors.ZarrUserWarning")
 

@@ -30,7 +30,7 @@ from benchmarks.harness.loopback import LoopbackServer
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import assert_parity, numbered
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.storage.options import _OWN, default_credentials, obstore_options
+from zarrfeed.storage.access.options import _OWN, default_credentials, obstore_options
 from zarrfeed.tools.cli import main
 from zarrfeed.tools.verify import verify
 
@@ -512,7 +512,7 @@ def test_chunks_that_wait_for_others_are_no_findings_of_verify(tmp_path: Path) -
 
 def test_a_server_with_a_short_queue_gets_no_more_connections_than_it_takes(tmp_path: Path) -> None:
     """Without a limit that follows the server, an epoch of http.server takes minutes: dropped connections wait."""
-    from zarrfeed.storage import request_limiter
+    from zarrfeed.storage.access import request_limiter
 
     data = numbered((400, 6))
     zarr.create_array(tmp_path / "a", data=data, chunks=(1, 6))

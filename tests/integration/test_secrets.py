@@ -30,11 +30,11 @@ from tests.support.real_servers import isolate
 from zarrfeed import ZarrfeedError, checkpoint
 from zarrfeed.base import redaction
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage import checkpoint_sink
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.object_source import ObjectSource
-from zarrfeed.storage.retry import reading
-from zarrfeed.storage.shard_folder import Transfer
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.retry import reading
+from zarrfeed.storage.checkpoint import checkpoint_sink
+from zarrfeed.storage.checkpoint.shard_folder import Transfer
+from zarrfeed.storage.objects.object_source import ObjectSource
 from zarrfeed.tools import cli, executors
 from zarrfeed.tools.pack.sources.source import SourceOptions
 
@@ -246,7 +246,7 @@ def test_a_skipped_chunk_and_a_failed_read_say_no_secret(tmp_path: Path) -> None
 
 def _as_obstore(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `obstore.store.from_url` for the options of the test server."""
-    from zarrfeed.storage.options import obstore_options
+    from zarrfeed.storage.access.options import obstore_options
 
     made = obstore_options("s3://bucket", "s3", options)
     return {name: value for name, value in made.items() if value}

@@ -13,7 +13,7 @@ import zarr
 
 import zarrfeed
 from tests.support.counting_server import CountingServer
-from zarrfeed.storage.access import ZarrFormat
+from zarrfeed.storage.access.access import ZarrFormat
 from zarrfeed.tools import cli
 
 FORMATS: tuple[ZarrFormat, ZarrFormat] = (2, 3)

@@ -245,7 +245,7 @@ def test_text_beside_tensors_comes_as_lists(workers: int, tmp_path: Path) -> Non
 def test_a_request_larger_than_all_memory_that_is_planned_for_is_read(
     make: Callable[[Path], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zarrfeed.torch.map_dataset.DEFAULT_BUDGET", 1000)
+    monkeypatch.setattr("zarrfeed.torch.datasets.map_dataset.DEFAULT_BUDGET", 1000)
     array, data = write(make(tmp_path))
     access = ZarrDataset(array, cache=0)
     request = [*range(N), *range(N)]

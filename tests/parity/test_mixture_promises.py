@@ -36,8 +36,8 @@ from tests.support.mixtures import (
 )
 from tests.support.runs import Int64, Run
 from zarrfeed import Data, ZarrDataLoader
-from zarrfeed.plan.mixed_order import BATCHINGS
-from zarrfeed.plan.mixture_stop import epoch_steps
+from zarrfeed.plan.mixture.mixed_order import BATCHINGS
+from zarrfeed.plan.mixture.mixture_stop import epoch_steps
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),

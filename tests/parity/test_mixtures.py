@@ -37,7 +37,7 @@ from tests.support.mixtures import (
 )
 from tests.support.shares import rank_batches
 from zarrfeed import Data, ZarrDataLoader
-from zarrfeed.plan.mixture import Mixture
+from zarrfeed.plan.mixture.mixture import Mixture
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),

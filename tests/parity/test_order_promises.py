@@ -20,7 +20,7 @@ import zarrfeed
 from tests.support.examples import examples
 from tests.support.runs import Run
 from zarrfeed.objects import ObjectIterableDataset
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.schedule.state import EpochState
 
 RANKS, WORKERS = range(1, 9), range(4)
 

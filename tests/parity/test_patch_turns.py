@@ -18,7 +18,7 @@ import zarr
 import zarrfeed
 from tests.support.patches import Voxels, check_ranks_and_resume, patch_of, read, stored, turned, volume
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.plan.patch_turns import Turns
+from zarrfeed.plan.patches.patch_turns import Turns
 
 CHUNKS = (9, 8, 7)
 SIDE = 9

@@ -14,7 +14,7 @@ import zarrfeed
 from tests.support.patches import check_ranks_and_resume, patch_of, read, turned, volume
 from tests.support.pyramids import level_patch, put_ome, put_pyramid
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.plan.patch_turns import Turns
+from zarrfeed.plan.patches.patch_turns import Turns
 
 SHAPE = (45, 38, 31)
 CHUNKS = [(8, 9, 7), (6, 8, 16), (4, 5, 6)]

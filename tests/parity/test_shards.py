@@ -24,7 +24,7 @@ from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_parity, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrIterableDataset
-from zarrfeed.plan.memory import plan_memory
+from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.spec.sharding import Coalesce, Piece, merge_pieces
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.filterwarnings(NUMCODECS_WARNING)]

@@ -31,8 +31,8 @@ from tests.support.oracle import (
     read_all,
 )
 from zarrfeed import CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
-from zarrfeed.metadata.array import read_layout
-from zarrfeed.storage.location import StoreSource
+from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.storage.chunks.location import StoreSource
 
 pytestmark = [
     pytest.mark.timeout(100),

@@ -49,8 +49,8 @@ from zarrfeed import (
     ZarrIterableDataset,
 )
 from zarrfeed.engine.store_bridge import _Session
-from zarrfeed.metadata.array import read_layout
-from zarrfeed.storage.location import StoreSource
+from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.storage.chunks.location import StoreSource
 
 N = 120
 PATIENCE_S = 30.0

@@ -12,7 +12,7 @@ import zarr
 
 import zarrfeed
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.plan import block_order
+from zarrfeed.plan.order import block_order
 
 N, CHUNK = 403, 4
 

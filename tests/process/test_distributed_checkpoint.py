@@ -11,7 +11,7 @@ import zarr
 
 from tests.support import shard_ranks
 from tests.support.ranks import RankError, Ranks
-from zarrfeed.storage.checkpoint_manifest import METADATA_NAME
+from zarrfeed.storage.checkpoint.checkpoint_manifest import METADATA_NAME
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.flat import iterable_dataset
-from tests.unit.torch.test_prefetch import LateDevice, on
+from tests.unit.torch.device.test_prefetch import LateDevice, on
 from zarrfeed import ZarrDataLoader
 from zarrfeed.device import prefetch
 from zarrfeed.engine.reader import Reader

@@ -18,7 +18,7 @@ from tests.support.scripts import run_new_script, run_script
 from zarrfeed import ZarrDataset, ZarrIterableDataset
 from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.store_bridge import _Session
-from zarrfeed.torch.epoch_iterator import Pass, SamplePass
+from zarrfeed.torch.passes.epoch_iterator import Pass, SamplePass
 
 N = 400
 
@@ -153,8 +153,8 @@ def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_th
         import sys, threading, time
         import atexit
         from zarrfeed import _core
-        from zarrfeed.metadata.array import read_layout
-        from zarrfeed.plan.order import Order
+        from zarrfeed.metadata.array.array import read_layout
+        from zarrfeed.plan.order.order import Order
         from zarrfeed.spec.field import StoredField
         spec = read_layout(sys.argv[1])
         # Lent no memory it never has a batch, and looks at signals, with the GIL, twenty times a second.

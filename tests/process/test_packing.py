@@ -22,7 +22,7 @@ import zarr
 from tests.support import warm
 from tests.support.packing import check_packed, files_of, make_source
 from tests.support.paths import ROOT
-from zarrfeed.plan.random_bijection import RandomBijection
+from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.tools.pack import pack
 from zarrfeed.tools.pack.sources import zarr_source
 

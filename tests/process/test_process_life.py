@@ -29,8 +29,8 @@ from tests.support.preload import preloaded_by
 from tests.support.scripts import run_new_script, run_script
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.engine.reader import Reader
-from zarrfeed.metadata.array import read_layout
-from zarrfeed.plan.order import Order
+from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.field import StoredField
 
 N = 4000
@@ -221,8 +221,8 @@ def test_ctrl_c_interrupts_a_consumer_that_waits_without_end(store: str) -> None
     result = run_with_dataset(
         """
         from zarrfeed import _core
-        from zarrfeed.metadata.array import read_layout
-        from zarrfeed.plan.order import Order
+        from zarrfeed.metadata.array.array import read_layout
+        from zarrfeed.plan.order.order import Order
         from zarrfeed.spec.field import StoredField
         spec = read_layout(sys.argv[1])
         options = _core.EngineOptions(
@@ -556,7 +556,7 @@ def test_workers_end_with_a_killed_training_process_that_torch_does_not_watch(st
         """
         import torch.utils.data._utils.worker
         from zarrfeed import ZarrDataLoader
-        from zarrfeed.torch import distributed
+        from zarrfeed.torch.ranks import distributed
 
         distributed._TO_END_S = 0.2
         torch.utils.data._utils.worker.ManagerWatchdog.is_alive = lambda _: True

@@ -110,7 +110,7 @@ def expected_batches(n: int, cell: Cell, *, rank: int, world_size: int, epoch: i
 
 
 def is_read(n: int, cell: Cell, world_size: int) -> bool:
-    """Return whether a rank has a batch; an epoch without one is refused (tests/unit/plan/test_empty_epoch.py)."""
+    """Return whether a rank has a batch; an epoch without one is refused (tests of plan/schedule/empty_epoch.py)."""
     return any(expected_batches(n, cell, rank=rank, world_size=world_size) for rank in range(world_size))
 
 

@@ -27,10 +27,10 @@ from tests.support.shares import rank_batches, unshuffled_line
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.base.native import core
 from zarrfeed.compat import zarrdataset
-from zarrfeed.plan.cursor import Cursor
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.partition import Consumer
-from zarrfeed.plan.state import EpochState, make_state_dict, read_state_dict
+from zarrfeed.plan.schedule.cursor import Cursor
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.state import EpochState, make_state_dict, read_state_dict
+from zarrfeed.plan.shares.partition import Consumer
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 State: TypeAlias = dict[str, Any]

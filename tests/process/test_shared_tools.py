@@ -25,8 +25,8 @@ import zarrfeed
 from tests.support.counting_server import CountingServer
 from tests.support.distributed_stores import make_damaged
 from zarrfeed.base.errors import LostWorkerError
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.cache_options import CacheOptions
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.tools import cli
 from zarrfeed.tools.cache import commands
 from zarrfeed.tools.cache.shared_warming import WarmJob, token_in, warm_keys

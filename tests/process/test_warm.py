@@ -465,8 +465,9 @@ def test_the_default_server_lacks_a_module_or_repeats_itself() -> None:
 
 def test_the_executable_is_no_python_of_a_path_or_of_torchrun(tmp_path: Path) -> None:
     """The agent of torchrun and its ranks are warm."""
+    module = "zarrfeed.torch.datasets.loader"
     (tmp_path / "rank.py").write_text(
-        "import os, sys; print(f'{os.environ[\"RANK\"]} {\"zarrfeed.torch.loader\" in sys.modules}\\n', end='')"
+        f"import os, sys; print(os.environ['RANK'] + f' {{{module!r} in sys.modules}}\\n', end='')"
     )
     path = f"{warm.executable().parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHON_EXEC": str(warm.executable()), "OMP_NUM_THREADS": "1"}

@@ -21,4 +21,4 @@ def test_only_what_zarr_python_writes_with_runs_without_a_thread() -> None:
     here = threading.get_ident()
     assert called_from("zarr.storage._local", "_put") == called_from("zarr.codecs.blosc", "_encode_sync") == here
     assert here not in {called_from("zarr.storage._local", "_get"), called_from("zarr.codecs.blosc", "_decode_sync")}
-    assert called_from("zarrfeed.storage.synced_store", "_put") != here
+    assert called_from("zarrfeed.storage.append.synced_store", "_put") != here

@@ -48,7 +48,7 @@ INVENTED = {
     "cores.md",
     "nvcomp.md",
 }
-#: How documents name files, by their path or the end of it: `cpp/plan/row_order.cc`, `plan/order.py`, `test_order.py`.
+#: How documents name files, by their path or the end of it: `cpp/plan/row_order.cc`, `order/order.py`, `test_order.py`.
 _NAMED = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|cc|h|sh|c|md|pyi|toml|yml|txt))`")
 
 

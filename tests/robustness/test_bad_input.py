@@ -154,7 +154,7 @@ def test_a_batch_larger_than_the_array_is_the_whole_array(batch_size: int, store
 
 
 def test_pin_memory_without_an_accelerator_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zarrfeed.torch.options.has_accelerator", lambda: False)
+    monkeypatch.setattr("zarrfeed.torch.datasets.options.has_accelerator", lambda: False)
     refused(ConfigError, "pin_memory = True needs an accelerator", store, pin_memory=True)
 
 

@@ -17,9 +17,9 @@ import zarr
 import zarrfeed
 from tests.support.forgetful import ForgetfulDisk, Image
 from zarrfeed import Appender, checkpoint
-from zarrfeed.storage.checkpoint_folder import open_folder
-from zarrfeed.storage.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id
-from zarrfeed.storage.shard_folder import ShardFolder, Transfer
+from zarrfeed.storage.checkpoint.checkpoint_folder import open_folder
+from zarrfeed.storage.checkpoint.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id
+from zarrfeed.storage.checkpoint.shard_folder import ShardFolder, Transfer
 
 #: Failures of each kind: at most, by default, and with --large.
 FEW, MANY = 40, 500

@@ -14,7 +14,7 @@ import zarr
 
 import zarrfeed
 from zarrfeed import StoreReadError, ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.metadata.growth import Growth
+from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.spec.version import Version
 
 CHUNK_ROWS = 8

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from numcodecs.checksum32 import CRC32, CRC32C, Adler32, JenkinsLookup3
 
-from zarrfeed.storage.codec_guards import MAX_TEXT_BYTES, Expected, decode_guarded
+from zarrfeed.storage.chunks.codec_guards import MAX_TEXT_BYTES, Expected, decode_guarded
 
 MEMORY_BYTES = 1 << 30
 PAGE = mmap.PAGESIZE

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zarrfeed.torch.page_locks import PageLocks
+from zarrfeed.torch.device.page_locks import PageLocks
 
 Bytes = npt.NDArray[np.uint8]
 

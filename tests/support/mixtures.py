@@ -17,8 +17,8 @@ import zarr
 
 import zarrfeed
 from zarrfeed import Data, ZarrIterableDataset
-from zarrfeed.plan.keyed_random import key_of
-from zarrfeed.plan.mixture import Mixture, parse_weights
+from zarrfeed.plan.mixture.mixture import Mixture, parse_weights
+from zarrfeed.plan.order.keyed_random import key_of
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 Weights: TypeAlias = Sequence[float] | Mapping[int, Sequence[float]] | None

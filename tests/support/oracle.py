@@ -31,7 +31,7 @@ from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.base.native import core
 from zarrfeed.engine.arrays import ByteArrays
-from zarrfeed.plan.order import Order
+from zarrfeed.plan.order.order import Order
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 ZarrFormat: TypeAlias = Literal[2, 3]

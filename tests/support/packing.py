@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from zarrfeed.plan.random_bijection import RandomBijection
+from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.tools.pack import PackProgress, PackReport
 
 #: Options of a `pack` of 2000 samples in many units, for the processes of a cluster.

@@ -21,9 +21,9 @@ MODULES = (
     "hypothesis",
     "torch",
     "zarr",
-    "zarrfeed.torch.iterable_dataset",
-    "zarrfeed.torch.loader",
-    "zarrfeed.torch.map_dataset",
+    "zarrfeed.torch.datasets.iterable_dataset",
+    "zarrfeed.torch.datasets.loader",
+    "zarrfeed.torch.datasets.map_dataset",
     "zarrfeed.tools.bench.store_bench",
     "tests.support.frozen",
 )

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from tests.support.mixtures import dataset_of, interleaved
 from zarrfeed import Data
 from zarrfeed.base.native import core
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.order import EpochPlan
-from zarrfeed.plan.partition import Consumer, Division, RankInfo
-from zarrfeed.plan.state import EpochState, SavedRun
+from zarrfeed.plan.order.order import EpochPlan
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.state import EpochState, SavedRun
+from zarrfeed.plan.shares.partition import Consumer, Division, RankInfo
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from tests.support.dcp import dcp
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.base.errors import StoreWriteError
 from zarrfeed.checkpoint import LoaderState, ZarrfeedReader, ZarrfeedWriter
-from zarrfeed.storage.checkpoint_sink import _LocalSink
+from zarrfeed.storage.checkpoint.checkpoint_sink import _LocalSink
 
 #: Rows of the sharded tensor: no multiple of any world size of the tests.
 ROWS, COLUMNS = 131, 64

@@ -27,15 +27,15 @@ from zarrfeed import checkpoint
 from zarrfeed.base.native import core
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.vlen import VlenReader
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.order import make_order
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.schedule_options import ScheduleOptions
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.order.order import make_order
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.report.explain import explain
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import Field, StoredField, VlenField
-from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.chunks.location import StoreSource
 
 N, BATCH = 45, 8
 EPOCH = 3

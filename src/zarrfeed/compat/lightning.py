@@ -17,9 +17,9 @@ import torch
 
 from zarrfeed.base.validate import check_flags
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
-from zarrfeed.storage.checkpoint_file import DEFAULT_BUDGET
-from zarrfeed.storage.checkpoint_folder import folder_and_name
-from zarrfeed.storage.shard_folder import Transfer
+from zarrfeed.storage.checkpoint.checkpoint_file import DEFAULT_BUDGET
+from zarrfeed.storage.checkpoint.checkpoint_folder import folder_and_name
+from zarrfeed.storage.checkpoint.shard_folder import Transfer
 
 try:
     from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO

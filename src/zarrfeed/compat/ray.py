@@ -27,11 +27,11 @@ except ImportError as error:
     ) from error
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import Source
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField, sample_bytes
-from zarrfeed.torch.map_dataset import ZarrDataset
+from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 

@@ -27,25 +27,25 @@ import torch
 import torch.distributed
 import zarr
 
-import zarrfeed.metadata.open_data
-import zarrfeed.torch.iterable_dataset
-import zarrfeed.torch.loader
+import zarrfeed.metadata.face.open_data
+import zarrfeed.torch.datasets.iterable_dataset
+import zarrfeed.torch.datasets.loader
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.metadata.fields import Source
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.order import Order
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.schedule_options import ScheduleOptions
-from zarrfeed.plan.selection import Int64, make_selection
-from zarrfeed.plan.state import EpochState, describe_layout, describe_order
+from zarrfeed.metadata.group.fields import Source
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.samples.selection import Int64, make_selection
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
+from zarrfeed.plan.schedule.state import EpochState, describe_layout, describe_order
+from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.spec.field import FieldSet
-from zarrfeed.torch.accelerators import has_accelerator
-from zarrfeed.torch.batch import Batch, BatchAssembler, Values
-from zarrfeed.torch.distributed import in_worker
-from zarrfeed.torch.session import Session
-from zarrfeed.torch.session_options import SessionOptions
-from zarrfeed.torch.versions import Versions
+from zarrfeed.torch.batches.accelerators import has_accelerator
+from zarrfeed.torch.batches.batch import Batch, BatchAssembler, Values
+from zarrfeed.torch.passes.session import Session
+from zarrfeed.torch.passes.session_options import SessionOptions
+from zarrfeed.torch.passes.versions import Versions
+from zarrfeed.torch.ranks.distributed import in_worker
 
 ChunkIndexes: TypeAlias = "int | Sequence[int] | npt.NDArray[np.integer[Any]] | None"
 
@@ -137,7 +137,7 @@ class _AssemblerOfOriginal(BatchAssembler):
         return map(super().assemble, zip(*columns, strict=True))
 
 
-class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
+class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableDataset):
     """Stream the samples of a Zarr array, a chunk at a time, each to one rank and one worker.
 
     Parameters
@@ -214,7 +214,7 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
             else _seed("buffer_shuffle_seed", buffer_shuffle_seed)
         )
         super().__init__(
-            zarrfeed.metadata.open_data.open(samples, targets, decode_cf=False),
+            zarrfeed.metadata.face.open_data.open(samples, targets, decode_cf=False),
             shuffle=bool(shuffle_chunks),
             seed=0 if chunks_shuffle_seed is None else _seed("chunks_shuffle_seed", chunks_shuffle_seed),
             pin_memory=False,
@@ -275,7 +275,7 @@ class ZarrIterableDataset(zarrfeed.torch.iterable_dataset.ZarrIterableDataset):
         return state
 
 
-class ZarrDataLoader(zarrfeed.torch.loader.ZarrDataLoader):
+class ZarrDataLoader(zarrfeed.torch.datasets.loader.ZarrDataLoader):
     """Batch the samples of a `ZarrIterableDataset` of this module, in this process or in worker processes.
 
     Parameters

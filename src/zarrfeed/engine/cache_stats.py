@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
-from zarrfeed.storage.read_counts import CacheCounts
+from zarrfeed.storage.access.read_counts import CacheCounts
 
 
 @dataclass(frozen=True)

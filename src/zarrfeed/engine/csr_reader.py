@@ -29,9 +29,9 @@ from zarrfeed.engine.arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
-from zarrfeed.plan.selection import Int64, block_of
-from zarrfeed.plan.sparse import keep_batches, plan_loads, split_rows
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.budget.sparse import keep_batches, plan_loads, split_rows
+from zarrfeed.plan.order.unfolding import ReadPlan
+from zarrfeed.plan.samples.selection import Int64, block_of
 from zarrfeed.spec.dtypes import decode_bfloat16, encode_bfloat16
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sparse import CsrField

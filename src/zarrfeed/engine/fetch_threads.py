@@ -32,12 +32,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import CorruptChunkError
-from zarrfeed.storage.blocking_reads import Blocking
-from zarrfeed.storage.chunk_reader import span_of, split_parts
-from zarrfeed.storage.hedging import HedgeRule
-from zarrfeed.storage.read_counts import ReadCounts
-from zarrfeed.storage.request_limiter import Turn
-from zarrfeed.storage.retry import FailedAttempt
+from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.request_limiter import Turn
+from zarrfeed.storage.access.retry import FailedAttempt
+from zarrfeed.storage.chunks.blocking_reads import Blocking
+from zarrfeed.storage.chunks.chunk_reader import span_of, split_parts
+from zarrfeed.storage.chunks.hedging import HedgeRule
 
 #: Request id; first byte and end of what is wanted of the object, as of a slice.
 Part: TypeAlias = tuple[int, int, int | None]

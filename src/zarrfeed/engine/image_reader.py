@@ -31,12 +31,12 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.engine.vlen import ChunkError, Int64, Objects, SampleLookup, VlenReader, skipped_part
 from zarrfeed.engine.vlen_parts import PartedVlenReader
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField, sample_bytes
-from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.parted_source import PartedSource
-from zarrfeed.storage.zarr_internals import event_loop, sync
+from zarrfeed.storage.access.zarr_internals import event_loop, sync
+from zarrfeed.storage.chunks.location import StoreSource
+from zarrfeed.storage.chunks.parted_source import PartedSource
 
 #: Batches that are asked for beside the one that is wanted, at most: one is looked up while another is decoded.
 _MOST_AHEAD = 3

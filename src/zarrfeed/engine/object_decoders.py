@@ -24,8 +24,8 @@ from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.engine.images import pixels_of
 from zarrfeed.spec.images import Images
-from zarrfeed.storage.zarr_decoder import ChunkDecoder
-from zarrfeed.storage.zarr_internals import sync
+from zarrfeed.storage.access.zarr_internals import sync
+from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 DecoderName: TypeAlias = Literal["bytes", "image", "npy", "zarr-chunk"]
 DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)

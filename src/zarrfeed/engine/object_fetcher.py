@@ -32,12 +32,12 @@ from zarrfeed.engine.object_requests import Answer, ObjectRequests
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.chunk_reader import ReadFailure
-from zarrfeed.storage.listing import Listing
-from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.object_source import ObjectSource
-from zarrfeed.storage.object_versions import ObjectVersion, look_up
-from zarrfeed.storage.zarr_internals import event_loop
+from zarrfeed.storage.access.zarr_internals import event_loop
+from zarrfeed.storage.chunks.chunk_reader import ReadFailure
+from zarrfeed.storage.chunks.location import StoreSource
+from zarrfeed.storage.chunks.object_versions import ObjectVersion, look_up
+from zarrfeed.storage.objects.listing import Listing
+from zarrfeed.storage.objects.object_source import ObjectSource
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 

@@ -22,11 +22,11 @@ from zarrfeed.base.native import core
 from zarrfeed.engine.object_fetcher import Fetched, ObjectFetcher
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedChunk, SkippedField, Substitutes
-from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.order.unfolding import ReadPlan
+from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.listing import Listing
-from zarrfeed.storage.retry import is_of_chunk
+from zarrfeed.storage.access.retry import is_of_chunk
+from zarrfeed.storage.objects.listing import Listing
 
 #: Batches that are asked for at once. The other one is fetched while the consumer is busy with the first.
 _BATCHES_AHEAD = 2

@@ -28,14 +28,14 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.engine.vlen import SampleLookup
-from zarrfeed.plan.batch_request import plan_patches, plan_request
-from zarrfeed.plan.carry import carries, plan_carry
-from zarrfeed.plan.field_rows import chunk_finder, find_rows
-from zarrfeed.plan.memory import MemoryPlan
-from zarrfeed.plan.order import EpochPlan, Order
-from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.swept_order import SweptOrder
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.budget.memory import MemoryPlan
+from zarrfeed.plan.order.carry import carries, plan_carry
+from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.unfolding import ReadPlan
+from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.samples.field_rows import chunk_finder, find_rows
+from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.schedule.batch_request import plan_patches, plan_request
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import (
     BadRows,
@@ -55,7 +55,7 @@ from zarrfeed.spec.field import (
 )
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.tensors import tensors_of
-from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.chunks.location import StoreSource
 
 _DEFAULT_POLICY = Faults()
 

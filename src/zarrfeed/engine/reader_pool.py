@@ -10,8 +10,8 @@ from zarrfeed.base.errors import ClosedError
 from zarrfeed.engine.arrays import BatchArrays
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
-from zarrfeed.plan.epoch_plan import Resources
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.order.unfolding import ReadPlan
+from zarrfeed.plan.schedule.epoch_plan import Resources
 
 
 class EpochReader(Protocol):

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from zarrfeed.engine.arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.reader import Reader
-from zarrfeed.plan.batch_request import Requests
-from zarrfeed.plan.memory import plan_memory
-from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.budget.memory import plan_memory
+from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.schedule.batch_request import Requests
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import FieldSet, StoredField, VlenField, dtype_name, sample_bytes
 

@@ -31,14 +31,14 @@ from zarr.buffer import cpu
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Part, Request, RequestSource, wait_for_threads
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.blocking_reads import blocking_reads
-from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, span_of, split_parts
-from zarrfeed.storage.errors import errno_of, reason_of
-from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.read_counts import ReadCounts
-from zarrfeed.storage.retry import FailedAttempt
-from zarrfeed.storage.zarr_decoder import ChunkDecoder
-from zarrfeed.storage.zarr_internals import sync
+from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.retry import FailedAttempt
+from zarrfeed.storage.access.zarr_internals import sync
+from zarrfeed.storage.chunks.blocking_reads import blocking_reads
+from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, span_of, split_parts
+from zarrfeed.storage.chunks.location import StoreSource
+from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 _DEFAULT_POLICY = Faults()
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.

@@ -26,10 +26,10 @@ import numpy.typing as npt
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ChunkSkippedWarning, StoreReadError, ZarrfeedError
 from zarrfeed.base.redaction import without_secrets
-from zarrfeed.plan.field_rows import FindChunks
-from zarrfeed.plan.order import Order
-from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.unfolding import ReadPlan
+from zarrfeed.plan.samples.field_rows import FindChunks
+from zarrfeed.plan.samples.selection import Int64
 
 #: A chunk that could not be read or decoded: (field, index along the sample axis, key, class of the error, errno,
 #: message).

@@ -25,17 +25,17 @@ from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure, locate_chunk
-from zarrfeed.storage.errors import errno_of, reason_of
-from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.parted_source import PartedSource
-from zarrfeed.storage.read_counts import ReadCounts
-from zarrfeed.storage.retry import is_of_chunk
-from zarrfeed.storage.zarr_internals import sync
+from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.retry import is_of_chunk
+from zarrfeed.storage.access.zarr_internals import sync
+from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, locate_chunk
+from zarrfeed.storage.chunks.location import StoreSource
+from zarrfeed.storage.chunks.parted_source import PartedSource
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 Objects: TypeAlias = npt.NDArray[np.object_]

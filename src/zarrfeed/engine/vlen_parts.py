@@ -17,10 +17,10 @@ import numpy as np
 
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.vlen import ChunkError, EncodedLookup, Int64, Objects, Place, VlenReader
-from zarrfeed.plan.unfolding import ReadPlan
+from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
-from zarrfeed.storage.parted_source import PartedSource
+from zarrfeed.storage.chunks.parted_source import PartedSource
 
 #: Stores whose readers are kept.
 _MOST_READERS = 16

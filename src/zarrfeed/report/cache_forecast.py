@@ -19,13 +19,13 @@ import numpy.typing as npt
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.carry import chunks_of_order
-from zarrfeed.plan.order import Order
+from zarrfeed.plan.order.carry import chunks_of_order
+from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field, StoredField, VlenField
-from zarrfeed.storage.cache_options import ArrayCache
-from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.node_cache import cache_of
+from zarrfeed.storage.access.cache_options import ArrayCache
+from zarrfeed.storage.chunks.location import StoreSource
+from zarrfeed.storage.chunks.node_cache import cache_of
 
 #: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
 _MOST_ENTRIES = 1 << 16

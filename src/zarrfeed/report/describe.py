@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zarrfeed.plan.selection import Selection
+from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, has_patches, shape_of
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField

@@ -11,20 +11,20 @@ from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.image_reader import batches_ahead
 from zarrfeed.engine.images import library_name
-from zarrfeed.plan.affinity import Part
-from zarrfeed.plan.carry import carries, chunk_reads, chunks_of_order
-from zarrfeed.plan.columns import patch_reads
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.field_rows import describe_join
-from zarrfeed.plan.left_out import LeftOut
-from zarrfeed.plan.memory import MemoryPlan
-from zarrfeed.plan.mixed_order import MixedOrder
-from zarrfeed.plan.mixing import perfect_mix
-from zarrfeed.plan.order import EpochPlan, Order
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.shuffle_measure import ShuffleMeasure, measure_shuffle
-from zarrfeed.plan.state import EpochState
-from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.budget.memory import MemoryPlan
+from zarrfeed.plan.budget.mixing import perfect_mix
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.carry import carries, chunk_reads, chunks_of_order
+from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.patches.columns import patch_reads
+from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.samples.field_rows import describe_join
+from zarrfeed.plan.samples.left_out import LeftOut
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.shuffle_measure import ShuffleMeasure, measure_shuffle
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.affinity import Part
+from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
 from zarrfeed.report.patch_explanation import PatchExplanation
@@ -51,8 +51,8 @@ from zarrfeed.spec.field import (
 )
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField, is_channel
-from zarrfeed.storage.blocking_reads import BlockingReads
-from zarrfeed.storage.location import StoreSource
+from zarrfeed.storage.chunks.blocking_reads import BlockingReads
+from zarrfeed.storage.chunks.location import StoreSource
 
 #: The quality of the shuffle is measured on the first batches of the epoch.
 _SAMPLED_BATCHES = 32

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zarrfeed.base.page import Row, as_html
-from zarrfeed.metadata.data_page import field_rows, sample_rows
-from zarrfeed.plan.order import Order
-from zarrfeed.plan.selection import Selection
+from zarrfeed.metadata.face.data_page import field_rows, sample_rows
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.static import StaticField
 

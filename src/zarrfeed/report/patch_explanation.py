@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.listed_order import ListedOrder
-from zarrfeed.plan.sweep import GOOD_AMPLIFICATION, SweepChoice
-from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.patches.listed_order import ListedOrder
+from zarrfeed.plan.patches.sweep import GOOD_AMPLIFICATION, SweepChoice
+from zarrfeed.plan.patches.swept_order import SweptOrder
 
 _SAMPLINGS = {
     "tiles": "tiles, laid anew in each epoch",

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.redaction import without_secrets
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.mixed_order import MixedOrder
-from zarrfeed.plan.mixture import COLUMNS
-from zarrfeed.plan.order import Order
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.rank_lanes import nearest_multiple, ranks_of_chunk
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.mixture.mixture import COLUMNS
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.rank_lanes import nearest_multiple, ranks_of_chunk
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.spec.sparse import CsrField
 

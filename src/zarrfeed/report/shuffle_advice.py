@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from zarrfeed.base.errors import ConfigError, MemoryBudgetError
 from zarrfeed.base.redaction import without_secrets
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.mixed_order import MixedOrder
-from zarrfeed.plan.mixing import LANE_COUNTS
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.schedule_options import DEFAULT_BUDGET
-from zarrfeed.plan.shuffle_measure import NEIGHBOURS, ShuffleMeasure, measure_shuffle
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.budget.mixing import LANE_COUNTS
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET
+from zarrfeed.plan.schedule.shuffle_measure import NEIGHBOURS, ShuffleMeasure, measure_shuffle
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.partition import RankInfo
 
 #: Nobody is warned of fewer samples: epochs are so short that they differ however samples are mixed.
 _FEW_SAMPLES = 64 * NEIGHBOURS

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from zarrfeed.base.page import Row
-from zarrfeed.metadata.store_table import StoreTable
-from zarrfeed.plan.mixed_order import MixedOrder
-from zarrfeed.plan.mixing import perfect_mix
+from zarrfeed.metadata.patches.store_table import StoreTable
+from zarrfeed.plan.budget.mixing import perfect_mix
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
 
 #: Up to so many sources are listed one by one.
 _LISTED_SOURCES = 12

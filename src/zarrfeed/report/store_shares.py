@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from zarrfeed.base.page import Row
-from zarrfeed.metadata.store_table import StoreTable
-from zarrfeed.plan.sample_choice import SampleChoice
-from zarrfeed.plan.sample_set import rank_of
-from zarrfeed.plan.selection import Int64
+from zarrfeed.metadata.patches.store_table import StoreTable
+from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.samples.sample_set import rank_of
+from zarrfeed.plan.samples.selection import Int64
 
 #: Up to so many stores are listed one by one.
 _LISTED_STORES = 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.memory import MemoryPlan
-from zarrfeed.plan.shuffle_measure import ShuffleMeasure
+from zarrfeed.plan.budget.memory import MemoryPlan
+from zarrfeed.plan.schedule.shuffle_measure import ShuffleMeasure
 from zarrfeed.report.field_explanation import FieldExplanation
 
 #: Chunks that are decoded more often than this are worth a remedy.

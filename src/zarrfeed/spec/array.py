@@ -17,7 +17,7 @@ from zarrfeed.spec.sharding import ShardSpec
 
 
 class StoreLocation(Protocol):
-    """Where the chunks of an array are, in a store that Python reads (`storage/location.py`)."""
+    """Where the chunks of an array are, in a store that Python reads (`storage/chunks/location.py`)."""
 
     @property
     def max_requests(self) -> int:
@@ -29,7 +29,7 @@ class StoreLocation(Protocol):
 
 
 class StagedArray(Protocol):
-    """The name of an array in a local directory in a node cache on another disk (`storage/cache_options.py`)."""
+    """The name of an array in a local directory in a node cache on another disk (`storage/access/cache_options.py`)."""
 
     def to_core(self) -> core.CachedArray | None:
         """Return the same for the engine; None if nothing of it is cached."""

@@ -22,7 +22,7 @@ from zarrfeed.tools.cli_parser import EXECUTORS, SuggestingParser
 from zarrfeed.tools.quiet import quiet
 
 if TYPE_CHECKING:
-    from zarrfeed.metadata.data import Data
+    from zarrfeed.metadata.face.data import Data
 
 #: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
@@ -289,7 +289,7 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
 
 
 def _open(arguments: argparse.Namespace, *, decode_cf: bool = True) -> Data:
-    from zarrfeed.metadata.open_data import open as open_data
+    from zarrfeed.metadata.face.open_data import open as open_data
 
     paths = [arguments.path] if "path" in arguments else arguments.paths
     return open_data(

@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.planning import Planning
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.state import EpochState
-from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.metadata.description.planning import Planning
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.feeding import Mixing, Requests, as_options
-from zarrfeed.torch.accelerators import has_accelerator
-from zarrfeed.torch.distributed import find_rank
-from zarrfeed.torch.options import check_order, schedule_options
+from zarrfeed.torch.batches.accelerators import has_accelerator
+from zarrfeed.torch.datasets.options import check_order, schedule_options
+from zarrfeed.torch.ranks.distributed import find_rank
 
 
 def schedule_of(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from zarrfeed.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zarrfeed.metadata.data import Data
-    from zarrfeed.plan.epoch_plan import Schedule
+    from zarrfeed.metadata.face.data import Data
+    from zarrfeed.plan.schedule.epoch_plan import Schedule
 
 #: Kinds of pictures, and ranks that are told apart in one.
 PLOT_SUFFIXES, MOST_RANKS = (".svg", ".png"), 32
@@ -169,7 +169,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _draw(data: Data, schedule: Schedule, arguments: argparse.Namespace) -> None:
-    from zarrfeed.plan.swept_order import SweptOrder
+    from zarrfeed.plan.patches.swept_order import SweptOrder
 
     ranks = arguments.ranks or 1
     name = Path(arguments.paths[0].rstrip("/")).name

@@ -16,7 +16,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.own_files import check_side_folder
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.engine.object_decoders import Decode
-from zarrfeed.torch.object_iterable_dataset import ObjectIterableDataset
+from zarrfeed.torch.datasets.object_iterable_dataset import ObjectIterableDataset
 
 #: What a store without a dtype of its own size is written with.
 _BYTES: Any = "variable_length_bytes"

@@ -22,16 +22,16 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.validate import check_flags, check_int, check_num_threads
-from zarrfeed.metadata.conversion import Items
-from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.fields import Source
-from zarrfeed.metadata.statistics import layout_fingerprint, samples_digest
+from zarrfeed.metadata.array.conversion import Items
+from zarrfeed.metadata.description.statistics import layout_fingerprint, samples_digest
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.patch_weights import PatchWeights
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
-from zarrfeed.torch.options import as_data
+from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.datasets.options import as_data
 
 __all__ = ["Progress", "patch_weights"]
 

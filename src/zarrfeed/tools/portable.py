@@ -16,8 +16,8 @@ from zarr.storage import LocalStore, MemoryStore
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.spec.field import HostRows
-from zarrfeed.storage.key_urls import is_url
-from zarrfeed.storage.local_files import local_path
+from zarrfeed.storage.access.key_urls import is_url
+from zarrfeed.storage.access.local_files import local_path
 
 _REMEDY = "executor: {} is in the memory of this process, and other processes cannot open it: give a path or a URL"
 

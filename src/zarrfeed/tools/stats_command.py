@@ -13,7 +13,7 @@ from zarrfeed.tools.cli_parser import EXECUTORS
 from zarrfeed.tools.progress_bar import show_progress
 
 if TYPE_CHECKING:
-    from zarrfeed.metadata.data import Data
+    from zarrfeed.metadata.face.data import Data
     from zarrfeed.spec.statistics import Statistics
 
 HELP = "measure mean, standard deviation, bounds and missing values of a store"

@@ -32,7 +32,7 @@ from tests.support import warm
 from tests.support.paths import ROOT
 from zarrfeed import checkpoint
 from zarrfeed.base.errors import CorruptCheckpointError, StoreReadError, StoreWriteError
-from zarrfeed.storage.checkpoint_format import PART_BYTES
+from zarrfeed.storage.checkpoint.checkpoint_format import PART_BYTES
 
 _SCHEMES = ("s3", "gs", "az")
 #: Elements of the large tensor: the checkpoint has four parts.

@@ -22,7 +22,7 @@ import zarrfeed
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, tree
 from zarrfeed.base.native import core
-from zarrfeed.storage.append_journal import Journal
+from zarrfeed.storage.append.append_journal import Journal
 from zarrfeed.tools.cache.entries import check_cache, clear_cache, describe_cache
 from zarrfeed.tools.pack.work_folder import WorkFolder
 from zarrfeed.tools.verify.progress import ProgressFile

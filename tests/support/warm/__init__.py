@@ -49,9 +49,9 @@ DEFAULT = (
     "torch._dynamo",
     "torch.distributed",
     "zarr",
-    "zarrfeed.torch.loader",
-    "zarrfeed.torch.iterable_dataset",
-    "zarrfeed.torch.map_dataset",
+    "zarrfeed.torch.datasets.loader",
+    "zarrfeed.torch.datasets.iterable_dataset",
+    "zarrfeed.torch.datasets.map_dataset",
     "zarrfeed.checkpoint",
 )
 #: Sets of more modules, for `command`.

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 import zarrfeed
 from tests.support.oracle import no_thread_left
 from zarrfeed.compat.zarrdataset import ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.plan.partition import Consumer
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.partition import Consumer
 
 N, CHUNK = 500, 11  # 46 chunks, the last of 5
 NUM_CHUNKS = 46

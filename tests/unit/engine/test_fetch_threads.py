@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from zarrfeed.engine.fetch_threads import Bytes, FetchThreads, Flight, Part, Request
-from zarrfeed.storage.read_counts import ReadCounts
-from zarrfeed.storage.request_limiter import RequestLimiter
-from zarrfeed.storage.retry import FailedAttempt
+from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.request_limiter import RequestLimiter
+from zarrfeed.storage.access.retry import FailedAttempt
 
 PATIENCE_S = 30.0
 OBJECT = np.arange(256, dtype=np.uint8)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from zarrfeed import ConfigError
 from zarrfeed.engine.object_decoders import DECODER_NAMES, Decode, decode_image, decode_npy, make_decoder
-from zarrfeed.storage.zarr_decoder import ChunkDecoder
+from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
 

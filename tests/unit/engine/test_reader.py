@@ -16,12 +16,12 @@ from torch.utils.dlpack import from_dlpack
 
 from tests.support.oracle import AnyArray, assert_rows_equal, numbered
 from zarrfeed.engine.reader import Reader
-from zarrfeed.metadata.array import read_layout
-from zarrfeed.metadata.host_memory import field_in_memory
-from zarrfeed.plan.memory import plan_memory
-from zarrfeed.plan.order import Order
+from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.metadata.array.host_memory import field_in_memory
+from zarrfeed.plan.budget.memory import plan_memory
+from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.field import Field, IndexField, StoredField, sample_bytes
-from zarrfeed.torch.tensors import Tensors, shared_memory
+from zarrfeed.torch.batches.tensors import Tensors, shared_memory
 
 Allocator = Callable[[int], torch.Tensor]
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import zarrfeed
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.metadata.resolved import ResolvedData
-from zarrfeed.plan.blocks import find_edges
-from zarrfeed.plan.sample_choice import SampleChoice
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.plan.samples.blocks import find_edges
+from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.row_map import NO_ROW, RowMap
 

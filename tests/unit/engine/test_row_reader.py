@@ -15,7 +15,7 @@ import zarrfeed
 from tests.support.examples import examples
 from zarrfeed import CorruptChunkError
 from zarrfeed.engine.row_reader import RowReader
-from zarrfeed.plan.batch_request import RowRequests
+from zarrfeed.plan.schedule.batch_request import RowRequests
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 

@@ -180,7 +180,7 @@ def test_decoding_counts_as_work(tmp_path: Path) -> None:
 
 def test_time_in_zarr_python_s_codecs_is_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from zarrfeed.engine import store_bridge as feeder
-    from zarrfeed.storage.zarr_decoder import ChunkDecoder
+    from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
     decode, clock = ChunkDecoder.decode, Clock()
 

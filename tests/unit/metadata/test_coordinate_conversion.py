@@ -15,7 +15,7 @@ import zarrfeed
 from tests.support.flat import iterable_dataset, map_dataset
 from tests.support.oracle import AnyArray
 from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.metadata.conversion import Items, by_field
+from zarrfeed.metadata.array.conversion import Items, by_field
 
 N = 24
 #: Hours since 1900: neither bfloat16 nor float16 holds them.

@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 import zarrfeed
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import MemoryBudgetError, ZarrIterableDataset
-from zarrfeed.plan.memory import plan_memory
+from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.spec.sparse import CsrField
 
 

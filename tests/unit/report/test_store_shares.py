@@ -10,8 +10,8 @@ import zarr
 
 import zarrfeed
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.metadata.store_table import StoreTable
-from zarrfeed.plan.sample_choice import SampleChoice
+from zarrfeed.metadata.patches.store_table import StoreTable
+from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.report.store_shares import StoreShares
 
 LENGTHS = [7, 1, 30, 12]

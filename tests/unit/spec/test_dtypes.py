@@ -17,7 +17,7 @@ from zarr.storage import MemoryStore
 import zarrfeed
 from tests.support.oracle import ZARR_FORMATS, AnyArray, ZarrFormat, assert_parity, read_all
 from zarrfeed import UnsupportedError, ZarrIterableDataset
-from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.spec.dtypes import read_items
 
 #: No v3 specification yet: zarr says so when such an array is made or opened.

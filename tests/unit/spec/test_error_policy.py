@@ -32,9 +32,9 @@ from zarrfeed import (
     ZarrIterableDataset,
 )
 from zarrfeed.base.native import core
-from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.errors import is_transient
+from zarrfeed.storage.access.errors import is_transient
 
 pytestmark = [
     pytest.mark.timeout(100),

@@ -15,7 +15,7 @@ import zarrfeed
 from zarrfeed import ConfigError, Faults, Mixing, Requests, UnknownOptionError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec import error_policy, feeding
 from zarrfeed.spec.feeding import as_options
-from zarrfeed.torch.options import MOVED_TO_DATA, MOVED_TO_OPTIONS
+from zarrfeed.torch.datasets.options import MOVED_TO_DATA, MOVED_TO_OPTIONS
 
 ROWS = np.arange(40)
 

@@ -35,9 +35,9 @@ from zarrfeed.base.errors import (
     UnsupportedError,
 )
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage import checkpoint_sink
-from zarrfeed.storage.checkpoint_format import CHECKSUMS, PART_BYTES, TRAILER_BYTES, Footer
-from zarrfeed.storage.checkpoint_place import LocalPlace, ObjectPlace, find_place
+from zarrfeed.storage.checkpoint import checkpoint_sink
+from zarrfeed.storage.checkpoint.checkpoint_format import CHECKSUMS, PART_BYTES, TRAILER_BYTES, Footer
+from zarrfeed.storage.checkpoint.checkpoint_place import LocalPlace, ObjectPlace, find_place
 
 URL = "s3://bucket/run/step.pt"
 #: The least, and so many parts as make an upload of it.

@@ -28,8 +28,8 @@ from zarr.storage import LocalStore, MemoryStore
 
 from tests.support.oracle import AnyArray, ZarrFormat, assert_parity, assert_rows_equal, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, ZarrIterableDataset
-from zarrfeed.metadata.array import read_layout
-from zarrfeed.storage.location import StoreSource
+from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.storage.chunks.location import StoreSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in:zarr.errors.ZarrUserWarning")
 

@@ -140,7 +140,7 @@ def test_of_a_large_store_a_part_is_read(
 def test_time_is_bounded_however_slow_the_store_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from zarrfeed.storage.location import StoreSource
+    from zarrfeed.storage.chunks.location import StoreSource
 
     data = np.arange(N * 5, dtype="f4")
     store = zarr.storage.ZipStore(tmp_path / "a.zip", mode="w")

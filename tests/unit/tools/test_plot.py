@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 
 import zarrfeed
 from zarrfeed.base.errors import UnsupportedError
-from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.tools import cli
 from zarrfeed.tools.plot.lane_rows import MOST_LANES, LaneRows
 from zarrfeed.tools.plot.patch_figure import MOST_TILES, SEVERAL, PatchFigure, Section

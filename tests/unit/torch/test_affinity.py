@@ -1,6 +1,6 @@
 """`affinity="node"` of a dataset: every rank of every node is made in this process, and really reads.
 
-Samples hold their index. `tests/unit/plan/test_affinity.py` asks the plan about every combination.
+Samples hold their index. `tests/unit/plan/shares/test_affinity.py` asks the plan about every combination.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import zarrfeed
 from tests.support.flat import iterable_dataset
 from tests.support.shares import assert_shared_out
 from zarrfeed import ConfigError, Digest, ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.torch import session
-from zarrfeed.torch.distributed import place_in_node
+from zarrfeed.plan.shares.partition import RankInfo
+from zarrfeed.torch.passes import session
+from zarrfeed.torch.ranks.distributed import place_in_node
 
 N = 103
 

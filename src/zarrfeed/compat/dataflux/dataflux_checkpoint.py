@@ -8,7 +8,7 @@ from zarrfeed import checkpoint
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.checkpoint import CheckpointReader, CheckpointWriter
 from zarrfeed.compat.dataflux.bucket import storage_options_of, url_of
-from zarrfeed.storage.key_urls import url_of as url_of_key
+from zarrfeed.storage.access.key_urls import url_of as url_of_key
 
 
 class DatafluxCheckpoint:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import format_bytes
-from zarrfeed.storage.chunk_encoder import MOST_CHUNK_BYTES, Encoding
+from zarrfeed.storage.chunks.chunk_encoder import MOST_CHUNK_BYTES, Encoding
 from zarrfeed.tools.advise.trial_store import TrialArray, TrialOptions, TrialRate, time_trial, write_trial
 
 #: Decoded bytes of a temporary store, at most: an epoch of it is long beside its beginning and its end.

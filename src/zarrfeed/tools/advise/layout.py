@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.base.validate import check_counts
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools.advise.chunk_lengths import (
     CHUNK_BYTES,
     RESIDENT_BYTES,

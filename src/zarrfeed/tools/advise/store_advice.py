@@ -18,8 +18,8 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import physical_bytes
 from zarrfeed.base.units import format_bytes
-from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.open_data import open as open_data
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.face.open_data import open as open_data
 from zarrfeed.report.advice import advise
 from zarrfeed.report.explain import Explanation
 from zarrfeed.spec.field import FieldSet, StoredField
@@ -36,8 +36,8 @@ from zarrfeed.tools.advise.layout import (
 from zarrfeed.tools.advise.store_cost import StoreCost, not_tried, short_name
 from zarrfeed.tools.advise.trial_store import best_rate
 from zarrfeed.tools.bench.store_bench import time_passes
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
-from zarrfeed.torch.map_dataset import ZarrDataset
+from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 
 #: Decoded bytes of the samples that are compressed, in how many runs, and how long they are read for.
 _SAMPLE_BYTES, _RUNS, _SAMPLE_S = 64 << 20, 8, 3.0

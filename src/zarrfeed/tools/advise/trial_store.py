@@ -18,9 +18,9 @@ import zarr
 
 from zarrfeed.base.native import core
 from zarrfeed.spec.field import StoredField, sample_bytes
-from zarrfeed.storage.chunk_encoder import Encoding, join_shard
+from zarrfeed.storage.chunks.chunk_encoder import Encoding, join_shard
 from zarrfeed.tools.bench.store_bench import time_passes
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
 #: Rounds: the fastest counts, since other programs only ever make one slower. There are more than 3 until the two
 #: fastest agree so well. How long a round takes.

@@ -30,20 +30,20 @@ from zarrfeed.base.native import core
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.stats import Stats
-from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.open import open_source
+from zarrfeed.metadata.array.open import open_source
+from zarrfeed.metadata.face.data import Data
 from zarrfeed.report.advice import advise
 from zarrfeed.report.describe import describe
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing
 from zarrfeed.spec.field import StoredField, VlenField, record_of, sample_bytes
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.storage.access import StoreAccess, ZarrFormat
-from zarrfeed.storage.codec_configs import as_meant
+from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
+from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.tools.bench.plain import PlainLoader
 from zarrfeed.tools.bench.plain_fields import PlainField, plain_field
-from zarrfeed.torch.batch import Values
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.batches.batch import Values
+from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
 #: Decoded bytes, and samples, of the part that is measured.
 _PART_BYTES, _PART_SAMPLES = 512 << 20, 1 << 22

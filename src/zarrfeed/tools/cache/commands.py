@@ -8,15 +8,15 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import format_bytes, parse_bytes
-from zarrfeed.metadata.open import check_storage_options
+from zarrfeed.metadata.array.open import check_storage_options
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.cache_options import CacheOptions
-from zarrfeed.storage.key_urls import is_url, path_of
-from zarrfeed.storage.local_files import local_path
-from zarrfeed.storage.object_versions import name_store
-from zarrfeed.storage.staging import STORE, ZIP_STORE
-from zarrfeed.storage.urls import make_store
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.cache_options import CacheOptions
+from zarrfeed.storage.access.key_urls import is_url, path_of
+from zarrfeed.storage.access.local_files import local_path
+from zarrfeed.storage.access.urls import make_store
+from zarrfeed.storage.chunks.object_versions import name_store
+from zarrfeed.storage.chunks.staging import STORE, ZIP_STORE
 from zarrfeed.tools.cache.entries import CacheInfo, CheckedCache, check_cache, clear_cache, describe_cache
 from zarrfeed.tools.cache.shared_warming import WarmJob, token_in, warm_by
 from zarrfeed.tools.cache.warm import Warming, WarmReport

@@ -18,7 +18,7 @@ from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import format_bytes
-from zarrfeed.storage.cache_options import group_number, open_directory
+from zarrfeed.storage.access.cache_options import group_number, open_directory
 from zarrfeed.tools.verify import Progress
 
 #: In the directory of a cache (`cpp/storage/cache/cache_folder.cc`): what says that it is one.

@@ -21,8 +21,8 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.cache_options import CacheOptions
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.tools.cache.warm import ArrayInStore, WarmedArray, Warming
 from zarrfeed.tools.executors import host_name, run_in_order
 from zarrfeed.tools.portable import as_location

@@ -1,8 +1,8 @@
 """`warm`: all objects of a store copied into a node cache, in the very entries that datasets ask for.
 
-What holds: chunks are read as a dataset reads them, through the cache (`storage/cached_reads.py`). So what is there
-already is checked and not fetched, processes that warm at once divide the work, and a run that was interrupted goes on
-when it is called again.
+What holds: chunks are read as a dataset reads them, through the cache (`storage/chunks/cached_reads.py`). So what is
+there already is checked and not fetched, processes that warm at once divide the work, and a run that was interrupted
+goes on when it is called again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from zarrfeed.base.errors import CorruptChunkError, ZarrfeedError
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
-from zarrfeed.metadata.array import read_layout
+from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, ShardReading
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.cache_options import ArrayCache
-from zarrfeed.storage.chunk_reader import ChunkReader
-from zarrfeed.storage.location import StoreSource
-from zarrfeed.storage.node_cache import cache_of
-from zarrfeed.storage.object_versions import object_keys
-from zarrfeed.storage.read_counts import ReadCounts
-from zarrfeed.storage.zarr_internals import sync
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.cache_options import ArrayCache
+from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.zarr_internals import sync
+from zarrfeed.storage.chunks.chunk_reader import ChunkReader
+from zarrfeed.storage.chunks.location import StoreSource
+from zarrfeed.storage.chunks.node_cache import cache_of
+from zarrfeed.storage.chunks.object_versions import object_keys
 from zarrfeed.tools.verify import Progress
 
 #: Objects that are copied at once, where memory allows; how many requests that is, the store's limiter decides.

@@ -17,7 +17,7 @@ from zarrfeed.base.waits import result_of
 from zarrfeed.engine.stats import Stats
 from zarrfeed.report.explain import Explanation
 from zarrfeed.tools.demo.generated import CHUNK_SAMPLES, GeneratedStore, checksums
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
 #: Samples and their global indices.
 IndexedBatch: TypeAlias = tuple[torch.Tensor, torch.Tensor]

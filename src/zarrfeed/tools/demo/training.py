@@ -13,7 +13,7 @@ from torch import nn
 from zarrfeed.engine.stats import Stats
 from zarrfeed.report.explain import Explanation
 from zarrfeed.tools.demo.climate import STATION_SPACING, ClimateStore
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
 #: Chosen with years 1860 to 2049 of scenario A1B for training and its later ones for comparison.
 _NUM_PATTERNS = 32

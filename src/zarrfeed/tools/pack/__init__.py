@@ -19,7 +19,7 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
-from zarrfeed.storage.access import ZarrFormat
+from zarrfeed.storage.access.access import ZarrFormat
 from zarrfeed.tools.executors import open_executor, run_all
 from zarrfeed.tools.pack.finish import finish
 from zarrfeed.tools.pack.job import PackJob, cut_parts, share_of

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.random_bijection import RandomBijection
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.plan.order.random_bijection import RandomBijection
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools.pack.layout import FieldLayout, SparseLayout
 from zarrfeed.tools.pack.sources.source import Int64, SourceCall
 

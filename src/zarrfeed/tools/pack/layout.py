@@ -15,9 +15,9 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import format_bytes
-from zarrfeed.metadata.cf import decoding_of
-from zarrfeed.metadata.meaning import FILLS, difference, meaning_of
-from zarrfeed.storage.chunk_encoder import MOST_CHUNK_BYTES, Encoding
+from zarrfeed.metadata.array.cf import decoding_of
+from zarrfeed.metadata.array.meaning import FILLS, difference, meaning_of
+from zarrfeed.storage.chunks.chunk_encoder import MOST_CHUNK_BYTES, Encoding
 from zarrfeed.tools.advise.chunk_lengths import (
     CHUNK_BYTES,
     MOST_CHUNKS_PER_SHARD,

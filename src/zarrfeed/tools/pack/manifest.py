@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zarrfeed.base.documents import parse_json
-from zarrfeed.metadata.known_groups import PACK_MANIFEST
+from zarrfeed.metadata.array.known_groups import PACK_MANIFEST
 
 #: The attribute's name: of the group at the root, or of the array there.
 MANIFEST = PACK_MANIFEST

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from zarrfeed.base.errors import CorruptChunkError
-from zarrfeed.plan.random_bijection import RandomBijection
+from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.tools.pack.job import PartOfStore, Unit
 from zarrfeed.tools.pack.layout import FieldLayout, SparseLayout
 from zarrfeed.tools.pack.sources.csr_rows import from_items

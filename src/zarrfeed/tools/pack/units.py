@@ -18,7 +18,7 @@ from numcodecs.vlen import VLenBytes
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.waits import result_of
-from zarrfeed.storage.chunk_encoder import join_shard
+from zarrfeed.storage.chunks.chunk_encoder import join_shard
 from zarrfeed.tools.pack.digest import MODULUS, digest_rows
 from zarrfeed.tools.pack.job import Gathering, PackJob, PartOfStore, Unit
 from zarrfeed.tools.pack.layout import FieldLayout, SparseLayout

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import zarr
 
-from zarrfeed.metadata.cf import attributes_of
-from zarrfeed.metadata.coordinate_values import decode_values
-from zarrfeed.metadata.meaning import difference, meaning_of
+from zarrfeed.metadata.array.cf import attributes_of
+from zarrfeed.metadata.array.coordinate_values import decode_values
+from zarrfeed.metadata.array.meaning import difference, meaning_of
 from zarrfeed.tools.executors import run_all
 from zarrfeed.tools.pack.digest import MODULUS, as_text, digest_rows
 from zarrfeed.tools.pack.finish import runs_of_part

@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from zarrfeed.base.atomic_file import write_whole
-from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.tools.plot.lane_rows import LaneRows
 
 #: Early is dark, late is light. The same colours for people who see fewer.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.tools.plot.pieces import Pieces
 
 #: Lanes that are drawn, at most, and groups of each.

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import UnsupportedError
-from zarrfeed.plan.columns import patch_fields
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.selection import Int64, block_of
-from zarrfeed.plan.sweep import TileBlocks
-from zarrfeed.plan.swept_order import SweptOrder
+from zarrfeed.plan.patches.columns import patch_fields
+from zarrfeed.plan.patches.sweep import TileBlocks
+from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.samples.selection import Int64, block_of
+from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.tools.plot.lane_rows import LaneRows
 from zarrfeed.tools.plot.pieces import Pieces
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from zarrfeed.base.native import core
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.order import EpochPlan, Order
-from zarrfeed.plan.partition import RankInfo
-from zarrfeed.plan.selection import Int64
-from zarrfeed.plan.state import EpochState
+from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.state import EpochState
+from zarrfeed.plan.shares.partition import RankInfo
 
 
 @dataclass(frozen=True, eq=False)

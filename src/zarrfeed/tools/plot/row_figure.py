@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.plan.epoch_plan import Schedule
-from zarrfeed.plan.selection import Int64
+from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.tools.plot.lane_rows import LaneRows
 from zarrfeed.tools.plot.pieces import Pieces
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
-from zarrfeed.metadata.data import Data
-from zarrfeed.metadata.statistics import MeasuredField
+from zarrfeed.metadata.description.statistics import MeasuredField
+from zarrfeed.metadata.face.data import Data
 from zarrfeed.spec.field import StoredField, sample_bytes
 from zarrfeed.tools.portable import from_bytes, to_bytes
 from zarrfeed.tools.stats.moments import Moments
-from zarrfeed.torch.iterable_dataset import ZarrIterableDataset
+from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
 #: Chunks along the samples that a range spans at least: those at its ends are decoded for two ranges.
 _LEAST_CHUNKS = 4

@@ -19,18 +19,18 @@ from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
-from zarrfeed.metadata.array_changes import metadata_changes
-from zarrfeed.metadata.dask_arrays import refuse_dask
-from zarrfeed.metadata.known_groups import member_of
-from zarrfeed.metadata.open import open_source
-from zarrfeed.metadata.own_metadata import OwnMetadata, name_of, read_own, stale_text
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.checked_nodes import checked
-from zarrfeed.storage.errors import reason_of
-from zarrfeed.storage.local_files import METADATA_NAMES, check_metadata_files
-from zarrfeed.storage.open_errors import open_error
-from zarrfeed.storage.urls import wrap_node
-from zarrfeed.storage.zarr_internals import async_group
+from zarrfeed.metadata.array.array_changes import metadata_changes
+from zarrfeed.metadata.array.dask_arrays import refuse_dask
+from zarrfeed.metadata.array.known_groups import member_of
+from zarrfeed.metadata.array.open import open_source
+from zarrfeed.metadata.array.own_metadata import OwnMetadata, name_of, read_own, stale_text
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.errors import reason_of
+from zarrfeed.storage.access.local_files import METADATA_NAMES, check_metadata_files
+from zarrfeed.storage.access.open_errors import open_error
+from zarrfeed.storage.access.urls import wrap_node
+from zarrfeed.storage.access.zarr_internals import async_group
 
 
 @dataclass

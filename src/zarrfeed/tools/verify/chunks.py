@@ -29,18 +29,18 @@ from zarrfeed.base.errors import (
 )
 from zarrfeed.base.native import core
 from zarrfeed.base.units import format_bytes
-from zarrfeed.metadata.array import check_sizes, read_layout
+from zarrfeed.metadata.array.array import check_sizes, read_layout
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.chunk_reader import ChunkReader, ReadFailure
-from zarrfeed.storage.codec_configs import as_meant
-from zarrfeed.storage.errors import errno_of, reason_of
-from zarrfeed.storage.location import StoreSource, place_array
-from zarrfeed.storage.read_counts import ReadCounts
-from zarrfeed.storage.zarr_decoder import make_decoder
-from zarrfeed.storage.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
+from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure
+from zarrfeed.storage.chunks.codec_configs import as_meant
+from zarrfeed.storage.chunks.location import StoreSource, place_array
+from zarrfeed.storage.chunks.zarr_decoder import make_decoder
 from zarrfeed.tools.verify.report import Cause, Finding
 
 #: A part is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.

@@ -20,7 +20,7 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.base.waits import result_of
-from zarrfeed.storage.access import StoreAccess
+from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.tools.executors import host_name, run_in_order
 from zarrfeed.tools.portable import as_location, from_bytes, to_bytes
 from zarrfeed.tools.verify.arrays import find_arrays

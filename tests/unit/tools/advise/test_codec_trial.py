@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools.advise.codec_trial import candidate_encodings, default_batch_size, measure_codecs
 from zarrfeed.tools.advise.trial_store import TrialOptions, TrialRate, time_trial
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools.advise.chunk_lengths import choose_chunk_rows, choose_shard_rows
 from zarrfeed.tools.advise.codec_trial import CodecRate, candidate_encodings
 from zarrfeed.tools.advise.layout import (

@@ -15,7 +15,7 @@ import zarr
 import zarrfeed
 from tests.support.paths import ROOT
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools import cli
 from zarrfeed.tools.advise import store_advice
 from zarrfeed.tools.advise.codec_trial import CodecRate

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools.pack.job import PackJob, cut_parts
 from zarrfeed.tools.pack.layout import FieldLayout
 from zarrfeed.tools.pack.sources.source import SourceCall

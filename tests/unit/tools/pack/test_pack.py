@@ -21,8 +21,8 @@ import zarrfeed
 from tests.support.examples import examples
 from tests.support.packing import check_packed, files_of, make_source
 from zarrfeed import ConfigError
-from zarrfeed.plan.random_bijection import RandomBijection
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.plan.order.random_bijection import RandomBijection
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools.advise.layout import LayoutAdvice
 from zarrfeed.tools.pack import MANIFEST, PackProgress, measured_codecs, pack
 from zarrfeed.tools.pack.job import PackJob

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from zarrfeed import CorruptChunkError
-from zarrfeed.storage.chunk_encoder import Encoding
+from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools.pack.layout import FieldLayout
 from zarrfeed.tools.pack.spill import read_spill, spill_parts
 

@@ -15,13 +15,13 @@ import zarr
 
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, UnsupportedError
-from zarrfeed.metadata.anndata import check_indptr, read_indptr
-from zarrfeed.metadata.anndata_columns import Column, column_at, encoding_in, is_group
-from zarrfeed.metadata.array import open_node
-from zarrfeed.metadata.known_groups import member_of
-from zarrfeed.metadata.values import read_distinct
-from zarrfeed.storage.access import ZarrFormat
-from zarrfeed.storage.codec_configs import as_meant
+from zarrfeed.metadata.array.anndata_columns import Column, column_at, encoding_in, is_group
+from zarrfeed.metadata.array.array import open_node
+from zarrfeed.metadata.array.known_groups import member_of
+from zarrfeed.metadata.array.values import read_distinct
+from zarrfeed.metadata.group.anndata import check_indptr, read_indptr
+from zarrfeed.storage.access.access import ZarrFormat
+from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.tools.pack.sources.csr_rows import to_items
 from zarrfeed.tools.pack.sources.file_source import DataFile
 from zarrfeed.tools.pack.sources.files import some_of

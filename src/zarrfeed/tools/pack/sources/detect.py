@@ -12,9 +12,9 @@ from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.validate import check_choice
-from zarrfeed.storage.file_kinds import kind_of_content, kind_of_name, refused_by_name
-from zarrfeed.storage.key_urls import KeyUrl, is_url
-from zarrfeed.storage.local_files import METADATA_NAMES
+from zarrfeed.storage.access.file_kinds import kind_of_content, kind_of_name, refused_by_name
+from zarrfeed.storage.access.key_urls import KeyUrl, is_url
+from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.tools.pack.sources.anndata_elements import is_anndata
 from zarrfeed.tools.pack.sources.files import some_of
 from zarrfeed.tools.pack.sources.path_patterns import expanded

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, printable
-from zarrfeed.metadata.cf_times import in_known_unit
-from zarrfeed.metadata.coordinate_values import are_same_places
-from zarrfeed.metadata.meaning import normal_units
+from zarrfeed.metadata.array.cf_times import in_known_unit
+from zarrfeed.metadata.array.coordinate_values import are_same_places
+from zarrfeed.metadata.array.meaning import normal_units
 from zarrfeed.spec.coordinate import UNIT_NS
 from zarrfeed.spec.missing import is_missing
 from zarrfeed.tools.pack.sources.same_meaning import Stored

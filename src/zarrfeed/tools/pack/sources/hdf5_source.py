@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.cf import inherited_by_bounds
-from zarrfeed.metadata.cf_times import is_time_unit
+from zarrfeed.metadata.array.cf import inherited_by_bounds
+from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.tools.pack.sources.file_reading import check_no_grid, choose_reading
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.tools.pack.sources.hdf5_datasets import (

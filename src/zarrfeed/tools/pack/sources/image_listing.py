@@ -18,8 +18,8 @@ from stat import S_ISREG
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, printable
-from zarrfeed.storage.file_kinds import IMAGE_SUFFIXES
-from zarrfeed.storage.listing import Listing
+from zarrfeed.storage.access.file_kinds import IMAGE_SUFFIXES
+from zarrfeed.storage.objects.listing import Listing
 from zarrfeed.tools.pack.sources.files import check_text, some_of
 from zarrfeed.tools.pack.sources.source import Int64
 

@@ -15,8 +15,8 @@ import zarr
 
 from zarrfeed.base.errors import StoreReadError, printable
 from zarrfeed.spec.sparse import absent_marker, marked_fill
-from zarrfeed.storage.codec_configs import as_meant
-from zarrfeed.storage.zarr_internals import fill_of, with_fill
+from zarrfeed.storage.access.zarr_internals import fill_of, with_fill
+from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.tools.pack.sources.source import Int64, Rows
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from zarrfeed.metadata.known_groups import PACK_MANIFEST, PACK_SEGMENTS, member_of
+from zarrfeed.metadata.array.known_groups import PACK_MANIFEST, PACK_SEGMENTS, member_of
 from zarrfeed.tools.pack.sources.source import Int64, Runs, objects_of
 
 GROUP = "meta"

@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
-from zarrfeed.metadata.url_patterns import is_pattern, matching_urls
-from zarrfeed.storage.key_urls import is_url, path_pattern_of
-from zarrfeed.storage.local_files import lacking, local_path
-from zarrfeed.storage.shared_access import SharedAccess
+from zarrfeed.metadata.group.url_patterns import is_pattern, matching_urls
+from zarrfeed.storage.access.key_urls import is_url, path_pattern_of
+from zarrfeed.storage.access.local_files import lacking, local_path
+from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.tools.pack.sources.source import SourceOptions
 
 _BRACES = re.compile(r"\{([^{}]*)\}")

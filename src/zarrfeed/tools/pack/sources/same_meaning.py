@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.metadata.cf_times import encode_times, in_known_unit, is_time_unit, together
-from zarrfeed.metadata.coordinate_values import are_same_places, decode_values
-from zarrfeed.metadata.meaning import FILLS, difference, meaning_of
+from zarrfeed.metadata.array.cf_times import encode_times, in_known_unit, is_time_unit, together
+from zarrfeed.metadata.array.coordinate_values import are_same_places, decode_values
+from zarrfeed.metadata.array.meaning import FILLS, difference, meaning_of
 from zarrfeed.tools.pack.sources.source import Constant, Rows
 
 #: Attributes that a numeric array of times has anew.

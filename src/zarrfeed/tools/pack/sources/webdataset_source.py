@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, printable
 from zarrfeed.engine.object_decoders import decode_npy
-from zarrfeed.storage.file_kinds import IMAGE_SUFFIXES
+from zarrfeed.storage.access.file_kinds import IMAGE_SUFFIXES
 from zarrfeed.tools.pack.sources.encoded_images import EncodedImages
 from zarrfeed.tools.pack.sources.files import (
     fingerprint_of,

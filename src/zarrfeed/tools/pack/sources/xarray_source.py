@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.cf import inherited_by_bounds
-from zarrfeed.metadata.cf_times import is_time_unit
-from zarrfeed.storage.file_kinds import kind_of_content
+from zarrfeed.metadata.array.cf import inherited_by_bounds
+from zarrfeed.metadata.array.cf_times import is_time_unit
+from zarrfeed.storage.access.file_kinds import kind_of_content
 from zarrfeed.tools.pack.sources.file_reading import Reading, check_no_grid, run_note, samples_note
 from zarrfeed.tools.pack.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.tools.pack.sources.items import (

@@ -21,17 +21,17 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.engine.row_reader import RowReader
-from zarrfeed.metadata.cf import attributes_of, coordinate_attributes, dimension_names, inherited_by_bounds
-from zarrfeed.metadata.cf_times import is_time_unit
-from zarrfeed.metadata.field_sources import arrays_in
-from zarrfeed.metadata.open import open_source
-from zarrfeed.metadata.open_data import open as open_data
-from zarrfeed.metadata.own_metadata import name_of, read_own, stale_fields, stale_text
-from zarrfeed.plan.batch_request import RowRequests
+from zarrfeed.metadata.array.cf import attributes_of, coordinate_attributes, dimension_names, inherited_by_bounds
+from zarrfeed.metadata.array.cf_times import is_time_unit
+from zarrfeed.metadata.array.open import open_source
+from zarrfeed.metadata.array.own_metadata import name_of, read_own, stale_fields, stale_text
+from zarrfeed.metadata.face.open_data import open as open_data
+from zarrfeed.metadata.group.field_sources import arrays_in
+from zarrfeed.plan.schedule.batch_request import RowRequests
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import StoredField, VlenField
-from zarrfeed.storage.access import StoreAccess
-from zarrfeed.storage.codec_configs import as_meant
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.tools.pack.sources.file_reading import check_no_grid, run_note, runs_of, segments_by
 from zarrfeed.tools.pack.sources.items import float_fill
 from zarrfeed.tools.pack.sources.kept_runs import nested_runs, runs_in

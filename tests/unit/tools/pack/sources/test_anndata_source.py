@@ -15,7 +15,7 @@ import zarr
 
 import zarrfeed
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.plan.random_bijection import RandomBijection
+from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.tools.pack import pack
 from zarrfeed.tools.pack.sources.csr_rows import convert_items, from_items, to_items
 from zarrfeed.tools.pack.work_folder import WorkFolder

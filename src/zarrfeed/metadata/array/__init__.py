@@ -1,0 +1,1 @@
+"""One array: its metadata, codecs, values in memory and conversion, as a specification of ours."""

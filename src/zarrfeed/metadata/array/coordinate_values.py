@@ -1,0 +1,88 @@
+"""Stored numbers of a coordinate -> its values, by the attributes that lie beside them.
+
+What holds: a value is missing where the table of `spec.missing` says so, and then it is NaN, NaT or, in calendars that
+NumPy does not have, None. Integers of times stay integers, so that nanoseconds of today are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.metadata.array.cf import decoding_of
+from zarrfeed.metadata.array.cf_times import decode_times, is_duration_unit, is_time_unit
+from zarrfeed.spec.missing import is_missing_number
+
+#: Places along an axis that differ by less than this share of a step are equal but for rounding.
+_ROUNDED = 1e-3
+
+
+def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where: str) -> npt.NDArray[Any]:
+    """Return stored items as xarray decodes them, but with integers kept where nothing is missing.
+
+    Parameters
+    ----------
+    values
+        As stored, of any shape; what is no number is returned as it is.
+    attributes
+        Attributes of the array: `units`, `calendar`, `_FillValue` and so on.
+    where
+        What messages call the array.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        If the attributes cannot be decoded, or a time is too far away for datetime64.
+
+    Examples
+    --------
+    >>> decode_values(np.array([0, -9]), {"units": "days since 2020-01-01", "_FillValue": -9}, "time")
+    array(['2020-01-01T00:00:00',                 'NaT'],
+          dtype='datetime64[s]')
+    """
+    if values.dtype.kind not in "iuf":
+        return values
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    decoding = decoding_of(attributes, values.dtype)
+    units = attributes.get("units")
+    is_time = is_time_unit(units)
+    fills: tuple[float, ...] = ()
+    scaled = False
+    if decoding is not None and decoding.result != "bool":
+        values, fills = values.view(decoding.items), decoding.fills
+        scaled = decoding.scale is not None or decoding.offset is not None
+    lacks = is_missing_number(values, fills, is_time=is_time or is_duration_unit(units))
+    if scaled:
+        assert decoding is not None
+        scale, offset = 1.0 if decoding.scale is None else decoding.scale, decoding.offset or 0.0
+        values = values.astype(np.float64) * scale + offset
+    if is_time:
+        calendar = attributes.get("calendar")
+        told = None if calendar is None else str(calendar)
+        return decode_times(values, str(units), told, where, lacks)
+    if scaled or lacks.any():
+        values = values.astype(np.float64)
+        values[lacks] = np.nan
+    return values
+
+
+def are_same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
+    """Return whether decoded values along two axes are the same ones, but for rounding.
+
+    Numbers are the same if they are less than a thousandth of the smallest step apart; anything else must be equal.
+
+    Examples
+    --------
+    >>> are_same_places(np.arange(4) * 0.1, np.array([0.0, 0.1, 0.2, 0.3]))
+    True
+    """
+    if ours.shape != theirs.shape or not {ours.dtype.kind, theirs.dtype.kind} <= set("iuf") or ours.ndim != 1:
+        return np.array_equal(ours, theirs)
+    first, second = ours.astype(np.float64), theirs.astype(np.float64)
+    apart = np.abs(first - second)
+    step = np.abs(np.diff(second)).min(initial=np.inf)
+    most = step * _ROUNDED if np.isfinite(step) else 0.0
+    return bool((apart <= most).all())

@@ -1,0 +1,142 @@
+"""`Described`: what a store says of an array's values and of the places along its axes, for a comparison with others.
+
+What holds: samples of several stores come in one tensor, so a value means the same and a place is the same, whichever
+store it is of. Stores may lie elsewhere, as tiles of a map do. But where the same places lie the other way round, as
+latitudes that ascend in one store and descend in another, or where units differ, the stores are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.storage import LocalStore
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
+from zarrfeed.metadata.array.cf_times import is_time_unit
+from zarrfeed.metadata.array.coordinate_values import are_same_places, decode_values
+from zarrfeed.metadata.array.meaning import difference, meaning_of
+from zarrfeed.metadata.array.values import read_values
+
+#: A coordinate along an axis of samples is read whole; a longer one is not compared.
+_MOST_PLACES = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """The meaning that a store gives to one of its arrays.
+
+    Attributes
+    ----------
+    meaning
+        As of `meaning_of`: of the values in a batch.
+    places
+        The coordinates along the axes of a sample, by the names of the dimensions.
+    """
+
+    meaning: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, zarr.Array[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, array: zarr.Array[Any], sample_axis: int, known: Mapping[str, zarr.Array[Any]], *, decodes: bool
+    ) -> Described:
+        """Return what is said of a stored array.
+
+        Parameters
+        ----------
+        array, sample_axis
+            The array, and its axis of samples.
+        known
+            Arrays that lie beside it, by their names.
+        decodes
+            Whether a batch has decoded values, and not the stored ones.
+        """
+        attributes = dict(array.metadata.attributes)
+        try:
+            meaning = meaning_of(attributes, np.dtype(array.dtype), decoded=decodes)
+        except ConfigError:
+            meaning = {}  # attributes that cannot be decoded, and are not
+        if is_time_unit(attributes.get("units")):  # a batch has the numbers, and not the times
+            meaning |= {"units": attributes["units"]}
+        elif array.dtype.kind in "mM":
+            meaning = {"dtype": array.dtype.name}  # such as datetime64[ns]
+        dims = [dim for axis, dim in enumerate(dimension_names(array) or ()) if dim is not None and axis != sample_axis]
+        places = {dim: known[dim] for dim in dims if dim in known and len(known[dim].shape) == 1}
+        return cls(meaning, places)
+
+
+def check_same_values(name: str, store: str, other: Described, first_store: str, first: Described) -> None:
+    """Raise ConfigError if values of an array mean something else in another store; both must say what they mean."""
+    found = difference(other.meaning, first.meaning, unsaid=False)
+    if found is None:
+        return
+    is_time = any("dtype" in one or is_time_unit(one.get("units")) for one in (other.meaning, first.meaning))
+    remedy = (
+        "choose arrays without it by `variables`; zarrfeed.pack counts the times of several stores alike"
+        if is_time
+        else "convert one of them before, as normalize((-273.15, 1.0)) makes K of degC"
+    )
+    raise ConfigError(
+        f"{store}: {name} is stored {found.told(found.ours)}, in {first_store} {found.told(found.theirs)}, so equal "
+        f"numbers of one tensor would mean several values: {remedy}"
+    )
+
+
+def check_same_direction(store: str, other: Described, first_store: str, first: Described) -> None:
+    """Raise ConfigError if another store has the places along an axis of its samples the other way round.
+
+    Coordinates of far stores are not read.
+    """
+    for dim, theirs in first.places.items():
+        ours = other.places.get(dim)
+        if ours is None or ours.store_path == theirs.store_path or not (_is_near(ours) and _is_near(theirs)):
+            continue
+        if ours.shape != theirs.shape or not 1 < ours.shape[0] <= _MOST_PLACES:
+            continue
+        values, first_values = _values_of(ours), _values_of(theirs)
+        if are_same_places(values, first_values[::-1]) and not are_same_places(values, first_values):
+            raise ConfigError(
+                f"{store}: {dim!r} goes from {values[0]} to {values[-1]}, in {first_store} from {first_values[0]} to "
+                f"{first_values[-1]}, so one place of a sample is at two: write one of them the other way round; to "
+                "read them all the same, give their arrays without the coordinates, as a mapping of names to arrays"
+            )
+
+
+def check_same_places(name: str, other: Described, first_name: str, first: Described) -> None:
+    """Raise ConfigError if two arrays whose samples lie side by side have other places along an axis.
+
+    Places count as others if they are more than half a step apart, so staggered grids are not.
+    """
+    for dim, theirs in first.places.items():
+        ours = other.places.get(dim)
+        if ours is None or ours.store_path == theirs.store_path or ours.shape != theirs.shape:
+            continue
+        if not 1 < ours.shape[0] <= _MOST_PLACES:
+            continue
+        values, first_values = _values_of(ours), _values_of(theirs)
+        if {values.dtype.kind, first_values.dtype.kind} <= set("iuf"):
+            half = np.abs(np.diff(first_values.astype(np.float64))).max() / 2 * (1 + 1e-6)
+            apart = np.abs(values.astype(np.float64) - first_values) > half
+        else:
+            apart = np.asarray(values != first_values)
+        if apart.any():
+            at = int(np.argmax(apart))
+            raise ConfigError(
+                f"stack: {name!r} has {dim!r} = {values[at]} at index {at}, {first_name!r} has {first_values[at]}, so "
+                "one place of the tensor would be at two: bring them to one grid; to stack them all the same, open "
+                "their arrays without the coordinates, as a mapping of names to arrays"
+            )
+
+
+def _is_near(array: zarr.Array[Any]) -> bool:
+    return isinstance(array.store_path.store, LocalStore)
+
+
+def _values_of(array: zarr.Array[Any]) -> npt.NDArray[Any]:
+    return decode_values(read_values(array), coordinate_attributes(array), str(array.store_path))

@@ -1,0 +1,1 @@
+"""What it resolves to: the parts of a batch, their statistics, and the plan of what is read."""

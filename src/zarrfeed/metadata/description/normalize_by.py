@@ -1,0 +1,207 @@
+"""Statistics that were measured before -> the mean and the standard deviation of each array of a `Data`.
+
+What holds: an array is normalised by figures of its own name and side, along axes of the same names and lengths, with
+the same labels; anything else is refused, and the message names the array and what differs. `Statistics.mean_std()` is
+a mapping without these checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.array.conversion import Items
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.spec.statistics import FieldStatistics, Labels, Statistics
+
+#: Sides of a batch: "samples", "targets", or both in a list.
+Sides: TypeAlias = "str | Sequence[str]"
+
+SIDES = ("samples", "targets")
+#: Longer dimensions have no labels in statistics.
+_MOST_LABELS = 1 << 16
+#: Labels are the same if they differ by this part of the largest one: float32 holds them less exactly than float64.
+_TOLERANCE = 1e-6
+_FORCED = "normalize(statistics.mean_std()) normalises by them all the same"
+
+
+def parse_sides(sides: Sides) -> tuple[str, ...]:
+    """Return the sides that an argument names.
+
+    Raises
+    ------
+    ConfigError
+        If it names another one, or none.
+    """
+    named = (sides,) if isinstance(sides, str) else tuple(sides) if isinstance(sides, Sequence) else ()
+    if not named or any(side not in SIDES for side in named) or len(set(named)) < len(named):
+        raise ConfigError(f"sides = {sides!r}, must be 'samples', 'targets', or both in a list")
+    return named
+
+
+def labels_of(resolved: ResolvedData, items: Sequence[Items]) -> dict[str, Labels]:
+    """Return the labels of the dimensions that samples have, such as the pressures of "level", where they are stored.
+
+    Raises
+    ------
+    StoreReadError, CorruptChunkError
+        If they cannot be read.
+    """
+    known = resolved.opened.coordinates
+    found: dict[str, Labels] = {}
+    for dim in dict.fromkeys(dim for one in items for dim in _dimensions(one)):
+        values = None if known is None else known.labels(dim)
+        if values is not None and len(values) <= _MOST_LABELS:
+            found[dim] = tuple((values.astype(str) if values.dtype.kind in "mM" else values).tolist())
+    return found
+
+
+def pairs_of(
+    resolved: ResolvedData, statistics: Statistics, numbers: Sequence[int], names: Sequence[str]
+) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Return (mean, std) of some fields, by their names in messages and calls.
+
+    Parameters
+    ----------
+    resolved
+        The samples.
+    statistics
+        Figures of these samples, or of others.
+    numbers, names
+        The fields that are normalised, and their names.
+
+    Raises
+    ------
+    ConfigError
+        If the statistics lack one of the fields, or are of other axes, lengths or labels.
+    """
+    items = [resolved.opened.items[n] for n in numbers]
+    ours = labels_of(resolved, [one for one in items if set(_dimensions(one)) & set(statistics.labels)])
+    pairs = {}
+    for n, one, name in zip(numbers, items, names, strict=True):
+        found = _entry_of(statistics, one, name)
+        _check_axes(found, one)
+        _check_labels(statistics.labels, ours, one)
+        pairs[name] = _selected(found, resolved, n).mean_std()
+        if not all(np.isfinite(array).all() for array in pairs[name]):
+            raise ConfigError(f"normalize of {name}: it has infinite values, so mean and std are not finite")
+    return pairs
+
+
+def _entry_of(statistics: Statistics, item: Items, name: str) -> FieldStatistics:
+    """Return the figures of an array; `name` is its key, or its full name where both sides have that key."""
+    key = item.key or item.part
+    by_key = statistics.fields.get(key)
+    if by_key is not None and by_key.side != item.part and (by_key.side or name != key):
+        by_key = None  # of the array with this key on the other side
+    found = statistics.fields.get(item.name, by_key)
+    if found is None:
+        others = [
+            one if field.side in ("", item.part) or "[" in one else f"{one} in {field.side}"
+            for one, field in statistics.fields.items()
+        ]
+        raise ConfigError(
+            f"normalize of {item.name}: the statistics have no figures of it, only of {', '.join(others)}; "
+            "measure samples that have it (zarrfeed.stats), or give pairs by name: normalize({name: (mean, std)})"
+        )
+    return found
+
+
+def _check_axes(found: FieldStatistics, item: Items) -> None:
+    if found.mean.size == 1:
+        return
+    rows = [a for a in range(len(item.shape)) if a != item.sample_axis]
+    kept = {one: item.axis_of(one) for one in found.axes}
+    lacking = [one for one, axis in kept.items() if axis is None or axis == item.sample_axis]
+    if lacking or found.mean.ndim != len(rows):
+        what = f"along {lacking[0]!r}, which it lacks" if lacking else f"of samples with {found.mean.ndim} axes"
+        raise ConfigError(f"normalize of {item.name}: the statistics are {what}; its shape is {item.shape}; {_FORCED}")
+    for axis, count in zip(rows, found.mean.shape, strict=True):
+        wanted = item.shape[axis] if axis in kept.values() else 1
+        if count != wanted:
+            name = _name(item, axis)
+            raise ConfigError(
+                f"normalize of {item.name}: the statistics have {count} along {name!r}, it has {item.shape[axis]}, and "
+                f"they are along {found.axes}; measure these samples (zarrfeed.stats)"
+            )
+
+
+def _check_labels(theirs: Mapping[str, Labels], ours: Mapping[str, Labels], item: Items) -> None:
+    for dim in _dimensions(item):
+        a, b = ours.get(dim), theirs.get(dim)
+        if a is None or b is None or _are_same(a, b):
+            continue
+        if len(a) != len(b):
+            what = f"it has {len(a)} of {dim!r}, the statistics are of {len(b)}"
+        else:
+            at = next(i for i in range(len(a)) if not _are_same(a[i : i + 1], b[i : i + 1], scale=a))
+            what = f"{dim!r} {at} is {a[at]!r}, in the statistics {b[at]!r}"
+        raise ConfigError(f"normalize of {item.name}: the statistics are of other labels: {what}; {_FORCED}")
+
+
+def _are_same(a: Labels, b: Labels, scale: Labels | None = None) -> bool:
+    if len(a) != len(b):
+        return False
+    try:
+        ours, theirs = (np.array(one, np.float64) for one in (a, b))
+    except ValueError:
+        return a == b
+    largest = np.nanmax(np.abs(np.array(scale, np.float64) if scale else ours), initial=0.0)
+    return bool(np.allclose(ours, theirs, rtol=0, atol=_TOLERANCE * largest, equal_nan=True))
+
+
+def _selected(found: FieldStatistics, resolved: ResolvedData, number: int) -> FieldStatistics:
+    """Return the figures of what patches have of an array: those of the items that `patch(isel=)` chooses."""
+    item = resolved.opened.items[number]
+    if resolved.patching is None:
+        return found
+    for dim, _ in resolved.patching.request.isel:
+        axis = item.axis_of(dim)
+        if axis is None:
+            continue
+        chosen = list(resolved.patching.axes[number][axis].offsets)
+        if chosen == list(range(item.shape[axis])):
+            continue
+        place = axis if axis < item.sample_axis else axis - 1
+        if found.mean.ndim <= place or found.mean.shape[place] != item.shape[axis]:
+            raise ConfigError(
+                f"normalize of {item.name}: the statistics are of all {item.shape[axis]} of {dim!r}, patch(isel=) "
+                f"chooses {len(chosen)}; give each figures of its own (axis={dim!r}), or pairs by name"
+            )
+        arrays: dict[str, Any] = {
+            one: np.take(getattr(found, one), chosen, place) for one in ("mean", "std", "min", "max", "missing")
+        }
+        found = replace(found, **arrays)
+    return found
+
+
+def _dimensions(item: Items) -> list[str]:
+    """Return the names of the dimensions of a sample."""
+    return [dim for a, dim in enumerate(item.dimensions or ()) if dim is not None and a != item.sample_axis]
+
+
+def of_sides(mean_std: Any, sides: tuple[str, ...]) -> Any:
+    """Return what `Data.normalize` was given, a pair without names as one for each of the sides.
+
+    Raises
+    ------
+    ConfigError
+        If sides are named beside a mapping, which has names itself.
+    """
+    if sides == ("samples",):
+        return mean_std
+    if isinstance(mean_std, Mapping):
+        raise ConfigError(
+            f"sides = {list(sides)!r} is for pairs without names; name the arrays of both sides in mean_std"
+        )
+    return dict.fromkeys(sides, mean_std)
+
+
+def _name(item: Items, axis: int) -> Any:
+    name = None if item.dimensions is None else item.dimensions[axis]
+    return axis if name is None else name

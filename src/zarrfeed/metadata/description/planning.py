@@ -1,0 +1,93 @@
+"""From the description of samples to the order of an epoch, in a dataset and where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.patches.patching import Patching
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.order import Order, make_order
+from zarrfeed.plan.patches.columns import patch_fields
+from zarrfeed.plan.patches.listed_order import ListedOrder
+from zarrfeed.plan.patches.positions import Cells
+from zarrfeed.plan.patches.sweep import Sweep
+from zarrfeed.plan.patches.swept_order import PatchOrder
+from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET, ScheduleOptions
+from zarrfeed.spec.feeding import Mixing
+from zarrfeed.spec.field import FieldSet
+
+
+@dataclass(frozen=True)
+class Planning:
+    """How the samples of a `Data` become fields and an epoch order, whatever their number is.
+
+    Attributes
+    ----------
+    aligns
+        Whether blocks may be joined so that no chunk is read twice.
+    resident
+        Whether small arrays may be read into memory as a whole; not if their oldest samples may be deleted.
+    """
+
+    return_index: bool
+    shuffle: bool
+    seed: int
+    mixing: Mixing
+    options: ScheduleOptions
+    aligns: bool = True
+    resident: bool = True
+
+    def order(self, resolved: ResolvedData) -> tuple[FieldSet, Order]:
+        """Return the fields, and the epoch order."""
+        fields, selection = resolved.planned(
+            return_index=self.return_index,
+            room=(self.options.budget or DEFAULT_BUDGET) // 16 if self.resident else 0,
+            block=self.mixing.block,
+            aligns=self.aligns,
+        )
+        if resolved.patching is not None:
+            return fields, self._patch_order(resolved.patching, fields)
+        order = make_order(
+            fields.num_samples,
+            fields.block_rows,
+            selection,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            lanes=self.mixing.lanes,
+            mix=self.mixing.mix,
+            edges=fields.edges,
+        )
+        if resolved.blend is not None:
+            order = MixedOrder.of(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
+            if order.is_per_batch and self.options.batch_size is None:
+                raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
+        return fields, order
+
+    def _patch_order(self, patching: Patching, fields: FieldSet) -> Order:
+        """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""
+        if self.mixing.block is not None or self.mixing.mix is not None:
+            raise ConfigError("mixing: blocks of patches are layers of columns, and have no block unit and no mix")
+        sweep = Sweep(0, (1,) * len(patching.sizes))
+        lanes = self.mixing.lanes or 1 if self.shuffle else 1
+        if patching.source is None:
+            tiling = patching.tiling(self.seed)
+            phase, turns = self.shuffle, patching.turns
+            return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=phase, turns=turns).at(0)
+        cells = Cells.of(
+            patching.source, patching.all_extents, patching.sizes, patching.wraps, patch_fields(fields.fields)[0].chunk
+        )
+        return ListedOrder(
+            cells.tiling,
+            sweep,
+            self.shuffle,
+            self.seed,
+            lanes,
+            phase=self.shuffle,
+            turns=patching.turns,
+            source=patching.source,
+            cells=cells,
+            sampling=patching.request.sampling,
+            border=patching.borders,
+        ).at(0)

@@ -1,0 +1,1 @@
+"""`Data` and the functions that make it: `open`, `join`, `mix`, `from_xarray`."""

@@ -1,0 +1,63 @@
+"""What a person is shown of a `Data`: its expression, its samples and its fields, by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zarrfeed.base.page import Row
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.plan.samples.field_rows import describe_join
+from zarrfeed.plan.samples.left_out import LeftOut
+from zarrfeed.spec.data import Expression
+from zarrfeed.spec.field import (
+    Field,
+    ResidentField,
+    StoredField,
+    VlenField,
+    described_dtype,
+    shape_of,
+    stack_of,
+    window_of,
+)
+from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.static import StaticField, is_channel
+
+
+def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
+    """Return the rows of the page of a `Data`."""
+    first, *others = expression.lines()
+    choice = resolved.choice
+    rows = [("expression", first), *(("", line) for line in others)]
+    if resolved.patching is not None:
+        rows.append(("samples", f"{resolved.patching}, about {resolved.length} an epoch"))
+    else:
+        rows += sample_rows(choice.length, choice.num_samples, choice.left_out)
+    return rows + field_rows(resolved.fields, resolved.statics)
+
+
+def sample_rows(length: int, num_samples: int, left_out: tuple[LeftOut, ...]) -> list[Row]:
+    """Return how many samples there are, of how many, and why others were left out."""
+    count = str(num_samples) if length == num_samples else f"{length} of {num_samples}"
+    return [("samples", count), *(("", str(reason)) for reason in left_out)]
+
+
+def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -> list[Row]:
+    """Return what a batch has of each field, and where its values lie; and the arrays that are the same for all."""
+    rows: list[Row] = []
+    for f in fields:
+        rows.append((f.name, f"{described_dtype(f)} of shape {shape_of(f)}"))
+        if stack_of(f) is not None:
+            rows.append(("", str(stack_of(f))))
+        window = window_of(f)
+        if window is not None:
+            rows.append(("", str(window)))
+        if isinstance(f, StoredField | VlenField):
+            rows.append(("", f"{f.spec.name}, {f.spec.shape} in read chunks of {f.spec.chunk_shape}"))
+        elif isinstance(f, CsrField):
+            rows.append(("", f"{f.path}, {f.describe()}"))
+        elif isinstance(f, ResidentField):
+            same = ", the same for all samples" if is_channel(f) else ""
+            rows.append(("", f"{f.rows}{same}"))
+        if joined := describe_join(f):
+            rows.append(("", joined))
+    return rows + [(one.name, str(one)) for one in statics]

@@ -1,0 +1,91 @@
+"""`from_xarray`: a `Data` of what xarray opened, read straight from the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.group.fields import OpenedFields, open_fields
+from zarrfeed.metadata.group.source_names import name_xarray
+from zarrfeed.metadata.group.variables import Variables
+from zarrfeed.metadata.group.xarray import stored_arrays
+from zarrfeed.spec.data import Expression, OpenCall
+from zarrfeed.spec.freeze import freeze_variables
+
+
+@checks_option_names
+def from_xarray(
+    samples: Any,
+    targets: Any = None,
+    *,
+    sample_axis: int = 0,
+    sample_dim: str | None = None,
+    variables: Variables | None = None,
+    decode_cf: bool | None = None,
+) -> Data:
+    """Describe the samples of an `xarray.Dataset` or `DataArray` that `xarray.open_zarr` returned, or of a part of it.
+
+    Its variables are read straight from the store, but for scalars and those without `sample_dim`.
+
+    Parameters
+    ----------
+    samples
+        An `xarray.Dataset` or an `xarray.DataArray`; also samples of one, selected lazily: `ds.sel(time="2015")`.
+    targets
+        The same, or whatever `zarrfeed.open` takes.
+    sample_axis, sample_dim, variables
+        As of `zarrfeed.open`.
+    decode_cf
+        As of `zarrfeed.open`. None: what `samples` was opened with.
+
+    Raises
+    ------
+    ConfigError
+        If a variable is not exactly a stored array, or samples of one in their order: it was loaded, calculated,
+        decoded as times, or selected along another dimension.
+
+    Examples
+    --------
+    >>> import tempfile, xarray, zarrfeed
+    >>> store = tempfile.mkdtemp() + "/a.zarr"
+    >>> _ = xarray.Dataset({"t2m": (("time", "x"), [[1.0, 2.0], [3.0, 4.0]])}).to_zarr(store, consolidated=False)
+    >>> data = zarrfeed.from_xarray(xarray.open_zarr(store, consolidated=False), sample_dim="time")
+    >>> [(field.name, field.shape) for field in data.fields]
+    [('t2m', (2,))]
+    """
+    stored = stored_arrays(
+        samples, targets, sample_axis=sample_axis, sample_dim=sample_dim, variables=variables, decode_cf=decode_cf
+    )
+    opened = open_fields(
+        stored.samples,
+        stored.targets,
+        sample_axis=sample_axis,
+        sample_dim=sample_dim,
+        variables=variables,
+        decode_cf=stored.decodes,
+    )
+    call = OpenCall(
+        name_xarray(samples, stored.samples),
+        name_xarray(targets, stored.targets),
+        int(sample_axis),
+        sample_dim,
+        freeze_variables(variables),
+        bool(stored.decodes),
+        is_xarray=True,
+    )
+    if stored.selected is not None:
+        return Data(Expression(call), ResolvedData.of(opened)).select(stored.selected)
+    return Data(Expression(call), ResolvedData.of(_with_indexes_of(samples, opened)))
+
+
+def _with_indexes_of(samples: Any, opened: OpenedFields) -> OpenedFields:
+    """Return arrays with the coordinates that xarray has in memory, decoded or replaced as the user asked it to."""
+    coordinates = opened.coordinates
+    if coordinates is None:
+        return opened
+    known = {name: samples.coords[name].values for name in coordinates.dims if name in samples.indexes}
+    whole = {name: values for name, values in known.items() if values.shape == (coordinates.num_samples,)}
+    return replace(opened, coordinates=coordinates.with_known(whole))

@@ -1,0 +1,235 @@
+"""`zarrfeed.open`: arrays, groups or many stores as a `Data`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.validate import check_int
+from zarrfeed.metadata.array.side_by_side import side_by_side
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.group.fields import OpenedFields, Source
+from zarrfeed.metadata.group.opening import Opening
+from zarrfeed.metadata.group.source_names import name_source
+from zarrfeed.metadata.group.url_patterns import is_pattern
+from zarrfeed.metadata.group.variables import Variables
+from zarrfeed.metadata.stores.growth import Complete, Growth, GrowthOptions, Refresh, evicted_before
+from zarrfeed.metadata.stores.many_stores import as_stores, open_stores
+from zarrfeed.spec.data import Expression, OpenCall
+from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.freeze import Secrets, freeze, freeze_levels, freeze_variables
+from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
+from zarrfeed.storage.access.cache_options import CacheOptions
+from zarrfeed.storage.access.key_urls import is_url
+from zarrfeed.storage.access.shared_access import SharedAccess
+
+
+@checks_option_names
+def open(
+    samples: Source,
+    targets: Source | None = None,
+    *,
+    sample_axis: int = 0,
+    sample_dim: str | None = None,
+    variables: Variables | None = None,
+    multiscale: Sequence[str | int] | None = None,
+    decode_cf: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    zarr_format: ZarrFormat | None = None,
+    retries: int = DEFAULT_RETRIES,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    refresh: Refresh | None = None,
+    complete: Complete | None = None,
+    window: int | str | None = None,
+    evict: bool = False,
+    cache: str | Path | None = None,
+    cache_limit: int | str | None = None,
+    cache_version: str | None = None,
+    cache_group: str | int | None = None,
+    progress: bool | None = None,
+) -> Data:
+    """Open arrays and describe their samples; metadata are read here, and each epoch looks whether they are the same.
+
+    Parameters
+    ----------
+    samples
+        An array, Zarr v2 or v3: a path, a URL (`file`, `s3`, `gs`, `az`, `https`; all but the first need the extra
+        `remote`), an open `zarr.Array`, a store with one at its root (of zarr-python, of obstore, a mapper of fsspec),
+        an `icechunk.Repository` (its branch "main"), a NumPy array or a CPU tensor. Or several, chunked as they like: a
+        group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. Arrays in
+        memory are used where they lie, if they are contiguous in native byte order; do not resize or share them.
+        A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as of `zarrfeed.concat`. The path
+        of a URL is percent-decoded: "s3://bucket/run%231.zarr" is the key "run#1.zarr".
+    targets
+        The same, with as many samples along axis 0; of many stores, those of each.
+    sample_axis
+        The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
+    sample_dim
+        The name of that dimension, such as "time", in place of `sample_axis`; of targets too, where those are named.
+        Arrays of a group that lack it are left out; others are refused.
+    variables
+        Names of the arrays of `samples`, a group or a mapping, that are read (of an array of records: of the members);
+        or for both sides, {"samples": [...], "targets": [...]}. None: all; of a group as xarray writes it, data
+        variables but scalars.
+    multiscale
+        Levels of `samples`, an OME-Zarr image, by their paths or their numbers, the finest one first: ["0", "2"]. Paths
+        of labels in it, such as "labels/cells" or "labels/cells/1", may be among them. Each is an array of the samples;
+        `Data.patch` aligns them by the image's transformations, and without patches a sample of the first level has the
+        index of each other level that it lies in. None: of an OME-Zarr image, its first level.
+    decode_cf
+        Whether stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
+        `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
+    storage_options
+        Options of the stores of URLs, by the names of fsspec or obstore, such as {"anon": True}. None: the environment.
+        `forbidden_is_missing` is one of ours: chunks that the server refuses (403) are missing.
+    zarr_format
+        2 or 3: documents of the other format are not looked for, in a store that has both. None: format 3 before 2.
+    retries
+        How often a read of metadata is retried after a transient error, with pauses that grow from 0.1 to 10 s.
+    timeout
+        Seconds that a read of metadata may take, retries included. The connections of a URL are made with it: no
+        request to its store takes longer, whatever the `faults` of a dataset allow.
+    refresh
+        "epoch", for a store that grows: a `ZarrIterableDataset` looks at the store when an epoch begins, and reads the
+        samples that are complete in every array then. None: the samples that there are now, in every epoch; an
+        array whose shape, dtype, chunks or codecs change is then an error of the next epoch.
+    complete
+        With `refresh`, what tells that samples are complete. "chunks": every chunk exists, counted from the first; only
+        whole chunks (shards) count. "shape": the shape of the array, for writers that set it last, and that leave out
+        chunks of nothing but the fill value. None: the shape of a store that an `Appender` writes, "chunks" for others.
+        A chunk that is missing when it is read is an error, but for "shape".
+    window
+        With `refresh`, how many of the newest samples are read: a number, or text such as "1TiB" of decoded samples.
+        Samples keep their index in the array. Methods of the `Data` count positions from the oldest sample that is
+        read. None: all.
+    evict
+        Whether the chunks of samples that are older than the window are deleted when an epoch begins, for ever: only in
+        a store that `Appender(..., disposable=True)` made, and never what an epoch of any process still reads.
+    cache
+        A local directory in which stored bytes are kept, such as "/scratch/cache": the node cache. It is for far
+        stores, and for local ones on another file system than the cache, such as Lustre. All processes of a machine
+        that name the directory share it, and fetch each chunk once. It is made if it is missing, and must be empty or a
+        cache otherwise. A cache that cannot be used is no error: `stats()` says why.
+    cache_limit
+        Bytes that the directory may use, such as "200GiB". Chunks are kept until it is full; none is evicted. None:
+        90 % of what its file system has free.
+    cache_version
+        The version of all stored objects, such as "immutable", for a server that tells none. You answer for it: give
+        another one when the data change. None: versions are asked of the store, by one listing, or over HTTP by a HEAD
+        request for each object.
+    cache_group
+        Name or number of the group whose members share the directory, such as "ml-team"; each of them names it. None:
+        the directory is for this user alone, nobody else can read it, and that of another user is refused.
+    progress
+        Whether to show how many of many stores are open. None: where stderr is a terminal and rich is installed.
+
+    Returns
+    -------
+    A description of all samples.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        If an array cannot be read, or the arrays have different numbers of samples, or other files lie in the place of
+        all chunks of an array; the message names the array.
+
+    Warns
+    -----
+    StaleMetadataWarning
+        If consolidated metadata are older than an array: what they say is read.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> data = zarrfeed.open({"x": np.zeros((50, 3), "f4")}, np.arange(50))
+    >>> data
+    zarrfeed.open({'x': <numpy.ndarray (50, 3) float32>}, targets=<numpy.ndarray (50,) int64>)
+    >>> len(data)
+    50
+    """
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise ConfigError(f"storage_options: got a {type(storage_options).__name__}, must be a dict")
+    options = CacheOptions.parse(cache, cache_limit, cache_version, cache_group)
+    access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options, zarr_format)
+    grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
+    for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):
+        if grows is None and value is not None:
+            raise ConfigError(f"{name} = {value!r} is for stores that grow: give refresh='epoch', too")
+    if grows is not None and cache_version is not None:
+        raise ConfigError(
+            f"cache_version = {cache_version!r} declares that objects never change; with refresh = {refresh!r}, the "
+            "last chunk may"
+        )
+    if grows is not None and multiscale is not None:
+        raise ConfigError(f"multiscale = {multiscale!r} with refresh = {refresh!r}: levels are read as they are now")
+    check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
+    opening = Opening(
+        samples, targets, sample_axis, sample_dim, variables, multiscale, decode_cf, access, grows is not None
+    )
+    stores = as_stores(samples, access)
+    if stores is not None:
+        if grows is not None:
+            raise ConfigError(f"refresh = {refresh!r}: many stores, a list or a pattern, are read as they are now")
+        of_targets = None if targets is None else as_stores(targets, access) or [targets]
+        samples, targets = stores, of_targets
+    call = OpenCall(
+        name_source(samples),
+        name_source(targets),
+        int(sample_axis),
+        sample_dim,
+        freeze_variables(variables),
+        freeze_levels(multiscale),
+        bool(decode_cf),
+        Secrets.of(storage_options) if storage_options else None,
+        zarr_format=zarr_format,
+        refresh=refresh,
+        complete=complete,
+        window=freeze(window),
+        evict=bool(evict),
+        cache=None if cache is None else str(cache),
+    )
+    if stores is not None:
+        shared = SharedAccess()
+        open_one = replace(opening, access=replace(access, shared=shared)).open_pair
+        return Data(Expression(call), open_stores(stores, of_targets, open_one, _describe, progress, shared))
+    opened = opening.open()
+    if grows is None:
+        return Data(Expression(call), _describe(opened))
+    growth = Growth(opened, access, grows, opening=opening if opening.repositories else None)
+    version = growth.look()
+    return Data(Expression(call), growth.at(version), growth, version)
+
+
+def open_each(sources: Sequence[Source]) -> list[Data]:
+    """Open several sources, each as `open` does without options; stores of URLs side by side, over one client.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        As of `open`, for the first one that cannot be opened.
+    """
+    shared = SharedAccess()
+    access = StoreAccess(shared=shared)
+
+    def open_url(url: Source) -> Data:
+        opening = Opening(url, None, 0, None, None, None, decode_cf=True, access=access, may_grow=False)
+        return Data(Expression(OpenCall(name_source(url))), _describe(opening.open()))
+
+    far = [is_url(source) and not is_pattern(str(source)) for source in sources]
+    urls = list(compress(sources, far))
+    with closing(side_by_side(open_url, urls, shared)) as opened:
+        from_urls = iter(list(opened))
+    return [next(from_urls) if is_far else open(source) for source, is_far in zip(sources, far, strict=True)]
+
+
+def _describe(opened: OpenedFields) -> ResolvedData:
+    """Return the description of all samples of a store that are still there."""
+    first, resolved = evicted_before(opened), ResolvedData.of(opened)
+    return resolved.select(slice(first, None)) if first else resolved

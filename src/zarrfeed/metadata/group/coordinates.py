@@ -1,0 +1,467 @@
+"""The coordinates of samples: one value a sample, such as its time, found beside the arrays and read when it is asked.
+
+A coordinate is an array with one axis and one value a sample. That of the sample dimension has the dimension's name, as
+xarray writes it. It is looked for among the arrays that were opened, in their group, and beside them in the store.
+
+What holds: opening reads no value of a coordinate. `Coordinates.read` reads it whole and keeps it, since it is small
+next to the samples. A pickled `Coordinates` has no values, and reads them again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.api.asynchronous import open as open_async
+from zarr.storage import LocalStore
+
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
+from zarrfeed.metadata.array.cf_times import together
+from zarrfeed.metadata.array.coordinate_values import decode_values
+from zarrfeed.metadata.array.open import open_source
+from zarrfeed.metadata.array.values import refuse_repeated_fill
+from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.key_urls import KeyUrl, url_of
+from zarrfeed.storage.access.urls import UrlStore
+from zarrfeed.storage.chunks.codec_configs import as_meant
+
+#: A coordinate is read whole.
+_MOST_VALUES = 1 << 28
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where the coordinates of some samples may be: those of all samples, or of the samples of one of many stores.
+
+    Attributes
+    ----------
+    num_samples
+        How many samples.
+    known
+        Arrays with one axis that were opened or listed with the arrays of the samples, by their names.
+    near
+        Arrays of the samples, beside which others may lie in the store.
+    access
+        How the store is asked.
+    may_grow
+        Whether a writer may have appended to the coordinate already.
+    """
+
+    num_samples: int
+    known: Mapping[str, zarr.Array[Any] | npt.NDArray[Any]] = field(default_factory=dict)
+    near: tuple[zarr.Array[Any], ...] = ()
+    access: StoreAccess = field(default_factory=StoreAccess)
+    may_grow: bool = False
+
+    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:
+        """Return the coordinate of a name, decoded."""
+        found = self.find(name)
+        if isinstance(found, np.ndarray):
+            where, array_dims, values = f"coordinate {name!r}", None, found
+        else:
+            where = printable(str(found.store_path).removeprefix("file://"))
+            array_dims = dimension_names(found)
+            if array_dims is not None and dims and array_dims[0] not in (None, *dims):
+                raise ConfigError(f"{where}: lies along {array_dims[0]!r}, must lie along {_one_of(dims)}")
+            values = _stored_values(found, where, self.access)
+        if self.may_grow:
+            values = values[: self.num_samples]
+        return Coordinate(name, checked_values(values, self.num_samples, where), where)
+
+    def find(self, name: str) -> zarr.Array[Any] | npt.NDArray[Any]:
+        """Return the array of a name, with one axis."""
+        found = self.known.get(name)
+        return self._beside(name) if found is None else found
+
+    def array_beside(self, name: str) -> zarr.Array[Any]:
+        """Return the array of a name, with any axes, that lies beside one of the arrays in the store."""
+        tried = [place for array in self.near if (place := _sibling(array, name)) is not None]
+        for place in tried:
+            try:
+                found = _open(place, self.access)
+            except StoreReadError as error:
+                if error.errno == errno.ENOENT:
+                    continue
+                raise
+            if isinstance(found, zarr.Array):
+                return found
+            raise ConfigError(f"{place}: is no array")
+        where = f": there is no {' or '.join(map(str, tried))}" if tried else ""
+        raise ConfigError(f"no array {name!r} lies beside the arrays of the samples{where}; give {name}=array")
+
+    def _beside(self, name: str) -> zarr.Array[Any]:
+        """Return an array of this name that lies beside one of the arrays, in the store."""
+        tried = [place for array in self.near if (place := _sibling(array, name)) is not None]
+        for place in tried:
+            try:
+                found = _open(place, self.access)
+            except StoreReadError as error:
+                if error.errno == errno.ENOENT:
+                    continue
+                raise
+            if isinstance(found, zarr.Array) and len(found.shape) == 1:
+                return found
+            raise ConfigError(f"{place}: is no array with one axis, which the coordinate {name!r} must be")
+        known = ", ".join(map(repr, self.known)) or "none"
+        where = f"; neither is there an array {' or '.join(map(str, tried))}" if tried else ""
+        raise ConfigError(
+            f"no coordinate {name!r} is stored with these samples, known are: {known}{where}; give its values as "
+            f"coords={did_you_mean(name, self.known)}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class UnopenedPlace:
+    """Where the coordinates of one of many stores may be, which was described without being opened.
+
+    Attributes
+    ----------
+    num_samples
+        How many samples the store has.
+    source
+        Its path.
+    open
+        Opens it, and returns what can be looked up of its samples.
+    """
+
+    num_samples: int
+    source: str | Path
+    open: Callable[[str | Path], Coordinates]
+
+    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of _Place
+        """Return the coordinate of a name, decoded."""
+        return self.open(self.source).read(name)
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """What can be looked up of samples by the name of a coordinate.
+
+    Attributes
+    ----------
+    dims
+        The names of the sample dimension: of the arrays that have names of dimensions, each name once; of most data
+        sets, one. The first is that of the first array.
+    other_dims
+        The names of all other dimensions of the arrays.
+    places
+        Where coordinates are: one place, or of many stores one for each, in the order of their samples.
+    """
+
+    dims: tuple[str, ...]
+    other_dims: tuple[str, ...]
+    places: tuple[_Place | UnopenedPlace, ...]
+    _read: dict[str, Coordinate] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Sequence[zarr.Array[Any]],
+        sample_axes: Sequence[int],
+        known: Mapping[str, zarr.Array[Any]],
+        num_samples: int,
+        *,
+        dimensions: Sequence[tuple[str | None, ...] | None] | None = None,
+        access: StoreAccess,
+        may_grow: bool = False,
+    ) -> Coordinates:
+        """Return the coordinates of stored arrays.
+
+        Parameters
+        ----------
+        arrays, sample_axes
+            The arrays of the samples that are stored, and the sample axis of each.
+        known
+            Arrays by name, of which those with one axis may be coordinates.
+        num_samples
+            How many samples there are.
+        dimensions
+            Names of the axes of each array. None: those that it has itself.
+        access
+            How the store is asked.
+        may_grow
+            Whether a coordinate may be longer, since a writer is at work.
+        """
+        dims: dict[str, None] = {}
+        others: dict[str, None] = {}
+        for named, axis in zip(dimensions or map(dimension_names, arrays), sample_axes, strict=True):
+            for i, name in enumerate(named or ()):
+                if name is not None:
+                    (dims if i == axis else others)[name] = None
+        having_one = {name: one for name, one in known.items() if len(one.shape) == 1}
+        in_folder: dict[str, zarr.Array[Any]] = {}  # one array is enough to find what lies beside it
+        for array in arrays:
+            in_folder.setdefault(_folder(array), array)
+        place = _Place(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
+        return cls(tuple(dims), tuple(name for name in others if name not in dims), (place,))
+
+    @classmethod
+    def concat(cls, parts: Sequence[Coordinates]) -> Coordinates:
+        """Return the coordinates of the samples of several, one after the other."""
+        dims = tuple(dict.fromkeys(name for one in parts for name in one.dims))
+        others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
+        return cls(dims, others, tuple(place for one in parts for place in one.places))
+
+    @classmethod
+    def joined(cls, coordinate: Coordinate, parts: Sequence[Coordinates]) -> Coordinates:
+        """Return the coordinates of samples that were joined by one: that one alone."""
+        others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
+        place = _Place(len(coordinate.values), {coordinate.name: coordinate.values})
+        return cls((coordinate.name,), tuple(name for name in others if name != coordinate.name), (place,))
+
+    def with_known(self, known: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
+        """Return them with values in memory for some names; only of arrays in one place."""
+        (place,) = self.places
+        assert isinstance(place, _Place)
+        return replace(self, places=(replace(place, known={**place.known, **known}),), _read={})
+
+    @property
+    def _first(self) -> _Place:
+        """The first store that was opened: of many stores, it is one that others were described by."""
+        return next(place for place in self.places if isinstance(place, _Place))
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples they are of."""
+        return sum(place.num_samples for place in self.places)
+
+    def read(self, name: str | None = None) -> Coordinate:
+        """Return a coordinate, decoded by the CF conventions; None: that of the sample dimension.
+
+        Raises
+        ------
+        ConfigError
+            If there is none, or the number of its values is not that of the samples; or if its attributes cannot be
+            decoded.
+        UnsupportedError
+            If its calendar needs cftime, which is not installed.
+        StoreReadError, CorruptChunkError
+            If it cannot be read.
+        """
+        if name is None:
+            if not self.dims:
+                raise ConfigError("the arrays have no names of dimensions: name the coordinate")
+            name = self.dims[0]
+        if name not in self._read:
+            parts = [place.read(name, self.dims) for place in self.places]
+            self._read[name] = parts[0] if len(parts) == 1 else _concatenated(name, parts)
+        return self._read[name]
+
+    def labels(self, dim: str) -> npt.NDArray[Any] | None:
+        """Return the values along a dimension of samples, such as "level"; None where none are stored.
+
+        The first store's, where there are many.
+
+        Raises
+        ------
+        StoreReadError, CorruptChunkError
+            If they cannot be read.
+        """
+        try:
+            found = self._first.find(dim)
+            if isinstance(found, np.ndarray):
+                return found if found.ndim == 1 else None
+            return _stored_values(found, printable(str(found.store_path).removeprefix("file://")), self.access)
+        except (ConfigError, UnsupportedError, StopIteration):  # there is none, or it is no coordinate
+            return None
+        except StoreReadError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):  # so some servers say that there is none
+                return None
+            raise
+
+    @property
+    def access(self) -> StoreAccess:
+        """How the store is asked."""
+        return self._first.access
+
+    def array_beside(self, name: str) -> tuple[zarr.Array[Any], StoreAccess]:
+        """Return the array of a name, with any axes, that lies beside those of the samples; of many stores the first.
+
+        Raises
+        ------
+        ConfigError
+            If there is none.
+        StoreReadError
+            If it cannot be read.
+        """
+        return self._first.array_beside(name), self._first.access
+
+    def given(self, name: str, values: Any) -> Coordinate:
+        """Return a coordinate whose values a user gives: a list, an array, a path, or a `zarr.Array`.
+
+        Raises
+        ------
+        ConfigError
+            If it has not one value a sample.
+        """
+        where = f"coords of {name!r}"
+        access = self._first.access
+        source = open_source(values, access) if isinstance(values, str | Path) else values
+        if isinstance(source, zarr.Array):
+            where = printable(str(source.store_path).removeprefix("file://"))
+            source = _stored_values(source, where, access)
+        return Coordinate(name, checked_values(np.asarray(source), self.num_samples, where), where)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": {}}
+
+
+def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> npt.NDArray[Any]:
+    """Return the values of a coordinate in the form that `Coordinate` has.
+
+    Raises
+    ------
+    ConfigError
+        If there is not one value a sample, or the dtype is none of a coordinate.
+    """
+    if values.shape != (num_samples,):
+        raise ConfigError(f"{where}: has the shape {values.shape}, must have one value a sample, ({num_samples},)")
+    kind = values.dtype.kind
+    if kind in "mM":
+        return _in_known_unit(values, where)
+    if kind in "biuf":
+        if kind == "u" and values.dtype.itemsize == 8 and len(values) and int(values.max()) >= 2**63:
+            raise UnsupportedError(f"{where}: has integers of 2**63 and more, which no label is compared with")
+        return values.astype(np.int64 if kind in "iu" else values.dtype.newbyteorder("="), copy=False)
+    if kind in "SUT" or (kind == "O" and all(isinstance(one, str | bytes) for one in values)):
+        return np.array([_text(one) for one in values.tolist()], dtype=np.str_)
+    if kind == "O":
+        given = [one for one in values if one is not None]
+        if given and all(hasattr(one, "calendar") for one in given):
+            return values
+    raise ConfigError(f"{where}: has the dtype {values.dtype}, must be of times, numbers or text")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _in_known_unit(values: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
+    """Return times or time differences in the unit s, ms, us or ns."""
+    unit, count = np.datetime_data(values.dtype)
+    kind = values.dtype.kind
+    if count == 1 and unit in UNIT_NS:
+        return values.astype(f"{kind}8[{unit}]", copy=False)
+    if unit in ("generic", "ps", "fs", "as") or (kind == "m" and unit in ("Y", "M")):
+        raise UnsupportedError(f"{where}: has the dtype {values.dtype}, whose unit must be weeks to nanoseconds")
+    return values.astype(f"{kind}8[{unit if unit in UNIT_NS else 's'}]")
+
+
+def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
+    """Return the values of several coordinates, one after the other; times in the finest unit of them.
+
+    Raises
+    ------
+    ConfigError
+        If they are of several kinds or calendars, or no unit holds all of the times.
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        if other.values.dtype.kind != first.values.dtype.kind and not {
+            first.values.dtype.kind,
+            other.values.dtype.kind,
+        } <= set("if"):
+            raise ConfigError(
+                f"{other.where}: has values of {other.values.dtype}, {first.where} of {first.values.dtype}: they must "
+                "be of one kind"
+            )
+    calendars = {known: one for one in parts if (known := _calendar(one)) is not None}
+    if len(calendars) > 1:
+        told = ", ".join(f"{one.where} has {calendar!r}" for calendar, one in calendars.items())
+        raise ConfigError(f"{name}: the calendars of stores differ: {told}: times of several calendars have no order")
+    values, where = [one.values for one in parts], f"{first.where} and {len(parts) - 1} more"
+    is_time = first.values.dtype.kind in "mM"
+    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where)
+
+
+def _calendar(coordinate: Coordinate) -> str | None:
+    """Return the calendar of objects of cftime; None for values of any other kind."""
+    values = coordinate.values
+    found = next((one for one in values if one is not None), None) if values.dtype.kind == "O" else None
+    return None if found is None else str(found.calendar)
+
+
+def _folder(array: zarr.Array[Any]) -> str:
+    return str(_sibling(array, ""))
+
+
+@dataclass(frozen=True, eq=False)
+class _StoredPlace:
+    """A path in a store."""
+
+    store: Any = field(repr=False)
+    path: str = ""
+
+    def __str__(self) -> str:
+        return printable(f"{self.store}/{self.path}").removeprefix("file://")
+
+
+def _sibling(array: zarr.Array[Any], name: str) -> str | Path | _StoredPlace | None:
+    """Return where an array of a name would lie beside another one; None if that is the root of its store."""
+    store, path = array.store_path.store, array.store_path.path
+    if path:
+        folder, slash, _ = path.rpartition("/")
+        return _StoredPlace(store, f"{folder}{slash}{name}")
+    if type(store) is LocalStore:
+        return Path(store.root).parent / name
+    if isinstance(store, UrlStore) and store.url.rpartition("/")[0].count("/") > 1:
+        beside = url_of(store.url.rpartition("/")[0], name)
+        with suppress(ConfigError):  # a name that no key has
+            return str(KeyUrl.of(beside))
+    return None
+
+
+def _open(place: str | Path | _StoredPlace, access: StoreAccess) -> Any:
+    """Open an array beside another one.
+
+    Raises
+    ------
+    StoreReadError
+        If it is not there, or cannot be read. And as of `open_source`.
+    """
+    if not isinstance(place, _StoredPlace):
+        return open_source(place, access)
+    try:
+        opened = access.ask(lambda: open_async(store=place.store, path=place.path, mode="r"), str(place))
+    except StoreReadError:
+        raise
+    except FileNotFoundError as error:
+        raise StoreReadError(errno.ENOENT, f"{place}: no Zarr array is there") from error
+    except Exception as error:  # what stores and zarr-python's parsers raise is of any class
+        raise StoreReadError(errno_of(error), f"{place}: cannot be opened: {reason_of(error)}") from error
+    return checked(zarr.Array(opened)) if isinstance(opened, zarr.AsyncArray) else opened
+
+
+def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:
+    """Read an array with one axis, and decode it as xarray does."""
+    if len(array.shape) != 1 or array.shape[0] > _MOST_VALUES:
+        raise ConfigError(f"{where}: has the shape {array.shape}, a coordinate has one axis, of at most {_MOST_VALUES}")
+    array = as_meant(array, where)
+    try:
+        read = access.ask(lambda: array.async_array.getitem(slice(None)), where)
+    except StoreReadError:
+        raise
+    except OSError as error:
+        raise StoreReadError(errno_of(error), f"{where}: cannot be read: {reason_of(error)}") from error
+    except Exception as error:  # what codecs raise is of any class
+        raise CorruptChunkError(f"{where}: cannot be decoded: {reason_of(error)}") from error
+    values = np.asarray(read)
+    if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
+        refuse_repeated_fill(array, values)
+    return decode_values(values, coordinate_attributes(array), where)
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,79 @@
+"""The sources of fields, before they are read: leaves of mappings, arrays of groups, and names in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import zarr
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
+from zarrfeed.metadata.array.open import arrays_of_group
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.errors import reason_of
+from zarrfeed.storage.access.given_stores import is_mapper
+from zarrfeed.storage.access.local_files import check_members
+
+
+def leaves(source: Any) -> list[Any]:
+    """Return the arrays of a mapping, or the source itself."""
+    return list(source.values()) if isinstance(source, Mapping) and not is_mapper(source) else [source]
+
+
+def arrays_in(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
+    """Return the arrays in a group, by name.
+
+    Errors name the part of the batch, which may be "", and the member that is damaged.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        If a member is damaged, or the group cannot be listed.
+    """
+    check_members(group)
+    try:
+        arrays = arrays_of_group(group, access)
+    except StoreReadError:
+        raise
+    except ZarrfeedError as error:
+        raise type(error)(f"{part}: {error}" if part else str(error)) from error.__cause__
+    except Exception as error:  # a store is anybody's code
+        path = printable(str(group.store_path).removeprefix("file://"))
+        name = f"{part}: {path}" if part else path
+        what = f"{name}: zarr-python cannot list the group: {reason_of(error)}{_remedy_of(group)}"
+        raise ConfigError(what) from error
+    return arrays
+
+
+def _remedy_of(group: zarr.Group) -> str:
+    """Return what to do where a group cannot be listed: web servers list nothing that their clients understand."""
+    if type(getattr(group.store, "store", None)).__name__ != "HTTPStore":
+        return ""
+    return (
+        "; a web server lists no arrays: consolidate the metadata (zarr.consolidate_metadata), or name the arrays, "
+        f'such as {{"x": "{printable(str(group.store_path))}/x"}}'
+    )
+
+
+def checked_mapping(part: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping of names to arrays, or refuse it."""
+    if not source:
+        raise ConfigError(f"{part}: is an empty mapping, must name at least one array")
+    for key in source:
+        if not isinstance(key, str):
+            raise ConfigError(f"{part}: has the key {key!r}, a {type(key).__name__}; names must be str")
+    return dict(source)
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the field's name in front of the messages of our errors."""
+    try:
+        yield
+    except StoreReadError as error:
+        raise StoreReadError(error.errno, f"{name}: {error.strerror}") from error
+    except ZarrfeedError as error:
+        if str(error).startswith(name):
+            raise
+        raise type(error)(f"{name}: {error}") from error

@@ -1,0 +1,483 @@
+"""What the user passed -> a `FieldSet`: arrays, groups, mappings and memory, opened, named, aligned or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+
+from zarrfeed.base.errors import (
+    ConfigError,
+    UnsupportedError,
+)
+from zarrfeed.base.optional_torch import is_tensor
+from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.base.validate import check_flags, check_int
+from zarrfeed.metadata.array.array import (
+    ArrayLike,
+    check_any_is_stored,
+    check_counts,
+    open_array,
+    open_node,
+    read_layout,
+)
+from zarrfeed.metadata.array.cf import data_variables, dimension_names, find_decoding, is_coordinate, named_coordinates
+from zarrfeed.metadata.array.conversion import Items
+from zarrfeed.metadata.array.dask_arrays import refuse_dask
+from zarrfeed.metadata.array.described import Described
+from zarrfeed.metadata.array.host_memory import field_in_memory
+from zarrfeed.metadata.array.known_groups import episodes_of, refusal, segments_of, without_arrays
+from zarrfeed.metadata.array.open import check_storage_options, open_source
+from zarrfeed.metadata.array.own_metadata import read_own, with_own
+from zarrfeed.metadata.array.values import read_stored
+from zarrfeed.metadata.group import anndata
+from zarrfeed.metadata.group.coordinates import Coordinates
+from zarrfeed.metadata.group.field_sources import arrays_in, checked_mapping, leaves, naming
+from zarrfeed.metadata.group.multiscale import first_level, is_image, levels_of, with_levels
+from zarrfeed.metadata.group.sample_dims import sample_dim_advice
+from zarrfeed.metadata.group.variables import Variables, select_variables, variables_of
+from zarrfeed.metadata.patches.store_table import StoreTable
+from zarrfeed.plan.samples.windows import check_segment_ends
+from zarrfeed.spec.array import Documented
+from zarrfeed.spec.conversion import Conversion
+from zarrfeed.spec.field import (
+    Field,
+    ResidentField,
+    StoredField,
+    VlenField,
+    dtype_name,
+    with_path,
+)
+from zarrfeed.spec.images import Images
+from zarrfeed.spec.record import select_members
+from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.window import Window
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.key_urls import is_url
+from zarrfeed.storage.append.appended import marks_of
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as ObstoreStore
+
+#: A field as it was opened.
+OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField"
+#: What an array may be given as: also a tensor, or a mapper of fsspec, whose types are not imported here.
+FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"
+Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
+
+_IN_STORE = (StoredField, VlenField)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedFields:
+    """All arrays of a dataset as they were opened: what is stored, before any conversion.
+
+    Attributes
+    ----------
+    fields
+        In the order of the tensors of a batch; all with the same number of samples.
+    items
+        What is known of the items of each.
+    parts
+        The parts of a batch (samples, targets): for each the keys of its dict, or None for a bare tensor.
+    num_sample_fields
+        How many of the fields, at the beginning, are of `samples`.
+    arrays
+        If the store may grow or is disposable: the opened array of each field that is stored. Else empty.
+    other_items
+        For each field of several stores: what is known of the items in its other layouts. Empty: no field has any.
+    stores
+        The stores, where there are several. None: there is one.
+    segment_ends
+        The index after the last sample of each segment that the store itself names, such as the episodes of a replay
+        buffer. None: it names none.
+    coordinates
+        What can be looked up of samples, such as their times.
+    drops_gaps
+        Whether samples are left out whose windows read a row that a row map lacks; else such rows are NaN.
+    categories
+        The names of the categories of columns that are codes, by the key of the field.
+    """
+
+    fields: tuple[OpenedField, ...]
+    items: tuple[Items, ...]
+    parts: tuple[tuple[str, ...] | None, ...]
+    num_sample_fields: int
+    arrays: tuple[zarr.Array[Any], ...] = ()
+    other_items: tuple[tuple[Items, ...], ...] = ()
+    stores: StoreTable | None = None
+    segment_ends: npt.NDArray[np.int64] | None = None
+    coordinates: Coordinates | None = None
+    drops_gaps: bool = False
+    categories: anndata.Categories = dataclasses.field(default_factory=dict)
+
+    def items_of(self, number: int) -> tuple[Items, ...]:
+        """Return what is known of the items of a field, for each of its layouts."""
+        return (self.items[number], *(self.other_items[number] if self.other_items else ()))
+
+
+def open_fields(
+    samples: Source,
+    targets: Source | None = None,
+    *,
+    sample_axis: int = 0,
+    sample_dim: str | None = None,
+    variables: Variables | None = None,
+    multiscale: Sequence[str | int] | None = None,
+    decode_cf: bool = True,
+    access: StoreAccess | None = None,
+    may_grow: bool = False,
+) -> OpenedFields:
+    """Open and align all arrays that a dataset consists of. Reads metadata only.
+
+    Parameters
+    ----------
+    samples, targets
+        An array, a group (all arrays in it, by name; groups in it are not entered) or a mapping of names to arrays.
+        An array is a path, a URL, a `zarr.Array`, a store with one at its root, a NumPy array or a tensor. Of a group
+        whose arrays have named dimensions, as xarray writes them, coordinates and scalars are left out.
+    sample_axis
+        Of every array of `samples`; targets have theirs first.
+    sample_dim
+        The dimension that is the sample axis, in place of `sample_axis`: of every array of `samples`, and of targets
+        that have named dimensions. Arrays of a group that lack it are left out, others refused.
+    variables
+        Which arrays of `samples`, a group or a mapping, in this order; coordinates may be among them. Of an array of
+        records: which members. Or a mapping of "samples" and "targets" to such lists. None: all.
+    multiscale
+        Which levels of `samples`, an OME-Zarr image. None: of such an image the first one, as a single array.
+    decode_cf
+        Whether attributes such as `scale_factor` are heeded.
+    access
+        How stores are reached.
+    may_grow
+        Whether a writer may be at work: the arrays may then have different numbers of samples for a moment.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        For an array that cannot be read, or lengths that differ; the message names the field.
+    """
+    check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
+    check_flags(decode_cf=decode_cf)
+    if sample_dim is not None and sample_axis != 0:
+        raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
+    access = access or StoreAccess()
+    check_storage_options(access, *leaves(samples), *leaves(targets))
+    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
+    sides = ("samples",) if targets is None else ("samples", "targets")
+    names = variables_of(sides, variables)
+    parts = [reader.read(samples, names[0], multiscale)]
+    reader.compare_with_own()
+    segment_ends, packed_ends, categories = reader.segment_ends, reader.packed_ends, reader.categories
+    arrays, items = reader.fields, reader.items
+    stored, known = reader.stored, reader.known
+    num_sample_fields = len(arrays)
+    for f in arrays:
+        if isinstance(f, ResidentField) and f.rows.array.size == 0:
+            raise ConfigError(f"{f.name}: has no elements, shape {(f.num_samples, *f.row_shape)}")
+    if targets is not None:
+        reader = _PartReader("targets", 0, sample_dim, decode_cf, access, may_grow)
+        parts.append(reader.read(targets, names[1]))
+        reader.compare_with_own()
+        arrays, items = arrays + reader.fields, items + reader.items
+        stored, known = stored + reader.stored, {**reader.known, **known}
+        categories = {**reader.categories, **categories}
+    if not may_grow:
+        _check_lengths(arrays, items)
+    in_store = [(i.dimensions, i.sample_axis) for f, i in zip(arrays, items, strict=True) if isinstance(f, _IN_STORE)]
+    dims, axes = [one for one, _ in in_store], [axis for _, axis in in_store]
+    coordinates = Coordinates.of(
+        stored, axes, known, arrays[0].num_samples, dimensions=dims, access=access, may_grow=may_grow
+    )
+    if not may_grow and not any(marks.disposable for array in stored if (marks := marks_of(array))):
+        stored = []
+    if packed_ends is not None and not any(one.sample_axis for one in items):
+        segment_ends = np.append(packed_ends, max(arrays[0].num_samples, packed_ends[-1]))
+    if segment_ends is not None:
+        segment_ends = check_segment_ends(segment_ends, arrays[0].num_samples)
+    return OpenedFields(
+        tuple(arrays),
+        tuple(items),
+        tuple(parts),
+        num_sample_fields,
+        tuple(stored),
+        segment_ends=segment_ends,
+        coordinates=coordinates,
+        categories=categories,
+    )
+
+
+def with_options(
+    field: OpenedField,
+    conversions: Sequence[Conversion | None],
+    window: Window | None,
+    spared: bool,
+    images: Images | None = None,
+    dense: bool = False,
+) -> Field:
+    """Return a field with the conversions of its items, one for each layout, and the rows of its samples.
+
+    Raises
+    ------
+    UnsupportedError
+        If samples are text or images, and are to be windows.
+    """
+    if isinstance(field, StoredField):
+        others = zip(field.others, conversions[1:], strict=True)
+        changed = tuple(replace(layout, conversion=conversion) for layout, conversion in others)
+        return replace(field, conversion=conversions[0], window=window, spared=spared, others=changed)
+    if isinstance(field, ResidentField):
+        return replace(field, conversion=conversions[0], window=window)
+    if isinstance(field, CsrField):
+        return anndata.with_conversion(field, conversions, window, dense=dense)
+    if window is not None:
+        kind = field.spec.item_type if images is None else "encoded images"
+        raise UnsupportedError(f"offsets of {field.name}: samples are {kind}, and windows are of tensors")
+    return field if images is None else replace(field, images=images)
+
+
+def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:
+    first = fields[0]
+    samples = [i for i in items if i.part == "samples"]
+    for number, other in enumerate(fields):
+        if other.num_samples != first.num_samples:
+            advice = sample_dim_advice(samples) if number < len(samples) else ""
+            raise ConfigError(
+                f"{other.name} has {other.num_samples} samples, {with_path(first)} has {first.num_samples}: "
+                f"they must be equal{advice}"
+            )
+
+
+class _PartReader:
+    """Reads one part of the batch: its fields, and what is known of their items."""
+
+    def __init__(
+        self,
+        part: str,
+        sample_axis: int,
+        sample_dim: str | None,
+        decode_cf: bool,
+        access: StoreAccess,
+        may_grow: bool,
+    ) -> None:
+        self.fields: list[OpenedField] = []
+        self.known: dict[str, zarr.Array[Any]] = {}  # by name in the group or mapping: coordinates are among them
+        self.items: list[Items] = []
+        self._part = part
+        self._sample_axis = sample_axis
+        self._sample_dim = sample_dim
+        self._may_grow = may_grow
+        self._decode_cf = decode_cf
+        self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
+        self.segment_ends: npt.NDArray[Any] | None = None
+        self.packed_ends: npt.NDArray[Any] | None = None  # of what was packed: others may have been appended
+        self.categories: anndata.Categories = {}
+        self._access = access
+        self._is_fresh = False  # whether arrays that are given as such were opened by their own documents just now
+        self._unproved: dict[int, zarr.Array[Any]] = {}  # number of the field -> an array that was not
+
+    @property
+    def stored(self) -> list[zarr.Array[Any]]:
+        """The opened arrays of the fields that are stored, in the order of the fields."""
+        return list(self._arrays.values())
+
+    def read(
+        self, source: Source, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None = None
+    ) -> tuple[str, ...] | None:
+        """Read all fields; return their keys, None for a bare tensor."""
+        part, given = self._part, source
+        source = open_source(source, self._access)
+        of_group = isinstance(source, zarr.Group) and source.metadata.consolidated_metadata is None
+        self._is_fresh = of_group or (source is not given and isinstance(source, zarr.Array))
+        self.packed_ends = segments_of(source)
+        if multiscale is not None or (isinstance(source, zarr.Group) and variables is None and is_image(source)):
+            return self._read_image(source, variables, multiscale)
+        coordinates: set[str] = set()
+        named: Mapping[str, Any]
+        if isinstance(source, zarr.Group) and anndata.is_csr(source) and variables is None:
+            self._read_field(None, source)
+            return None
+        if isinstance(source, zarr.Group) and anndata.is_root(source) and variables is not None:
+            with naming(part):
+                named, categorical = anndata.elements_by_path(part, source, variables)
+                self.categories = anndata.categories_in(categorical)
+        elif isinstance(source, zarr.Group):
+            known = refusal(source) if variables is None else None
+            if known is not None:
+                with naming(part):
+                    raise known
+            arrays = arrays_in(part, source, self._access)
+            if not arrays:
+                source, arrays = self._replay_buffer(source)
+            self.known.update(arrays)
+            coordinates = named_coordinates(arrays.values(), dict(source.attrs))
+            named = self._data_of(arrays, source) if variables is None else select_variables(part, arrays, variables)
+        elif isinstance(source, Mapping):
+            named = checked_mapping(part, source)
+            named = named if variables is None else select_variables(part, named, variables)
+        elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
+            self._read_field(None, source, variables)
+            return None
+        else:
+            refuse_dask(source, part)
+            raise ConfigError(
+                f"{part}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
+                "store, a NumPy array, a tensor, or a mapping of names to arrays"
+            )
+        for key, array in named.items():
+            with naming(f"{part}[{key!r}]"):
+                self._read_field(key, array)
+            if len(self.fields) - 1 in self._arrays:
+                self.known[key] = self._arrays[len(self.fields) - 1]
+        coordinates |= named_coordinates(self._arrays.values(), {})
+        for number, stored in self._arrays.items():
+            self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))
+        return tuple(named)
+
+    def compare_with_own(self) -> None:
+        """Compare what is known of arrays from elsewhere, such as consolidated metadata, with their own documents."""
+        owns = read_own(list(self._unproved.values()), self._access)
+        for number, own in zip(self._unproved, owns, strict=True):
+            f = self.fields[number]
+            assert isinstance(f, _IN_STORE)
+            self.fields[number] = replace(f, spec=with_own(f.spec, own))
+
+    def _read_image(
+        self, source: Any, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None
+    ) -> tuple[str, ...] | None:
+        """Read levels of an image of OME-Zarr; without names the first one, as a bare tensor."""
+        if not isinstance(source, zarr.Group) or variables is not None:
+            raise ConfigError(f"multiscale = {multiscale!r}: {self._part} must be an OME-Zarr image, without variables")
+        with naming(self._part):
+            if multiscale is None:
+                level = first_level(source)
+                self._read_field(None, level.array, axes=level.axes)
+                return None
+            levels = levels_of(source, multiscale)
+            for key, level in levels.items():
+                self._read_field(key, level.array, axes=level.axes)
+            self.fields = with_levels(self.fields, self.items, levels)
+        return tuple(levels)
+
+    def _replay_buffer(self, group: zarr.Group) -> tuple[zarr.Group, dict[str, zarr.Array[Any]]]:
+        """Return the group `data` of a replay buffer, whose root has no arrays; its episodes are segments.
+
+        Raises
+        ------
+        ConfigError
+            If it is no replay buffer, or its episodes are none of its data.
+        """
+        found = episodes_of(group)
+        arrays = {} if found is None else arrays_in(self._part, found[0], self._access)
+        if found is None or not arrays:
+            with naming(self._part):
+                raise without_arrays(group)
+        self.segment_ends = read_stored(found[1])
+        return found[0], arrays
+
+    def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:
+        """Return the arrays of a group that are read: data variables, with the sample dimension if it is named."""
+        names = data_variables(arrays, dict(group.attrs))
+        if self._sample_dim is not None:
+            lacking = [name for name in names if self._sample_dim not in (dimension_names(arrays[name]) or ())]
+            names = [name for name in names if name not in lacking]
+        if not names:
+            where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
+            dimensions = {name: None for array in arrays.values() for name in dimension_names(array) or ()}
+            described = ", ".join(f"{name}{_in_words(dimension_names(array))}" for name, array in arrays.items())
+            raise ConfigError(
+                f"{self._part}: the group has no data variable{where}; arrays in it: {described}"
+                f"{did_you_mean(self._sample_dim, dimensions)}"
+            )
+        return {name: arrays[name] for name in names}
+
+    def _read_field(
+        self,
+        key: str | None,
+        source: FieldSource,
+        members: Sequence[str] | None = None,
+        axes: tuple[str, ...] = (),
+    ) -> None:
+        name = self._part if key is None else f"{self._part}[{key!r}]"
+        dimensions = decoding = record = described = None
+        dtype: str | None
+        if isinstance(source, np.ndarray) or is_tensor(source):
+            axis = self._find_axis(name, None)
+            if isinstance(source, np.ndarray) and source.dtype.names:
+                record = select_members(name, source.dtype, members)
+            field: OpenedField = field_in_memory(name, source, axis, record)
+            dtype, shape = dtype_name(field), tuple(source.shape)
+            axis %= len(shape)
+        else:
+            is_local = isinstance(source, str | Path) and not is_url(source)  # messages have the path as it was given
+            opened: Any = source if is_local else open_source(source, self._access)
+            node = open_node(opened, self._access.zarr_format) if is_local else opened
+            if anndata.is_csr(node):
+                self._read_matrix(key, name, node)
+                return
+            array = open_array(opened if isinstance(node, zarr.Group) else node, self._access.zarr_format)
+            dimensions = dimension_names(array)
+            if axes and not any(dimensions or ()):
+                dimensions = axes
+            spec = read_layout(opened, sample_axis=self._find_axis(name, dimensions), access=self._access)
+            shape, axis = spec.shape, spec.sample_axis
+            check_counts(spec)
+            check_any_is_stored(spec)
+            if spec.item_type:
+                field, dtype = VlenField(name, spec), None
+            else:
+                if spec.record is not None:
+                    record = select_members(name, spec.record, members)
+                field, dtype = StoredField(name, spec, record=record), spec.dtype.name
+                if self._decode_cf:
+                    with naming(spec.name):
+                        decoding = find_decoding(array)
+                    units = str(array.metadata.attributes.get("units", ""))
+                    field = replace(field, spec=replace(spec, documented=Documented(None, True, decoding, units)))
+            self._arrays[len(self.fields)] = array
+            if isinstance(source, zarr.Array) and not (self._is_fresh or self._may_grow):
+                self._unproved[len(self.fields)] = array
+            described = Described.of(array, axis, self.known, decodes=self._decode_cf)
+        if members is not None and record is None:
+            raise ConfigError(f"variables = {members!r}: {self._part} is an array, must be a group or a mapping")
+        self.fields.append(field)
+        items = Items(self._part, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
+        self.items.append(replace(items, described=described))
+
+    def _read_matrix(self, key: str | None, name: str, group: zarr.Group) -> None:
+        """Read a sparse matrix, whose rows are samples."""
+        if self._sample_axis != 0 or self._sample_dim is not None or self._may_grow:
+            raise UnsupportedError(
+                f"{name}: is a csr_matrix, whose rows are samples and do not grow: sample_axis must be 0, sample_dim "
+                "and refresh must be None"
+            )
+        field = anndata.read_csr(name, group, self._access)
+        shape = (field.num_samples, field.num_columns)
+        self.fields.append(field)
+        self.items.append(Items(self._part, key, field.data.dtype, shape, 0))
+
+    def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
+        if self._sample_dim is None:
+            return self._sample_axis
+        if dimensions is None:
+            if self._part == "targets":
+                return 0
+            raise ConfigError(f"{name}: has no dimension names, sample_dim = {self._sample_dim!r} needs them")
+        if self._sample_dim not in dimensions:
+            raise ConfigError(
+                f"{name}: sample_dim = {self._sample_dim!r}, must be one of its dimensions {dimensions}"
+                f"{did_you_mean(self._sample_dim, dimensions)}"
+            )
+        return dimensions.index(self._sample_dim)
+
+
+def _in_words(dimensions: tuple[str | None, ...] | None) -> str:
+    return "" if dimensions is None else f" ({', '.join(map(str, dimensions))})"

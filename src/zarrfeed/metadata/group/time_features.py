@@ -1,0 +1,117 @@
+"""The time of a sample as numbers that a model can use: sines and cosines of its place in the day, the week, the year.
+
+Source of the definitions: `numpy.datetime64`, whose calendar is the proleptic Gregorian one, without time zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.validate import check_choice
+from zarrfeed.metadata.array.conversion import Items
+from zarrfeed.metadata.array.host_memory import field_in_memory
+from zarrfeed.metadata.group.source_names import name_source
+from zarrfeed.spec.coordinate import Coordinate
+from zarrfeed.spec.data import TimeFeaturesCall
+from zarrfeed.spec.field import ResidentField
+
+#: What the field is called in a batch.
+NAME = "time_features"
+
+_Times = npt.NDArray[np.datetime64]
+_Floats = npt.NDArray[np.float64]
+
+
+def _share(part: Any, whole: Any) -> _Floats:
+    share: _Floats = part / whole
+    return share
+
+
+def _hour(times: _Times) -> _Floats:
+    return _share(times - times.astype("M8[D]"), np.timedelta64(24, "h"))
+
+
+def _day_of_week(times: _Times) -> _Floats:
+    days = times.astype("M8[D]") - np.datetime64("1970-01-05", "D")  # a Monday
+    return _share(days % np.timedelta64(7, "D"), np.timedelta64(7, "D"))
+
+
+def _month(times: _Times) -> _Floats:
+    months = times.astype("M8[M]") - times.astype("M8[Y]").astype("M8[M]")
+    return _share(months, np.timedelta64(12, "M"))
+
+
+def _day_of_year(times: _Times) -> _Floats:
+    return _share_of_year(times.astype("M8[D]"))
+
+
+def _share_of_year(times: _Times) -> _Floats:
+    year = times.astype("M8[Y]")
+    first, last = year.astype("M8[D]"), (year + np.timedelta64(1, "Y")).astype("M8[D]")
+    return _share(times - first, last - first)
+
+
+#: Feature -> the place in its cycle, in [0, 1).
+_SHARES: dict[str, Callable[[_Times], _Floats]] = {
+    "hour": _hour,
+    "day_of_week": _day_of_week,
+    "month": _month,
+    "day_of_year": _day_of_year,
+    "year_fraction": _share_of_year,
+}
+
+
+def check_features(features: Sequence[str]) -> None:
+    """Raise ConfigError unless these are names of features, each named once."""
+    if not features:
+        raise ConfigError(f"time_features() needs at least one of {', '.join(map(repr, _SHARES))}")
+    for feature in features:
+        check_choice("time_features", feature, tuple(_SHARES))
+        if features.count(feature) > 1:
+            raise ConfigError(f"time_features: {feature!r} is named twice")
+
+
+def calculate(coordinate: Coordinate, features: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Return the features of the times of all samples.
+
+    Returns
+    -------
+    Shape (samples, 2 * features): the sine and the cosine of each feature. NaN where there is no time.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        If the values are no times, or of a calendar that NumPy does not have.
+    """
+    if not coordinate.is_time:
+        if coordinate.values.dtype.kind == "O":
+            raise UnsupportedError(f"{coordinate.where}: has a calendar that NumPy lacks; time features need its dates")
+        raise ConfigError(f"{coordinate.where}: has the dtype {coordinate.values.dtype}, time features are of dates")
+    columns = []
+    for feature in features:
+        angle = 2 * np.pi * _SHARES[feature](coordinate.values)
+        columns += [np.sin(angle), np.cos(angle)]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def time_features_call(features: tuple[str, ...], coords: Any) -> TimeFeaturesCall:
+    """Return what the expression of a `Data` has of the call."""
+    return TimeFeaturesCall(features, name_source(coords))
+
+
+def make_field(coordinate: Coordinate, features: Sequence[str]) -> tuple[ResidentField, Items]:
+    """Return the features as a field of the samples, and what is known of its items: it is a coordinate.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        As of `calculate`.
+    """
+    values = calculate(coordinate, features)
+    items = Items("samples", NAME, values.dtype.name, values.shape, 0, is_coordinate=True)
+    return field_in_memory(items.name, values, 0), items

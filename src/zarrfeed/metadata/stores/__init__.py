@@ -1,0 +1,1 @@
+"""Many stores as one, and stores that grow."""

@@ -1,0 +1,1 @@
+"""How several sources take turns: whose sample comes at which step."""

@@ -1,0 +1,485 @@
+"""The epoch order of a mixture: steps of `Mixture`, each filled from the endless line of its source.
+
+What holds, and what tests check:
+
+- **One line.** The samples of a training run are the steps k = 0, 1, 2, ... of a `Mixture`. Epoch e of a dataset is the
+  steps [e N, (e + 1) N). A source goes on in the next epoch where it stopped in the one before.
+- **Sources.** The blocks of a source follow each other among the blocks of all, so a source has an `Order` of its own:
+  the same blocks, with a key, lanes and a `mix` of its own. Pass j over the source is epoch j of that order. Position p
+  of the source's endless line is position p mod n of pass p div n.
+- **Ranks.** Nothing here knows of ranks. The columns of `Mixture` see to it that a rank reads a regular stride of each
+  pass, as of an order alone.
+- **One order for a pass.** A pass spans epochs, so what its order depends on must not change between them. Without
+  shuffling, a source has one lane, or those that the user named, whoever reads it: position p of a pass is its p-th
+  sample. A state names the lanes and the mix of each source, and all epochs after it keep them (`SourceLanes`).
+- **Visits.** A group of a source that is rarely taken serves steps far apart. It is then visited several times,
+  each time for some of its steps, so that few batches are open; its chunks are decoded for each visit. Visits change
+  what is read, and never the order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.mixture.mixture import COLUMNS, Mixture
+from zarrfeed.plan.mixture.mixture_stop import SourceEnd, Stop, epoch_steps, source_ends
+from zarrfeed.plan.order.groups import Groups, SourceGroups, Strides, extra_steps, visits_of
+from zarrfeed.plan.order.keyed_random import key_of
+from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.rank_lanes import FEW_RANKS, lanes_for_ranks
+from zarrfeed.plan.samples.joined_ranges import joined_ranges
+from zarrfeed.plan.samples.selection import Int64, Selection
+from zarrfeed.spec.block_edges import Edges
+
+#: "per_sample": each sample of a batch is of the source whose turn it is. "per_batch": all samples of a batch of all
+#: ranks are of one source.
+Batching: TypeAlias = Literal["per_sample", "per_batch"]
+BATCHINGS: tuple[Batching, ...] = get_args(Batching)
+
+#: The version of the order of mixtures, which states name. Up to version 1, a source that was not shuffled had a lane
+#: for each consumer, so passes that spanned epochs depended on ranks and workers, which states between epochs did not
+#: name. Shuffled mixtures have the same order in both versions.
+ORDER_VERSION = 2
+
+#: What a key is for.
+_SOURCE, _TURNS = 0x736F75726365, 0x7475726E73
+
+
+@dataclass(frozen=True)
+class Blend:
+    """What a user says of a mixture.
+
+    Attributes
+    ----------
+    first
+        The first sample of each source, and the number of samples at the end.
+    weights, changes
+        As of `Mixture`; the steps of `changes` count samples.
+    stop
+        When an epoch ends.
+    batching
+        What is of one source.
+    """
+
+    first: tuple[int, ...]
+    weights: tuple[int, ...]
+    changes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    stop: Stop = "first"
+    batching: Batching = "per_sample"
+
+    @property
+    def num_sources(self) -> int:
+        """How many sources there are."""
+        return len(self.weights)
+
+    def edges(self, edges: Edges | None, block_rows: int) -> Int64:
+        """Return where blocks begin, given where they would: none has samples of two sources."""
+        if edges is None:
+            edges = np.append(np.arange(0, self.first[-1], block_rows), self.first[-1])
+        return np.union1d(np.asarray(edges), np.array(self.first))
+
+    def mixture(self, seed: int, unit: int) -> Mixture:
+        """Return which source each step takes, or each run of `unit` steps where batches have one source."""
+        key = key_of(_TURNS, seed)
+        if self.batching == "per_sample":
+            return Mixture(self.weights, key, COLUMNS, self.changes)
+        rounded: dict[int, tuple[int, ...]] = {-(-step // unit): weights for step, weights in self.changes}
+        return Mixture(self.weights, key, 1, tuple(rounded.items()))
+
+
+class SourceLanes(NamedTuple):
+    """What the order of a source depends on, beside its blocks and its key."""
+
+    lanes: int
+    mix: int
+    strip: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedOrder(Order):
+    """The epoch order of several sources, whose blocks `selection` has one after another.
+
+    `lanes` is that of all sources together; `mix` and `strip` are 1, and each source has its own.
+
+    Attributes
+    ----------
+    blend
+        What is mixed.
+    sources
+        Of each source, what its order depends on.
+    unit
+        Steps in a row that are of one source: the samples of a batch of all ranks, or 1.
+    """
+
+    blend: Blend
+    sources: tuple[SourceLanes, ...] = ()
+    unit: int = 1
+
+    @classmethod
+    def of(cls, order: Order, blend: Blend, *, lanes: int | None, mix: int | None) -> MixedOrder:
+        """Return the order of a mixture of samples that an order has, with the lanes and the mix of each source.
+
+        Raises
+        ------
+        ConfigError
+            If a source has no sample.
+        """
+        selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows, order.edges)
+        named = {field.name: getattr(order, field.name) for field in dataclasses.fields(order)}
+        whole = cls(**{**named, "selection": selection, "lanes": 1, "mix": 1}, blend=blend)
+        for source, length in enumerate(whole.lengths):
+            if not length:
+                raise ConfigError(f"source {source} of the mixture has no sample left; leave it out")
+        wanted = [SourceLanes(lanes or 1, mix or 1, 1)] * blend.num_sources
+        return whole.with_sources(wanted)
+
+    def with_sources(self, wanted: Sequence[SourceLanes]) -> MixedOrder:
+        """Return the same order with other lanes, no more of them than samples, and no larger mix than blocks."""
+        blocks = np.diff(self._places).tolist()
+        fitting = tuple(
+            SourceLanes(min(one.lanes, length), min(one.mix, num), min(one.strip, num))
+            for one, length, num in zip(wanted, self.lengths, blocks, strict=True)
+        )
+        return replace(self, sources=fitting, lanes=sum(one.lanes for one in fitting))
+
+    def with_unit(self, unit: int) -> MixedOrder:
+        """Return the same order with batches of all ranks of so many samples, where each has one source."""
+        return self if self.blend.batching == "per_sample" else replace(self, unit=unit)
+
+    @property
+    def is_per_batch(self) -> bool:
+        """Whether the samples of a batch of all ranks are of one source."""
+        return self.blend.batching == "per_batch"
+
+    def is_in_order(self, sources: Sequence[SourceLanes] | None = None) -> bool:
+        """Whether each source is read in its own order, with the lanes of a state, or with those of this order."""
+        return not self.permutes_rows and all(one.lanes == 1 for one in sources or self.sources)
+
+    def deals_batches(self, num_workers: int, sources: Sequence[SourceLanes] | None) -> bool:
+        """Whether the workers of a rank take whole batches in turn, in an epoch with the lanes of a state.
+
+        They do if batches have one source. They do also if each source is read in order: if each of them took a stride,
+        all of them would decode all chunks.
+        """
+        return self.is_per_batch or (num_workers > 1 and self.is_in_order(sources))
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The samples of a pass over each source."""
+        return tuple(int(rows.sum()) for rows in np.split(self._chosen.rows, self._places[1:-1]))
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """Which source each step takes, or each run of `unit` steps."""
+        return self.blend.mixture(self.seed, self.unit)
+
+    @cached_property
+    def length(self) -> int:
+        """N, the steps of an epoch: whole units, so that the next epoch begins with one.
+
+        Raises
+        ------
+        ConfigError
+            If a source is shorter than a batch of all ranks that has one source, and must not repeat a sample.
+        """
+        stop, unit = self.blend.stop, self.unit
+        if not isinstance(stop, str):
+            return -(-int(stop) // unit) * unit
+        lengths = [length // unit if stop == "first" else -(-length // unit) for length in self.lengths]
+        if 0 in lengths:
+            short = lengths.index(0)
+            raise ConfigError(
+                f"source {short} of the mixture has {self.lengths[short]} samples, fewer than the {unit} of a batch of "
+                'all ranks, and stop = "first" repeats none; must have at least as many, or give another stop'
+            )
+        return epoch_steps(self.mixture, lengths, stop) * unit
+
+    @cached_property
+    def orders(self) -> tuple[Order, ...]:
+        """The order of each source."""
+        made = []
+        for source, (begin, end, one) in enumerate(zip(self._places, self._places[1:], self.sources, strict=False)):
+            plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(Order)}
+            seed = key_of(_SOURCE, self.seed, source)
+            selection = self._chosen.at(np.arange(begin, end))
+            made.append(Order(**{**plain, **one._asdict(), "selection": selection, "seed": seed, "row_seed": None}))
+        return tuple(made)
+
+    def places(self, epoch: int) -> Int64:
+        """Return the places of blocks in the orders of sources, one source after another."""
+        return np.concatenate([b + one.places(epoch) for b, one in zip(self._places, self.orders, strict=False)])
+
+    def next_places(self, epoch: int) -> Int64:
+        """Return, for each place, that of the next block of the same source; the first follows the last."""
+        following = (one.next_places(epoch) for one in self.orders)
+        return np.concatenate([begin + one for begin, one in zip(self._places, following, strict=False)])
+
+    def begin_of(self, epoch: int) -> int:
+        """Return the step of the mixture with which an epoch begins."""
+        return epoch * self.length
+
+    def source_ends(self, step: int) -> list[SourceEnd]:
+        """Return how far each source is after so many steps of the mixture."""
+        lengths = [-(-length // self.unit) for length in self.lengths]
+        return source_ends(self.mixture, lengths, step // self.unit)
+
+    def least_share(self, source: int) -> float:
+        """Return the smallest share of a source, but for times in which it has none."""
+        return self.mixture.least_share(source)
+
+    def open_steps(self, stride: int = 1) -> int:
+        """Return an upper bound of the steps between the first and the last row of a group, of any source."""
+        return max(self.open_steps_of(source, stride) for source in range(self.blend.num_sources))
+
+    def open_steps_of(self, source: int, stride: int = 1) -> int:
+        """Return the same for the groups of one source."""
+        order = self.orders[source]
+        positions = min(order.mix * order.max_rows * order.lanes, order.length)
+        dealt = self.mixture.columns * self.unit
+        steps = self.mixture.most_rows(source, -(-positions // dealt) + 1) * dealt
+        return min(-(-steps // stride), -(-self.length // stride))
+
+    def wanted_steps(self, stride: int, most_visits: float) -> int:
+        """Return how many steps should be open, so that visits add at most `most_visits` to what is decoded."""
+        spans = [self.open_steps_of(source, stride) for source in range(self.blend.num_sources)]
+        steps = most = max(spans)
+
+        def added(steps: int) -> float:
+            return sum(self.least_share(s) * (-(-span // steps) - 1) for s, span in enumerate(spans))
+
+        while steps > 1 and added(steps) <= most_visits:
+            most, steps = steps, steps * 9 // 10
+        return most
+
+    def check_sources(self, sources: Sequence[SourceLanes]) -> None:
+        """Raise ValueError unless the sources of a state are such as this order can have."""
+        if len(sources) != len(self.sources) or self.with_sources(sources).sources != tuple(sources):
+            raise ValueError(f"sources = {[list(one) for one in sources]} of a mixture of {len(self.sources)}")
+
+    def check_batch(self, batch: int, used: int) -> None:
+        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of so many samples."""
+        if self.is_per_batch and (self.unit % batch or used % self.unit % batch):
+            raise ConfigError(
+                f"the run was begun with batches of {self.unit} samples of all ranks, each of one source; it cannot "
+                f"be continued after {used} samples of an epoch with batches of {batch}: keep ranks x batch_size the "
+                "same, or name the epoch with set_epoch() and load no state, which reads some samples again"
+            )
+
+    def settled(self, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
+        """Return the lanes of sources for a run that begins: as of an order alone, a lane for each of many ranks.
+
+        If the lanes are chosen, and ranks have regular strides of each source, many ranks divide them. No lane is added
+        for that, as sources with few lanes are visited less often. Without shuffling, nothing depends on the ranks.
+        """
+        if not self.permutes_rows:
+            return self.sources
+        made, regular = [], self.is_per_batch or self.mixture.columns % world_size == 0
+        for one in self.sources:
+            lanes = one.lanes
+            if are_chosen and regular:
+                lanes = lanes_for_ranks(lanes, world_size)
+            elif world_size > max(lanes, FEW_RANKS):
+                lanes = world_size
+            made.append(one._replace(lanes=lanes))
+        return self.with_sources(made).sources
+
+    def describe(self) -> dict[str, object]:
+        """Return what the order of the epochs depends on, beside the blocks and the seed, as JSON."""
+        blend = self.blend
+        return {
+            "first": list(blend.first),
+            "weights": list(blend.weights),
+            "changes": [[step, list(weights)] for step, weights in blend.changes],
+            "stop": blend.stop,
+            "batching": blend.batching,
+            "version": ORDER_VERSION,
+        }
+
+    def plan(
+        self,
+        epoch: int,
+        *,
+        first: int = 0,
+        stride: int = 1,
+        steps: int | None = None,
+        head: Int64 | None = None,
+        tail: Int64 | None = None,
+        run: int = 0,
+        period: int = 0,
+        most_steps: int | None = None,
+    ) -> EpochPlan:
+        """Return the pieces of blocks that a consumer needs, in the order in which it needs them.
+
+        Parameters
+        ----------
+        epoch, first, stride, steps, head, tail
+            As of `Order.plan`.
+        run, period
+            As of `Strides`.
+        most_steps
+            A group that serves steps further apart is visited several times. None: it is not.
+        """
+        if run == 0:
+            available = max(0, -(-(self.length - first) // stride))
+            steps = available if steps is None else min(steps, available)
+        assert steps is not None
+        strides = Strides(first, stride, 0 if head is None else len(head), steps, run, period)
+        extra, extra_step = extra_steps(head, tail, strides.begin + steps)
+        found = self._groups(epoch, strides, extra)
+        groups, first_step, last_step = found.groups, found.first_step, found.last_step
+        turn = np.zeros(len(groups), dtype=np.int64)
+        chosen = np.flatnonzero(first_step <= last_step)
+        visits = [(chosen, turn[chosen], first_step[chosen], last_step[chosen])]
+        if most_steps is not None:
+            visits = [_in_visits(*visits[0], most_steps)]
+        # Extra positions are visited by themselves, those before the regular steps, and those of each turn behind them.
+        extra_turn = extra // self.length
+        kind = np.where(extra_step < strides.begin, -1, extra_turn)
+        for one in np.unique(kind):
+            of_kind = kind == one
+            group, earliest, latest = visits_of(found.holding[of_kind], extra_step[of_kind])
+            visits.append((group, np.full(len(group), max(0, int(one))), earliest, latest))
+        group, turn, first_step, last_step = (np.concatenate(column) for column in zip(*visits, strict=True))
+        by_step = np.argsort(first_step, kind="stable")
+        group = group[by_step]
+        return EpochPlan.of(
+            self,
+            epoch,
+            groups.take(group),
+            strides,
+            extra=(extra, extra_step),
+            turn=turn[by_step],
+            first_step=first_step[by_step],
+            last_step=last_step[by_step],
+            sources=found.sources.take(group),
+        )
+
+    def _groups(self, epoch: int, strides: Strides, extra: Int64) -> _Found:
+        """Return the groups that may have positions of a consumer, and which of its steps they serve."""
+        begin, unit, lengths = self.begin_of(epoch), self.unit, np.array(self.lengths)
+        low, high = self._line_range(begin, strides)
+        source, place = self._at(begin + extra % self.length)
+        which_pass, place = np.divmod(place, lengths[source])
+        parts, of_part, holding = [], [], np.zeros(len(extra), dtype=np.int64)
+        count = 0
+        for number, order in enumerate(self.orders):
+            n = order.length
+            passes = set(range(low[number] // n, -(-high[number] // n))) | set(which_pass[source == number].tolist())
+            # lanes have places of one residue, modulo what divides both the lanes and how steps are dealt
+            common = math.gcd(strides.stride, self.mixture.columns * unit, order.lanes)
+            for one in sorted(passes):
+                residue = (begin + strides.first - one * n) % common
+                lane = np.arange(residue, order.lanes, common)
+                here = (source == number) & (which_pass == one)
+                lane = np.union1d(lane, place[here] % order.lanes)
+                groups = order.groups(one, lane)
+                wanted = groups.lane + order.lanes * (groups.offset + groups.rows - 1) >= low[number] - one * n
+                wanted &= groups.lane + order.lanes * groups.offset < high[number] - one * n
+                held = groups.holding(order.on_line(place[here]))
+                wanted[held] = True
+                kept = np.flatnonzero(wanted)
+                holding[here] = count + np.searchsorted(kept, held)
+                parts.append(replace(groups.take(kept), place=groups.take(kept).place + self._places[number]))
+                of_part.append((number, one, len(kept)))
+                count += len(kept)
+        sizes = [size for _, _, size in of_part]
+        sources = SourceGroups(
+            mixture=self.mixture.to_core(unit),
+            begin=begin,
+            source=np.repeat([number for number, _, _ in of_part], sizes).astype(np.int64),
+            which_pass=np.repeat([one for _, one, _ in of_part], sizes).astype(np.int64),
+            seed=np.array([order.seed for order in self.orders], dtype=np.uint64),
+            lanes=np.array([order.lanes for order in self.orders], dtype=np.int64),
+            length=lengths,
+        )
+        groups = Groups.concat(parts)
+        first_step, last_step = sources.to_core().group_steps(
+            length=self.length,
+            first=strides.first,
+            stride=strides.stride,
+            begin=strides.begin,
+            count=strides.count,
+            run=strides.run,
+            period=strides.period,
+            lane=groups.lane,
+            offset=groups.offset,
+            rows=groups.rows,
+        )
+        return _Found(groups, first_step, last_step, sources, holding)
+
+    def _line_range(self, begin: int, strides: Strides) -> tuple[list[int], list[int]]:
+        """Return the first position of each source's line that regular steps may take, and the end."""
+        if strides.count == 0:
+            nothing = [0] * self.blend.num_sources
+            return nothing, nothing
+        last = strides.count - 1
+        if strides.run:
+            turns, last = divmod(last, strides.run)
+            last = turns * strides.period + last * strides.stride
+        else:
+            last *= strides.stride
+        low, high = begin + strides.first, begin + strides.first + last + 1
+        columns = self.mixture.columns
+        ahead = self.mixture.front(-(-high // self.unit)).max(axis=1) - columns + 1
+        return (
+            (self.mixture.front(low // self.unit).min(axis=1) * self.unit).tolist(),
+            (ahead * self.unit).tolist(),
+        )
+
+    def _at(self, steps: Int64) -> tuple[Int64, Int64]:
+        """Return the source of each step of the mixture, and the position in the source's line."""
+        in_unit, within = np.divmod(steps, self.unit)
+        source, position = self.mixture.at(in_unit)
+        return source, position * self.unit + within
+
+    @property
+    def _chosen(self) -> Selection:
+        assert self.selection is not None
+        return self.selection
+
+    @cached_property
+    def _places(self) -> Int64:
+        """The place of the first block of each source, and the number of blocks at the end."""
+        chosen = self._chosen
+        first = chosen.first if chosen.samples is None else chosen.samples.at(chosen.first)
+        return np.searchsorted(first, np.array(self.blend.first))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Groups that a consumer may need.
+
+    Attributes
+    ----------
+    groups, sources
+        The groups, and what their orders depend on.
+    first_step, last_step
+        Which of the consumer's regular steps each serves; first > last for none.
+    holding
+        Of each extra position: the group that has it.
+    """
+
+    groups: Groups
+    first_step: Int64
+    last_step: Int64
+    sources: SourceGroups
+    holding: Int64
+
+
+def _in_visits(
+    group: Int64, turn: Int64, first_step: Int64, last_step: Int64, most_steps: int
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Cut the steps of groups into visits of at most `most_steps` steps."""
+    counts = -(-(last_step - first_step + 1) // most_steps)
+    number = joined_ranges(0, counts)
+    begin = np.repeat(first_step, counts) + number * most_steps
+    end = np.minimum(begin + most_steps - 1, np.repeat(last_step, counts))
+    return np.repeat(group, counts), np.repeat(turn, counts), begin, end

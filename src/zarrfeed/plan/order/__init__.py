@@ -1,0 +1,1 @@
+"""In which sequence an epoch reads its samples: blocks, lanes, and the permutation of rows in them."""

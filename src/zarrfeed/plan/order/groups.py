@@ -1,0 +1,210 @@
+"""Groups: the sequence of all samples of an epoch, cut at the ends of blocks and of lanes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.native import core
+from zarrfeed.plan.samples.selection import Int64
+
+_NONE: Int64 = np.zeros(0, dtype=np.int64)
+_OF_GROUPS = ("lane", "offset", "rows", "number", "line")
+_OF_SEGMENTS = ("place", "first_row", "block_rows", "start", "length")
+#: A step that no consumer comes to.
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of an epoch order: each is a run of positions of one lane, in pieces of blocks.
+
+    Attributes
+    ----------
+    lane, offset, rows
+        Of each group: its lane, and which positions of the lane it has.
+    number
+        Which group of its lane it is.
+    line
+        Of each group: where its first row stands in the sequence that lanes are cut from. Ascending in an order.
+    begin
+        Group i has the segments begin[i]:begin[i + 1].
+    place, first_row, block_rows
+        Of each segment: the place of its block, the block's first row, in the form that the engine takes, and its rows.
+    start, length
+        Of each segment: which positions inside the (permuted) block it has.
+    """
+
+    lane: Int64
+    offset: Int64
+    rows: Int64
+    number: Int64
+    line: Int64
+    begin: Int64
+    place: Int64
+    first_row: Int64
+    block_rows: Int64
+    start: Int64
+    length: Int64
+
+    @classmethod
+    def cut(
+        cls,
+        places: Int64,
+        first_row: Int64,
+        block_rows: Int64,
+        lane: Int64,
+        lane_begin: Int64,
+        lane_end: Int64,
+        mix: int,
+    ) -> Groups:
+        """Cut some lanes of a sequence of blocks, given with their rows, into groups of `mix` pieces."""
+        line_begin = np.concatenate(([0], np.cumsum(block_rows)))
+        first_piece = np.searchsorted(line_begin, lane_begin, side="right") - 1
+        last_piece = np.searchsorted(line_begin, lane_end, side="left")
+        pieces = np.where(lane_end > lane_begin, last_piece - first_piece, 0)
+        # one entry per piece from here on
+        in_lane = np.repeat(np.arange(len(lane)), pieces)
+        number = np.arange(len(in_lane)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        piece = number + first_piece[in_lane]
+        piece_begin = np.maximum(line_begin[piece], lane_begin[in_lane])
+        piece_end = np.minimum(line_begin[piece + 1], lane_end[in_lane])
+        starts = np.flatnonzero(number % mix == 0)
+        rows = np.add.reduceat(piece_end - piece_begin, starts) if len(starts) else starts
+        return cls(
+            lane=lane[in_lane[starts]],
+            offset=piece_begin[starts] - lane_begin[in_lane[starts]],
+            rows=rows,
+            number=number[starts] // mix,
+            line=piece_begin[starts],
+            begin=np.append(starts, len(number)),
+            place=places[piece],
+            first_row=first_row[piece],
+            block_rows=block_rows[piece],
+            start=piece_begin - line_begin[piece],
+            length=piece_end - piece_begin,
+        )
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    def holding(self, line: Int64) -> Int64:
+        """Return the groups that hold positions of the sequence, in lanes that were cut."""
+        return np.searchsorted(self.line, line, side="right") - 1
+
+    def take(self, groups: Int64) -> Groups:
+        """Return some groups, in any order, each as often as it is named."""
+        sizes = np.diff(self.begin)[groups]
+        begin = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        segment = np.repeat(self.begin[groups] - begin[:-1], sizes) + np.arange(begin[-1])
+        of_groups = {name: getattr(self, name)[groups] for name in _OF_GROUPS}
+        of_segments = {name: getattr(self, name)[segment] for name in _OF_SEGMENTS}
+        return Groups(**of_groups, begin=begin, **of_segments)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Groups]) -> Groups:
+        """Return the groups of several orders, one after another."""
+        before = np.cumsum([0, *(len(part.place) for part in parts)])
+        begins = [part.begin[:-1] + n for part, n in zip(parts, before, strict=False)]
+        joined = {
+            name: np.concatenate([_NONE, *(getattr(part, name) for part in parts)])
+            for name in (*_OF_GROUPS, *_OF_SEGMENTS)
+        }
+        return cls(**joined, begin=np.concatenate([*begins, before[-1:]]))
+
+
+@dataclass(frozen=True)
+class Strides:
+    """The positions that a consumer takes by stride, at its steps begin ... begin + count - 1.
+
+    They are first, first + stride, ...; with a `run`, so many of them, then as many from `period` positions behind the
+    first of these on, and so on.
+    """
+
+    first: int
+    stride: int
+    begin: int
+    count: int
+    run: int = 0
+    period: int = 0
+
+
+@dataclass(frozen=True)
+class SourceGroups:
+    """Of a mixture: which source each group is of, and what the orders of the sources depend on.
+
+    Attributes
+    ----------
+    mixture
+        At which step each position of a source is taken.
+    begin
+        The step of the mixture that is the first position of the epoch.
+    source, which_pass
+        Of each group: the source, and which pass over it.
+    seed, lanes, length
+        Of each source: the key of its orders, its lanes, and the samples of a pass.
+    """
+
+    mixture: core.Mixture
+    begin: int
+    source: Int64
+    which_pass: Int64
+    seed: npt.NDArray[np.uint64]
+    lanes: Int64
+    length: Int64
+
+    def take(self, groups: Int64) -> SourceGroups:
+        """Return the same for some groups, each as often as it is named."""
+        return replace(self, source=self.source[groups], which_pass=self.which_pass[groups])
+
+    def to_core(self) -> core.MixturePlan:
+        """Return the same in the form that the engine takes."""
+        return core.MixturePlan(
+            mixture=self.mixture,
+            begin=self.begin,
+            group_source=self.source,
+            group_pass=self.which_pass,
+            source_seed=self.seed,
+            source_lanes=self.lanes,
+            source_length=self.length,
+        )
+
+
+def steps_of(groups: Groups, lanes: int, first: int, stride: int, steps: int) -> tuple[Int64, Int64]:
+    """Return the first and the last step that each group serves; first > last for none.
+
+    Lane position j is global position lane + lanes * j; the consumer has it if that is first + stride * step.
+    """
+    lane, offset = groups.lane, groups.offset
+    common = math.gcd(stride, lanes)
+    period = stride // common
+    # lanes * j = first - lane (mod stride)  <=>  j = residue (mod period), for lanes that have any
+    inverse = pow(lanes // common, -1, period) if period > 1 else 0
+    residue = ((first - lane) // common % period) * inverse % period
+    low = np.maximum(offset, -(-(first - lane) // lanes))
+    high = np.minimum(offset + groups.rows - 1, (first + stride * (steps - 1) - lane) // lanes)
+    j_first = low + (residue - low) % period
+    j_last = high - (high - residue) % period
+    nothing = (j_first > j_last) | ((first - lane) % common != 0)
+    first_step = (lane + lanes * j_first - first) // stride
+    last_step = (lane + lanes * j_last - first) // stride
+    return np.where(nothing, 1, first_step), np.where(nothing, 0, last_step)
+
+
+def extra_steps(head: Int64 | None, tail: Int64 | None, steps: int) -> tuple[Int64, Int64]:
+    """Return the positions that a consumer takes one by one, and its steps for them; `tail` begins at step `steps`."""
+    first, last = _NONE if head is None else head, _NONE if tail is None else tail
+    return np.concatenate([first, last]), np.concatenate([np.arange(len(first)), steps + np.arange(len(last))])
+
+
+def visits_of(group: Int64, step: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return groups, each once, and the first and the last of the steps at which they are needed."""
+    found, inverse = np.unique(group, return_inverse=True)
+    earliest, latest = np.full(len(found), NEVER), np.full(len(found), -1)
+    np.minimum.at(earliest, inverse, step)
+    np.maximum.at(latest, inverse, step)
+    return found, earliest, latest

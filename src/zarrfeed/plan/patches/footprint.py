@@ -1,0 +1,127 @@
+"""`Footprint`: which places, and which chunks, of an array patches touch.
+
+Patches lie on a grid of voxels. The array may have these voxels, or one place for several of them (a level of a
+pyramid), and a patch may have more places of it than the box of the grid (a context).
+
+What holds, along each dimension:
+
+- **One rule.** A patch that begins at voxel s of the grid has `size` places, from `(s - origin) // scale + shift` on.
+  So patches that begin later have later places, and those of a run of tiles lie between the first place of the first
+  tile and the last place of the last one.
+- **Inside.** Places below 0 or beyond the array are in no chunk, or in the nearest one if the border mirrors or
+  repeats. Where the dimension wraps, they are those of the other end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from zarrfeed.plan.patches.tiling import TileGrid, Tiling
+from zarrfeed.plan.samples.selection import Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Footprint:
+    """The places of an array that patches have, in V volumes of D dimensions.
+
+    Attributes
+    ----------
+    chunk
+        Places of a chunk, shape (D,).
+    size
+        Places of a patch.
+    extents
+        Places of each volume, shape (V, D).
+    scale, origin, shift
+        As the rule above has them.
+    pads
+        Of each dimension: whether places outside are in no chunk.
+    """
+
+    chunk: tuple[int, ...]
+    size: tuple[int, ...]
+    extents: Int64
+    scale: tuple[int, ...]
+    origin: tuple[int, ...]
+    shift: tuple[int, ...]
+    pads: tuple[bool, ...]
+
+    @classmethod
+    def plain(cls, chunk: Sequence[int], size: Sequence[int] | Int64, extents: Int64) -> Footprint:
+        """Return that of an array whose places are the voxels of the grid."""
+        once, nothing = (1,) * len(chunk), (0,) * len(chunk)
+        length = tuple(int(one) for one in size)
+        return cls(tuple(chunk), length, extents, once, nothing, nothing, (True,) * len(chunk))
+
+    def of_cells(self, cell: Sequence[int]) -> Footprint:
+        """Return that of all patches that begin in a cell of some voxels, as a tile that begins with the cell."""
+        more = [-(-(voxels - 1) // scale) for voxels, scale in zip(cell, self.scale, strict=True)]
+        return replace(self, size=tuple(size + places for size, places in zip(self.size, more, strict=True)))
+
+    def num_chunks(self, volume: int, dimension: int) -> int:
+        """Return the chunks of a volume along a dimension."""
+        return int(-(-self.extents[volume, dimension] // self.chunk[dimension]))
+
+    @property
+    def shape(self) -> Int64:
+        """Chunks of each volume along each dimension, shape (V, D)."""
+        chunks: Int64 = -(-self.extents // np.array(self.chunk))
+        return chunks
+
+    def chunks(
+        self, grid: TileGrid, volume: Int64, dimension: int, first: Int64, last: Int64 | None = None
+    ) -> tuple[Int64, Int64]:
+        """Return the first and the last chunk that patches touch, shape (n,).
+
+        If they touch none, the last one is the one before the first. Where the dimension wraps, chunks are counted on:
+        chunk k of the second turn is chunk k plus all of them.
+
+        Parameters
+        ----------
+        grid
+            What says which dimensions wrap.
+        volume, dimension
+            Of the patches.
+        first, last
+            The voxel that each patch begins at; or with `last`, of runs of patches, the first and the last one.
+        """
+        d, chunk, extent = dimension, self.chunk[dimension], self.extents[volume, dimension]
+        begin = (first - self.origin[d]) // self.scale[d] + self.shift[d]
+        end = ((first if last is None else last) - self.origin[d]) // self.scale[d] + self.shift[d] + self.size[d]
+        if grid.wraps[d]:
+            of_turn = -(-extent // chunk)
+            low, high = (x // extent * of_turn + x % extent // chunk for x in (begin, end - 1))
+            return low, high
+        low, high = np.clip(begin, 0, extent - 1) // chunk, np.clip(end - 1, 0, extent - 1) // chunk
+        if self.pads[d]:
+            high = np.where((end <= 0) | (begin >= extent), low - 1, high)
+        return low, high
+
+    def first_place(self, dimension: int) -> int:
+        """Return the first place of a patch that begins at voxel 0."""
+        return -self.origin[dimension] // self.scale[dimension] + self.shift[dimension]
+
+    def ends_with_chunks(self, step: int, dimension: int) -> bool:
+        """Return whether tiles, so many voxels apart, lie side by side, and the first one begins with a chunk."""
+        is_side_by_side = self.size[dimension] * self.scale[dimension] == step
+        return is_side_by_side and self.first_place(dimension) % self.chunk[dimension] == 0
+
+
+#: An array, by the chunk along each dimension if its places are the voxels of the grid.
+Footprints: TypeAlias = "Footprint | Sequence[int]"
+
+
+def footprint_of(array: Footprints, grid: TileGrid | Tiling) -> Footprint:
+    """Return the places that patches have of an array."""
+    return array if isinstance(array, Footprint) else Footprint.plain(array, grid.size, grid.extents)
+
+
+def steps_of_whole_chunks(of: Sequence[Footprint], step: int, dimension: int) -> int:
+    """Return after how many steps, of some voxels, along a dimension a chunk of each array ends."""
+    voxels = [one.chunk[dimension] * one.scale[dimension] for one in of]
+    return math.lcm(*(chunk // math.gcd(chunk, step) for chunk in voxels))

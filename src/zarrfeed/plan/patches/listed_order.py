@@ -1,0 +1,81 @@
+"""The epoch orders of patches that begin at listed, or at drawn, voxels: runs of columns, as those of tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zarrfeed.plan.patches.positions import Cells, PositionBlocks, PositionSource
+from zarrfeed.plan.patches.swept_order import PatchOrder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedOrder(PatchOrder):
+    """The orders of all epochs; `tiling` has the cells that patches are sorted into.
+
+    Attributes
+    ----------
+    source
+        Where patches begin. Without a phase, those of epoch 0 are read in each epoch.
+    cells
+        What they are sorted into.
+    sampling, border
+        What the user calls them.
+    """
+
+    source: PositionSource
+    cells: Cells
+    sampling: str
+    border: tuple[str, ...]
+
+    @property
+    def samples_of_tile(self) -> float:
+        """Patches of a cell, on average over those that have any."""
+        return self.cells.density
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Voxels of a patch."""
+        return tuple(self.cells.size.tolist())
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether patches begin at any voxels: yes."""
+        return True
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the patches of the epochs depend on, beside the seed, as JSON."""
+        return {
+            "volumes": super().describe()["volumes"],
+            "size": list(self.size),
+            "sampling": self.sampling,
+            "border": list(self.border),
+            "cell": list(self.tiling.step),
+            **self.source.describe(),
+            **({} if self.turns is None else self.turns.describe()),
+        }
+
+    def blocks(self, epoch: int) -> PositionBlocks:
+        """Return the blocks of an epoch."""
+        volume, start = self.source.at(self.seed, epoch if self.phase else 0)
+        return PositionBlocks.of(self.cells, self.sweep, volume, start)
+
+    def length(self, epoch: int) -> int:
+        """Return how many samples an epoch has: as many as any other."""
+        del epoch
+        return self.source.num_samples
+
+    @property
+    def changes(self) -> bool:
+        """Whether epochs have different patches."""
+        return self.phase and self.source.changes
+
+    @property
+    def longest(self) -> int:
+        """Samples of an epoch."""
+        return self.source.num_samples
+
+    @property
+    def shortest(self) -> int:
+        """Samples of an epoch."""
+        return self.source.num_samples

@@ -1,0 +1,121 @@
+"""Patches that are drawn anew in each epoch: uniformly, or with the weights of the voxels in their middle.
+
+What holds:
+
+- **Keys.** Patch i of an epoch is a function of (seed, epoch, i) and of the volumes alone, so it is the same for any
+  number of ranks.
+- **Uniform.** Without weights, all places are equally likely. With border "drop" these are the ones where a patch lies
+  inside of its volume; with "pad" those where it has a voxel of it; with "wrap" all voxels.
+- **Weights.** With weights, the voxel `start + size // 2` is drawn with the probability of its weight, among the voxels
+  of volumes ("pad", "wrap"), or among those where the patch lies inside ("drop").
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.order.keyed_random import below, keys_of
+from zarrfeed.plan.patches.tiling import Border
+from zarrfeed.plan.patches.weight_table import Ranges, WeightTable
+from zarrfeed.plan.samples.selection import Int64
+
+_DRAW = 0x64726177
+
+
+@dataclass(frozen=True, eq=False)
+class RandomPositions:
+    """Patches that are drawn.
+
+    Attributes
+    ----------
+    extents
+        Voxels of each volume, shape (V, D).
+    size, border
+        Of patches, for each dimension; no border is "shift".
+    num_samples
+        Patches of an epoch.
+    weights
+        Of voxels, counted from the first sample of the first store. None: all places are equally likely.
+    first
+        With weights: the first sample of each volume, shape (V,).
+    """
+
+    extents: Int64
+    size: tuple[int, ...]
+    border: tuple[Border, ...]
+    num_samples: int
+    weights: WeightTable | None = None
+    first: Int64 | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether epochs have different patches: yes."""
+        return True
+
+    def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
+        """Return the volume of each patch, shape (n,), and its first voxel there, shape (n, D)."""
+        number, sizes = np.arange(self.num_samples), np.array(self.size)
+        words = [keys_of(_DRAW, seed, epoch, number, d) for d in range(1 + len(self.size))]
+        if self.weights is None:
+            places, least = self._places()
+            # floats, since there may be more places than integers
+            of_volume = np.cumsum(places.astype(np.float64).prod(axis=1))
+            part = (words[0] >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            volume = np.minimum(np.searchsorted(of_volume, part * of_volume[-1], side="right"), len(of_volume) - 1)
+            start = np.stack([below(words[1 + d], places[volume, d]) for d in range(len(sizes))], axis=1)
+            return volume, start + least
+        assert self.first is not None
+        start = self.weights.draw(words) - sizes // 2
+        volume = np.searchsorted(self.first, start[:, 0] + sizes[0] // 2, side="right") - 1
+        start[:, 0] -= self.first[volume]
+        wraps = np.array(self.border) == "wrap"
+        return volume, np.where(wraps, start % self.extents[volume], start)
+
+    def describe(self) -> dict[str, Any]:
+        """Return how many are drawn, and a hash of the weights."""
+        if self.weights is None:
+            return {"n": self.num_samples}
+        first = np.ascontiguousarray(np.asarray(self.first).astype("<i8"))
+        digest = hashlib.sha256(self.weights.digest.encode() + first.tobytes()).hexdigest()
+        return {"n": self.num_samples, "weights": digest[:16]}
+
+    def concat(self, parts: Sequence[tuple[Any, int]]) -> RandomPositions:
+        """Return the patches of several descriptions: so many as they have together, drawn from all of their volumes.
+
+        Raises
+        ------
+        ConfigError
+            If they have weights.
+        """
+        if any(one.weights is not None for one, _ in parts):
+            raise ConfigError("patches with weights are not concatenated; open the stores as one, with weights of all")
+        extents = np.concatenate([one.extents for one, _ in parts])
+        return RandomPositions(extents, self.size, self.border, sum(one.num_samples for one, _ in parts))
+
+    def _places(self) -> tuple[Int64, Int64]:
+        """Return how many places there are along each dimension, shape (V, D), and the first one, shape (D,)."""
+        sizes, border = np.array(self.size), np.array(self.border)
+        places = np.where(border == "drop", self.extents - sizes + 1, self.extents)
+        places = np.where(border == "pad", self.extents + sizes - 1, places)
+        return places, np.where(border == "pad", 1 - sizes, 0)
+
+
+def middles(first: Int64, extents: Int64, size: tuple[int, ...], border: tuple[Border, ...]) -> tuple[Ranges, ...]:
+    """Return the voxels that patches may have in their middle, given the first sample of each volume.
+
+    Along the sample axis they are counted from the first sample of the first store. Along other dimensions all volumes
+    have the same extents.
+    """
+    found = []
+    for d, (one, of_dimension) in enumerate(zip(size, border, strict=True)):
+        begin, end = (first, first + extents[:, 0]) if d == 0 else (np.zeros(1, dtype=np.int64), extents[:1, d])
+        if of_dimension == "drop":
+            begin, end = begin + one // 2, end - one + one // 2 + 1
+        found.append(Ranges(begin, end))
+    return tuple(found)

@@ -1,0 +1,233 @@
+"""The epoch order of patches: runs are permuted, and the layers of a run stay together.
+
+What holds, and what tests check:
+
+- **Runs stay together.** A lane goes through a run, which is a column or a part of one, layer by layer, so that chunks
+  that two layers share are carried from one group to the next, and decoded once.
+- **Rotation.** Each run is begun at a random layer, keyed by (seed, epoch, run), and goes on with its first layer
+  behind its last one. Otherwise all lanes would stand at the same height of their columns most of the time.
+- **Epochs differ in length.** Tiles have another phase in each epoch, so each epoch has an order of its own, with
+  blocks of its own. Their lanes are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base.native import core
+from zarrfeed.plan.order.block_order import permuted
+from zarrfeed.plan.order.keyed_random import below, keys_of
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.patches.patch_numbers import Numbering
+from zarrfeed.plan.patches.patch_turns import Turns
+from zarrfeed.plan.patches.positions import PositionBlocks
+from zarrfeed.plan.patches.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
+from zarrfeed.plan.patches.tiling import Tiling
+from zarrfeed.plan.samples.selection import Int64, Selection
+
+_ROTATION = 0x726F74617465
+#: The epoch that is read, and the next one, which may be planned meanwhile.
+_EPOCHS_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptOrder(Order):
+    """The epoch order of the blocks of one epoch; `selection` has the samples that are read.
+
+    Attributes
+    ----------
+    tiles
+        Where the samples lie.
+    tiles_epoch
+        Which epoch they are of. None: of any.
+    of_epochs
+        The orders of all epochs, of which this is one.
+    """
+
+    tiles: TileBlocks | PositionBlocks = field(compare=False)
+    tiles_epoch: int | None = None
+    of_epochs: PatchOrder | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls, tiles: TileBlocks | PositionBlocks, *, shuffle: bool, seed: int, lanes: int, epoch: int | None = None
+    ) -> SweptOrder:
+        """Return the order of all patches of some blocks."""
+        num_samples, max_rows = tiles.num_samples, tiles.max_rows
+        return cls(
+            num_samples,
+            max_rows,
+            shuffle=shuffle,
+            seed=seed,
+            lanes=lanes,
+            selection=Selection.of_range(range(num_samples), max_rows, tiles.first),
+            edges=tiles.first,
+            tiles=tiles,
+            tiles_epoch=epoch,
+        )
+
+    @property
+    def epochs(self) -> PatchOrder:
+        """The orders of all epochs, of which this is one."""
+        assert self.of_epochs is not None
+        return self.of_epochs
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        """What patches are called."""
+        return Numbering.of(self.tiles.grid.extents, self.tiles.grid.size)
+
+    @property
+    def periods(self) -> Int64:
+        """The extent of each volume along periodic dimensions, 0 along others, shape (V, D)."""
+        return np.where(self.tiles.grid.wraps, self.tiles.grid.extents, 0)
+
+    def numbers(self, samples: Int64) -> Int64:
+        """Return what samples are called in every epoch."""
+        volume, start = self.tiles.starts(samples)
+        period = self.periods[volume]
+        return self.numbering.number(volume, np.where(period > 0, start % np.maximum(period, 1), start))
+
+    def patch_table(self) -> core.PatchTable:
+        """Return where samples begin, and how they may be turned, in the form that the engine takes."""
+        turns = None if self.of_epochs is None else self.of_epochs.turns
+        orientations = np.zeros((0, len(self.tiles.grid.size)), dtype=np.int64) if turns is None else turns.table
+        return self.tiles.table(self.numbering, self.periods, orientations)
+
+    def places(self, epoch: int) -> Int64:
+        """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,)."""
+        assert self.tiles_epoch in (None, epoch), (self.tiles_epoch, epoch)
+        if not self.shuffle:
+            return super().places(epoch)
+        assert self.selection is not None
+        # one entry per run that has samples
+        run = self.tiles.run[self.selection.blocks]
+        begin = np.flatnonzero(np.diff(run, prepend=-1))
+        layers = np.diff(begin, append=len(run))
+        first_layer = below(keys_of(_ROTATION, self.seed, epoch, run[begin]), layers)
+        order = permuted(len(begin), self.seed, epoch)
+        # one entry per block from here on
+        layers = layers[order]
+        layer = np.arange(len(run)) - np.repeat(np.cumsum(layers) - layers, layers)
+        layer = (layer + np.repeat(first_layer[order], layers)) % np.repeat(layers, layers)
+        places: Int64 = np.repeat(begin[order], layers) + layer
+        return places
+
+
+@dataclass(frozen=True)
+class PatchOrder:
+    """The orders of all epochs: what they depend on, except for the number of the epoch.
+
+    Attributes
+    ----------
+    tiling
+        The tiles of each epoch.
+    sweep
+        How they are cut into columns.
+    shuffle
+        Whether runs and rows are permuted; False: tiles keep their order.
+    seed
+        Key of the permutations, in [0, 2**64). That of the phases is `tiling.seed`.
+    lanes
+        L; no order has more lanes than the shortest epoch has samples.
+    phase
+        Whether epochs have a phase; False: all have that of 0.
+    choice
+        Why the columns are so. None: nothing was chosen.
+    turns
+        How each patch is turned, anew in each epoch, with `seed`. None: not at all.
+    """
+
+    tiling: Tiling
+    sweep: Sweep
+    shuffle: bool = True
+    seed: int = 0
+    lanes: int = 1
+    phase: bool = True
+    choice: SweepChoice | None = field(default=None, compare=False, repr=False)
+    turns: Turns | None = None
+    _orders: dict[int, SweptOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def with_sweep(self, sweep: Sweep) -> PatchOrder:
+        """Return the same orders with other columns."""
+        return self if sweep == self.sweep else replace(self, sweep=sweep)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the patches of the epochs depend on, beside the seed, as JSON."""
+        tiling = self.tiling
+        extents = np.ascontiguousarray(tiling.extents.astype("<i8"))
+        return {
+            "volumes": f"{tiling.num_volumes} ({hashlib.sha256(extents.tobytes()).hexdigest()[:16]})",
+            "size": list(tiling.size),
+            "sampling": tiling.sampling,
+            "border": list(tiling.border),
+            "stride": list(tiling.step),
+            **({} if self.turns is None else self.turns.describe()),
+        }
+
+    def at(self, epoch: int) -> SweptOrder:
+        """Return the order of an epoch; those of the last two that were asked for are kept."""
+        key = epoch if self.changes else 0
+        order = self._orders.get(key)
+        if order is None:
+            tiles = self.blocks(epoch)
+            of_epoch = epoch if self.changes else None
+            lanes = min(self.lanes, self.shortest)
+            made = SweptOrder.of(tiles, shuffle=self.shuffle, seed=self.seed, lanes=lanes, epoch=of_epoch)
+            order = replace(made, of_epochs=self)
+            kept = list(self._orders.items())[1 - _EPOCHS_KEPT :]
+            self._orders.clear()
+            self._orders.update([*kept, (key, order)])
+        return order
+
+    def blocks(self, epoch: int) -> TileBlocks | PositionBlocks:
+        """Return the blocks of an epoch."""
+        return blocks_of(self.tiling.at(epoch, phase=self.phase), self.sweep)
+
+    @property
+    def samples_of_tile(self) -> float:
+        """Samples for each tile of `tiling`."""
+        return 1.0
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether patches begin at any voxels, instead of on a grid."""
+        return False
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Voxels of a patch, for each dimension."""
+        return self.tiling.size
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """Voxels from one patch to the next; where patches are listed, their size."""
+        return self.size if self.is_listed else self.tiling.step
+
+    def length(self, epoch: int) -> int:
+        """Return how many samples an epoch has, without its order."""
+        return self.tiling.length(epoch, phase=self.phase)
+
+    @property
+    def changes(self) -> bool:
+        """Whether epochs have different tiles."""
+        return self.phase and bool((self.tiling.num_phases > 1).any())
+
+    @cached_property
+    def longest(self) -> int:
+        """Samples of an epoch, at most."""
+        return self.tiling.longest if self.changes else self.length(0)
+
+    @cached_property
+    def shortest(self) -> int:
+        """Samples of an epoch, at least."""
+        return self.tiling.shortest if self.changes else self.length(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the orders that are kept: they follow from the rest."""
+        return {**self.__dict__, "_orders": {}}

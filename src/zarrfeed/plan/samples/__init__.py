@@ -1,0 +1,1 @@
+"""Which samples there are: selections, windows, joins and splits, as index arithmetic."""

@@ -1,0 +1,267 @@
+"""What makes the blocks, and what becomes of fields whose chunks do not nest in them.
+
+Pure: it follows from the layout, and from the memory that there is for small fields. In this order:
+
+1. The chunks of one field, the primary one, are the blocks.
+2. Where samples are windows a block is several of them, since a chunk at its end is read for the next one, too.
+3. Small fields that would be decoded more than once are kept in memory.
+4. Blocks grow so that chunks of other fields nest in them, as long as they are not too large, and not too few to mix.
+5. Of fields that are left, a chunk is decoded once for each block that it lies over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.samples.windows import chunks_in_block
+from zarrfeed.spec.block_edges import Edges, StoreEdges
+from zarrfeed.spec.field import (
+    BlockUnit,
+    Field,
+    StoredField,
+    VlenField,
+    resident_bytes,
+    sample_bytes,
+    window_of,
+    with_path,
+)
+from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.sparse import CsrField
+
+#: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
+_HEAVY = 1 / 4
+#: Blocks longer than this are avoided where there is a choice: 16 lanes of them fill half of the usual budget.
+_BLOCK_BYTES = 32 << 20
+#: Blocks do not grow until there are fewer: what is mixed is blocks.
+_LEAST_BLOCKS = 32
+#: Blocks of a dataset that lies in memory: many rows, to be dealt out quickly, but no more bytes than a usual chunk.
+_MEMORY_BLOCK_ROWS = 64
+_MEMORY_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a dataset.
+
+    Attributes
+    ----------
+    primary
+        The field that makes them. None: none is stored.
+    rows
+        Samples of a block, at most.
+    fields
+        All fields.
+    edges
+        The first sample of each block, and the number of samples at the end. None: every block but the last one has
+        `rows` samples.
+    """
+
+    primary: int | None
+    rows: int
+    fields: tuple[Field, ...]
+    edges: Edges | None = None
+
+
+def plan_blocks(
+    fields: Sequence[Field], num_sample_fields: int, *, block: BlockUnit = "chunk", room: int = 0, aligns: bool = True
+) -> Blocks:
+    """Choose the blocks, and which fields are kept in memory.
+
+    Parameters
+    ----------
+    fields, num_sample_fields
+        All of them; so many of them, at the beginning, are of `samples`.
+    block
+        Whether read chunks of the primary field make the blocks, or its shards.
+    room
+        Bytes for fields that are kept in memory.
+    aligns
+        Whether a block may be several chunks, so that the chunks of other fields nest in it.
+
+    Raises
+    ------
+    ConfigError
+        If shards are to make the blocks, and there are none.
+    """
+    num_samples = fields[0].num_samples
+    primary = choose_primary(fields[:num_sample_fields], fields, block)
+    bytes_of_sample = sum(map(sample_bytes, fields))
+    if primary is None:
+        if block == "shard":
+            raise ConfigError("block = 'shard', but no array is stored; must be 'chunk'")
+        rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // bytes_of_sample))
+        return Blocks(None, min(num_samples, rows), tuple(fields))
+    chosen = fields[primary]
+    if isinstance(chosen, CsrField):
+        return _blocks_of_rows(chosen, primary, fields, block, room)
+    assert isinstance(chosen, StoredField | VlenField)
+    if block == "shard" and chosen.spec.shard is None:
+        raise ConfigError(
+            f"block = 'shard', but {with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
+        )
+    rows = block_rows(chosen, block)
+    if block == "chunk":
+        rows *= chunks_in_block(rows, bytes_of_sample, [window_of(f) for f in fields], _BLOCK_BYTES)
+    kept = _keep_small_ones(fields, primary, rows, room)
+    if aligns:
+        most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
+        rows = _align(rows, kept, most)
+    edges = find_edges(chosen, rows, block)
+    if edges is not None:
+        rows = edges.max_rows if isinstance(edges, StoreEdges) else int(np.diff(edges).max())
+    return Blocks(primary, min(num_samples, rows), tuple(kept), edges)
+
+
+def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockUnit, room: int) -> Blocks:
+    """Return the blocks that the chunks of a sparse matrix make: their lengths differ."""
+    if block == "shard" and not f.is_sharded:
+        raise ConfigError(
+            f"block = 'shard', but {with_path(f)}, which makes the blocks, has no shards; must be 'chunk'"
+        )
+    edges = f.find_edges(of_shards=block == "shard")
+    kept = _keep_small_ones(fields, primary, 0, room)
+    return Blocks(primary, int(np.diff(edges).max()), tuple(kept), edges)
+
+
+def block_rows(f: StoredField | VlenField, block: BlockUnit) -> int:
+    """Return the samples of a full block if `f` makes them, where a sample has the row with its index."""
+    return _unit_rows(f.layouts[0], block)
+
+
+def _unit_rows(layout: Layout, block: BlockUnit) -> int:
+    """Return the rows of a read chunk, or of a shard."""
+    spec = layout.spec
+    return spec.shard_shape[spec.sample_axis] if block == "shard" else spec.rows_per_chunk
+
+
+def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges | None:
+    """Return where blocks begin whose chunks `f` has: the first sample of each, and the number of samples at the end.
+
+    A block has as many whole chunks as `rows` rows have room for, of one store, and at least one. None where all blocks
+    have `rows` samples, as one store has all of them.
+    """
+    mapped = f.rows if isinstance(f, StoredField) else None
+    if mapped is not None:
+        return _edges_of_map(f, mapped.rows_of(np.arange(f.num_samples)), rows, block)
+    if f.layouts[0].parts is None:
+        return None
+    begin = np.concatenate([layout.parts.begin for layout in f.layouts if layout.parts is not None])
+    units = [_unit_rows(layout, block) for layout in f.layouts]
+    length = [unit * max(1, rows // unit) for unit in units]
+    of_store = np.repeat(length, [len(layout.parts.begin) for layout in f.layouts if layout.parts is not None])
+    in_order = np.argsort(begin, kind="stable")
+    begin = np.append(begin[in_order], f.num_samples)
+    has_rows = np.diff(begin) > 0
+    return StoreEdges(np.append(begin[:-1][has_rows], f.num_samples), of_store[in_order][has_rows].astype(np.int64))
+
+
+def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockUnit) -> Int64:
+    """Return the same where samples have other rows: a block ends where its samples go on to other chunks.
+
+    A sample without a row belongs to the block before it.
+    """
+    cell = np.full(len(row), -1)
+    cells = 0
+    for layout in f.layouts:
+        here = (row >= 0) & (row < layout.spec.num_samples)
+        chunk = np.where(here, layout.chunk_of(np.where(here, row, 0)), -1)
+        per_block = max(1, max(rows, _unit_rows(layout, block)) // layout.spec.rows_per_chunk)
+        cell = np.where(chunk >= 0, cells + chunk // per_block, cell)
+        cells += -(-layout.num_chunks // per_block)
+    known = np.maximum.accumulate(np.where(cell >= 0, np.arange(len(cell)), -1))
+    cell = np.where(known >= 0, cell[known], -1)
+    first = np.flatnonzero(np.diff(cell, prepend=-2))
+    if len(first) > 1 and cell[0] < 0:  # samples before the first row
+        first = np.delete(first, 1)
+    return np.append(first, len(row))
+
+
+def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
+    """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
+
+    It is one of the stored tensors, or images, of `samples`, else one of its lists; of the others where all samples are
+    in memory.
+    Among those with at least a quarter of the largest one's bytes a sample, it is the one with the longest chunks,
+    since shorter ones often nest in these and longer ones are decoded once for every block that they lie over. But a
+    block is to have at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.
+
+    Parameters
+    ----------
+    samples, fields
+        The fields of `samples`, and all fields, which begin with these.
+    block
+        What blocks are made of.
+
+    Returns
+    -------
+    The place in `fields`; None if no field is stored.
+    """
+    candidates = (
+        [i for i, f in enumerate(some) if chosen(f)]
+        for some in (samples, fields)
+        for chosen in (_is_large, lambda f: isinstance(f, VlenField))
+    )
+    stored: list[int] = next(filter(None, candidates), [])
+    if not stored:
+        return None
+    largest = max(sample_bytes(fields[i]) for i in stored)
+    heavy = [i for i in stored if sample_bytes(fields[i]) >= _HEAVY * largest]
+    row_bytes = sum(sample_bytes(f) for f in fields)
+
+    def chunk_rows(i: int) -> int:
+        f = fields[i]
+        if isinstance(f, CsrField):
+            return f.num_samples // len(f.find_edges(of_shards=block == "shard"))
+        assert isinstance(f, StoredField | VlenField)
+        return min(f.num_samples, block_rows(f, block))
+
+    fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
+    return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)
+
+
+def _is_large(f: Field) -> bool:
+    return isinstance(f, StoredField | CsrField) or (isinstance(f, VlenField) and f.images is not None)
+
+
+def _align(rows: int, fields: Sequence[Field], most: int) -> int:
+    """Return the samples of a block, a multiple of `rows` of at most `most`, in which chunks of more fields nest.
+
+    Those that would be decoded most often for nothing come first.
+    """
+
+    def extra_bytes(f: StoredField) -> float:
+        # A chunk of c rows lies over (rows + c - gcd) / rows blocks, on average.
+        chunk = f.spec.rows_per_chunk
+        return sample_bytes(f) * (chunk - math.gcd(rows, chunk)) / rows
+
+    streamed = [f for f in fields if isinstance(f, StoredField) and not f.resident]
+    for f in sorted(streamed, key=extra_bytes, reverse=True):
+        common = math.lcm(rows, f.spec.rows_per_chunk)
+        if common <= most:
+            rows = common
+    return rows
+
+
+def _keep_small_ones(fields: Sequence[Field], primary: int, block_rows: int, room: int) -> list[Field]:
+    """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
+
+    These are those whose chunks do not nest in the blocks, or, but for the primary one, whose samples are windows.
+    Blocks whose lengths differ (`block_rows` = 0) have no chunk nested in them.
+    """
+    result: list[Field] = []
+    for i, f in enumerate(fields):
+        if isinstance(f, StoredField):
+            again = not block_rows or block_rows % f.spec.rows_per_chunk != 0
+            again |= i != primary and (f.window is not None or f.rows is not None)
+            if again and resident_bytes(f) <= room:
+                room -= resident_bytes(f)
+                result.append(replace(f, resident=True))
+                continue
+        result.append(f)
+    return result

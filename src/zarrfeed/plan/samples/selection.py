@@ -1,0 +1,389 @@
+"""`Data.select` and `Data.blocks`: which samples of the array are read, block by block.
+
+What holds: a selection lists blocks in ascending order, each with at least one sample, and samples ascend inside of
+each; so chunks that hold no selected sample are never named, hence never read. A selection of all samples is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.held_blocks import MANY_BLOCKS, HeldBlocks, ListedBlocks, digest_of, range_blocks
+from zarrfeed.plan.samples.joined_ranges import joined_ranges
+from zarrfeed.plan.samples.left_out import LeftOut
+from zarrfeed.plan.samples.sample_set import AT_ONCE, Samples, SampleSet, as_samples, flagged, rank_of
+from zarrfeed.spec.block_edges import Edges, StoreEdges
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: A set of more samples than these that is no range is hashed by its form, and not sample by sample.
+MANY_SAMPLES = 1 << 24
+#: Number, rows and first sample of a block that is listed, here and for the engine.
+_BYTES_OF_BLOCK = 48
+
+#: A slice, distinct indices in any order, or a mask.
+Select: TypeAlias = "slice | npt.ArrayLike"
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The samples that are read.
+
+    Attributes
+    ----------
+    held
+        The blocks that hold any. The first sample of each is its number in `samples`; without these, it is the sample
+        itself.
+    step
+        Without `samples`: the distance between the samples of a block.
+    samples
+        The samples. None: those of each block are evenly spaced.
+    whole_blocks
+        Whether it was made of whole blocks.
+    left_out
+        Samples that are not selected because of the rows of their windows, one entry a reason.
+    """
+
+    held: HeldBlocks
+    step: int = 1
+    samples: SampleSet | None = None
+    whole_blocks: bool = False
+    left_out: tuple[LeftOut, ...] = ()
+
+    @classmethod
+    def of_range(cls, samples: range, block_rows: int, edges: Edges | None = None) -> Selection:
+        """Select the samples of an ascending range, which has some."""
+        if len(samples) == 1:
+            samples = range(samples[0], samples[0] + 1)  # of one sample the step says nothing
+        return cls(range_blocks(samples, block_rows, edges), samples.step)
+
+    @classmethod
+    def of_samples(cls, samples: Int64 | Samples, block_rows: int, edges: Edges | None = None) -> Selection:
+        """Select some samples, ascending and each once; there are some."""
+        chosen = as_samples(samples) if isinstance(samples, np.ndarray) else samples
+        if isinstance(chosen, range):
+            return cls.of_range(chosen, block_rows, edges)
+        return cls(_blocks_of(chosen, block_rows, edges), samples=chosen)
+
+    @classmethod
+    def of_runs(cls, samples: Int64 | Samples, block_rows: int, edges: Edges | None = None) -> Selection:
+        """Select samples as `of_samples` does, but keep none of them if each block has one run of samples."""
+        chosen = cls.of_samples(samples, block_rows, edges)
+        if chosen.samples is None:
+            return chosen
+        first = chosen.samples.at(chosen.first)
+        last = chosen.samples.at(chosen.first + chosen.rows - 1)
+        if (last - first != chosen.rows - 1).any():
+            return chosen
+        return cls(ListedBlocks(chosen.blocks, chosen.rows, first))
+
+    @property
+    def blocks(self) -> Int64:
+        """The blocks that hold any sample, ascending, shape (blocks,)."""
+        return self.held.blocks
+
+    @property
+    def rows(self) -> Int64:
+        """How many samples each block holds, shape (blocks,)."""
+        return self.held.rows
+
+    @property
+    def first(self) -> Int64:
+        """Where the first sample of each block stands in `samples`, or, without these, the sample; shape (blocks,)."""
+        return self.held.first
+
+    def as_run(self) -> range | None:
+        """Return the samples as a range, if they are neighbours and are not listed."""
+        if self.samples is not None or self.step != 1:
+            return None
+        first, last = self.samples_at(np.array([0, self.length - 1])).tolist()
+        return range(first, last + 1) if last - first == self.length - 1 else None
+
+    def within(self, blocks: Int64) -> Selection:
+        """Return what of it lies in some blocks.
+
+        Raises
+        ------
+        ConfigError
+            If nothing does.
+        """
+        kept = np.flatnonzero(np.isin(self.blocks, blocks))
+        if not len(kept):
+            raise ConfigError("select and blocks have no sample in common, must have at least one")
+        return self.at(kept)
+
+    def at(self, places: Int64) -> Selection:
+        """Return what of it lies in the blocks at some places, which ascend."""
+        blocks, first, rows = self.held.at(places)
+        return replace(self, held=ListedBlocks(blocks, rows, first))
+
+    @property
+    def length(self) -> int:
+        """How many samples there are."""
+        return self.held.length
+
+    @property
+    def max_rows(self) -> int:
+        """Of a block, at most."""
+        return self.held.max_rows
+
+    @cached_property
+    def digest(self) -> str:
+        """The number of samples, and a hash that tells selections apart.
+
+        Of many blocks, or samples, that follow a rule, the rule is hashed.
+        """
+        if self.samples is not None and not self.whole_blocks and MANY_SAMPLES < self.length == len(self.samples):
+            return f"{self.length} ({self.samples.digest.hex()[:16]})"
+        rule = self.held.rule()
+        if rule is None or self.whole_blocks or self.samples is not None or len(self.held) <= MANY_BLOCKS:
+            return self.listed_digest
+        return f"{self.length} ({hashlib.sha256(rule).hexdigest()[:16]})"
+
+    @cached_property
+    def listed_digest(self) -> str:
+        """The same with a hash of the blocks, or of listed samples, which states of earlier releases have."""
+        parts: Iterable[Int64]
+        if self.whole_blocks:
+            count, parts = len(self.held), [self.blocks]
+        elif self.samples is None:
+            count, parts = self.length, [self.blocks, self.rows, self.first, np.array([self.step])]
+        else:
+            count, parts = self.length, self.pieces()
+        return f"{count} ({digest_of(parts)})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the samples take, and the blocks that are listed for them."""
+        blocks = 0 if self.held.rule() is not None else _BYTES_OF_BLOCK * len(self.held)
+        return blocks + (0 if self.samples is None else self.samples.nbytes)
+
+    def listed(self, places: Int64 | None = None) -> Int64:
+        """Return the samples of some blocks, named by their places in `blocks`, or of all: shape (samples,)."""
+        rows, first = (self.rows, self.first) if places is None else (self.rows[places], self.first[places])
+        if self.samples is not None:
+            # the samples of blocks that follow each other are listed together
+            breaks = np.flatnonzero(first[1:] != first[:-1] + rows[:-1]) + 1
+            begins, counts = first[np.append(0, breaks)], np.add.reduceat(rows, np.append(0, breaks))
+            table = self.samples.table
+            parts = [table.list(begin, count) for begin, count in zip(begins.tolist(), counts.tolist(), strict=True)]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        within = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
+        listed: Int64 = np.repeat(first, rows) + self.step * within
+        return listed
+
+    def pieces(self) -> Iterator[Int64]:
+        """Return all samples, some blocks at a time."""
+        at_once = max(1, AT_ONCE // self.max_rows)
+        for place in range(0, len(self.held), at_once):
+            yield self.listed(np.arange(place, min(place + at_once, len(self.held))))
+
+    def samples_at(self, positions: Int64) -> Int64:
+        """Return samples by their positions among those that are selected, in ascending order of samples."""
+        place, within = self.held.positions_in(positions)
+        _, first, _ = self.held.at(place)
+        stands = first + (self.step if self.samples is None else 1) * within
+        return stands if self.samples is None else self.samples.at(stands)
+
+    def runs(self, apart: int = 1, places: Int64 | None = None) -> tuple[Int64, Int64, Int64]:
+        """Return runs of samples that are at most `apart` from each other: of all blocks, or of those at some places.
+
+        Returns
+        -------
+        Place of the block, first and last sample of each run, shape (runs,).
+        """
+        place = np.arange(len(self.held)) if places is None else places
+        _, first, rows = self.held.at(place)
+        if self.samples is None and self.step <= apart:
+            return place, first, first + self.step * (rows - 1)
+        if self.samples is not None and self.samples.form == "runs" and self.samples.step <= apart:
+            return _merged(*self._cut_runs(place, first, rows), apart)
+        found = []
+        before = np.cumsum(rows) - rows
+        for some in np.split(np.arange(len(place)), np.flatnonzero(np.diff(before // AT_ONCE)) + 1):
+            listed = self.listed(place[some])
+            found.append(_merged(np.repeat(place[some], rows[some]), listed, listed, apart))
+        of_runs, begin, last = (np.concatenate(column) for column in zip(*found, strict=True))
+        return of_runs, begin, last
+
+    def _cut_runs(self, place: Int64, first: Int64, rows: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return the runs of `samples`, cut at the ends of blocks: place, first and last sample of each."""
+        assert self.samples is not None
+        begin, count = self.samples.arrays
+        before = np.cumsum(count) - count
+        low = np.searchsorted(before, first, side="right") - 1
+        counts = np.searchsorted(before, first + rows) - low
+        # one entry for each block and run from here on
+        of_block = np.repeat(np.arange(len(place)), counts)
+        run = joined_ranges(low, counts)
+        number = np.maximum(first[of_block], before[run])
+        behind = np.minimum((first + rows)[of_block], before[run] + count[run])
+        at = begin[run] + self.samples.step * (number - before[run])
+        return place[of_block], at, at + self.samples.step * (behind - number - 1)
+
+
+def _merged(place: Int64, begin: Int64, last: Int64, apart: int) -> tuple[Int64, Int64, Int64]:
+    """Return runs of which those of a block that are at most `apart` from each other are one."""
+    starts = np.append(True, (np.diff(place) != 0) | (begin[1:] - last[:-1] > apart))[: len(place)]
+    ends = np.append(np.flatnonzero(starts)[1:] - 1, len(place) - 1)[: int(starts.sum())]
+    return place[starts], begin[starts], last[ends]
+
+
+def _blocks_of(samples: SampleSet, block_rows: int, edges: Edges | None) -> ListedBlocks:
+    """Return the blocks that hold samples; the first one of each is named by its number among the samples."""
+    num_blocks = samples[-1] // block_rows + 1 if edges is None else len(edges) - 1
+    if num_blocks <= len(samples):  # count the samples of each block
+        of_blocks = np.arange(num_blocks + 1) * block_rows if edges is None else np.asarray(edges)
+        before = rank_of(samples, of_blocks)
+        rows = np.diff(before)
+        held = np.flatnonzero(rows)
+        return ListedBlocks(held, rows[held], before[held])
+    block = np.concatenate([block_of(piece, block_rows, edges) for piece in samples.pieces()])
+    first = np.flatnonzero(np.diff(block, prepend=-1))
+    return ListedBlocks(block[first], np.diff(first, append=len(samples)), first)
+
+
+def block_of(samples: Int64, block_rows: int, edges: Edges | None = None) -> Int64:
+    """Return the block of each sample, of blocks of so many rows, or of those that begin at `edges`."""
+    if edges is None:
+        return samples // block_rows
+    if isinstance(edges, StoreEdges):
+        return edges.block_of(samples)
+    return np.searchsorted(edges, samples, side="right") - 1
+
+
+def make_selection(
+    select: Select | None,
+    blocks: npt.ArrayLike | None,
+    *,
+    num_samples: int,
+    block_rows: int,
+) -> Selection | None:
+    """Return what a user selected of `num_samples` samples in blocks of `block_rows`; None for all.
+
+    Parameters
+    ----------
+    select, blocks
+        The arguments.
+    num_samples, block_rows
+        Of the array.
+
+    Raises
+    ------
+    ConfigError
+        If they select nothing, or what is not there.
+    """
+    samples = range(num_samples) if select is None else select_samples(select, num_samples)
+    in_blocks = None if blocks is None else select_blocks(blocks, -(-num_samples // block_rows))
+    return selection_of(samples, in_blocks, num_samples=num_samples, block_rows=block_rows)
+
+
+def selection_of(
+    samples: Samples, blocks: Int64 | None, *, num_samples: int, block_rows: int, edges: Edges | None = None
+) -> Selection | None:
+    """Return a selection of samples in some blocks, both ascending; None for all of them, in blocks of one length."""
+    selects = len(samples) < num_samples
+    if blocks is None and not selects and edges is None:
+        return None
+    if isinstance(samples, range):
+        selection = Selection.of_range(samples, block_rows, edges)
+    else:
+        selection = Selection.of_samples(samples, block_rows, edges)
+    if blocks is None:
+        return selection
+    within = selection.within(blocks)
+    return within if selects else replace(within, whole_blocks=True)
+
+
+def select_samples(select: Select, num_samples: int) -> Samples:
+    """Return the samples that a user selected, ascending: as a range where they are one.
+
+    Raises
+    ------
+    ConfigError
+        If they are neither a slice, nor a mask of `num_samples` flags, nor distinct integers in
+        [-num_samples, num_samples), of which negative ones count from the end; or if there are none.
+    """
+    if isinstance(select, slice):
+        try:
+            chosen = range(*select.indices(num_samples))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"select = {select!r}, must be a slice of integers with a step other than 0") from error
+        _check_some(len(chosen), select)
+        return chosen if chosen.step > 0 else chosen[::-1]
+    named = np.asarray(select)
+    if named.ndim == 1 and named.size == 0:
+        _check_some(0, select)
+    if named.ndim != 1 or named.dtype.kind not in "iub":
+        raise ConfigError(
+            f"select is an array of shape {named.shape} and dtype {named.dtype}, must be a slice, a 1-d array of "
+            "sample indices (integers), or a 1-d mask (bool)"
+        )
+    if named.dtype.kind == "b":
+        if len(named) != num_samples:
+            raise ConfigError(f"select is a mask of {len(named)} flags, must have one a sample, {num_samples}")
+        samples = flagged(named)
+        _check_some(len(samples), select)
+        return samples
+    return as_samples(_distinct(named, num_samples))
+
+
+def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
+    """Return the indices of blocks that a user named, ascending and each once, shape (selected,).
+
+    Raises
+    ------
+    ConfigError
+        If they are no integers, none, or out of [-num_blocks, num_blocks); negative ones count from the end.
+    """
+    named = np.atleast_1d(np.asarray(blocks))
+    if named.ndim > 1 or (named.size and named.dtype.kind not in "iu"):
+        raise ConfigError(f"blocks = {blocks!r}, must be indices of blocks (integers)")
+    if named.size == 0:
+        raise ConfigError("blocks is empty, must name at least one block")
+    if named.min() < -num_blocks or named.max() >= num_blocks:
+        raise ConfigError(f"blocks = {blocks!r}, must be in [{-num_blocks}, {num_blocks - 1}]")
+    return np.unique(named.astype(np.int64) % num_blocks)
+
+
+def _distinct(named: npt.NDArray[Any], num_samples: int) -> npt.NDArray[Any]:
+    """Return the samples that are named, ascending."""
+    low, high = int(named.min()), int(named.max())
+    if low < -num_samples or high >= num_samples:
+        wrong = low if low < -num_samples else high
+        raise ConfigError(f"select has the index {wrong}, must be in [{-num_samples}, {num_samples - 1}]")
+    samples = named.copy() if low >= 0 else named.astype(np.int64)
+    if low < 0:
+        samples %= num_samples
+    samples.sort()
+    for first in range(0, len(samples), AT_ONCE):
+        piece = samples[first : first + AT_ONCE + 1]
+        again = np.flatnonzero(piece[1:] == piece[:-1])
+        if len(again):
+            raise ConfigError(f"select names sample {piece[again[0]]} more than once, must name each once")
+    return samples
+
+
+def as_range(samples: Int64) -> range | Int64:
+    """Return evenly spaced samples as what they are: it needs no list."""
+    if not len(samples):
+        return range(0)
+    begin, end = int(samples[0]), int(samples[-1])
+    step = max(1, int(samples[1]) - begin) if len(samples) > 1 else 1
+    if end - begin != step * (len(samples) - 1) or not (np.diff(samples) == step).all():
+        return samples
+    return range(begin, end + 1, step)
+
+
+def _check_some(count: int, select: Select) -> None:
+    if not count:
+        what = repr(select) if isinstance(select, slice) else "an array"
+        raise ConfigError(f"select is {what} that selects nothing, must select at least one sample")

@@ -1,0 +1,95 @@
+"""How far a consumer has come in a pass over an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.state import EpochState, SavedRun, WorkerShare
+from zarrfeed.plan.shares.partition import Consumer, Division
+from zarrfeed.plan.shares.progress import Cut, Progress
+from zarrfeed.plan.shares.runs import RunDivision
+
+
+@dataclass
+class Cursor:
+    """How far a rank, or one of its workers, has come in a pass.
+
+    Attributes
+    ----------
+    begin
+        The settled state in which the pass began.
+    division
+        How what earlier runs had left is shared out. A saved run in `begin` has the same division: the pass goes on
+        with it.
+    consumer
+        Whose batches are counted: for a DataLoader worker those of its own share, else the rank's.
+    delivered
+        Batches of the division (samples, where there is no batch size) that were handed out, by the saved run too. In
+        a worker: those that it handed out itself.
+    ended
+        Whether the consumer asked for more than there is.
+    closed
+        Whether the pass was closed or dropped, so that it hands out no more.
+    in_worker
+        Whether this process is a DataLoader worker, whose state is that of its own share.
+    """
+
+    begin: EpochState
+    division: Division | RunDivision
+    consumer: Consumer
+    delivered: int = 0
+    ended: bool = False
+    in_worker: bool = False
+    closed: bool = False
+
+    @classmethod
+    def at(cls, schedule: Schedule, state: EpochState, consumer: Consumer, *, in_worker: bool) -> Cursor:
+        """Return the cursor of a pass that begins in a state.
+
+        Raises
+        ------
+        ConfigError
+            If the state is of one worker's share, and this is another.
+        """
+        begin = schedule.settle(state, consumer)
+        division = schedule.division(begin, consumer)
+        if begin.worker is None:
+            return cls(begin, division, consumer, 0 if in_worker else begin.batches, in_worker=in_worker)
+        if begin.worker != WorkerShare(consumer, division.batch_size, begin.worker.batches):
+            raise ConfigError(f"the state is of {begin.worker}, this is {consumer}: a worker resumes only itself")
+        return cls(begin, division, consumer, begin.worker.batches, in_worker=in_worker)
+
+    def stand(self, *, at_end: bool) -> EpochState:
+        """Return the state of the pass; in a worker that of its share, which at the end is an end and no new epoch.
+
+        With `at_end`, an end is one elsewhere, too.
+        """
+        if self.in_worker:
+            return replace(self.begin, worker=WorkerShare(self.consumer, self.division.batch_size, self.delivered))
+        if at_end and self.at_end:
+            length = self.begin.progress.used + self.division.length
+            return replace(self.begin, progress=Progress((Cut(length),)), run=None)
+        return self.state()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all ranks have all of their batches: where nothing is evened out, rank 0 has most."""
+        return self.ended or self.delivered >= self.division.batches(0)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the pass may hand out more batches."""
+        return not (self.closed or self.at_end)
+
+    @property
+    def handed_out(self) -> int:
+        """Batches that the consumer got from this pass itself, and not from the run that it resumes."""
+        return self.delivered - self.begin.batches
+
+    def state(self) -> EpochState:
+        """Return the state in which a pass begins that delivers the rest: the next epoch's beginning at the end."""
+        if self.at_end:
+            return self.begin.following()
+        return replace(self.begin, run=SavedRun(self.division, self.delivered) if self.delivered else None)

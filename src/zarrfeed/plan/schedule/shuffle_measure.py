@@ -1,0 +1,253 @@
+"""Measures of how an epoch order is shuffled, from its blocks alone: two figures that no layout of blocks deceives.
+
+A *stretch* is one of 256 equal runs of the samples of an epoch, whatever the blocks are. What is measured:
+
+- **Stretches.** How many distinct stretches 64 neighbours in the order draw from, as a share of those that 64 random
+  samples would. Neighbouring blocks that stay together are different blocks, and the same stretch.
+- **Correlation** of the order with the position of samples: the root mean square over eight epochs, less that of a
+  perfect shuffle of as many samples. Samples that drift through the array are correlated, although neighbours differ.
+
+Both are expected values over the order of rows inside of groups, and exact for the blocks of the eight epochs. No
+sample is listed. Of more than 2^16 blocks, an order of as many of them with the same lanes is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.samples.joined_ranges import joined_ranges
+from zarrfeed.plan.samples.sample_set import Int64
+
+NUM_STRETCHES = 256
+NEIGHBOURS = 64
+#: Shares of the stretches that random samples draw from: with so many, neighbours are mixed well, and with fewer badly.
+GOOD_SHARE, POOR_SHARE = 0.9, 0.5
+#: Correlation that a good shuffle has at most, and from which on it is a poor one.
+GOOD_CORRELATION, POOR_CORRELATION = 0.1, 0.2
+_EPOCHS = 8
+_MOST_BLOCKS = 1 << 16
+#: Runs of neighbours that are looked at in each epoch.
+_RUNS = 16
+
+
+@dataclass(frozen=True)
+class ShuffleMeasure:
+    """Two figures of how well an order is shuffled.
+
+    Attributes
+    ----------
+    stretches, ideal_stretches
+        Distinct stretches that `NEIGHBOURS` neighbours draw from, and that as many random samples do, on average.
+    correlation
+        Of order and position, beyond that of a perfect shuffle; not below 0.
+    """
+
+    stretches: float
+    ideal_stretches: float
+    correlation: float
+
+    @property
+    def share(self) -> float:
+        """Stretches that neighbours draw from, as a share of those of random samples."""
+        return min(1.0, self.stretches / self.ideal_stretches) if self.ideal_stretches else 1.0
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether training would notice."""
+        return self.share < POOR_SHARE or self.correlation > POOR_CORRELATION
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the order is about as good as a perfect shuffle."""
+        return self.share >= GOOD_SHARE and self.correlation <= GOOD_CORRELATION
+
+    @property
+    def of_perfect(self) -> float:
+        """One figure for both, 1 for a perfect shuffle: the share, or less where samples drift through the array."""
+        return min(self.share, 1 - min(1.0, self.correlation))
+
+    def __str__(self) -> str:
+        return (
+            f"{NEIGHBOURS} neighbours in the order draw from {self.share:.0%} of the stretches that as many random "
+            f"samples would; order and position have a correlation of {self.correlation:.2f}"
+        )
+
+
+def measure_shuffle(order: Order) -> ShuffleMeasure | None:
+    """Return how well an order is shuffled: of a mixture, the source that is shuffled worst.
+
+    None: rows keep their order, or samples are patches, whose columns are swept.
+    """
+    if isinstance(order, SweptOrder) or not (order.shuffle and order.permutes_rows) or not order.length:
+        return None
+    if isinstance(order, MixedOrder):
+        found = [_measure(one) for one in order.orders if one.length]
+        return min(found, key=lambda one: one.of_perfect)
+    return _measure(order)
+
+
+def _measure(order: Order) -> ShuffleMeasure:
+    if order.num_blocks > _MOST_BLOCKS:
+        block_rows = max(1, round(order.length / order.num_blocks))
+        num_samples = block_rows * _MOST_BLOCKS
+        lanes = min(order.lanes, num_samples)
+        order = Order(
+            num_samples,
+            block_rows,
+            shuffle=True,
+            seed=order.seed,
+            lanes=lanes,
+            mix=order.mix,
+            strip=min(order.strip, 256),
+        )
+    n = order.length
+    _, rows = order.rows_at(np.arange(order.num_blocks))
+    first = np.cumsum(rows) - rows  # number of the first sample of each block, of those that are read
+    drawn, squares = [], []
+    for epoch in range(_EPOCHS):
+        line = _Line(order.places(epoch), rows, first, order)
+        drawn.append(line.stretches_of_neighbours())
+        squares.append(line.correlation() ** 2)
+    sizes = np.diff(_stretch_edges(n))
+    ideal = _chance(np.full_like(sizes, min(NEIGHBOURS, n)), np.full_like(sizes, n), sizes).sum()
+    correlation = math.sqrt(np.mean(squares)) - (1 / math.sqrt(n - 1) if n > 2 else 1)
+    return ShuffleMeasure(float(np.mean(drawn)), float(ideal), max(0.0, correlation))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The blocks of an epoch, laid end to end.
+
+    Attributes
+    ----------
+    places
+        Of the blocks, in the order of the epoch.
+    rows, first
+        Samples of each block, by its place, and the number of the first one.
+    order
+        The epoch order.
+    """
+
+    places: Int64
+    rows: Int64
+    first: Int64
+    order: Order
+
+    def correlation(self) -> float:
+        """Return the expected correlation of the order with the numbers of the samples."""
+        order, n = self.order, self.order.length
+        if n < 2:
+            return 0.0
+        begin, end = self._lanes
+        piece, lane = self._pieces
+        low = np.maximum(self._begin[piece], begin[lane])
+        high = np.minimum(self._begin[piece + 1], end[lane])
+        # one entry for each group from here on: its rows, and the mean of their numbers
+        number = piece - self._first_piece[lane]
+        starts = np.flatnonzero(np.append(True, (np.diff(lane) != 0) | (np.diff(number // order.mix) != 0)))
+        size = np.add.reduceat(high - low, starts)
+        place = self.places[piece]
+        mean = np.add.reduceat((high - low) * (self.first[place] + (self.rows[place] - 1) / 2), starts) / size
+        of = lane[starts]
+        middle = (low[starts] - begin[of] + (size - 1) / 2) * order.lanes + of
+        centre = (n - 1) / 2
+        covariance = float((size * (middle - centre) * (mean - centre)).sum()) / n
+        return covariance / ((n * n - 1) / 12)
+
+    def stretches_of_neighbours(self) -> float:
+        """Return the stretches that neighbours draw from, on average over some runs of them."""
+        order, n = self.order, self.order.length
+        count = min(NEIGHBOURS, n)
+        begin, end = self._lanes
+        runs = np.linspace(0, n - count, _RUNS).astype(np.int64)
+        position = (runs[:, None] + np.arange(count)).ravel()
+        run = np.repeat(np.arange(_RUNS), count)
+        lane, on_line = position % order.lanes, order.on_line(position)
+        piece = np.searchsorted(self._begin, on_line, side="right") - 1
+        group = self._first_piece[lane] + (piece - self._first_piece[lane]) // order.mix * order.mix
+        # one entry for each run and group from here on
+        keys, drawn = np.unique((run * order.lanes + lane) * (len(self.places) + 1) + group, return_counts=True)
+        of, group = np.divmod(keys, len(self.places) + 1)
+        run, lane = np.divmod(of, order.lanes)
+        pieces = np.minimum(order.mix, self._last_piece[lane] + 1 - group)
+        # one entry for each of their blocks
+        entry = np.repeat(np.arange(len(group)), pieces)
+        piece = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces) + group[entry]
+        low = np.maximum(self._begin[piece], begin[lane[entry]])
+        high = np.minimum(self._begin[piece + 1], end[lane[entry]])
+        size = np.bincount(entry, weights=high - low, minlength=len(group))
+        place = self.places[piece]
+        share = (high - low) / self.rows[place]
+        first, last = self.first[place], self.first[place] + self.rows[place]
+        edges = _stretch_edges(n)
+        low_stretch = np.searchsorted(edges, first, side="right") - 1
+        touched = np.searchsorted(edges, last) - low_stretch
+        # one entry for each block and stretch
+        block = np.repeat(np.arange(len(place)), touched)
+        stretch = np.arange(touched.sum()) - np.repeat(np.cumsum(touched) - touched, touched) + low_stretch[block]
+        inside = np.minimum(last[block], edges[stretch + 1]) - np.maximum(first[block], edges[stretch])
+        # one entry for each group and stretch
+        sizes = np.bincount(
+            entry[block] * NUM_STRETCHES + stretch, weights=inside * share[block], minlength=len(group) * NUM_STRETCHES
+        )
+        some = np.flatnonzero(sizes)
+        of_group, of_stretch = np.divmod(some, NUM_STRETCHES)
+        chance = _chance(drawn[of_group], size[of_group], sizes[some])
+        with np.errstate(divide="ignore"):
+            in_run = np.bincount(run[of_group] * NUM_STRETCHES + of_stretch, weights=np.log1p(-chance))
+        return float((1 - np.exp(in_run)).sum()) / _RUNS
+
+    @cached_property
+    def _lanes(self) -> tuple[Int64, Int64]:
+        """The begin and the end of each lane on the line."""
+        lane = np.arange(self.order.lanes + 1)
+        quotient, longer = divmod(self.order.length, self.order.lanes)
+        edges = lane * quotient + np.minimum(lane, longer)
+        return edges[:-1], edges[1:]
+
+    @cached_property
+    def _begin(self) -> Int64:
+        """The begin of each block on the line, and its end."""
+        return np.concatenate(([0], np.cumsum(self.rows[self.places])))
+
+    @cached_property
+    def _first_piece(self) -> Int64:
+        return np.searchsorted(self._begin, self._lanes[0], side="right") - 1
+
+    @cached_property
+    def _last_piece(self) -> Int64:
+        return np.searchsorted(self._begin, self._lanes[1], side="left") - 1
+
+    @cached_property
+    def _pieces(self) -> tuple[Int64, Int64]:
+        """The blocks of all lanes, one lane after another, and the lane of each."""
+        first, counts = self._first_piece, self._last_piece + 1 - self._first_piece
+        lane = np.repeat(np.arange(self.order.lanes), counts)
+        return joined_ranges(first, counts), lane
+
+
+def _stretch_edges(n: int) -> Int64:
+    """Return the first sample of each stretch of n samples, and their number at the end."""
+    return np.arange(NUM_STRETCHES + 1) * n // NUM_STRETCHES
+
+
+def _chance(
+    drawn: Int64, of: npt.NDArray[np.float64] | Int64, some: npt.NDArray[np.float64] | Int64
+) -> npt.NDArray[np.float64]:
+    """Return the chance that samples that are drawn without replacement have one of some.
+
+    None of m samples is among k drawn ones of R with the chance of a product: of 1 - m / (R - i) for i < k, or of
+    1 - k / (R - i) for i < m. It is about a power of the middle factor; of few factors it is exact.
+    """
+    few, many = np.minimum(some, drawn), np.maximum(some, drawn)
+    middle = of - (np.maximum(few, 1) - 1) / 2
+    chance: npt.NDArray[np.float64] = 1 - np.clip(1 - many / middle, 0, 1) ** few
+    return chance

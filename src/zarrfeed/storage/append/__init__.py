@@ -1,0 +1,1 @@
+"""Growing arrays: appended rows, their journal, and the oldest rows that go."""

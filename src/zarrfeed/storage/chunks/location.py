@@ -1,0 +1,277 @@
+"""Where the chunks of an array are, in a store that only Python can read; and how such a store is asked.
+
+What holds: a store is asked for no more at once than its limiter allows (`request_limiter.py`); a store that was opened
+by the process that this one was forked from is opened anew, or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.buffer import Buffer
+from zarr.abc.store import ByteRequest, Store
+from zarr.buffer import cpu
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.base.native import core
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.cache_options import ArrayCache
+from zarrfeed.storage.access.errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
+from zarrfeed.storage.access.local_files import read_chunk_file
+from zarrfeed.storage.access.request_limiter import RequestLimiter, shared_limiter
+from zarrfeed.storage.access.zarr_internals import open_store, unwrapped, with_store
+from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
+from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
+
+#: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
+_FORKED_PATIENCE_S = 30.0
+#: Enough to hide 20 ms from an event loop that does nothing but ask, at 50000 requests a second.
+_MAX_REQUESTS = 1024
+#: Where each request may open a connection. Behind 100 ms so many objects of 340 KiB are 0.85 GB/s. Each request that
+#: waits has a thread, and twice as many made nothing faster.
+_MAX_CONNECTIONS = 256
+#: Until it is known how many pay: a small web server has place for six connections in its queue.
+_FIRST_REQUESTS, _FIRST_CONNECTIONS = 32, 2
+
+
+@dataclass(frozen=True)
+class StoreSource:
+    """Where the chunks of one array are, in a store that Python reads.
+
+    Attributes
+    ----------
+    store
+        Any `zarr.abc.store.Store`. Pickling the source pickles the store.
+    prefix
+        What stands before the keys of this array: empty, or its path and a slash.
+    metadata_key
+        Exists below `prefix` as long as the array does; empty if the store has none.
+    decoder
+        Decodes the chunks; None if the engine does.
+    cached
+        What the array is called in the node cache; None: there is no cache.
+    pid
+        The process that the store was opened in.
+    chunk_keys
+        The keys that its objects have; None where nobody asks whether there are any.
+    """
+
+    store: Store = field(repr=False)
+    prefix: str
+    metadata_key: str
+    decoder: ChunkDecoder | None = None
+    cached: ArrayCache | None = field(default=None, compare=False)
+    pid: int = field(default_factory=os.getpid, compare=False)
+    chunk_keys: ChunkKeys | None = field(default=None, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, pid=os.getpid())
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the store was opened by a process that this one was forked from."""
+        return self.pid != os.getpid()
+
+    def engine_cache(self) -> core.CachedArray | None:
+        """Return what the engine calls the array in the node cache; None without one.
+
+        None also where Python decodes the chunks, which then reads through the cache itself (`cached_reads.py`).
+        """
+        return None if self.cached is None or self.decoder is not None else self.cached.to_core()
+
+    @property
+    def cache_trouble(self) -> str:
+        """Why the node cache does not do all that it could for this array; empty if it does, or if there is none."""
+        if self.cached is None:
+            return ""
+        return self.cached.trouble()
+
+    @property
+    def max_requests(self) -> int:
+        """Return how many requests the store is asked at once at most, where memory allows more."""
+        return _MAX_CONNECTIONS if self.is_far else _MAX_REQUESTS
+
+    @property
+    def max_stored_bytes(self) -> int:
+        """Return how many bytes a chunk as stored has at most; 0 where the engine decodes it, which knows."""
+        return 0 if self.decoder is None else self.decoder.most_stored_bytes
+
+    @property
+    def is_far(self) -> bool:
+        """Whether each request may open a connection."""
+        store = self.store
+        while isinstance(store, WrapperStore):
+            store = unwrapped(store)
+        return isinstance(store, ObjectStore | FsspecStore)
+
+    def takes_for_missing(self, error: Exception) -> bool:
+        """Return whether an error of obstore says that the array lacks a chunk.
+
+        Chunks that the server refuses count as missing if the user says so, and only as long as the array's own
+        document can be read: credentials that are no longer valid make no fill values.
+        """
+        if isinstance(error, FileNotFoundError):
+            return True
+        return says_no_permission(error) and bool(getattr(self.store, "forbidden_is_missing", False))
+
+    @cached_property
+    def limiter(self) -> RequestLimiter | None:
+        """What requests wait for their turn at; None where they need not."""
+        near = type(self.store) in (LocalStore, MemoryStore, ZipStore)  # a subclass may do anything
+        first = _FIRST_CONNECTIONS if self.is_far else _FIRST_REQUESTS
+        return None if near else shared_limiter(self.store, self.max_requests, is_transient, first)
+
+    def reopened(self) -> StoreSource:
+        """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""
+        return replace(self, store=_reopened(self.store))
+
+    async def open(self) -> None:
+        """Make the store ready; in a forked process, see whether it lives."""
+        await open_store(self.store)
+        if not self.is_forked:
+            return
+        try:
+            await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_PATIENCE_S)
+        except TimeoutError:
+            raise ConfigError(_NOT_AFTER_FORK.format(printable(self.store))) from None
+
+    async def get(
+        self, key: str, byte_range: ByteRequest | None = None, *, at_once: bool = False
+    ) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of a stored object, or a part of them, or None if the array lacks it.
+
+        Where too many requests at once would hurt, it waits for its turn, unless it is made `at_once`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the array is gone. And whatever the store raises.
+        """
+        if at_once or self.limiter is None:
+            return await self._get(key, byte_range)
+        return await self.limiter.run(partial(self._get, key, byte_range))
+
+    async def _get(self, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
+        if type(self.store) is LocalStore:
+            # In one go, since to change threads takes as long as to read a small chunk.
+            most = None if self.decoder is None else self.decoder.most_stored_bytes
+            found = await asyncio.to_thread(read_chunk_file, Path(self.store.root), self.prefix + key, byte_range, most)
+        else:
+            data: Buffer | None = await self.store.get(self.prefix + key, cpu.buffer_prototype, byte_range)
+            found = None if data is None else np.ascontiguousarray(data.as_numpy_array()).reshape(-1).view(np.uint8)
+        if found is not None:
+            return found
+        if self.metadata_key and not await self.store.exists(self.prefix + self.metadata_key):
+            raise array_is_gone(self.prefix + self.metadata_key)
+        if self.chunk_keys is not None and not self._misses.is_harmless:
+            await self._check_any_is_stored(self.chunk_keys)
+        return None
+
+    async def _check_any_is_stored(self, keys: ChunkKeys) -> None:
+        """Tell, once, a chunk that was never written from chunks that all lie elsewhere; who asks meanwhile waits."""
+        async with self._misses:
+            if self._misses.is_harmless:
+                return
+            other = await misplaced_key(self.store, self.prefix, keys)
+            if other:
+                raise keys.misplaced(printable(self.prefix.rstrip("/")) or "the array", other)
+            self._misses.is_harmless = True
+
+    @cached_property
+    def _misses(self) -> _Misses:
+        return _Misses()
+
+
+class _Misses(asyncio.Lock):
+    """Whether it is known that objects which are not there were never written."""
+
+    is_harmless = False
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where an array is: a local directory with its metadata file, or a store that Python reads."""
+
+    root: str = ""
+    metadata_key: str = ""
+    source: StoreSource | None = None
+
+
+_NOT_AFTER_FORK = (
+    "{}: does not work in a process that was forked from the one that opened it; start worker processes by 'spawn' or "
+    "'forkserver' (multiprocessing_context of the DataLoader), or use none"
+)
+
+
+def _reopened(store: Store) -> Store:
+    """Return a store for a forked child: handles that parent and child would share are opened anew."""
+    if isinstance(store, ObjectStore):
+        # Its runtime has threads, and these exist in the parent only: a request would wait for ever.
+        raise ConfigError(_NOT_AFTER_FORK.format(printable(store)))
+    if isinstance(store, WrapperStore):
+        inner = _reopened(unwrapped(store))
+        return store if inner is unwrapped(store) else with_store(store, inner)
+    # A zip file is one descriptor with one position, and connections of fsspec live on the parent's event loop.
+    if isinstance(store, ZipStore | FsspecStore):
+        try:
+            again: Store = pickle.loads(pickle.dumps(store))
+        except Exception as error:
+            raise StoreReadError(
+                errno_of(error), f"{printable(store)}: cannot be opened anew after a fork: {reason_of(error)}"
+            ) from error
+        return again
+    return store
+
+
+def place_array(
+    array: zarr.Array[Any],
+    metadata_key: str,
+    name: str,
+    *,
+    native: bool,
+    in_shards: bool,
+    access: StoreAccess | None = None,
+) -> Location:
+    """Return where an array is: a directory for the engine, or a store for Python, which decodes where it has to.
+
+    Raises
+    ------
+    StoreReadError
+        If the store cannot be asked for the array's metadata.
+    UnsupportedError
+        As of `make_decoder`.
+    """
+    store, path = array.store_path.store, array.store_path.path
+    if native and type(store) is LocalStore:  # a subclass may have ways of its own
+        return Location(root=str((Path(store.root) / path).absolute()), metadata_key=metadata_key)
+    prefix = f"{path}/" if path else ""
+    has_metadata = False
+    try:  # consolidated metadata may be all there is, or all that may be read
+        has_metadata = (access or StoreAccess()).ask(lambda: store.exists(prefix + metadata_key), name)
+    except Exception as error:
+        if not says_no_permission(error.__cause__ or error):
+            if isinstance(error, StoreReadError):
+                raise
+            what = f"{name}: the store cannot be asked for {metadata_key}: {reason_of(error)}"
+            raise StoreReadError(errno_of(error), what) from error
+    if not has_metadata and getattr(store, "forbidden_is_missing", False):
+        raise ConfigError(
+            f"{name}: forbidden_is_missing needs the array's own {metadata_key}, which cannot be read: without it, "
+            "chunks that were never written cannot be told from credentials that are no longer valid"
+        )
+    decoder = None if native else make_decoder(array, name, in_shards=in_shards)
+    source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
+    return Location(source=source)

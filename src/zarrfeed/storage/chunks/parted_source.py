@@ -1,0 +1,130 @@
+"""`PartedSource`: the chunks of an array whose rows lie in several stores that Python reads.
+
+What holds: a key is the number of a part, a slash, and the key of the chunk below the array of that part. A store is
+made ready when the first of its chunks is asked for, so that an epoch does not begin with thousands of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from zarr.abc.store import ByteRequest
+
+from zarrfeed.base.native import core
+from zarrfeed.storage.access.read_counts import CacheCounts
+from zarrfeed.storage.access.request_limiter import RequestLimiter
+from zarrfeed.storage.chunks.cached_reads import CachedReads, Fetch, Found, Part
+from zarrfeed.storage.chunks.location import StoreSource
+
+
+@dataclass(frozen=True)
+class PartedSource(StoreSource):
+    """Where the chunks of several arrays are, which are one along the sample axis.
+
+    The attributes of a `StoreSource` are those of the first part.
+
+    Attributes
+    ----------
+    sources
+        Of all parts.
+    """
+
+    sources: tuple[StoreSource, ...] = field(default=(), compare=False, repr=False)
+
+    @classmethod
+    def of(cls, sources: Sequence[StoreSource]) -> PartedSource:
+        """Return the source of an array that has these parts."""
+        first = sources[0]
+        named = (first.store, first.prefix, first.metadata_key, first.decoder, first.cached, first.pid)
+        return cls(*named, sources=tuple(sources))
+
+    @staticmethod
+    def find(key: str) -> tuple[int, str]:
+        """Return the number of the part that a key is of, and the key there."""
+        number, _, below = key.partition("/")
+        return int(number), below
+
+    def engine_cache(self) -> core.CachedArray | None:
+        """Return None: each part has a name of its own in the node cache, which is read in Python."""
+        return None
+
+    @property
+    def cache_trouble(self) -> str:
+        """Why the node cache does not do all that it could for these arrays."""
+        return next((trouble for source in self.sources if (trouble := source.cache_trouble)), "")
+
+    @property
+    def max_stored_bytes(self) -> int:
+        """Return how many bytes a chunk as stored has at most, of any part."""
+        return max(source.max_stored_bytes for source in self.sources)
+
+    @cached_property
+    def limiter(self) -> RequestLimiter | None:
+        """What requests wait for their turn at: stores of one server share it."""
+        return next((source.limiter for source in self.sources if source.limiter is not None), None)
+
+    def reopened(self) -> PartedSource:
+        """Return the same for use in a forked process."""
+        made = super().reopened()
+        assert isinstance(made, PartedSource)
+        return replace(made, sources=tuple(source.reopened() for source in self.sources))
+
+    async def open(self) -> None:
+        """Make the first store ready; in a forked process, see whether it lives."""
+        self._opened.clear()
+        await self._open(0)
+
+    async def _get(self, key: str, byte_range: ByteRequest | None) -> npt.NDArray[np.uint8] | None:
+        number, below = self.find(key)
+        await self._open(number)
+        return await self.sources[number].get(below, byte_range, at_once=True)
+
+    async def _open(self, number: int) -> None:
+        """Make a store ready; several tasks may do so at once, since that does nothing to a store that is ready."""
+        if number not in self._opened:
+            await self.sources[number].open()
+            self._opened.add(number)
+
+    @cached_property
+    def _opened(self) -> set[int]:
+        return set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_opened"}
+
+
+class CachedParts:
+    """Reads of the arrays of several stores through the node cache, where each has a name of its own.
+
+    Parameters
+    ----------
+    source
+        Where the arrays are.
+    counts
+        Counts hits and misses.
+    """
+
+    def __init__(self, source: PartedSource, counts: CacheCounts) -> None:
+        self._source = source
+        self._counts = counts
+        self._reads: dict[int, CachedReads | None] = {}
+
+    async def get(self, key: str, parts: Sequence[Part], fetch: Fetch) -> list[Found]:
+        """Return parts of an object: from the cache, and by `fetch` those that it lacks. As of `CachedReads.get`."""
+        number, below = self._source.find(key)
+        if number not in self._reads:
+            self._reads[number] = CachedReads.of(self._source.sources[number], self._counts, all_chunks=True)
+        reads = self._reads[number]
+        return list(await fetch(list(parts))) if reads is None else await reads.get(below, parts, fetch)
+
+
+def cached_reads(source: StoreSource, counts: CacheCounts, *, all_chunks: bool) -> CachedReads | CachedParts | None:
+    """Return the way to the chunks of a source through the node cache; None where Python does not read through it."""
+    if isinstance(source, PartedSource):
+        return CachedParts(source, counts) if any(one.cached is not None for one in source.sources) else None
+    return CachedReads.of(source, counts, all_chunks=all_chunks)

@@ -1,0 +1,1 @@
+"""Objects of a bucket or folder: listings, patterns, and where each of them lies."""

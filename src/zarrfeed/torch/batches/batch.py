@@ -1,0 +1,120 @@
+"""How a batch is made of the tensors (and lists) of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import torch
+
+from zarrfeed.spec.field import FieldSet, record_of
+from zarrfeed.spec.record import Record
+from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.tensors import tensors_of
+from zarrfeed.torch.batches.accelerators import is_pinned
+from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.tensors import expect_sparse_tensors
+
+#: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `VlenField`:
+#: which one depends on the arguments, so that type checkers cannot know.
+Batch: TypeAlias = Any
+#: The values of one field in a batch.
+Values: TypeAlias = "torch.Tensor | list[Any]"
+
+
+class BatchAssembler:
+    """Makes batches and samples, as the user gets them, from one tensor (or list) a field.
+
+    Parameters
+    ----------
+    fields
+        The fields of a batch, and the parts that they belong to.
+    statics
+        What the first part of each batch, a dict, has beside them.
+    """
+
+    def __init__(self, fields: FieldSet, statics: StaticTensors | None = None) -> None:
+        self.fields = fields
+        self._shown = [tensor.field for tensor in tensors_of(fields.fields)]
+        self.statics = StaticTensors() if statics is None else statics
+        if any(isinstance(f, CsrField) and not f.dense for f in fields.fields):
+            expect_sparse_tensors()  # a loader's workers send them
+
+    def unpack(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the same with the members of records in place of their bytes, where this was not done before."""
+        values: list[Any] = list(tensors)
+        for number, f in enumerate(self._shown):
+            record, raw = record_of(f), values[number]
+            if record is not None and isinstance(raw, torch.Tensor):
+                values[number] = unpack_record(record, raw)
+        return values
+
+    @property
+    def _has_dicts(self) -> bool:
+        return any(keys is not None for keys in self.fields.parts) or any(
+            record_of(f) is not None for f in self.fields.fields
+        )
+
+    def assemble(self, tensors: Sequence[Any]) -> Batch:
+        """Return a batch as the user gets it, from one tensor (or list) a field."""
+        if not self.statics:
+            return self._assembled(tensors)
+        first: Any = tensors[0]
+        first = next(iter(first.values())) if isinstance(first, dict) else first  # records that were unpacked before
+        return self._assembled(tensors, self.statics.of_batch(len(first), tensors))
+
+    def assemble_sample(self, tensors: Sequence[Any]) -> Batch:
+        """Return a sample as the user gets it, from one tensor (or item of a list) a field."""
+        return self._assembled(tensors, self.statics.of_sample())
+
+    def _assembled(self, tensors: Sequence[Any], statics: Mapping[str, torch.Tensor] | None = None) -> Batch:
+        values = iter(self.unpack(tensors))
+        parts = tuple(
+            next(values) if keys is None else {key: next(values) for key in keys} for keys in self.fields.parts
+        )
+        if statics:
+            parts[0].update(statics)
+        return parts if len(parts) > 1 else parts[0]
+
+    def assembler(self) -> Callable[[Sequence[Values]], Batch]:
+        """Return a function that does the same, and not more than these fields need."""
+        if self._has_dicts:
+            return self.assemble
+        return tuple if len(self.fields.parts) > 1 else itemgetter(0)
+
+    def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
+        """Yield the samples of a batch one by one: views of its tensors, items of its lists."""
+        rows = map(_rows, self.unpack(tensors))
+        if not self._has_dicts:
+            return iter(zip(*rows, strict=True)) if len(tensors) > 1 else iter(next(rows))
+        return map(self.assemble_sample, zip(*rows, strict=True))
+
+
+def unpack_record(record: Record, raw: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the members of records.
+
+    Parameters
+    ----------
+    record
+        Which members, and where their bytes are.
+    raw
+        uint8 of shape (..., bytes of a record), contiguous.
+
+    Returns
+    -------
+    Of each member a tensor of shape (..., *shape of the member), in page-locked memory if `raw` is.
+    """
+    members = {name: torch.from_numpy(values) for name, values in record.unpack(raw.numpy()).items()}
+    return {name: tensor.pin_memory() for name, tensor in members.items()} if is_pinned(raw) else members
+
+
+def _rows(values: Values | dict[str, torch.Tensor]) -> Iterable[Any]:
+    """Return what samples have of a field: views of its tensors, items of its lists."""
+    if isinstance(values, list):
+        return values
+    if not isinstance(values, dict):
+        if values.layout == torch.sparse_csr:
+            return (values[row] for row in range(len(values)))
+        return values.unbind(0)
+    return (dict(zip(values, rows, strict=True)) for rows in zip(*map(_rows, values.values()), strict=True))

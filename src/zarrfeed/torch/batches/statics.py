@@ -1,0 +1,78 @@
+"""Static fields as tensors, read once, and as views of them that batches have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from zarrfeed.engine.reader import load_resident
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.field import ResidentField, StoredField
+from zarrfeed.spec.static import StaticField
+from zarrfeed.torch.batches.accelerators import is_pinned
+from zarrfeed.torch.batches.dtypes import torch_dtype
+
+
+class StaticTensors:
+    """The static fields of a dataset: one tensor each, that all batches are views of.
+
+    Sent to a DataLoader worker, a tensor is moved to memory that processes share, once.
+
+    Parameters
+    ----------
+    fields
+        What they are.
+    tensors
+        Their values.
+    """
+
+    def __init__(self, fields: Sequence[StaticField] = (), tensors: Sequence[torch.Tensor] = ()) -> None:
+        self.fields = tuple(fields)
+        self._tensors = {field.name: tensor for field, tensor in zip(fields, tensors, strict=True)}
+        self._pinned: dict[str, torch.Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pinned": {}}  # page-locked memory is of one process
+
+    def __bool__(self) -> bool:
+        return bool(self._tensors)
+
+    @classmethod
+    def read(cls, fields: Sequence[StaticField], faults: Faults) -> StaticTensors:
+        """Read the values of static fields.
+
+        Raises
+        ------
+        CorruptChunkError, StoreReadError
+            For a chunk that cannot be decoded or read: there is nothing to put in its place.
+        """
+        strict = replace(faults, on_error="raise")
+        return cls(fields, [_read(field, strict) for field in fields])
+
+    def of_sample(self) -> dict[str, torch.Tensor]:
+        """Return what a single sample has: the tensors themselves."""
+        return self._tensors
+
+    def of_batch(self, rows: int, values: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Return what a batch has: views of shape (rows, *shape), without a copy.
+
+        They are views of page-locked memory if one of the `values` of the batch lies there.
+        """
+        return {name: one.expand(rows, *one.shape) for name, one in self._beside(values).items()}
+
+    def _beside(self, values: Sequence[Any]) -> Mapping[str, torch.Tensor]:
+        if not any(isinstance(one, torch.Tensor) and is_pinned(one) for one in values):
+            return self._tensors
+        if not self._pinned:
+            self._pinned = {name: one.pin_memory() for name, one in self._tensors.items()}
+        return self._pinned
+
+
+def _read(field: StaticField, faults: Faults) -> torch.Tensor:
+    source: StoredField | ResidentField = field.source
+    rows = load_resident(source, faults)[0].rows if isinstance(source, StoredField) else source.rows
+    flat = torch.from_numpy(rows.array.reshape(-1).copy())
+    return flat.view(torch_dtype(field.dtype)).reshape(field.shape)

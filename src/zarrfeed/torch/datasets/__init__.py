@@ -1,0 +1,1 @@
+"""The classes that users iterate: datasets and loaders."""

@@ -1,0 +1,368 @@
+"""`ZarrIterableDataset`: Zarr arrays as a stream of shuffled, ready batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import refuses_moved_names
+from zarrfeed.base.validate import check_flags
+from zarrfeed.metadata.description.planning import Planning
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.group.fields import Source
+from zarrfeed.metadata.patches.stitching import StitchWeights
+from zarrfeed.metadata.stores.growth import disposable_in, hold_opened
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.samples.windows import Offsets
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
+from zarrfeed.plan.shares.affinity import Affinity
+from zarrfeed.plan.shares.partition import Even
+from zarrfeed.report.describe import describe
+from zarrfeed.report.explain import Explanation
+from zarrfeed.report.notebook import dataset_html
+from zarrfeed.report.store_shares import StoreShares
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.feeding import Mixing, Requests, as_options
+from zarrfeed.spec.field import FieldSet
+from zarrfeed.torch.batches.batch import BatchAssembler
+from zarrfeed.torch.batches.host_rows import with_shared_rows
+from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.transform import Transform, prepare_transform
+from zarrfeed.torch.datasets.options import (
+    MOVED_TO_DATA,
+    MOVED_TO_OPTIONS,
+    as_data,
+    check_order,
+    check_pin_memory,
+    faults_for,
+    schedule_options,
+)
+from zarrfeed.torch.datasets.stitched import first_patched, stitch
+from zarrfeed.torch.datasets.streaming import StreamingDataset
+from zarrfeed.torch.passes.rollouts import Rollouts
+from zarrfeed.torch.passes.session import Session
+from zarrfeed.torch.passes.session_options import SessionOptions
+from zarrfeed.torch.passes.versions import Versions
+from zarrfeed.torch.ranks.distributed import RankFinder, RankSource
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class _ScheduleMaker:
+    """Makes the schedule of a description; can be pickled with its dataset."""
+
+    planning: Planning
+
+    def __call__(self, data: Data) -> Schedule:
+        return Schedule.make(*self.planning.order(data.resolved), self.planning.options)
+
+
+class ZarrIterableDataset(StreamingDataset):
+    """Stream samples of Zarr arrays, shuffled and batched by a compiled engine.
+
+    Parameters
+    ----------
+    data
+        What the samples are: a `Data`, as `zarrfeed.open` returns it. Or whatever `zarrfeed.open` takes as `samples`: a
+        path, a URL, an array, a group, a mapping of names to arrays, or a list of these, which is many stores as one.
+        The chunks along the sample axis are the blocks that are shuffled; of several arrays, those of the primary one,
+        which `explain()` names.
+    targets
+        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+    batch_size
+        Samples of a batch. None yields single samples, which are views of a larger buffer: holding one holds about
+        4 MiB.
+    shuffle
+        Whether blocks, and rows inside them, are permuted anew in every epoch.
+    seed
+        Key of all permutations, in [0, 2**64). The order follows from the layout, the seed, the epoch, and the lanes
+        and the mix of `mixing` alone; with `affinity`, from the number of nodes as well.
+    drop_last
+        Whether the last batch is dropped if it is short. Without effect for `batch_size=None`.
+    return_index
+        Whether the global sample index (int64) is added as the last tensor.
+    rank, world_size
+        Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
+        torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
+        pass begins, and carried into DataLoader workers.
+    even
+        What becomes of samples that do not fill a round on every rank: "drop" (the default where there are several
+        ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more. An epoch
+        in which no rank has a batch is refused.
+    affinity
+        "node": each node reads the same part of the blocks in every epoch. So W nodes whose caches (`zarrfeed.open(...,
+        cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. This gives up that
+        batches are the same for any world size. Samples still come exactly once, ranks are as even, and a state can be
+        loaded on the same number of nodes. None: which blocks a node reads changes with the epoch.
+    num_threads
+        Decode threads of each reader; fewer where memory is short. None: the cores, shared by ranks and their workers.
+    memory_budget
+        Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
+        and workers have equal shares. Batches that you hold do not count. None: 1 GiB, and more where so small a share
+        would not do.
+    pin_memory
+        Whether batches lie in page-locked memory. None: where there is an accelerator.
+    transform
+        A function that is called with every batch (or sample) in the process that iterates, or with its parts, if it
+        requires as many arguments as there are parts: `def transform(samples, targets)`. What it returns is yielded.
+    mixing
+        A `Mixing`, or a mapping such as {"lanes": 16}: how many blocks are open side by side and permuted together.
+    faults
+        A `Faults`, or a mapping such as {"on_error": "skip"}: what becomes of a chunk that cannot be read. Where `data`
+        is no `Data`, its retries and its timeout hold for opening, too.
+    requests
+        A `Requests`, or a mapping such as {"coalesce_gap": "1MiB"}: which inner chunks of a shard are read together.
+
+    Yields
+    ------
+    `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
+    `return_index` the index behind these. A group, a mapping, or records (structured dtypes) give a dict of tensors.
+    For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists for tensors.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError, MemoryBudgetError
+        At construction, for what cannot work.
+    CorruptChunkError, StoreReadError
+        From the iteration, for a chunk that cannot be decoded or read; the message names array and chunk.
+
+    Notes
+    -----
+    A tensor owns its memory: a batch that you hold is never overwritten, and dropped ones are recycled. Iterating a
+    second time takes the next epoch, unless `set_epoch` says which, in DataLoader workers too. Threads exist only while
+    an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
+
+    Examples
+    --------
+    >>> import numpy as np, zarrfeed
+    >>> data = zarrfeed.open(np.arange(1000), np.arange(1000) % 2).select(slice(0, 100))
+    >>> with zarrfeed.ZarrIterableDataset(data, batch_size=32, shuffle=True, seed=1) as dataset:
+    ...     [samples.shape for samples, targets in dataset]
+    [torch.Size([32]), torch.Size([32]), torch.Size([32]), torch.Size([4])]
+    """
+
+    _aligns_blocks = True  # unless blocks are named
+
+    @refuses_moved_names(MOVED_TO_DATA | MOVED_TO_OPTIONS)
+    def __init__(
+        self,
+        data: Data | Source,
+        targets: Source | None = None,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        return_index: bool = False,
+        rank: RankSource = None,
+        world_size: int | None = None,
+        even: Even | None = None,
+        affinity: Affinity | None = None,
+        num_threads: int | None = None,
+        memory_budget: int | str | None = None,
+        pin_memory: bool | None = None,
+        transform: Transform | None = None,
+        mixing: Mixing | Mapping[str, Any] | None = None,
+        faults: Faults | Mapping[str, Any] | None = None,
+        requests: Requests | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        check_pin_memory(pin_memory)
+        faults = as_options(Faults, "faults", faults)
+        check_order(shuffle=shuffle, seed=seed, affinity=affinity)
+        mixing = as_options(Mixing, "mixing", mixing)
+        options = schedule_options(
+            batch_size=batch_size,
+            drop_last=drop_last,
+            even=even,
+            num_threads=num_threads,
+            memory_budget=memory_budget,
+            mixing=mixing,
+            requests=as_options(Requests, "requests", requests),
+        )
+        check_flags(return_index=return_index)
+        self._data = with_shared_rows(as_data(data, targets, faults), faults)
+        # What grows is held by its passes, each for its own version.
+        opened = self._data.resolved.opened
+        self._leases = () if self._data.growth is not None else hold_opened(opened, None)
+        may_lose = bool(disposable_in(opened))
+        planning = Planning(
+            bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks, resident=not may_lose
+        )
+        fields, order = planning.order(self._data.resolved)
+        schedule = self._make_schedule(fields, order, options)
+        ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
+        faults = faults_for(self._data, faults)
+        assembler = self._assembler_class(fields, StaticTensors.read(self._data.resolved.statics, faults))
+        session_options = SessionOptions(faults, ranks, assembler, called, pin_memory, affinity)
+        self._session = self._make_session(schedule, session_options, Versions.of(self._data, planning, schedule))
+        if self._data.growth is None and self._data.resolved.windowing is not None:
+            self._session.rollouts = Rollouts(self._data, _ScheduleMaker(planning), schedule)
+
+    _assembler_class = BatchAssembler
+
+    def _make_session(self, schedule: Schedule, options: SessionOptions, versions: Versions | None) -> Session:
+        return Session(schedule, options, versions)
+
+    def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
+        return Schedule.make(fields, order, options)
+
+    def refresh(self) -> None:
+        """Look at a store that grows before the next pass does, so that `len()` and `explain()` are of that pass.
+
+        The next pass reads the version that is found. With several ranks, each has to call this. A pass that resumes
+        an epoch reads the version that the epoch began with.
+
+        Raises
+        ------
+        ConfigError
+            If the store was not opened with `refresh`.
+        StoreReadError
+            If the store cannot be read, or no longer holds what it held.
+        """
+        self._session.refresh()
+
+    def set_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> None:
+        """Let the next pass, and those after it, read windows with other offsets, as training on longer rollouts does.
+
+        A pass under way is not changed. In the training process this is enough for DataLoader workers too, also for
+        persistent ones. A state holds the offsets of its epoch, and `load_state_dict` brings them back. The order of
+        the samples stays the same as long as the same samples have all of their rows: pad windows (`Data.window(...,
+        pad=)`) to keep them all.
+
+        Parameters
+        ----------
+        offsets
+            As of `Data.window`, whose other arguments stay as they were.
+
+        Raises
+        ------
+        ConfigError
+            If the samples are no windows, the store grows, or samples were dealt by `Data.split` after `Data.window`.
+        MemoryBudgetError
+            If the windows need more memory than there is.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> dataset = zarrfeed.ZarrIterableDataset(zarrfeed.open(np.arange(9)).window((0, 1)), batch_size=4)
+        >>> [batch.shape[1] for batch in dataset]
+        [2, 2]
+        >>> dataset.set_offsets((0, 1, 2, 3))
+        >>> [batch.shape[1] for batch in dataset]
+        [4, 4]
+        """
+        resolved = self._data.with_offsets(offsets).resolved  # says what is wrong with the arguments
+        before, after = ([info.name for info in one.infos()] for one in (self._data.resolved, resolved))
+        if before != after:
+            raise ConfigError(
+                f"set_offsets: a batch has {', '.join(before)}, and would have {', '.join(after)}: it must keep its "
+                "tensors, so zarrfeed.lead is in the first offsets and in later ones, or in none"
+            )
+        named = {
+            items.name: window.named if window.stacked else window.named[0]
+            for items, window in zip(resolved.opened.items, resolved.windows, strict=True)
+            if window is not None
+        }
+        self._data = self._session.set_offsets(named)
+
+    def stitch(
+        self,
+        outputs: Iterable[tuple[Any, Any]],
+        store: Any,
+        *,
+        weights: StitchWeights = "flat",
+        dtype: str = "float32",
+        memory: int | str = "256 MiB",
+        overwrite: bool = False,
+    ) -> Any:
+        """Put together what a model predicts for patches, in a Zarr array as wide as the volume, or one for each.
+
+        Parameters
+        ----------
+        outputs
+            Pairs of what the model returns for a batch, shape (batch, *channels, *patch) with any number of channel
+            axes, and of the batch's index, as `return_index=True` delivers it; of one epoch, in any order, also from a
+            DataLoader with workers.
+        store
+            Where the array, or the group, is written: a path, or what `zarr.create_array` takes.
+        weights
+            Where patches overlap, a voxel is the mean of what they predict. "flat": all count alike. "hann": a patch
+            counts less near its faces, by sin**2 along each dimension, so that no seams show.
+        dtype
+            Of the array, floating point.
+        overwrite
+            Whether an array or a group that is there is replaced.
+        memory
+            For chunks of the arrays that patches are still added to.
+
+        Returns
+        -------
+        The array, of shape (*channels, *volume); axes that patches lack, such as time, come first. It is chunked as the
+        first array of the patches. Voxels without a patch are NaN. Of several volumes, a group of such arrays, named
+        "0", "1", ... in the order of the volumes, which is that of `data.stores`.
+
+        Raises
+        ------
+        ConfigError
+            If samples are no patches of a grid, or if outputs do not fit in number or shape.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> volume = zarr.array(np.arange(64.0).reshape(8, 8), chunks=(4, 4))
+        >>> data = zarrfeed.open(volume).patch({0: 4, 1: 4}, sampling="grid", stride={0: 2, 1: 2})
+        >>> dataset = zarrfeed.ZarrIterableDataset(data, batch_size=3, return_index=True)
+        >>> stitched = dataset.stitch(((2 * batch, index) for batch, index in dataset), {}, weights="hann")
+        >>> bool(np.allclose(stitched[:], 2 * volume[:]))
+        True
+        """
+        order = self._session.schedule.order
+        if not isinstance(order, SweptOrder):
+            raise ConfigError("stitch is for samples that are patches: Data.patch")
+        return stitch(
+            outputs,
+            store,
+            field=first_patched(self._session.schedule.fields.fields),
+            order=order,
+            weights=weights,
+            dtype=dtype,
+            memory=memory,
+            overwrite=overwrite,
+        )
+
+    def explain(self) -> Explanation:
+        """Describe how this dataset is read: arrays, blocks, lanes, amplification, memory, quality of the shuffle.
+
+        The figures are attributes of what is returned; `str()` of it is a page for people.
+        """
+        explanation, described = self._session.explain(), self._data.resolved
+        table = described.opened.stores
+        return explanation if table is None else replace(explanation, stores=StoreShares.of(table, described.choice))
+
+    def close(self) -> None:
+        """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
+        super().close()
+        self._leases = ()
+
+    @property
+    def data(self) -> Data:
+        """The samples that this dataset reads."""
+        return self._data
+
+    def __repr__(self) -> str:
+        schedule = self._session.schedule
+        order = schedule.order
+        return (
+            f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, "
+            f"batch_size={schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
+        )
+
+    def _repr_html_(self) -> str:
+        schedule = self._session.schedule
+        return dataset_html(schedule.fields, schedule.order, schedule.batch_size, self._session.statics)

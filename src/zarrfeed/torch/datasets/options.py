@@ -1,0 +1,129 @@
+"""Check the arguments of a dataset that say how samples are fed, and convert them to what the planner takes.
+
+For example, `memory_budget="2GiB"` becomes a number of bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.units import parse_bytes
+from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int, check_num_threads
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.face.open_data import open as open_data
+from zarrfeed.metadata.group.fields import Source
+from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
+from zarrfeed.plan.shares.affinity import Affinity
+from zarrfeed.plan.shares.partition import EVEN_MODES, Even
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.feeding import Mixing, Requests
+from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork, has_accelerator
+
+_OPENED = "said where arrays are opened: zarrfeed.open(path, "
+
+#: Argument of an earlier version that says what samples are -> how to say it now.
+MOVED_TO_DATA = {
+    "samples": "the first argument, without a name",
+    "sample_axis": f"{_OPENED}sample_axis=1)",
+    "sample_dim": f"{_OPENED}sample_dim='time')",
+    "variables": f"{_OPENED}variables=['t2m', 'z'])",
+    "decode_cf": f"{_OPENED}decode_cf=False)",
+    "storage_options": f"{_OPENED}storage_options={{'anon': True}})",
+    "select": "data.select(...): zarrfeed.open(path).select(slice(0, 1000))",
+    "blocks": "data.blocks(...): zarrfeed.open(path).blocks([0, 1])",
+    "offsets": "data.window(...): zarrfeed.open(path).window((-1, 0))",
+    "segment_ends": "an argument of data.window(...): zarrfeed.open(path).window((-1, 0), segment_ends=ends)",
+    "window_rows": "rows= of data.window(...): zarrfeed.open(path).window((-1, 0), rows='all')",
+    "dtype": "data.cast(...): zarrfeed.open(path).cast('float16')",
+    "normalize": "data.normalize(...): zarrfeed.open(path).normalize((mean, std))",
+    "normalize_axis": "axis= of data.normalize(...): zarrfeed.open(path).normalize((mean, std), axis=1)",
+    "missing": "a part of faults: faults={'missing': 'raise'}",
+    "retries": "a part of faults: faults={'retries': 3}",
+    "timeout": "a part of faults: faults={'timeout': 60}",
+}
+
+#: The same for arguments of `ZarrIterableDataset` alone.
+MOVED_TO_OPTIONS = {
+    "lanes": "a part of mixing: mixing={'lanes': 16}",
+    "mix": "a part of mixing: mixing={'mix': 2}",
+    "block": "a part of mixing: mixing={'block': 'shard'}",
+    "on_error": "a part of faults: faults={'on_error': 'skip'}",
+    "max_errors": "a part of faults: faults={'on_error': 'skip', 'max_errors': 10}",
+    "coalesce_gap": "a part of requests: requests={'coalesce_gap': '128KiB'}",
+    "coalesce_limit": "a part of requests: requests={'coalesce_limit': '8MiB'}",
+}
+
+
+def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data:
+    """Return what a dataset is to read: a description, or the shorthand (samples, targets), which is opened.
+
+    Raises
+    ------
+    ConfigError
+        If there are targets beside a description; or for what cannot be opened.
+    """
+    if not isinstance(data, Data):
+        return open_data(data, targets, retries=faults.retries, timeout=faults.timeout)
+    if targets is not None:
+        raise ConfigError("targets are given beside a Data: zarrfeed.open(samples, targets) describes both")
+    return data
+
+
+def faults_for(data: Data, faults: Faults) -> Faults:
+    """Return what readers of a description do about bad chunks: of a store that grows, no chunk may be missing."""
+    refuses = data.growth is not None and data.growth.refuses_missing
+    return replace(faults, missing="raise") if refuses else faults
+
+
+def check_order(*, shuffle: bool, seed: int, affinity: Affinity | None = None) -> None:
+    """Raise ConfigError if `shuffle` is no bool, `seed` no integer in [0, 2**64), or `affinity` not None or "node"."""
+    check_flags(shuffle=shuffle)
+    check_int("seed", seed, 0, 2**64 - 1)
+    if affinity is not None:
+        check_choice("affinity", affinity, get_args(Affinity))
+
+
+def schedule_options(
+    *,
+    batch_size: int | None,
+    drop_last: bool,
+    even: Even | None,
+    num_threads: int | None,
+    memory_budget: int | str | None,
+    mixing: Mixing,
+    requests: Requests,
+) -> ScheduleOptions:
+    """Return what a schedule is made of.
+
+    Raises
+    ------
+    ConfigError
+        If an argument has a value that is not allowed, such as `batch_size=0`.
+    """
+    check_counts(batch_size=batch_size)
+    check_num_threads(num_threads)
+    check_flags(drop_last=drop_last)
+    if even is not None:
+        check_choice("even", even, EVEN_MODES)
+    return ScheduleOptions(
+        lanes=mixing.lanes,
+        mix=mixing.mix,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        even=even,
+        num_threads=num_threads,
+        budget=None if memory_budget is None else parse_bytes(memory_budget),
+        coalesce=requests.coalesce,
+    )
+
+
+def check_pin_memory(pin_memory: bool | None) -> None:
+    """Raise ConfigError if batches cannot be pinned as asked."""
+    if pin_memory is not None:
+        check_flags(pin_memory=pin_memory)
+    if pin_memory:
+        check_not_lost_by_fork("pin_memory = True")
+    if pin_memory and not has_accelerator():
+        raise ConfigError("pin_memory = True needs an accelerator, and torch finds none; None decides by itself")

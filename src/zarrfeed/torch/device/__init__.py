@@ -1,0 +1,1 @@
+"""Batches on an accelerator before a training step asks for them."""

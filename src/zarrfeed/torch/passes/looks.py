@@ -1,0 +1,257 @@
+"""The look at the arrays of a pass, beside its first batches: whether they changed since they were opened.
+
+One process of a machine looks for all that read there: the first rank, and of its DataLoader workers worker 0. What the
+look finds is raised by the `next()` of that process, at the latest by the one that would end the pass.
+
+What holds: the look delays no batch but the last `next()`. No thread of it outlives its pass, but for one inside a read
+that storage does not answer: that thread is left behind, and ends by itself. A look that cannot be made is told by a
+warning, and is no error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch.utils.data
+
+from zarrfeed.base.errors import ZarrfeedError
+from zarrfeed.metadata.stores.array_watch import ArrayWatch, layouts_of
+from zarrfeed.plan.shares.partition import RankInfo
+from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.field import Field
+from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.torch.ranks.distributed import find_rank
+
+if TYPE_CHECKING:
+    from zarrfeed.torch.passes.session import Session
+
+#: Seconds that a look is waited for: at the end of a pass; where an error is to be explained; with the first batch.
+_UNTIL_ANSWERED_S, _UNTIL_EXPLAINED_S, _WITH_FIRST_S = 30.0, 2.0, 0.1
+#: Seconds that the first sample of a dataset that is read by index waits for a look at files.
+_BEFORE_FIRST_S = 1.0
+#: Seconds that a pass which is closed waits for its look to be given up.
+_UNTIL_GIVEN_UP_S = 0.5
+#: Arrays for whose look a first batch or sample waits: it takes some 30 microseconds for each.
+_FEW_ARRAYS = 256
+#: Seconds between two glances at signals while waiting.
+_GLANCE_S = 0.05
+
+
+class _Found:
+    """Findings of a look; shared by its thread and the process that asks."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.ended = threading.Event()
+        self.error: ZarrfeedError | None = None
+        self.troubles: list[str] = []
+        self.shared = SharedAccess()
+
+    def look(self, watch: ArrayWatch, fields: Sequence[Field], turn: int) -> None:
+        """Look; what goes wrong is kept."""
+        try:
+            self.troubles = watch.look(fields, turn, lambda: self.is_over, self.shared)
+        except ZarrfeedError as error:
+            self.error = error
+        except BaseException as error:  # noqa: BLE001 (a store is anybody's code; cancelled reads among them)
+            self.fail(error)
+        finally:
+            self.ended.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Keep why the look could not be made; it has ended."""
+        self.troubles = [] if self.is_over else [repr(error)]
+        self.ended.set()
+
+
+class Look:
+    """One look, which begins when it is made.
+
+    Parameters
+    ----------
+    watch
+        Remembers what earlier looks saw.
+    fields
+        The fields that are read.
+    turn
+        The number of the look, such as the epoch.
+    is_near
+        Whether the arrays are few files, so that the look takes less time than the first batch.
+    """
+
+    def __init__(self, watch: ArrayWatch, fields: Sequence[Field], turn: int, *, is_near: bool) -> None:
+        self._first_patience_s = _WITH_FIRST_S if is_near else 0.0
+        self._found = _Found()
+        self._pid = os.getpid()
+        self._told = False
+        self._thread = threading.Thread(
+            target=self._found.look, args=(watch, fields, turn), name="zarrfeed-look", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            self._found.fail(error)
+        self._finalizer = weakref.finalize(self, _give_up, self._found, self._thread, self._pid)
+
+    @property
+    def has_told(self) -> bool:
+        """Whether all that the look found was told, so that nobody needs to ask again."""
+        return self._told
+
+    def check(self, patience_s: float = 0.0) -> None:
+        """Raise what was found, if the look has ended, or ends in so many seconds; warn if it could not be made.
+
+        Raises
+        ------
+        StoreReadError
+            If an array changed since it was opened, or is gone.
+        """
+        if self._told or not self._has_ended(patience_s):
+            return
+        self._told = True
+        self.close()  # the thread has nothing more to do, but may still be there
+        if self._found.error is not None:
+            raise self._found.error
+        _warn(self._found.troubles)
+
+    def _has_ended(self, patience_s: float) -> bool:
+        """Return whether the look has ended, after so many seconds at most; not in a forked child, which has none."""
+        if os.getpid() != self._pid:
+            return False
+        end = time.monotonic() + patience_s
+        while not self._found.ended.is_set():
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._found.ended.wait(min(left_s, _GLANCE_S))
+        return True
+
+    def check_batch(self, *, is_end: bool) -> None:
+        """Raise what was found, with each batch; the end of the pass waits until the look has ended.
+
+        The first batch waits a moment for a look at few files, which takes less time than to decode the batch.
+        """
+        patience_s, self._first_patience_s = self._first_patience_s, 0.0
+        self.check(_UNTIL_ANSWERED_S if is_end else patience_s)
+        if is_end and not self._told and os.getpid() == self._pid:
+            self._told = True
+            _warn([f"storage did not answer within {_UNTIL_ANSWERED_S:g} s after the last batch"])
+
+    def explain(self, error: ZarrfeedError) -> None:
+        """Raise what was found, if that explains an error of the engine."""
+        if not self._told and self._has_ended(_UNTIL_EXPLAINED_S) and self._found.error is not None:
+            raise self._found.error from error
+
+    def close(self) -> None:
+        """Give the look up, if it has not ended."""
+        self._finalizer()
+
+
+class LooksOfSamples:
+    """Looks of a dataset that is read by index, and so knows no epochs.
+
+    One is made before the first sample, and one more each time that the process has read its share of the samples.
+
+    Parameters
+    ----------
+    fields
+        The fields that are read.
+    num_samples
+        Samples of the dataset.
+    policy
+        As of `ArrayWatch`.
+    """
+
+    def __init__(self, fields: Sequence[Field], num_samples: int, policy: Faults) -> None:
+        self._fields = fields
+        self._watch = ArrayWatch(policy)
+        self._turn = self._left = 0
+        self._look: Look | None = None
+        layout = next(layouts_of(fields), None)
+        place, info = find_rank(), torch.utils.data.get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        self._looks = layout is not None and looks_here(place, worker)
+        self._is_near = _is_near(fields)
+        self._share = max(1, num_samples // (place.world_size * workers))
+
+    def before(self, count: int) -> None:
+        """Raise what was found, before so many samples are read; begin another look if it is time.
+
+        Raises
+        ------
+        StoreReadError
+            If an array changed since it was opened, or is gone.
+        """
+        if not self._looks:
+            return
+        if self._left <= 0:
+            if self._look is not None:
+                self._look.check(_UNTIL_ANSWERED_S)
+            self._look = Look(self._watch, self._fields, self._turn, is_near=self._is_near)
+            self._turn, self._left = self._turn + 1, self._share
+            self._look.check(_BEFORE_FIRST_S if self._is_near else 0.0)
+        self._left -= count
+        assert self._look is not None
+        self._look.check()
+
+    def explain(self, error: ZarrfeedError) -> None:
+        """Raise what was found, if that explains an error of the engine."""
+        if self._look is not None:
+            self._look.explain(error)
+
+    def close(self) -> None:
+        """Give the look up, if it has not ended."""
+        if self._look is not None:
+            self._look.close()
+
+
+def _warn(troubles: Sequence[str]) -> None:
+    if troubles:
+        more = len(troubles) - 1
+        warnings.warn(
+            f"{troubles[0]}{f'; and {more} more' * bool(more)}: whether the array changed since it was opened cannot "
+            "be told; it is read as it was then",
+            stacklevel=3,
+        )
+
+
+def _give_up(found: _Found, thread: threading.Thread, pid: int) -> None:
+    if os.getpid() != pid:  # a forked child has neither the thread nor its locks
+        return
+    if not found.ended.is_set():
+        found.is_over = True
+        found.shared.give_up()
+    if thread.is_alive() and thread is not threading.current_thread():  # where the garbage collector runs there
+        thread.join(_UNTIL_GIVEN_UP_S)
+
+
+def looks_here(place: RankInfo, worker: int) -> bool:
+    """Return whether this is the process of its machine that looks for all of them.
+
+    Where a launcher deals ranks to machines in turns, its number of the local rank counts, too: two may look, but not
+    none.
+    """
+    local = {os.environ.get("LOCAL_RANK"), os.environ.get("SLURM_LOCALID")}
+    return worker == 0 and (place.rank % max(1, place.local_world_size) == 0 or "0" in local)
+
+
+def _is_near(fields: Sequence[Field]) -> bool:
+    """Return whether all arrays are files, and so few that a look takes less time than a batch."""
+    layouts = list(layouts_of(fields))
+    arrays = sum(1 if layout.parts is None else len(layout.parts.names) for layout in layouts)
+    return arrays <= _FEW_ARRAYS and all(layout.spec.source is None for layout in layouts)
+
+
+def begin_look(session: Session, worker: int, epoch: int) -> Look | None:
+    """Begin to look at the arrays of a pass; None if another process does, or there are none."""
+    fields = session.schedule.fields.fields
+    first = next(layouts_of(fields), None)
+    if first is None or not looks_here(session.rank_info(), worker):
+        return None
+    return Look(session.watch, fields, epoch, is_near=_is_near(fields))
