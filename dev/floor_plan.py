@@ -31,7 +31,7 @@ def python_storeys(root: Path) -> list[list[Storey]]:
     layers = [contract for contract in contracts if contract["type"] == "layers"]
     (house,) = [contract for contract in layers if "containers" not in contract]
     rooms = {
-        contract["containers"][0]: [layer.split(" | ") for layer in reversed(contract["layers"])]
+        contract["containers"][0]: rooms_in(root, contract["containers"][0], contract["layers"])
         for contract in layers
         if "containers" in contract
     }
@@ -39,6 +39,13 @@ def python_storeys(root: Path) -> list[list[Storey]]:
         [(name.removeprefix("zarrfeed."), rooms.get(name, [])) for name in layer.split(" | ")]
         for layer in reversed(house["layers"])
     ]
+
+
+def rooms_in(root: Path, container: str, layers: list[str]) -> list[list[str]]:
+    """Return the rooms of a folder, the lowest first: without the modules that lie above them."""
+    folder = root / "src" / container.replace(".", "/")
+    groups = ([name for name in layer.split(" | ") if (folder / name).is_dir()] for layer in reversed(layers))
+    return [group for group in groups if group]
 
 
 def engine_storeys(root: Path) -> list[list[Storey]]:

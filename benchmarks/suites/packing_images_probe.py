@@ -211,7 +211,7 @@ class Side:
 
 
 SIDES = {
-    "zarrfeed": Side(_by_pack, _of_pack, ("zarrfeed.tools.pack", "zarr"), "zarrfeed"),
+    "zarrfeed": Side(_by_pack, _of_pack, ("zarrfeed.packing.pack", "zarr"), "zarrfeed"),
     "litdata": Side(_by_litdata, _of_litdata, ("litdata",), "litdata"),
     "mds": Side(_by_mds, _of_mds, ("streaming",), "mosaicml-streaming"),
     "webdataset": Side(_by_webdataset, _of_webdataset, ("webdataset",), "webdataset", resizes=False),

@@ -94,7 +94,7 @@ SIDES: dict[str, Callable[[str, str], None]] = {
 
 #: Imported before the clock runs.
 _LIBRARIES = {
-    "zarrfeed": ("zarrfeed.tools.pack",),
+    "zarrfeed": ("zarrfeed.packing.pack",),
     "tensorstore": ("tensorstore",),
     "zarrs": ("zarrs",),
     "zarr-python": (),

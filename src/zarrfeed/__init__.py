@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from zarrfeed.metadata.face.join import join
     from zarrfeed.metadata.face.mix_data import mix
     from zarrfeed.metadata.face.open_data import open
+    from zarrfeed.packing.pack import pack
+    from zarrfeed.packing.report import PackProgress, PackReport
     from zarrfeed.plan.samples.windows import lead
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from zarrfeed.spec.patch_weights import PatchWeights
     from zarrfeed.spec.statistics import FieldStatistics, Statistics
     from zarrfeed.storage.append.appender import Appender
-    from zarrfeed.tools.pack import PackProgress, PackReport, pack
     from zarrfeed.tools.patch_weights import patch_weights
     from zarrfeed.tools.stats import stats
     from zarrfeed.tools.verify import VerifyReport, verify
@@ -115,8 +116,8 @@ _MODULES = {
     "FieldStatistics": "spec.statistics",
     "LookAhead": "torch.datasets.look_ahead",
     "Mixing": "spec.feeding",
-    "PackProgress": "tools.pack",
-    "PackReport": "tools.pack",
+    "PackProgress": "packing.report",
+    "PackReport": "packing.report",
     "PatchWeights": "spec.patch_weights",
     "Requests": "spec.feeding",
     "SkippedChunk": "engine.substitution",
@@ -133,7 +134,7 @@ _MODULES = {
     "join": "metadata.face.join",
     "lead": "plan.samples.windows",
     "mix": "metadata.face.mix_data",
-    "pack": "tools.pack",
+    "pack": "packing.pack",
     "patch_weights": "tools.patch_weights",
     "rank_from_kubernetes": "torch.ranks.distributed",
     "rank_from_slurm": "torch.ranks.distributed",

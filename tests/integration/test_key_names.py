@@ -23,10 +23,10 @@ from tests.support.counting_server import CountingServer
 from tests.support.later import Later
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, checkpoint
 from zarrfeed.compat.dataflux import DatafluxCheckpoint
+from zarrfeed.packing.sources.detect import call_of
+from zarrfeed.packing.sources.source import SourceOptions
 from zarrfeed.storage.access.key_urls import url_of
 from zarrfeed.storage.chunks.object_versions import name_store
-from zarrfeed.tools.pack.sources.detect import call_of
-from zarrfeed.tools.pack.sources.source import SourceOptions
 from zarrfeed.tools.portable import as_location
 
 obstore = pytest.importorskip("obstore")

@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 from tests.support.ray_cluster import processes_with_a_task, ray_cluster
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import ConfigError, CorruptChunkError, UnsupportedError, ZarrDataLoader, ZarrIterableDataset
-from zarrfeed.tools.pack import pack
+from zarrfeed.packing.pack import pack
 
 ray: Any = Later("ray")
 ray_data: Any = Later("ray.data")

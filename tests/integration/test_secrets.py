@@ -28,15 +28,15 @@ from tests.support.later import Later
 from tests.support.paths import ROOT
 from tests.support.real_servers import isolate
 from zarrfeed import ZarrfeedError, checkpoint
-from zarrfeed.base import redaction
+from zarrfeed.base import executors, redaction
+from zarrfeed.packing.sources.source import SourceOptions
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.retry import reading
 from zarrfeed.storage.checkpoint import checkpoint_sink
 from zarrfeed.storage.checkpoint.shard_folder import Transfer
 from zarrfeed.storage.objects.object_source import ObjectSource
-from zarrfeed.tools import cli, executors
-from zarrfeed.tools.pack.sources.source import SourceOptions
+from zarrfeed.tools import cli
 
 obstore = pytest.importorskip("obstore")
 compat: Any = Later("zarrfeed.compat.lightning")

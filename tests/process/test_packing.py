@@ -22,9 +22,9 @@ import zarr
 from tests.support import warm
 from tests.support.packing import check_packed, files_of, make_source
 from tests.support.paths import ROOT
+from zarrfeed.packing.pack import pack
+from zarrfeed.packing.sources import zarr_source
 from zarrfeed.plan.order.random_bijection import RandomBijection
-from zarrfeed.tools.pack import pack
-from zarrfeed.tools.pack.sources import zarr_source
 
 pytestmark = [
     pytest.mark.timeout(1200),
@@ -37,8 +37,8 @@ SMALL: dict[str, Any] = {"sample_chunk": 5, "shard": 600, "jobs": 2}
 _SCRIPT = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
-from zarrfeed.tools.pack import pack
-from zarrfeed.tools.pack.sources import zarr_source
+from zarrfeed.packing.pack import pack
+from zarrfeed.packing.sources import zarr_source
 zarr_source._RESIDENT_BYTES = 0  # so that a shuffled pack has two passes
 source, out, arguments = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 pack(source, out, resume=True, on_progress=lambda now: print(now.stage, now.done, now.total, flush=True), **arguments)

@@ -13,7 +13,7 @@ import pytest
 import zarrfeed
 from tests.support.distributed_stores import make_damaged
 from tests.support.packing import MANY_UNITS, Killer, check_many_units, make_source
-from zarrfeed.tools.pack import pack
+from zarrfeed.packing.pack import pack
 from zarrfeed.tools.verify import Progress
 
 distributed: Any = pytest.importorskip("distributed")

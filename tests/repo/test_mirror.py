@@ -26,18 +26,19 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/layout.py": ("parity/test_many_stores.py",),
     "spec/array_parts.py": ("parity/test_many_stores.py",),
     **{
-        f"tools/pack/{name}.py": ("unit/tools/pack/test_pack.py",) for name in ("finish", "manifest", "report", "units")
+        f"packing/{name}.py": ("unit/packing/test_pack.py",)
+        for name in ("report", "targets/packed_values", "work/finish", "work/manifest", "work/units")
     },
-    "tools/pack/__init__.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),
-    "tools/advise/chunk_lengths.py": ("unit/tools/advise/test_layout.py",),
-    "tools/pack/verify_pack.py": ("unit/tools/pack/test_pack.py", "process/test_packing.py"),
+    "packing/targets/timed_passes.py": ("unit/packing/targets/test_codec_trial.py", "unit/tools/test_bench_command.py"),
+    "packing/targets/chunk_lengths.py": ("unit/packing/targets/test_layout_choice.py",),
+    "packing/verify_pack.py": ("unit/packing/test_pack.py", "process/test_packing.py"),
     **{
-        f"tools/pack/{name}.py": ("unit/tools/pack/sources/test_anndata_source.py",)
-        for name in ("sparse_rows", "sources/anndata_elements", "sources/csr_rows")
+        f"packing/{name}.py": ("unit/packing/sources/test_anndata_source.py",)
+        for name in ("work/sparse_rows", "sources/anndata_elements", "sources/csr_rows")
     },
     "tools/portable.py": ("process/test_shared_tools.py",),
-    "tools/ray_executor.py": ("integration/test_ray.py",),
-    "tools/pack/sources/source.py": ("unit/tools/pack/sources/test_detect.py",),
+    "base/ray_executor.py": ("integration/test_ray.py",),
+    "packing/sources/source.py": ("unit/packing/sources/test_detect.py",),
     "plan/order/groups.py": ("unit/plan/order/test_order.py", "unit/plan/mixture/test_mixed_order.py"),
     "plan/order/keyed_random.py": (
         "unit/plan/mixture/test_mixture.py",
@@ -91,7 +92,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "spec/sparse.py": ("unit/engine/test_csr_reader.py", "unit/metadata/group/test_anndata.py"),
     "metadata/stores/store_parts.py": ("parity/test_many_stores.py",),
     "plan/schedule/cursor.py": ("process/test_resume_exact.py",),
-    "tools/advise/trial_store.py": ("unit/tools/advise/test_codec_trial.py",),
+    "packing/targets/trial_store.py": ("unit/packing/targets/test_codec_trial.py",),
     "tools/advise/store_cost.py": ("unit/tools/advise/test_store_advice.py",),
     "tools/advise/advice_page.py": ("unit/tools/advise/test_store_advice.py",),
     "storage/append/append_journal.py": ("unit/storage/append/test_appender.py", "process/test_appending.py"),
@@ -226,17 +227,17 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/batches/statics.py": ("unit/metadata/description/test_statics.py",),
     "spec/statistics.py": ("unit/tools/test_stats.py",),
     "metadata/description/statistics.py": ("unit/tools/test_stats.py", "unit/metadata/test_normalization.py"),
-    "tools/pack/sources/arrow_columns.py": ("unit/tools/pack/sources/test_arrow_source.py",),
-    "tools/pack/sources/arrow_files.py": ("unit/tools/pack/sources/test_arrow_source.py",),
-    "tools/pack/sources/hdf5_datasets.py": ("unit/tools/pack/sources/test_hdf5_source.py",),
-    "tools/pack/sources/npy_files.py": ("unit/tools/pack/sources/test_npy_source.py",),
-    "tools/pack/sources/items.py": ("unit/tools/pack/sources/test_npy_source.py",),
-    "tools/pack/sources/file_source.py": ("unit/tools/pack/sources/test_npy_source.py",),
+    "packing/sources/arrow_columns.py": ("unit/packing/sources/test_arrow_source.py",),
+    "packing/sources/arrow_files.py": ("unit/packing/sources/test_arrow_source.py",),
+    "packing/sources/hdf5_datasets.py": ("unit/packing/sources/test_hdf5_source.py",),
+    "packing/sources/npy_files.py": ("unit/packing/sources/test_npy_source.py",),
+    "packing/sources/items.py": ("unit/packing/sources/test_npy_source.py",),
+    "packing/sources/file_source.py": ("unit/packing/sources/test_npy_source.py",),
     "tools/stats/": ("unit/tools/test_stats.py", "process/test_shared_tools.py"),
-    "tools/pack/sources/files.py": ("unit/tools/pack/sources/test_image_folder.py",),
-    "tools/pack/sources/encoded_images.py": ("unit/tools/pack/sources/test_image_folder.py",),
-    "tools/pack/sources/image_listing.py": ("unit/tools/pack/sources/test_image_folder.py",),
-    "tools/pack/sources/tar_samples.py": ("unit/tools/pack/sources/test_webdataset_source.py",),
+    "packing/sources/files.py": ("unit/packing/sources/test_image_folder.py",),
+    "packing/sources/encoded_images.py": ("unit/packing/sources/test_image_folder.py",),
+    "packing/sources/image_listing.py": ("unit/packing/sources/test_image_folder.py",),
+    "packing/sources/tar_samples.py": ("unit/packing/sources/test_webdataset_source.py",),
     "tools/verify_command.py": ("unit/tools/test_verify.py",),
     "tools/stats_command.py": ("unit/tools/test_stats.py",),
     "tools/verify/": ("unit/tools/test_verify.py", "process/test_shared_tools.py"),

@@ -30,7 +30,7 @@ import zarr
 import zarrfeed
 from tests.support.mutations import changed_bytes, changed_json
 from zarrfeed import ZarrDataset, ZarrfeedError
-from zarrfeed.tools.pack import pack
+from zarrfeed.packing.pack import pack
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from zarrfeed.packing.report import PackProgress, PackReport
 from zarrfeed.plan.order.random_bijection import RandomBijection
-from zarrfeed.tools.pack import PackProgress, PackReport
 
 #: Options of a `pack` of 2000 samples in many units, for the processes of a cluster.
 MANY_UNITS: dict[str, Any] = {"sample_chunk": 5, "shard": 600, "shuffle": 12, "verify": True}

@@ -1,1 +1,1 @@
-"""Know nothing of Zarr: errors, validation of arguments, units, atomic files, the machine, the compiled core."""
+"""Know nothing of Zarr: errors, validation of arguments, units, atomic files, the machine, executors, the core."""

@@ -14,7 +14,7 @@ from zarrfeed.tools.cli_parser import EXECUTORS
 from zarrfeed.tools.progress_bar import show_progress
 
 if TYPE_CHECKING:
-    from zarrfeed.tools.pack import PackReport
+    from zarrfeed.packing.report import PackReport
 
 HELP = "write any data as the Zarr store that trains fastest"
 DESCRIPTION = (
@@ -24,7 +24,7 @@ DESCRIPTION = (
     "difference, 2 for wrong arguments or if something cannot be read or written, 3 if this part is done and others "
     "are not."
 )
-#: Values of `--kind`; tools/pack/sources/source.py has the same, and takes long to import.
+#: Values of `--kind`; packing/sources/source.py has the same, and takes long to import.
 KINDS = "zarr, npy, xarray (NetCDF, GRIB), hdf5, arrow (Parquet), images, webdataset, anndata"
 #: The exit status of a part that is not the last one.
 EXIT_OTHERS_LEFT = 3
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
 
 def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None) -> PackReport:
     """Pack, with a bar on stderr."""
-    from zarrfeed.tools.pack import pack
+    from zarrfeed.packing.pack import pack
 
     with show_progress() as show:
         return pack(

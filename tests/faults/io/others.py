@@ -22,9 +22,9 @@ import zarrfeed
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, tree
 from zarrfeed.base.native import core
+from zarrfeed.packing.work.work_folder import WorkFolder
 from zarrfeed.storage.append.append_journal import Journal
 from zarrfeed.tools.cache.entries import check_cache, clear_cache, describe_cache
-from zarrfeed.tools.pack.work_folder import WorkFolder
 from zarrfeed.tools.verify.progress import ProgressFile
 
 _VALUES = np.arange(40).reshape(20, 2)

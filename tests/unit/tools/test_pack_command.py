@@ -11,8 +11,8 @@ import pytest
 import zarr
 
 from tests.support.packing import check_packed, make_source
+from zarrfeed.packing.sources.source import KINDS as SOURCE_KINDS
 from zarrfeed.tools.cli import main
-from zarrfeed.tools.pack.sources.source import KINDS as SOURCE_KINDS
 from zarrfeed.tools.pack_command import KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")

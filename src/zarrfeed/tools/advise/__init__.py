@@ -1,4 +1,1 @@
-"""`zarrfeed info --advise`, and the choices of `zarrfeed pack`: what a layout costs, and which one trains faster.
-
-`codec_trial` times candidates on real samples, `layout` chooses from their rates, `store_advice` describes a store.
-"""
+"""`zarrfeed info --advise`: what the layout of a store costs, and which one trains faster."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zarrfeed.base.page import Page, Row
-from zarrfeed.tools.advise.codec_trial import BUCKET_BYTES_PER_S, CodecRate
-from zarrfeed.tools.advise.layout import LayoutAdvice
+from zarrfeed.packing.targets.codec_trial import BUCKET_BYTES_PER_S, CodecRate
+from zarrfeed.packing.targets.layout_choice import LayoutAdvice
 from zarrfeed.tools.advise.store_cost import StoreCost
 
 _HEAD = f"{'codec':<20}{'ratio':>7}{'write MB/s':>12}{'decode GB/s':>13}{'disk GB/s':>11}{'bucket GB/s':>13}"

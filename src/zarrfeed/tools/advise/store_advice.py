@@ -20,22 +20,22 @@ from zarrfeed.base.system import physical_bytes
 from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open as open_data
-from zarrfeed.report.advice import advise
-from zarrfeed.report.explain import Explanation
-from zarrfeed.spec.field import FieldSet, StoredField
-from zarrfeed.tools.advise.advice_page import StoreAdvice
-from zarrfeed.tools.advise.chunk_lengths import choose_chunk_rows
-from zarrfeed.tools.advise.codec_trial import BUCKET_BYTES_PER_S, default_batch_size
-from zarrfeed.tools.advise.disk_rate import DiskRate, measure_disk
-from zarrfeed.tools.advise.layout import (
+from zarrfeed.packing.targets.chunk_lengths import choose_chunk_rows
+from zarrfeed.packing.targets.codec_trial import BUCKET_BYTES_PER_S, default_batch_size
+from zarrfeed.packing.targets.layout_choice import (
     LayoutAdvice,
     SampledArray,
     choose_layouts,
     training_bytes_per_s,
 )
+from zarrfeed.packing.targets.timed_passes import time_passes
+from zarrfeed.packing.targets.trial_store import best_rate
+from zarrfeed.report.advice import advise
+from zarrfeed.report.explain import Explanation
+from zarrfeed.spec.field import FieldSet, StoredField
+from zarrfeed.tools.advise.advice_page import StoreAdvice
+from zarrfeed.tools.advise.disk_rate import DiskRate, measure_disk
 from zarrfeed.tools.advise.store_cost import StoreCost, not_tried, short_name
-from zarrfeed.tools.advise.trial_store import best_rate
-from zarrfeed.tools.bench.store_bench import time_passes
 from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 

@@ -11,7 +11,6 @@ decode threads: both are tried for a turn, and the faster one is compared.
 from __future__ import annotations
 
 import multiprocessing
-import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -32,6 +31,7 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.face.data import Data
+from zarrfeed.packing.targets.timed_passes import Rate, time_passes
 from zarrfeed.report.advice import advise
 from zarrfeed.report.describe import describe
 from zarrfeed.spec.error_policy import Faults
@@ -57,20 +57,6 @@ _ROUNDS = 3
 _LEAST_S = 0.3
 #: The ceiling scatters over the memory of so many blocks, as far as the dataset has that much open.
 _MOST_WINDOW = 64
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Samples that were delivered, and the time that it took."""
-
-    samples: int
-    seconds: float
-    complete: bool = True
-
-    @property
-    def per_s(self) -> float:
-        """Samples a second."""
-        return self.samples / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -392,22 +378,6 @@ class StoreBench:
         self._row("", f"Medians of {_ROUNDS} rounds, ratios within a round; nothing is computed with the batches.")
         limit = self._stats.limit
         self._row("limit", f"{limit.stage}: {limit.reason}")
-
-
-def time_passes(dataset: ZarrIterableDataset, *, least_s: float, limit_s: float) -> Rate:
-    """Take batches and drop them: whole passes for at least `least_s`, but no longer than `limit_s`."""
-    before, begin = dataset.stats().samples, time.perf_counter()
-    elapsed, complete = 0.0, True
-    while complete:
-        for _ in dataset:
-            if time.perf_counter() - begin > limit_s:
-                complete = False
-                break
-        elapsed = time.perf_counter() - begin
-        if elapsed >= least_s:
-            break
-    samples = dataset.stats().samples - before
-    return Rate(samples, elapsed, complete)
 
 
 def _flat(batch: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.executors import open_executor
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.metadata.array.open import check_storage_options
 from zarrfeed.spec.error_policy import Faults
@@ -20,7 +21,6 @@ from zarrfeed.storage.chunks.staging import STORE, ZIP_STORE
 from zarrfeed.tools.cache.entries import CacheInfo, CheckedCache, check_cache, clear_cache, describe_cache
 from zarrfeed.tools.cache.shared_warming import WarmJob, token_in, warm_by
 from zarrfeed.tools.cache.warm import Warming, WarmReport
-from zarrfeed.tools.executors import open_executor
 from zarrfeed.tools.verify.arrays import find_arrays
 from zarrfeed.tools.verify.terminal import show_progress
 

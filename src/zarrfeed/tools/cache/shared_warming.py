@@ -21,10 +21,10 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.executors import host_name, run_in_order
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.tools.cache.warm import ArrayInStore, WarmedArray, Warming
-from zarrfeed.tools.executors import host_name, run_in_order
 from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify import Progress
 from zarrfeed.tools.verify.arrays import find_arrays

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.executors import open_executor, run_in_order
 from zarrfeed.base.validate import check_flags, check_num_threads
 from zarrfeed.metadata.description.normalize_by import SIDES, Sides, labels_of, parse_sides
 from zarrfeed.metadata.description.statistics import Axis, MeasuredField, fits, measured
@@ -23,7 +24,6 @@ from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
-from zarrfeed.tools.executors import open_executor, run_in_order
 from zarrfeed.tools.stats.moments import Moments
 from zarrfeed.tools.stats.partial import PartialFile
 from zarrfeed.tools.stats.ranges import Lengths, measure_range, measured_batches, merged, none_yet, task_of

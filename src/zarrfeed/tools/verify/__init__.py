@@ -13,6 +13,7 @@ from typing import Any, Literal
 import zarr
 
 from zarrfeed.base.errors import ProgressFileError, ZarrfeedError, printable
+from zarrfeed.base.executors import open_executor
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags
@@ -20,7 +21,6 @@ from zarrfeed.metadata.array.open import check_storage_options
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunks.chunk_keys import keys_of, misplaced_key
-from zarrfeed.tools.executors import open_executor
 from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify.arrays import Found, find_arrays
 from zarrfeed.tools.verify.chunks import ArrayCheck, prepare_check

@@ -19,9 +19,9 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
+from zarrfeed.base.executors import host_name, run_in_order
 from zarrfeed.base.waits import result_of
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.tools.executors import host_name, run_in_order
 from zarrfeed.tools.portable import as_location, from_bytes, to_bytes
 from zarrfeed.tools.verify.arrays import find_arrays
 from zarrfeed.tools.verify.chunks import ArrayCheck, Part, prepare_check

@@ -18,7 +18,7 @@ import zarrfeed
 from tests.support.sparse import put_column
 from zarrfeed import ConfigError, ZarrDataset
 from zarrfeed.metadata.array.anndata_columns import column_at, encoding_in
-from zarrfeed.tools.pack import pack
+from zarrfeed.packing.pack import pack
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'future.infer_string'"),

@@ -13,8 +13,8 @@ import zarr
 
 import zarrfeed as zf
 from zarrfeed import ConfigError, ZarrIterableDataset
+from zarrfeed.packing.pack import pack
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.tools.pack import pack
 
 ROWS = np.arange(24).reshape(8, 3)
 WRONG: tuple[Any, ...] = (1, "x", [1], True, 0.5)

@@ -15,11 +15,11 @@ import zarr
 import zarrfeed
 from tests.support.paths import ROOT
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.packing.targets.codec_trial import CodecRate
+from zarrfeed.packing.targets.layout_choice import choose_layouts
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
 from zarrfeed.tools import cli
 from zarrfeed.tools.advise import store_advice
-from zarrfeed.tools.advise.codec_trial import CodecRate
-from zarrfeed.tools.advise.layout import choose_layouts
 from zarrfeed.tools.advise.store_advice import Reading, advise_store
 
 #: What codecs that are not tried would do.

@@ -1,0 +1,263 @@
+"""Datasets of HDF5 files: which ones there are, along which axis they have samples, and what their items become."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.packing.sources.file_source import DataFile
+from zarrfeed.packing.sources.items import Item, check_scalar, converted, item_of, json_attributes, names_attributes
+from zarrfeed.packing.sources.source import Rows, SourceOptions, chosen, library, objects_of
+
+_KIND = "hdf5"
+#: Attributes by which HDF5 and netCDF-4 connect datasets with their dimensions.
+_INTERNAL = (
+    *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS"),
+    *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
+)
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+_OBJECT = np.dtype(object)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is a field: a dataset, or a member of its compound items.
+
+    Attributes
+    ----------
+    name
+        Of the field.
+    member
+        Of the items; None: all of an item.
+    item
+        What items become.
+    shape
+        Of a sample.
+    """
+
+    name: str
+    member: str | None
+    item: Item
+    shape: tuple[int, ...]
+
+    def rows(self, dataset: Any, axis: int | None, begin: int, end: int) -> Rows:
+        """Return the samples [begin, end) of a dataset of h5py; with `axis` = None, all of it is one sample."""
+        if axis is None:
+            return self._whole(dataset)[begin:end]
+        key = (*(slice(None),) * axis, slice(begin, end))
+        if self.item.kind == "text":
+            return np.asarray(dataset.asstr()[key], object)
+        if self.item.kind == "bytes":
+            return objects_of([bytes(one) if isinstance(one, bytes) else one.tobytes() for one in dataset[key]])
+        rows = dataset[key] if self.member is None else dataset.fields(self.member)[key]
+        return np.moveaxis(converted(rows, self.item), axis, 0)
+
+    def _whole(self, dataset: Any) -> Rows:
+        """Return all of a dataset as one sample."""
+        if self.item.kind == "text":
+            return objects_of([dataset.asstr()[()]])
+        value = (dataset if self.member is None else dataset.fields(self.member))[()]
+        if self.item.kind == "bytes":
+            return objects_of([bytes(value) if isinstance(value, bytes) else value.tobytes()])
+        return converted(np.asarray(value), self.item)[None]
+
+
+def datasets_in(group: Any, file: DataFile, options: SourceOptions) -> dict[str, Any]:
+    """Return the datasets of a file by their names, in which dots part the names of groups.
+
+    Datasets without values are left out. Links to other files are followed; a dataset with several names has the first
+    one.
+
+    Raises
+    ------
+    ConfigError
+        If a link leads nowhere.
+    """
+    return dict(_walk(group, "", file, options, set()))
+
+
+def _walk(
+    group: Any, prefix: str, file: DataFile, options: SourceOptions, seen: set[tuple[int, int]]
+) -> Iterator[tuple[str, Any]]:
+    h5py = library("h5py", _KIND)
+    for key in group:
+        name = f"{prefix}{key}"
+        if isinstance(group.get(key, getlink=True), h5py.SoftLink):
+            continue  # another name for what is in the file
+        try:
+            node = group[key]
+        except (KeyError, OSError) as error:
+            if options.variables is None or name in options.variables:
+                raise ConfigError(f"{file}: the link {name!r} leads nowhere: {error}") from error
+            continue
+        info = h5py.h5o.get_info(node.id)
+        if (info.fileno, info.addr) in seen:
+            continue
+        seen.add((info.fileno, info.addr))
+        if isinstance(node, h5py.Group):
+            yield from _walk(node, f"{name}.", file, options, seen)
+        elif isinstance(node, h5py.Dataset) and node.shape is not None and not _is_dimension_alone(node):
+            yield name, node
+
+
+def _is_dimension_alone(dataset: Any) -> bool:
+    """Return whether netCDF-4 wrote a dataset for the name of a dimension, without values."""
+    return bytes(np.asarray(dataset.attrs.get("NAME", b"")).astype("S").item()).startswith(_NO_VARIABLE)
+
+
+def dims_of(dataset: Any) -> tuple[str | None, ...]:
+    """Return the names of a dataset's dimensions: labels, or the names of their scales."""
+    if dataset.is_scale and len(dataset.shape) == 1:
+        return (dataset.name.rpartition("/")[2],)
+    names = []
+    for dim in dataset.dims:
+        scale = dim[0].name if not dim.label and len(dim) else None
+        names.append(dim.label or (scale.rpartition("/")[2] if scale else None))
+    return tuple(names)
+
+
+def _names(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> list[str]:
+    """Return the names of the datasets that are chosen: without `variables`, all that are no scales of others."""
+    names = chosen(list(datasets), options, str(file))
+    if options.variables is None:
+        names = [name for name in names if not datasets[name].is_scale] or names
+    return names
+
+
+def _largest(datasets: dict[str, Any], names: Sequence[str], file: DataFile) -> str:
+    arrays = [name for name in names if datasets[name].shape]
+    if not arrays:
+        raise ConfigError(f"{file}: has no dataset with an axis")
+    return max(arrays, key=lambda name: math.prod(datasets[name].shape) * datasets[name].dtype.itemsize)
+
+
+def sample_dim(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> str | None:
+    """Return the name of the dimension of samples; None if dimensions have no names."""
+    arrays = [name for name in _names(datasets, file, options) if datasets[name].shape]
+    if options.sample_dim is not None or not arrays:
+        return options.sample_dim
+    dims = dims_of(datasets[_largest(datasets, arrays, file)])
+    return dims[options.sample_axis] if -len(dims) <= options.sample_axis < len(dims) else None
+
+
+def whole_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> dict[str, int | None]:
+    """Return the datasets of a file that is one sample, and its scales; none of them has an axis of samples."""
+    names = _names(datasets, file, options)
+    return {name: None for name, dataset in datasets.items() if name in names or dataset.is_scale}
+
+
+def sample_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> dict[str, int | None]:
+    """Return along which axis chosen datasets have samples; None: along no axis, they are constants.
+
+    Where dimensions have names, that of the samples tells. It is `sample_dim`, or that of the largest dataset. Where
+    they have none, samples lie along `sample_axis`, and datasets have equal lengths.
+
+    Raises
+    ------
+    ConfigError
+        If a dataset has neither the name nor the length.
+    """
+    names = _names(datasets, file, options)
+    largest = _largest(datasets, names, file)
+    axis, shape = options.sample_axis, datasets[largest].shape
+    dim, length = options.sample_dim, None
+    if dim is None and -len(shape) <= axis < len(shape):
+        dim, length = dims_of(datasets[largest])[axis], shape[axis]
+    found: dict[str, int | None] = {}
+    for name, dataset in datasets.items():
+        dims = dims_of(dataset)
+        if name not in names and not (dataset.is_scale or not dims):
+            continue
+        if dim is not None and dim in dims:
+            found[name] = dims.index(dim)
+        elif not dims or dataset.is_scale or (dim is not None and None not in dims):
+            found[name] = None
+        elif length is None or not -len(dims) <= axis < len(dims) or dataset.shape[axis] != length:
+            told = f"axis {axis}" if options.sample_dim is None else f"dimension {dim!r}, or an axis of another name"
+            raise ConfigError(
+                f"{file}: {name!r} has the shape {dataset.shape}, and not the {told} with the length of {largest!r}, "
+                f"{shape}: choose datasets with `variables`"
+            )
+        else:
+            found[name] = axis % len(dims)
+    if not any(one is not None for one in found.values()):
+        raise ConfigError(f"{file}: no dataset has the dimension {dim!r}")
+    return found
+
+
+def parts_of(name: str, dataset: Any, axis: int | None, file: DataFile) -> list[Part]:
+    """Return the fields that a dataset makes: one, or one for each member of compound items.
+
+    Samples lie along an axis, or, with None, the dataset is one.
+
+    Raises
+    ------
+    ConfigError
+        If its items have no place in Zarr.
+    """
+    dtype, shape = dataset.dtype, tuple(dataset.shape)
+    if axis is not None:
+        shape = (*shape[:axis], *shape[axis + 1 :])
+    if dtype.names is None:
+        return [Part(name, None, _item(dtype, shape, f"{file}: {name!r}"), shape)]
+    made = []
+    for member in dtype.names:
+        inner = dtype[member]
+        item = _item(inner.base, (*shape, *inner.shape), f"{file}: {name}.{member!r}")
+        if item.kind != "number":
+            raise ConfigError(f"{file}: {name!r} has items with the text {member!r}: leave it out with `variables`")
+        made.append(Part(f"{name}.{member}", member, item, (*shape, *inner.shape)))
+    return made
+
+
+def _item(dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> Item:
+    h5py = library("h5py", _KIND)
+    text, vlen, enum = h5py.check_string_dtype(dtype), h5py.check_vlen_dtype(dtype), h5py.check_enum_dtype(dtype)
+    if text is not None or (vlen is not None and vlen is not str and np.dtype(vlen).itemsize == 1):
+        check_scalar(shape, what)
+        return Item(_OBJECT, "text" if text is not None and text.encoding == "utf-8" else "bytes")
+    if vlen is not None:
+        raise ConfigError(
+            f"{what} has lists of different lengths: pad them to one length, or leave it out with `variables`"
+        )
+    if enum is not None:
+        names = sorted(enum, key=enum.__getitem__)
+        return Item(np.dtype(dtype.str).newbyteorder("="), "number", names_attributes(names, [enum[n] for n in names]))
+    return item_of(dtype, shape, what)
+
+
+def attributes_of(node: Any, dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
+    """Return the attributes of a dataset or a file as JSON, without those that connect datasets."""
+    found = {}
+    for name in node.attrs:
+        if name in _INTERNAL:
+            continue
+        try:
+            value = node.attrs[name]
+        except (OSError, TypeError):
+            continue  # of a type that h5py does not read
+        # netCDF-4 stores numbers as lists of one
+        found[name] = value[0] if isinstance(value, np.ndarray) and value.shape == (1,) else value
+    return json_attributes(found, dtype)
+
+
+def values_of(dataset: Any) -> Rows:
+    """Return all of a dataset, its text as str."""
+    h5py = library("h5py", _KIND)
+    text = h5py.check_string_dtype(dataset.dtype)
+    return np.asarray(dataset.asstr()[()] if text is not None and text.encoding == "utf-8" else dataset[()])
+
+
+def cache_bytes(datasets: Sequence[tuple[Any, int]], most: int) -> int:
+    """Return how much memory holds the chunks, of datasets with their axes, that a sample lies in; at most `most`."""
+    largest = 1 << 20
+    for dataset, axis in datasets:
+        if dataset.chunks:
+            sample = math.prod(dataset.shape[:axis]) * math.prod(dataset.shape[axis + 1 :]) * dataset.dtype.itemsize
+            largest = max(largest, 2 * sample * dataset.chunks[axis])
+    return min(largest, most)

@@ -1,0 +1,1 @@
+"""The arrays that are written: how long chunks and shards are, and the encoding, which may be the fastest measured."""

@@ -1,1 +1,0 @@
-"""What `pack` reads: sources of samples, each through the library that its users know."""

@@ -1,1 +1,0 @@
-"""Tests of src/zarrfeed/tools/pack/."""
