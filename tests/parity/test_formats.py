@@ -18,7 +18,7 @@ from zarr.storage import MemoryStore
 import zarrfeed
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.torch.batches.dtypes import TORCH_DTYPES
+from zarrfeed.torch.batches.tensors import TORCH_DTYPES
 
 strategies = pytest.importorskip("zarr.testing.strategies")
 

@@ -2,18 +2,17 @@
 
 The plan says which rows come next, and `indptr` which element blocks they have. So an engine of its own decodes whole
 blocks in the order in which batches need them, in threads without the GIL, and one thread of Python copies the rows of
-a batch out of the blocks (`engine/element_blocks.py`), a few batches before it is wanted.
+a batch out of the blocks (`engine/element_blocks.py`), a few batches before it is wanted (`engine/ahead.py`).
 
-Invariants: a batch that was made ahead is handed out only for exactly the rows that it was made for; any other batch,
-such as one with substitutes, is made when it is wanted, by readers of its own. Batches are made one after another, in
-the order of the plan, so that blocks are loaded in that order.
+Invariants: batches ahead are made one after another, in the order of the plan, so that blocks are loaded in that order.
+Any other batch is made when it is wanted, by readers of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ import numpy.typing as npt
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
 from zarrfeed.base.native import core
-from zarrfeed.base.waits import result_of
+from zarrfeed.engine.ahead import AheadReader, skipped_alone
 from zarrfeed.engine.arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
 from zarrfeed.engine.stats import Stats
@@ -36,10 +35,6 @@ from zarrfeed.spec.dtypes import decode_bfloat16, encode_bfloat16
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sparse import CsrField
 
-#: Batches that are made before they are wanted, at most.
-MOST_AHEAD = 3
-_THREAD_NAME = "zarrfeed-csr"
-
 
 @dataclass
 class _Batch:
@@ -49,15 +44,7 @@ class _Batch:
     bad: list[BadBlock] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A batch that is made ahead."""
-
-    index: Int64
-    batch: Future[_Batch]
-
-
-class CsrReader:
+class CsrReader(AheadReader[_Batch, BadBlock]):
     """Reads the rows of one field.
 
     Parameters
@@ -90,8 +77,8 @@ class CsrReader:
         policy: Faults,
         make_reader: MakeReader,
     ) -> None:
+        super().__init__(batch_size=batch_size, num_threads=1, threads_name="zarrfeed-csr")
         self._field = field
-        self._batch_size = batch_size
         self._arrays = arrays
         self._edges = field.find_edges()
         made = partial(
@@ -105,86 +92,33 @@ class CsrReader:
         self._ahead_of_time = [made(side, columns_of=None if number else field) for number, side in sides]
         share = cache_bytes // sum(len(side[0].layouts) for _, side in sides)
         self._at_once = [made(side, columns_of=None if number else field, cache_bytes=share) for number, side in sides]
-        self._thread: ThreadPoolExecutor | None = None
-        self._epoch = 0
-        self._order: Int64 = np.empty(0, np.int64)
-        self._position = 0  # in the order, of the next batch that is made
-        self._room = 0
-        self._ahead: deque[_Asked] = deque()
         self._lock = threading.Lock()  # batches that are made when they are wanted
 
     @property
     def source(self) -> None:
         """Its stores are those of its readers, which report of them."""
 
-    def open(self, plan: ReadPlan, max_open_batches: int) -> None:
-        """Begin an epoch, and make its first batches if it has several.
-
-        Raises
-        ------
-        StoreReadError, ConfigError
-            If an array is gone.
-        """
-        self.close()
-        self._position = 0
-        self._order = np.empty(0, np.int64)
+    def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:  # noqa: ARG002 - of other kinds
         if plan.steps <= self._batch_size:
-            return
-        self._room = min(MOST_AHEAD, max_open_batches - 1)
-        self._order = core.sample_order(plan.to_core())
-        keep = keep_batches(plan, self._batch_size)
+            return iter(())
+        order, size = core.sample_order(plan.to_core()), self._batch_size
+        keep = keep_batches(plan, size)
         for memory in self._ahead_of_time:
-            loads = plan_loads(memory.elements, self._field.indptr, self._order, self._batch_size, keep)
-            memory.start(loads)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD_NAME)
-        self._ask()
+            memory.start(plan_loads(memory.elements, self._field.indptr, order, size, keep))
+        self._start_threads()
+        return (order[first : first + size] for first in range(0, len(order), size))
 
-    def close(self) -> None:
-        """End the epoch: no batch is made any more, and threads have ended."""
-        self._epoch += 1
-        for one in tuple(self._ahead):
-            one.batch.cancel()
-        self._ahead.clear()
+    def _stop(self) -> None:
         for memory in (*self._ahead_of_time, *self._at_once):
             memory.stop()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            # The garbage collector may call on the thread itself, which cannot wait for its own end.
-            is_here = threading.current_thread().name.startswith(_THREAD_NAME)
-            thread.shutdown(wait=not is_here, cancel_futures=True)
 
-    def take(self, index: Int64) -> Any:
-        """Return rows, by their index: a sparse matrix of shape (len(index), columns), or a dense one.
-
-        Raises
-        ------
-        CorruptChunkError, StoreReadError
-            If an element block cannot be decoded or read; names the array, the chunk and the rows.
-        ClosedError
-            If another thread ends the epoch meanwhile.
-        """
-        array, bad = self.take_what_is_good(index)
-        for one in bad:
-            raise self._error_of(one)
-        return array
-
-    def take_what_is_good(self, index: Int64) -> tuple[Any, list[BadBlock]]:
-        """Return the same, and the blocks that could not be had; rows in these lack elements."""
-        epoch = self._epoch
-        try:
-            batch = self._awaited(index) or self._made_now(index)
-        except (CancelledError, RuntimeError) as error:
-            if epoch == self._epoch:
-                raise
-            raise ClosedError("this dataset was closed") from error
-        if epoch != self._epoch:
-            raise ClosedError("this dataset was closed")
-        self._ask()
-        return batch.array, batch.bad
+    def _hand_out(self, made: _Batch) -> tuple[Any, list[BadBlock]]:
+        """Return a sparse matrix of shape (samples, columns), or a dense one; rows in bad blocks lack elements."""
+        return made.array, made.bad
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
         """Return what may be skipped of array `number`: blocks of rows, and single rows under the number `~number`."""
-        return {number: SkippedField(name, self._find_blocks, (0,)), ~number: SkippedField(name, _itself, (0,))}
+        return {number: SkippedField(name, self._find_blocks, (0,)), ~number: skipped_alone(name)}
 
     def skipped(self, number: int, index: Int64, errors: list[BadBlock]) -> Skipped:
         """Say which slots of a batch lack their row, for want of element blocks.
@@ -212,23 +146,13 @@ class CsrReader:
         """Return the block of rows of the row at an offset from each sample."""
         return block_of(samples + offset, 1, self._edges)
 
-    def _ask(self) -> None:
-        """Make the next batches, as many as there is room for."""
-        while self._thread is not None and len(self._ahead) < self._room and self._position < len(self._order):
-            index = self._order[self._position : self._position + self._batch_size]
-            batch = self._thread.submit(self._made_ahead, index, self._position // self._batch_size, self._epoch)
-            self._position += len(index)
-            self._ahead.append(_Asked(index, batch))
+    def _make_ahead(self, index: Int64, number: int, epoch: int) -> Future[_Batch]:
+        if self._threads is None:
+            raise ClosedError("this dataset was closed")
+        return self._threads.submit(self._made_ahead, index, number, epoch)
 
-    def _awaited(self, index: Int64) -> _Batch | None:
-        """Wait for a batch that was made ahead; None if these rows were not."""
-        wanted = next((one for one in tuple(self._ahead) if np.array_equal(one.index, index)), None)
-        if wanted is None:
-            return None
-        batch = result_of(wanted.batch)  # until then `close` finds it among the others
-        while self._ahead and self._ahead.popleft() is not wanted:
-            pass  # other rows were wanted in its place; it is made all the same, since blocks are loaded in order
-        return batch
+    def _pass_over(self, batch: Future[_Batch]) -> None:
+        """Let the batch be made all the same, since blocks are loaded in order."""
 
     def _made_ahead(self, index: Int64, number: int, epoch: int) -> _Batch:
         """Make a batch of the plan; on the thread that makes batches."""
@@ -241,7 +165,7 @@ class CsrReader:
             memory.drop_after(number)
         return batch
 
-    def _made_now(self, index: Int64) -> _Batch:
+    def _make_now(self, index: Int64) -> _Batch:
         """Make a batch while the caller waits."""
         with self._lock:
             for memory in self._at_once:
@@ -282,10 +206,10 @@ class CsrReader:
         put_elements(dense.reshape(-1), columns, values, field.data.dtype)
         return _Batch(array, bad)
 
-    def _error_of(self, one: BadBlock) -> ZarrfeedError:
+    def _error_of(self, bad: BadBlock) -> ZarrfeedError:
         """Return the error of a block, with its rows."""
-        _, name, code, message = one.part
-        first, stop = (int(end[0]) for end in one.elements.range_of(np.array([one.block])))
+        _, name, code, message = bad.part
+        first, stop = (int(end[0]) for end in bad.elements.range_of(np.array([bad.block])))
         indptr = self._field.indptr
         low = int(np.searchsorted(indptr, first, side="right")) - 1
         high = int(np.searchsorted(indptr, stop, side="left")) - 1
@@ -318,8 +242,3 @@ def put_elements(dense: npt.NDArray[Any], places: Int64, values: npt.NDArray[Any
         sums = np.zeros(len(distinct), np.float32)
         np.add.at(sums, number, decode_bfloat16(values))
         dense[distinct] = encode_bfloat16(sums)
-
-
-def _itself(samples: Int64, offset: int) -> Int64:
-    """Return the units of single rows, which are skipped by themselves."""
-    return samples + offset

@@ -1,11 +1,10 @@
 """Images of a field of bytes, as the samples of a batch: bytes are looked up, and decoded in threads, batches ahead.
 
-The plan says which samples come next, so batches are asked for before they are wanted: their bytes are looked up by
-`engine/vlen.py`, one batch at a time, and their images are decoded side by side in threads of their own.
+Batches are asked for before they are wanted (`engine/ahead.py`): their bytes are looked up by `engine/vlen.py`, one
+batch at a time, and their images are decoded side by side in threads of their own.
 
-Invariants: a batch that was asked for ahead is handed out only for exactly the samples that it was asked for; any other
-batch, such as one with substitutes, is looked up and decoded when it is wanted. Each image is written by one thread, to
-memory of its own. Batches ahead take no more than the memory plan has for open batches, by which images are counted.
+Invariants: each image is written by one thread, to memory of its own. Images of no one size count as what the largest
+batch so far took.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,7 +22,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ClosedError, CorruptChunkError
 from zarrfeed.base.native import core
-from zarrfeed.base.waits import result_of
+from zarrfeed.engine.ahead import AheadReader, skipped_alone
 from zarrfeed.engine.arrays import Array, BatchArrays
 from zarrfeed.engine.images import pixels_of
 from zarrfeed.engine.stats import Stats
@@ -38,16 +36,8 @@ from zarrfeed.storage.access.zarr_internals import event_loop, sync
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource
 
-#: Batches that are asked for beside the one that is wanted, at most: one is looked up while another is decoded.
-_MOST_AHEAD = 3
 #: The images of a batch are dealt to the threads in so many pieces each, so that no thread waits long for another.
 _PIECES_PER_THREAD = 4
-_THREADS_NAME = "zarrfeed-images"
-
-
-def batches_ahead(max_open_batches: int) -> int:
-    """Return how many batches are asked for ahead where so many may be open: the wanted one is one of them."""
-    return min(_MOST_AHEAD, max_open_batches - 1)
 
 
 @dataclass(frozen=True)
@@ -59,8 +49,8 @@ class BadImage:
     error: CorruptChunkError
 
 
-#: Why a batch lacks samples.
-ImageErrors: TypeAlias = "list[ChunkError | BadImage]"
+#: Why a batch lacks a sample.
+ImageError: TypeAlias = "ChunkError | BadImage"
 
 
 @dataclass
@@ -83,22 +73,14 @@ class _Decoding:
 
     index: Int64
     items: Objects
-    errors: ImageErrors
+    errors: list[ImageError]
     array: Array = None
     memory: npt.NDArray[np.uint8] | None = None
     values: Objects | None = None
     bad: list[tuple[int, Exception]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A batch that was asked for ahead."""
-
-    index: Int64
-    batch: Future[_Decoding]
-
-
-class ImageReader:
+class ImageReader(AheadReader[_Decoding, ImageError]):
     """Reads the images of one field.
 
     Parameters
@@ -125,19 +107,17 @@ class ImageReader:
         arrays: BatchArrays,
     ) -> None:
         assert field.images is not None
+        super().__init__(
+            batch_size=batch_size,
+            num_threads=num_threads,
+            threads_name="zarrfeed-images",
+            planned_bytes=batch_size * sample_bytes(field),
+        )
         self._images = field.images
         self._sample_shape = field.spec.sample_shape
         self._encoded = encoded
-        self._batch_size = batch_size
-        self._planned_bytes = self._batch_bytes = batch_size * sample_bytes(field)  # of a batch; the largest one so far
-        self._num_threads = num_threads
         self._arrays = arrays
-        self._threads: ThreadPoolExecutor | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._epoch = 0  # threads give up images of an epoch that has ended
-        self._order: core.SampleStream | None = None  # of what was not asked for yet; None: nothing is asked for ahead
-        self._room = 0
-        self._ahead: deque[_Asked] = deque()
         self._lock = threading.Lock()
         self._stats = Stats()
 
@@ -146,81 +126,34 @@ class ImageReader:
         """Where its chunks are."""
         return self._encoded.source
 
-    def open(self, plan: ReadPlan, max_open_batches: int) -> None:
-        """Begin an epoch, and ask for its first batches if it has several.
-
-        Raises
-        ------
-        StoreReadError, ConfigError
-            As of `VlenReader.open`.
-        """
-        self.close()
+    def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:
         self._encoded.open(plan, max_open_batches)
-        self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREADS_NAME)
-        self._room = batches_ahead(max_open_batches) * self._planned_bytes
-        self._order = None
-        if plan.steps > self._batch_size:
-            self._order = core.SampleStream(plan.to_core())
-            self._ask()
+        self._start_threads()
+        return _batches_of(plan, self._batch_size)
 
-    def close(self) -> None:
-        """End the epoch: nothing is asked for any more, and threads have ended."""
-        self._epoch += 1
-        for one in tuple(self._ahead):
-            one.batch.cancel()
-        self._ahead.clear()
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            # The garbage collector may call on a thread that decodes, which cannot wait for itself.
-            is_here = threading.current_thread().name.startswith(_THREADS_NAME)
-            threads.shutdown(wait=not is_here, cancel_futures=True)
+    def _hand_out(self, made: _Decoding) -> tuple[Any, list[ImageError]]:
+        """Return the images of samples, and why some lack.
 
-    def take(self, index: Int64) -> Any:
-        """Return the images of samples, by their index in the array.
-
-        Returns
-        -------
-        Of images of one size an array of uint8 of shape (len(index), *axes of a sample, channels, height, width). Else
-        lists, nested as deep as the array has axes, of arrays of shape (channels, height, width).
-
-        Raises
-        ------
-        CorruptChunkError, StoreReadError
-            If a chunk cannot be decoded or read, or an image cannot be decoded; names array, chunk and sample.
-        ClosedError
-            If another thread ends the epoch meanwhile.
+        Images of one size are an array of uint8 of shape (samples, *axes of a sample, channels, height, width). Others
+        are lists, nested as deep as the array has axes, of arrays of shape (channels, height, width).
         """
-        values, errors = self.take_what_is_good(index)
-        for one in errors:
-            raise one.error if isinstance(one, BadImage) else one[1]
-        return values
-
-    def take_what_is_good(self, index: Int64) -> tuple[Any, ImageErrors]:
-        """Return the same, and what could not be had, and why; samples of these hold anything."""
-        epoch = self._epoch
-        try:
-            decoding = self._awaited(index) or self._decoded_now(index)
-        except (CancelledError, RuntimeError) as error:  # of what was asked for, and of threads that have ended
-            if epoch == self._epoch:
-                raise
-            raise ClosedError("this dataset was closed") from error
-        if epoch != self._epoch:
-            raise ClosedError("this dataset was closed")
         with self._lock:
-            self._stats += Stats(images_decoded=int(np.count_nonzero(decoding.items != None)) - len(decoding.bad))  # noqa: E711 (item by item)
-        if decoding.values is None:
-            values = decoding.array
+            self._stats += Stats(images_decoded=int(np.count_nonzero(made.items != None)) - len(made.bad))  # noqa: E711 (item by item)
+        if made.values is None:
+            values = made.array
         else:
-            values = decoding.values.reshape(len(index), *self._sample_shape).tolist()
-            self._batch_bytes = max(self._batch_bytes, sum(one.nbytes for one in decoding.values if one is not None))
-        self._ask()
-        return values, decoding.errors + self._errors_of(decoding)
+            values = made.values.reshape(len(made.index), *self._sample_shape).tolist()
+            self._batch_bytes = max(self._batch_bytes, sum(one.nbytes for one in made.values if one is not None))
+        return values, made.errors + self._errors_of(made)
+
+    def _error_of(self, bad: ImageError) -> BaseException:
+        return bad.error if isinstance(bad, BadImage) else bad[1]
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
         """Return what may be skipped of array `number`: whole chunks, and single samples under the number `~number`."""
-        return {**self._encoded.skippable(number, name), ~number: SkippedField(name, _itself, (0,))}
+        return {**self._encoded.skippable(number, name), ~number: skipped_alone(name)}
 
-    def skipped(self, number: int, index: Int64, errors: ImageErrors) -> Skipped:
+    def skipped(self, number: int, index: Int64, errors: list[ImageError]) -> Skipped:
         """Say which slots of a batch lack their sample, for want of chunks or of images of field `number`.
 
         Raises
@@ -241,23 +174,8 @@ class ImageReader:
         with self._lock:
             return self._stats + self._encoded.stats()
 
-    def _ask(self) -> None:
-        """Ask for the next batches, as many as there is room for."""
-        order = self._order
-        while order is not None and len(self._ahead) < self._room // self._batch_bytes and order.left:
-            index = order.next(self._batch_size)
-            batch = asyncio.run_coroutine_threadsafe(self._decoded_ahead(index, self._epoch), event_loop())
-            self._ahead.append(_Asked(index, batch))
-
-    def _awaited(self, index: Int64) -> _Decoding | None:
-        """Wait for a batch that was asked for ahead; None if these samples were not."""
-        wanted = next((one for one in tuple(self._ahead) if np.array_equal(one.index, index)), None)
-        if wanted is None:
-            return None
-        decoding = result_of(wanted.batch)  # until then `close` finds it among the others
-        while self._ahead and (first := self._ahead.popleft()) is not wanted:
-            first.batch.cancel()  # other samples were wanted in their place
-        return decoding
+    def _make_ahead(self, index: Int64, number: int, epoch: int) -> Future[_Decoding]:  # noqa: ARG002 - of other kinds
+        return asyncio.run_coroutine_threadsafe(self._decoded_ahead(index, epoch), event_loop())
 
     async def _decoded_ahead(self, index: Int64, epoch: int) -> _Decoding:
         """Look up and decode a batch; on zarr-python's loop."""
@@ -271,7 +189,7 @@ class ImageReader:
         await asyncio.gather(*(loop.run_in_executor(threads, self._decode, decoding, piece, epoch) for piece in pieces))
         return decoding
 
-    def _decoded_now(self, index: Int64) -> _Decoding:
+    def _make_now(self, index: Int64) -> _Decoding:
         """Look up and decode a batch while the caller waits."""
         if self._threads is None:
             raise ClosedError("this dataset was closed")
@@ -341,9 +259,11 @@ class ImageReader:
         return made
 
 
-def _itself(samples: Int64, offset: int) -> Int64:
-    """Return the units of single samples, which are skipped by themselves."""
-    return samples + offset
+def _batches_of(plan: ReadPlan, batch_size: int) -> Iterator[Int64]:
+    """Yield the samples of the batches of an epoch, without listing its order."""
+    order = core.SampleStream(plan.to_core())
+    while order.left:
+        yield order.next(batch_size)
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
-from zarrfeed.engine.image_reader import batches_ahead
+from zarrfeed.engine.ahead import batches_ahead
 from zarrfeed.engine.images import library_name
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.budget.mixing import perfect_mix

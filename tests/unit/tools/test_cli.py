@@ -18,7 +18,7 @@ import zarrfeed
 from tests.support import warm
 from tests.support.scripts import run_new_script
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.group.sample_dims import sample_dim_advice
+from zarrfeed.metadata.group.variables import sample_dim_advice
 from zarrfeed.tools import cli, dry_run
 
 

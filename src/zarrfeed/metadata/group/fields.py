@@ -41,8 +41,7 @@ from zarrfeed.metadata.group import anndata
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.group.field_sources import arrays_in, checked_mapping, leaves, naming
 from zarrfeed.metadata.group.multiscale import first_level, is_image, levels_of, with_levels
-from zarrfeed.metadata.group.sample_dims import sample_dim_advice
-from zarrfeed.metadata.group.variables import Variables, select_variables, variables_of
+from zarrfeed.metadata.group.variables import Variables, sample_dim_advice, select_variables, variables_of
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.plan.samples.windows import check_segment_ends
 from zarrfeed.spec.array import Documented

@@ -15,7 +15,7 @@ import zarr
 
 from zarrfeed.spec.conversion import Decoding
 from zarrfeed.spec.field import StoredField, VlenField, dtype_name
-from zarrfeed.torch.batches.dtypes import torch_dtype
+from zarrfeed.torch.batches.tensors import torch_dtype
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import ResidentField, StoredField
 from zarrfeed.spec.static import StaticField
 from zarrfeed.torch.batches.accelerators import is_pinned
-from zarrfeed.torch.batches.dtypes import torch_dtype
+from zarrfeed.torch.batches.tensors import torch_dtype
 
 
 class StaticTensors:

@@ -15,11 +15,13 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from zarrfeed.engine.arrays import raw_dtype, tensor_spec
+from zarrfeed.spec.dtypes import TENSOR_DTYPES
 from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
-from zarrfeed.torch.batches.dtypes import torch_dtype
 
+#: NumPy dtype name -> torch dtype, for every dtype that both have. All other modules name dtypes as NumPy does.
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in TENSOR_DTYPES}
 #: Where memory that processes share lies on Linux.
 _SHARED_FOLDER = "/dev/shm"
 
@@ -129,3 +131,9 @@ def fits_shared_memory(size: int) -> bool:
     except OSError:  # not Linux: there is no such limit
         return True
     return 2 * size <= info.f_bavail * info.f_frsize
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype of torch that has a name; tensors in memory may have dtypes that NumPy lacks."""
+    dtype: torch.dtype = TORCH_DTYPES.get(name) or getattr(torch, name)
+    return dtype

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.utils.data
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from zarrfeed.base.errors import (
     ClosedError,
@@ -50,15 +51,14 @@ from zarrfeed.spec.field import Field, StoredField, VlenField, dtype_name
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batches.batch import Batch, BatchAssembler, Values
-from zarrfeed.torch.batches.dtypes import torch_dtype
 from zarrfeed.torch.batches.host_rows import with_shared_rows
 from zarrfeed.torch.batches.statics import StaticTensors
-from zarrfeed.torch.batches.tensors import Tensors
+from zarrfeed.torch.batches.tensors import Tensors, torch_dtype
 from zarrfeed.torch.batches.worker_memory import WorkerMemory
-from zarrfeed.torch.datasets.collate import samples_or_batch
 from zarrfeed.torch.datasets.look_ahead import PlannedIndices, ReadAhead
 from zarrfeed.torch.datasets.options import MOVED_TO_DATA, as_data, faults_for
 from zarrfeed.torch.passes.looks import LooksOfSamples
+from zarrfeed.torch.ranks.callers import collates_by_default
 from zarrfeed.torch.ranks.distributed import in_worker
 
 DEFAULT_CACHE = 256 << 20
@@ -211,7 +211,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
 
     def __getitems__(self, indices: npt.ArrayLike) -> list[Any]:
         """Return the samples at some indices as a list; a DataLoader's default `collate_fn` gets them as one batch."""
-        return samples_or_batch(self._assembler, self._read(indices))
+        return _samples_or_batch(self._assembler, self._read(indices))
 
     def stats(self) -> Stats:
         """Return counters since this dataset was made (in this process)."""
@@ -391,3 +391,39 @@ def _no_samples(field: Field) -> Values:
     if isinstance(field, VlenField) and (field.images is None or not field.images.shape):
         return []
     return torch.empty(0, *field.sample_shape, dtype=torch_dtype(dtype_name(field)))
+
+
+class _WholeBatch:
+    """A batch in the place of its samples, as it was decoded: torch's `default_collate` takes it out without a copy."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+
+def _samples_or_batch(assembler: BatchAssembler, values: Sequence[Values]) -> list[Any]:
+    """Return the samples of a batch, or for `default_collate` of a DataLoader what it makes the batch of.
+
+    A DataLoader hands what `__getitems__` returned to its `collate_fn`. If that is `default_collate`, and nobody else
+    sees the samples in between, this is a list with one object of a type that is registered with torch. Everybody else
+    gets a list of samples of plain types, which `default_collate` stacks like any other.
+
+    Parameters
+    ----------
+    assembler
+        Makes samples of the values of their fields.
+    values
+        One tensor a field, of shape (samples, *sample_shape), or a list of the samples.
+    """
+    unpacked = assembler.unpack(values)
+    if not len(unpacked[0]) or not collates_by_default():
+        return list(assembler.samples_of(unpacked))
+    batch = assembler.assemble(unpacked)
+    return [_WholeBatch(list(batch) if isinstance(batch, tuple) else batch)]  # default_collate makes lists of tuples
+
+
+def _take_out(samples: Sequence[_WholeBatch], *, collate_fn_map: Any = None) -> Batch:  # noqa: ARG001 - torch gives it
+    (whole,) = samples
+    return whole.batch
+
+
+default_collate_fn_map[_WholeBatch] = _take_out

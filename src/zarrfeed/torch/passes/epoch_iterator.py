@@ -7,6 +7,9 @@ goes wrong at the start of a pass is raised by `next()`, where every loop and ev
 
 from __future__ import annotations
 
+import _thread
+import signal
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +20,6 @@ from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.batch import Batch, Values
 from zarrfeed.torch.batches.positions import CountedPass
-from zarrfeed.torch.passes.interrupts import Token, interrupt_after
 from zarrfeed.torch.passes.looks import Look, begin_look
 from zarrfeed.torch.passes.session import Session
 
@@ -112,10 +114,10 @@ class Pass(CountedPass):
         try:
             self.close()
         except KeyboardInterrupt:  # a loop was left with `break`, and then came Ctrl-C
-            token = Token()
+            token = _Token()
             self.reader, reader = reader, None
             self.close()  # whatever Python code runs when this object is gone would swallow the interrupt, too
-            interrupt_after(token)
+            _interrupt_after(token)
 
     def _transformed(self, batch: Batch) -> Batch:
         """Return what the user's `transform` makes of a batch or sample; what it raises ends the pass."""
@@ -189,3 +191,31 @@ class SamplePass(Pass):
         if hasattr(self, "_samples"):  # not, where construction failed
             self._samples.clear()
         super().close()
+
+
+#: References whose callback interrupts; each is dropped when that happened.
+_references: list[_Interrupt] = []
+
+
+class _Token:
+    """To be kept in a local variable, and nowhere else, by the function after which the interrupt is to come."""
+
+
+class _Interrupt(weakref.ref[_Token]):
+    """Is passed to its own callback, `_thread.interrupt_main`, which takes the number of a signal."""
+
+    def __index__(self) -> int:
+        _references.clear()
+        return int(signal.SIGINT)
+
+
+def _interrupt_after(token: _Token) -> None:
+    """Interrupt the main thread when the token is dropped: hand on a Ctrl-C that Python would forget.
+
+    What a `__del__` raises is printed and forgotten, an interrupt too. This is called with the interrupt in hand; the
+    same interrupt comes again as soon as the function that called has returned to whoever dropped the object. Python
+    looks for signals between two bytecodes, so it must be C that sets the flag, when the frame of that function is
+    cleared: the callback of a weak reference to a local variable.
+    """
+    callback: Any = _thread.interrupt_main  # it takes the reference for a number
+    _references.append(_Interrupt(token, callback))

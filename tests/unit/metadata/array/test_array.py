@@ -33,7 +33,7 @@ from tests.support.oracle import (
 )
 from zarrfeed import ConfigError, _core
 from zarrfeed.metadata.array.array import open_array, read_layout
-from zarrfeed.torch.batches.dtypes import TORCH_DTYPES
+from zarrfeed.torch.batches.tensors import TORCH_DTYPES
 
 
 def test_every_dtype_that_numpy_and_torch_share_is_known() -> None:

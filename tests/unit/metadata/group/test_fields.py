@@ -23,8 +23,8 @@ from zarrfeed.metadata.group.fields import Source
 from zarrfeed.plan.schedule.state import describe_layout
 from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField, dtype_name, sample_bytes
 from zarrfeed.torch.batches.batch import BatchAssembler
-from zarrfeed.torch.batches.dtypes import TORCH_DTYPES, torch_dtype
 from zarrfeed.torch.batches.host_rows import SharedRows, with_shared_rows
+from zarrfeed.torch.batches.tensors import TORCH_DTYPES, torch_dtype
 
 N = 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zarrfeed.storage.objects.folder_listing import list_folder
+from zarrfeed.storage.objects.list_objects import list_folder
 
 
 def make(root: Path, *names: str) -> None:
