@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 class LoopbackServer(http.server.ThreadingHTTPServer):
@@ -48,7 +48,7 @@ class LoopbackServer(http.server.ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
         self.server_close()
-        self._serving.join(_PATIENCE_S)
+        self._serving.join(_TIMEOUT_S)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()

@@ -25,7 +25,7 @@ from zarrfeed import ZarrIterableDataset
 
 pytest.importorskip("obstore")
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 N, ROWS = 400, 4
 
 
@@ -52,7 +52,7 @@ class HoldingServer(LoopbackServer):
         with self.changed:
             self.asked[path] += 1
             number = self.asked[path]
-            self.changed.wait_for(lambda: self.is_over or self.may_answer(path, number), PATIENCE_S)
+            self.changed.wait_for(lambda: self.is_over or self.may_answer(path, number), TIMEOUT_S)
 
     def server_close(self) -> None:
         with self.changed:

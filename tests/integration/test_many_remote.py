@@ -33,7 +33,7 @@ from zarrfeed.storage.chunks.parted_source import PartedSource
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.filterwarnings(NUMCODECS_WARNING)
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _LZMA = [{"name": "numcodecs.lzma", "configuration": {}}]
 Write = Callable[[MemoryStore, str, npt.NDArray[np.int64]], None]
 
@@ -186,18 +186,18 @@ def test_stores_are_opened_32_at_once_over_one_client(
         """Answer no store but the first before 32 others are asked for."""
         if request.kind == "get" and not request.key.startswith("train/s000"):
             waiting.release()
-            assert everyone.wait(PATIENCE_S)
+            assert everyone.wait(TIMEOUT_S)
         return None
 
     def count() -> None:
-        if all(waiting.acquire(timeout=PATIENCE_S) for _ in range(32)):
+        if all(waiting.acquire(timeout=TIMEOUT_S) for _ in range(32)):
             everyone.set()
 
     counting = threading.Thread(target=count)
     counting.start()
     server.fault = hold
     if by == "open":
-        data = zarrfeed.open(urls, storage_options=server.options(), timeout=PATIENCE_S)
+        data = zarrfeed.open(urls, storage_options=server.options(), timeout=TIMEOUT_S)
     else:
         named = {"endpoint": "ENDPOINT_URL", "key": "ACCESS_KEY_ID", "secret": "SECRET_ACCESS_KEY"}
         for name, value in server.options().items():
@@ -205,7 +205,7 @@ def test_stores_are_opened_32_at_once_over_one_client(
         data = zarrfeed.concat(urls)
         server.fault = None
         assert data == zarrfeed.concat(map(zarrfeed.open, urls))
-    counting.join(PATIENCE_S)
+    counting.join(TIMEOUT_S)
     assert everyone.is_set()
     (field,) = data.resolved.fields
     assert isinstance(field, StoredField)
@@ -355,7 +355,7 @@ def test_an_interrupt_ends_the_opening_and_its_threads(by: str, server: ObjectSe
     server.fault = hold
     source = urls if by == "list" else "s3://bucket/train/*.zarr"
     arguments = json.dumps([source, server.options(), str(tmp_path / "asked")])
-    done = run_script(_INTERRUPTED, arguments, timeout=PATIENCE_S)
+    done = run_script(_INTERRUPTED, arguments, timeout=TIMEOUT_S)
     assert done.stdout == "interrupted []\n", done.stderr
     assert done.returncode == 0
     assert done.stderr == ""

@@ -28,7 +28,7 @@ from zarrfeed.storage.access.urls import URL_SCHEMES
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in:zarr.errors.ZarrUserWarning")
 
 N = 60
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 _MOTO = """
 import sys
@@ -52,7 +52,7 @@ def s3_server() -> Iterator[str]:
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", _MOTO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    watchdog = threading.Timer(PATIENCE_S, server.kill)
+    watchdog = threading.Timer(TIMEOUT_S, server.kill)
     watchdog.start()
     assert server.stdin is not None
     assert server.stdout is not None

@@ -37,7 +37,7 @@ from zarrfeed.tools.verify import verify
 pytest.importorskip("obstore")
 
 N = 60
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: What would lead out of the machine, or bring the user's own credentials into the tests.
 _AMBIENT = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
             "AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -441,7 +441,7 @@ def hanging_server(after: int = 0, path: Path | None = None, part: str = "/") ->
             left[0] -= part in handler.path
             hangs = part in handler.path and left[0] < 0
         if hangs:
-            released.wait(PATIENCE_S)
+            released.wait(TIMEOUT_S)
         else:
             answer(handler)
 

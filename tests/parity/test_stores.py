@@ -53,7 +53,7 @@ from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.storage.chunks.location import StoreSource
 
 N = 120
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 class SlowStore(WrapperStore[Store]):
@@ -272,7 +272,7 @@ def test_many_requests_are_in_flight_and_no_more_than_the_memory_allows() -> Non
         """Answer no request before 32 are in flight."""
         if store.now >= 32:
             met.set()
-        await asyncio.wait_for(met.wait(), PATIENCE_S)
+        await asyncio.wait_for(met.wait(), TIMEOUT_S)
 
     store.before, store.most, store.total = meet, 0, 0
     with make(array, faults={"retries": 0}) as dataset:
@@ -449,7 +449,7 @@ def test_close_from_another_thread_ends_the_wait_for_a_store_that_stalls() -> No
     feed = iter(dataset)
 
     def close_when_it_stalls() -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not store.now and time.monotonic() < deadline:
             time.sleep(0.001)
         dataset.close()
@@ -458,7 +458,7 @@ def test_close_from_another_thread_ends_the_wait_for_a_store_that_stalls() -> No
     closer.start()
     with pytest.raises(ClosedError):
         next(feed)
-    closer.join(PATIENCE_S)
+    closer.join(TIMEOUT_S)
     assert not closer.is_alive()
     assert store.now == 0
 
@@ -469,7 +469,7 @@ def test_an_epoch_is_given_up_while_a_store_stalls(how: str) -> None:
     dataset = make(array, lanes=2, memory_budget="1MiB")
     feed = iter(dataset)
     next(feed)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not store.now and time.monotonic() < deadline:
         time.sleep(0.001)
     assert store.now
@@ -494,12 +494,12 @@ def reading(dataset: ZarrIterableDataset, store: SlowStore) -> Iterator[None]:
 
     reader = threading.Thread(target=read)
     reader.start()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not store.now and time.monotonic() < deadline:
         time.sleep(0.001)
     assert store.now
     yield
-    reader.join(PATIENCE_S)
+    reader.join(TIMEOUT_S)
     assert not reader.is_alive()
 
 
@@ -508,14 +508,14 @@ def test_a_store_that_blocks_the_loop_does_not_block_close() -> None:
     release = threading.Event()
 
     async def block(_: str) -> None:
-        release.wait(PATIENCE_S)
+        release.wait(TIMEOUT_S)
 
     store.before = block
     dataset = make(array)
     with reading(dataset, store):
         begin = time.monotonic()
         dataset.close()
-        assert time.monotonic() - begin < PATIENCE_S / 2
+        assert time.monotonic() - begin < TIMEOUT_S / 2
         release.set()
 
 
@@ -625,7 +625,7 @@ def fork_result(body: Callable[[], None]) -> int:
             os.write(2, repr(error).encode())
         finally:
             os._exit(code)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:

@@ -22,7 +22,7 @@ from tests.support import warm
 from tests.support.cases import case
 from tests.support.paths import ROOT
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _IS_WARM = "import sys; print('decimal' in sys.modules)"
 _FOLDER = "tests/support/warm"
 
@@ -36,7 +36,7 @@ def server() -> Iterator[warm.Server]:
 
 
 def outcome(command: list[str], arguments: list[str], **options: Any) -> tuple[int, bytes, bytes]:
-    done = subprocess.run([*command, *arguments], capture_output=True, check=False, timeout=_PATIENCE_S, **options)
+    done = subprocess.run([*command, *arguments], capture_output=True, check=False, timeout=_TIMEOUT_S, **options)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -198,7 +198,7 @@ def test_a_process_at_a_terminal_is_told_apart(server: warm.Server) -> None:
     def said(command: list[str]) -> bytes:
         ours, theirs = pty.openpty()
         subprocess.run(
-            [*command, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, check=True, timeout=_PATIENCE_S
+            [*command, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, check=True, timeout=_TIMEOUT_S
         )
         os.close(theirs)
         with os.fdopen(ours, "rb") as terminal:
@@ -247,7 +247,7 @@ os.waitpid(worker, 0)
                     send(process.pid, number)
                     assert process.stdout.readline() == f"main {int(number)}\n"
                     group = [int(number)] if send is os.killpg else []
-                    said = process.communicate(timeout=_PATIENCE_S)[0].splitlines()
+                    said = process.communicate(timeout=_TIMEOUT_S)[0].splitlines()
                     assert said == ["more set()", f"worker {group}"]
                     assert process.returncode == 0
 
@@ -267,12 +267,12 @@ def test_a_process_outlives_a_killed_client_or_takes_its_workers_with_it(server:
             child = server.child_of(process.pid)
             (worker,) = set(pids) - {child}
             send(process.pid, signal.SIGKILL)
-            assert process.wait(_PATIENCE_S) == -signal.SIGKILL
-            assert wait_until(functools.partial(has_ended, child), _PATIENCE_S)
+            assert process.wait(_TIMEOUT_S) == -signal.SIGKILL
+            assert wait_until(functools.partial(has_ended, child), _TIMEOUT_S)
             if send is os.kill:
                 assert not has_ended(worker)
                 os.kill(worker, signal.SIGKILL)
-            assert wait_until(functools.partial(has_ended, worker), _PATIENCE_S)
+            assert wait_until(functools.partial(has_ended, worker), _TIMEOUT_S)
 
 
 def test_the_end_of_the_output_comes_late(server: warm.Server) -> None:
@@ -283,7 +283,7 @@ def test_the_end_of_the_output_comes_late(server: warm.Server) -> None:
         assert process.stdout.read() == b"1\n"
         assert process.poll() is None
         process.terminate()
-        assert process.wait(_PATIENCE_S) == -signal.SIGTERM
+        assert process.wait(_TIMEOUT_S) == -signal.SIGTERM
 
 
 def test_processes_do_not_run_at_once(server: warm.Server) -> None:
@@ -301,12 +301,12 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
             stack.enter_context(subprocess.Popen([*server.command, "-c", code, port], stdout=subprocess.PIPE))
             for _ in range(3)
         ]
-        listener.settimeout(_PATIENCE_S)
+        listener.settimeout(_TIMEOUT_S)
         connections = [stack.enter_context(listener.accept()[0]) for _ in processes]
         for connection in connections:
             connection.send(b"x")
         for process in processes:
-            assert process.communicate(timeout=_PATIENCE_S)[0] == b"b'x'\n"
+            assert process.communicate(timeout=_TIMEOUT_S)[0] == b"b'x'\n"
 
 
 _OWNER = """
@@ -345,7 +345,7 @@ def test_a_server_outlives_its_owner() -> None:
             assert len(started) == 3
             end(owner.pid)
             for process in started:
-                assert wait_until(functools.partial(has_ended, int(process)), _PATIENCE_S)
+                assert wait_until(functools.partial(has_ended, int(process)), _TIMEOUT_S)
             assert not Path(folder).exists()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
@@ -485,5 +485,5 @@ def test_the_process_of_a_client_is_not_found() -> None:
         child = warm.child_of(process.pid)
         assert int(process.stdout.readline()) == child
         warm.kill(process)
-        assert process.wait(_PATIENCE_S) == -signal.SIGKILL
+        assert process.wait(_TIMEOUT_S) == -signal.SIGKILL
         assert has_ended(child)

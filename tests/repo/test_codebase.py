@@ -42,6 +42,24 @@ def test_no_note_to_do_something_later_is_left() -> None:
 _PRIVATE_ATTRIBUTES = {"_codec", "_ensure_open", "_store", "_with_store", "_async_array", "_zarr_v3_name"}
 
 
+#: Words that stood beside the field's term for the same thing, and the term.
+BANNED = {"patience": "timeout"}
+
+
+def test_one_thing_has_one_name() -> None:
+    files = [p for folder in ("src", "cpp", "tests", "benchmarks", "dev", "docs") for p in (ROOT / folder).rglob("*")]
+    kinds = {".py", ".pyi", ".cc", ".h", ".md"}
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {word!r}, say {term!r}"
+        for path in files
+        if path.suffix in kinds and path.name != "test_codebase.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for word, term in BANNED.items()
+        if word in line.lower()
+    ]
+    assert found == []
+
+
 def uses_internals_of_zarr(source: str) -> set[str]:
     """Return the undocumented names of zarr and numcodecs that a module imports or reads."""
     found: set[str] = set()

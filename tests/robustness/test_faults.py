@@ -24,9 +24,7 @@ def test_row_ends_as_specified(row: Row) -> None:
 
 def test_the_harness_misses_nothing() -> None:
     variables = {"FAULT": "in the environment"}
-    row = Row(
-        "mixed", "each kind of end", "each is counted", mixed, runs=6, patience_s=1.5, variables=lambda: variables
-    )
+    row = Row("mixed", "each kind of end", "each is counted", mixed, runs=6, timeout_s=1.5, variables=lambda: variables)
     count = run_row(row, 6)
     assert count.outcomes.total() == 2
     assert count.outcomes["in the environment"] == 1

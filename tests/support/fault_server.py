@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from benchmarks.harness.loopback import LoopbackServer
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -301,7 +301,7 @@ def stalls(release: threading.Event, *, after_headers: bool) -> Act:
     def act(exchange: Exchange, reply: Reply) -> None:
         if after_headers:
             exchange.send(reply, 0.0)
-        release.wait(PATIENCE_S)
+        release.wait(TIMEOUT_S)
         exchange.leave()
 
     return act

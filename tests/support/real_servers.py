@@ -35,7 +35,7 @@ import pytest
 from benchmarks.harness.fake_gcs import INSTALL, find_fake_gcs
 from benchmarks.harness.nginx import NoNginxError, serve
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Name of a bucket or container that needs credentials; of one that needs none; and of none.
 BUCKET, OPEN_BUCKET, NO_BUCKET = "data", "open", "nowhere"
 _REGION = "us-east-1"
@@ -168,7 +168,7 @@ def _started(command: list[str], *, variables: dict[str, str] | None = None) -> 
 def _first_line(server: subprocess.Popen[str], sign: str) -> str:
     """Return the first line that a server prints with this sign."""
     assert server.stdout is not None
-    watchdog = threading.Timer(PATIENCE_S, server.kill)
+    watchdog = threading.Timer(TIMEOUT_S, server.kill)
     watchdog.start()
     try:
         for line in server.stdout:
@@ -303,7 +303,7 @@ def serving_gcs(directory: Path) -> Iterator[Endpoint]:
 
 
 def _wait_for(server: subprocess.Popen[str], url: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while server.poll() is None and time.monotonic() < deadline:
         try:
             _ask(url, "GET")

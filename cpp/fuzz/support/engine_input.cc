@@ -161,9 +161,9 @@ void Reader::provide_buffers() {
   engine_.provide_buffers(addresses);
 }
 
-bool Reader::take(std::chrono::milliseconds patience, const Damage& damage, bool& timed_out) {
+bool Reader::take(std::chrono::milliseconds timeout, const Damage& damage, bool& timed_out) {
   ReadyBatch batch;
-  const NextStatus status = engine_.next(batch, patience);
+  const NextStatus status = engine_.next(batch, timeout);
   timed_out = status == NextStatus::kTimeout;
   if (status == NextStatus::kEnd) {
     CHECK_EQ(taken_, (std::ssize(order_) + reading_.options.batch_size - 1) / reading_.options.batch_size);

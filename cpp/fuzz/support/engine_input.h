@@ -64,9 +64,9 @@ class Reader {
   Engine& engine() { return engine_; }
   /// Begins an epoch of which `stop_after` batches are wanted.
   void start(int64_t stop_after = std::numeric_limits<int64_t>::max());
-  /// Takes a batch if there is one within `patience`, checks it and gives it back. False if no other is wanted.
+  /// Takes a batch if there is one within `timeout`, checks it and gives it back. False if no other is wanted.
   /// kTimeout is told apart by `timed_out`.
-  bool take(std::chrono::milliseconds patience, const Damage& damage, bool& timed_out);
+  bool take(std::chrono::milliseconds timeout, const Damage& damage, bool& timed_out);
   [[nodiscard]] int64_t taken() const { return taken_; }
 
  private:

@@ -47,12 +47,12 @@ class NodeCache::Call {
 };
 
 NodeCache::NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
-                     std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds patience)
+                     std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds timeout)
     : inner_(std::move(inner)),
       array_(std::move(array)),
       directory_(array_.directory),
       max_bytes_(max_bytes),
-      patience_(patience),
+      timeout_(timeout),
       inner_limits_(inner_->limits()),
       counters_(std::move(counters)),
       io_(std::max<size_t>(4, max_reads)) {}
@@ -213,7 +213,7 @@ void NodeCache::look_on_io_thread(const WantedPtr& wanted) {
 
 void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) {
   using Found = CacheDirectory::Found;
-  if (directory_->admits() && Clock::now() - wanted->since < patience_) {
+  if (directory_->admits() && Clock::now() - wanted->since < timeout_) {
     CacheDirectory::ClaimPtr claim = directory_->try_claim(*wanted->entry);
     if (claim == nullptr) {
       const auto pause = std::exchange(wanted->pause, std::min<Clock::duration>(2 * wanted->pause, kLongestWait));

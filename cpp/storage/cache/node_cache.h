@@ -5,7 +5,7 @@
 // goes to the inner store. What holds:
 //   * Only an object whose version is known is cached. Any other object is read from the inner store each time.
 //   * Of all threads and processes that miss an entry, the one that claims it asks the inner store. The others look again
-//     at intervals, and ask the inner store themselves if the entry is not there after kPatience. Nobody waits without an
+//     at intervals, and ask the inner store themselves if the entry is not there after kTimeout. Nobody waits without an
 //     entry to wait for: where the cache admits nothing, no claim is made.
 //   * Lifetime: an answer of the inner store is copied before it is handed on, and the copy is written by an I/O thread. So
 //     the inner store may reuse its memory as soon as `hold` is dropped, also while the entry is written. If copies of more
@@ -62,11 +62,11 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
  public:
   /// How long a request waits for another process to write the entry that it fetches. A process that is stopped in the
   /// middle of a fetch holds up the others no longer than that; less than any timeout of a read.
-  static constexpr std::chrono::milliseconds kPatience{20'000};
+  static constexpr std::chrono::milliseconds kTimeout{20'000};
 
   /// `max_bytes`: a larger object is no chunk of this array. `max_reads`: I/O threads at most.
   NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
-            std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds patience = kPatience);
+            std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds timeout = kTimeout);
 
   void open() override;
   void close() override { inner_->close(); }
@@ -111,7 +111,7 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   const CachedArray array_;
   const std::shared_ptr<CacheDirectory> directory_;
   const size_t max_bytes_;
-  const std::chrono::milliseconds patience_;
+  const std::chrono::milliseconds timeout_;
   const Limits inner_limits_;
   const std::shared_ptr<CacheCounters> counters_;
   IoThreads io_;  ///< reads what is not in the page cache, waits for other processes, writes entries

@@ -29,7 +29,7 @@ std::vector<OpenPart> take_parts(Engine& engine, size_t count) {
   std::vector<OpenPart> all;
   std::vector<FetchRequest> more;
   std::vector<uint64_t> finished;
-  for (int patience = 0; all.size() < count && patience < 60'000; ++patience) {
+  for (int tries = 0; all.size() < count && tries < 60'000; ++tries) {
     engine.stores().bridge()->take(more, finished);
     std::vector<OpenPart> parts = parts_of(std::move(more));
     std::move(parts.begin(), parts.end(), std::back_inserter(all));

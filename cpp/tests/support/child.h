@@ -9,11 +9,11 @@ namespace zarrfeed::testing {
 /// Runs `body` in a forked child. Returns its result, which must be at least 0; -1 if it crashed or took 20 seconds.
 template <typename Body>
 int result_of_child(const Body& body) {
-  constexpr unsigned kPatienceSeconds = 20;
+  constexpr unsigned kTimeoutSeconds = 20;
   constexpr int kThrew = 250;
   const pid_t child = fork();
   if (child == 0) {
-    alarm(kPatienceSeconds);
+    alarm(kTimeoutSeconds);
     int result = kThrew;
     try {
       result = body();

@@ -162,7 +162,7 @@ class FetchThreads:
             self._running += 1
         self._start_thread()
 
-    def close(self, patience_s: float, *, every_one: bool = False) -> None:
+    def close(self, timeout_s: float, *, every_one: bool = False) -> None:
         """Serve nothing any more: after the epoch of the engine was ended. Waits for the threads, but not for ever.
 
         With `every_one` also for those that were left behind.
@@ -172,7 +172,7 @@ class FetchThreads:
             self._closing = True
             self._flights.clear()
             if not here:
-                self._changed.wait_for(lambda: not (self._alive if every_one else self._running), patience_s)
+                self._changed.wait_for(lambda: not (self._alive if every_one else self._running), timeout_s)
 
     def take_late(self) -> Iterator[Flight]:
         """Yield requests that are late and of which a second one may be made, the oldest first; each of them once."""
@@ -312,8 +312,8 @@ _SOON_S = 0.05
 _all: weakref.WeakSet[FetchThreads] = weakref.WeakSet()
 
 
-def wait_for_threads(patience_s: float) -> None:
+def wait_for_threads(timeout_s: float) -> None:
     """Wait at interpreter exit, after all epochs were ended, until no thread is left, but not for ever."""
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + timeout_s
     for threads in list(_all):
         threads.close(max(0.0, end - time.monotonic()), every_one=True)

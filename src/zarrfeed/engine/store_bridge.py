@@ -42,9 +42,9 @@ from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 _DEFAULT_POLICY = Faults()
 #: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 #: How long the interpreter waits for threads that a store blocks, before it ends.
-_PATIENCE_AT_EXIT_S = 5.0
+_TIMEOUT_AT_EXIT_S = 5.0
 #: How often late requests are looked for.
 _LOOK_S = 0.025
 
@@ -181,7 +181,7 @@ class _Session:
         """End the session, from any thread. Afterwards nothing of it is on the loop, unless the store holds it up."""
         self._given_up = True  # before the loop is looked for, as `open` looks for it after the loop is there
         if self._threads is not None:
-            self._threads.close(_PATIENCE_S)
+            self._threads.close(_TIMEOUT_S)
         loop = self._loop
         if loop is None:
             return
@@ -197,7 +197,7 @@ class _Session:
         except RuntimeError:  # the loop is closed: the interpreter is about to exit
             self._forget()
             return
-        self._idle.wait(_PATIENCE_S)
+        self._idle.wait(_TIMEOUT_S)
 
     def abandon(self) -> None:
         """Let go of what a forked child inherited, without a word to the parent's loop."""
@@ -397,7 +397,7 @@ def _stop_all() -> None:
     """
     for bridge in list(_live):
         bridge.stop_engine()
-    wait_for_threads(_PATIENCE_AT_EXIT_S)
+    wait_for_threads(_TIMEOUT_AT_EXIT_S)
 
 
 # atexit runs the function that was registered last first. zarr-python registered its own when it was imported, earlier.

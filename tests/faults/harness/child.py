@@ -1,7 +1,7 @@
 """The process in which tries are made: `python -m tests.faults.harness.child ROW FUNCTION FIRST COUNT SHARED RESULTS`.
 
 FUNCTION is the row's `attempt`, as module:name. A line of JSON is appended to the file RESULTS for each try. If there
-comes none for the row's patience, the parent takes it for a hang and kills the process.
+comes none for the row's timeout, the parent takes it for a hang and kills the process.
 """
 
 from __future__ import annotations

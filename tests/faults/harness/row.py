@@ -56,7 +56,7 @@ class Row:
         as specified.
     runs, short_runs
         How often in the table, and in the tests.
-    patience_s
+    timeout_s
         After so long without a result a try is a hang, and its process is killed.
     variables
         Returns what the process has in its environment, such as LD_PRELOAD. Called in the process that starts it.
@@ -70,6 +70,6 @@ class Row:
     attempt: Callable[[Try], str]
     runs: int
     short_runs: int = 3
-    patience_s: float = 60.0
+    timeout_s: float = 60.0
     variables: Callable[[], Mapping[str, str]] = field(default=_no_variables)
     modules: tuple[str, ...] = ()

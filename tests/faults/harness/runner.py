@@ -1,7 +1,7 @@
 """Makes the tries of a row in processes of their own, and counts what came of them.
 
 Every try ends in one of three ways: as specified, otherwise, or not at all. One that does not end within the row's
-patience, or that ends its process, is counted as such, and the rest goes on in a new process: so the counts of a row
+timeout, or that ends its process, is counted as such, and the rest goes on in a new process: so the counts of a row
 always add up to the number of its tries.
 """
 
@@ -95,7 +95,7 @@ def _run_process(row: Row, first: int, runs: int, directory: Path, count: Count)
             start_new_session=True,  # what it started is killed with it
         )
         try:
-            hung = not _watch(process, results, row.patience_s)
+            hung = not _watch(process, results, row.timeout_s)
             if hung:
                 _ask_where(process)
         finally:
@@ -113,9 +113,9 @@ def _run_process(row: Row, first: int, runs: int, directory: Path, count: Count)
     return settled + 1
 
 
-def _watch(process: subprocess.Popen[bytes], results: Path, patience_s: float) -> bool:
+def _watch(process: subprocess.Popen[bytes], results: Path, timeout_s: float) -> bool:
     """Wait for the process to end; return False if it made no progress for too long."""
-    size, deadline = 0, time.monotonic() + _START_S + patience_s
+    size, deadline = 0, time.monotonic() + _START_S + timeout_s
     while time.monotonic() < deadline:
         try:
             process.wait(0.2)
@@ -124,7 +124,7 @@ def _watch(process: subprocess.Popen[bytes], results: Path, patience_s: float) -
         else:
             return True
         if results.stat().st_size > size:
-            size, deadline = results.stat().st_size, time.monotonic() + patience_s
+            size, deadline = results.stat().st_size, time.monotonic() + timeout_s
     return False
 
 

@@ -211,7 +211,7 @@ ROWS = (
         16,
         1,
         variables=preloaded,
-        patience_s=240,
+        timeout_s=240,
     ),
     Row(
         "full-benchmark",

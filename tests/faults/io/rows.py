@@ -33,6 +33,6 @@ TOGETHER = Row(
     each,
     len(_SHORT),
     len(_SHORT),
-    patience_s=max(row.patience_s for row in ROWS),
+    timeout_s=max(row.timeout_s for row in ROWS),
     variables=lambda: {**preloaded(), **web.ENVIRONMENT},
 )

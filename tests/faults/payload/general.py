@@ -405,7 +405,7 @@ ROWS = (
         cut_and_grow,
         runs=2 * len(CHAINS),
         short_runs=6,
-        patience_s=300.0,
+        timeout_s=300.0,
     ),
     Row(
         "general-flips",
@@ -414,6 +414,6 @@ ROWS = (
         change_bytes,
         runs=10 * len(CHAINS),
         short_runs=6,
-        patience_s=300.0,
+        timeout_s=300.0,
     ),
 )

@@ -23,7 +23,7 @@ faulthandler.enable()
 
 #: Longer than anything is read for; a process that gets so far was forgotten.
 _LONG_S = 100.0
-_CHILD_PATIENCE_S = 30.0
+_CHILD_TIMEOUT_S = 30.0
 
 #: What is held here is held until the interpreter has gone.
 _held: list[Any] = []
@@ -172,7 +172,7 @@ def _child_of_thread(dataset: Any, what: str) -> None:
 
 def _reap(child: int) -> None:
     """Raise unless the child ends well, and in time."""
-    deadline = time.monotonic() + _CHILD_PATIENCE_S
+    deadline = time.monotonic() + _CHILD_TIMEOUT_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -182,4 +182,4 @@ def _reap(child: int) -> None:
         time.sleep(0.002)
     os.kill(child, signal.SIGABRT)
     os.waitpid(child, 0)
-    raise AssertionError(f"the child did not end within {_CHILD_PATIENCE_S} s")
+    raise AssertionError(f"the child did not end within {_CHILD_TIMEOUT_S} s")

@@ -53,9 +53,9 @@ def session_processes() -> set[int]:
     return found
 
 
-def wait_until(holds: Callable[[], bool], patience_s: float) -> bool:
+def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
     """Wait until something holds; return whether it came to that."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     pause_s = 0.001
     while not holds():
         if time.monotonic() > deadline:
@@ -81,11 +81,11 @@ class Census:
         """Return whether there is no more now."""
         return native_threads() <= self.threads and descriptors() <= self.files
 
-    def check(self, patience_s: float = 5.0) -> None:
+    def check(self, timeout_s: float = 5.0) -> None:
         """Raise UnspecifiedError if there is more than there was."""
-        if not wait_until(lambda: native_threads() <= self.threads, patience_s):
+        if not wait_until(lambda: native_threads() <= self.threads, timeout_s):
             raise UnspecifiedError(f"{native_threads()} native threads, there were {self.threads}")
-        if not wait_until(lambda: descriptors() <= self.files, patience_s):
+        if not wait_until(lambda: descriptors() <= self.files, timeout_s):
             raise UnspecifiedError(f"{descriptors()} open files, there were {self.files}: {_open_files()}")
 
 
@@ -101,11 +101,11 @@ class Surroundings:
         """Look now."""
         return cls(session_processes(), _names())
 
-    def check(self, patience_s: float) -> float:
+    def check(self, timeout_s: float) -> float:
         """Return after how many seconds there was nothing new; UnspecifiedError if there always was."""
         begin = time.monotonic()
-        if not wait_until(lambda: session_processes() <= self.processes, patience_s):
-            raise UnspecifiedError(f"processes live after {patience_s} s: {sorted(map(_command, self._new()))}")
+        if not wait_until(lambda: session_processes() <= self.processes, timeout_s):
+            raise UnspecifiedError(f"processes live after {timeout_s} s: {sorted(map(_command, self._new()))}")
         alone_s = time.monotonic() - begin
         suspects = self._forgotten()
         if not wait_until(lambda: suspects.isdisjoint(_names()), _OF_OTHERS_S):

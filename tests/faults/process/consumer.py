@@ -259,7 +259,7 @@ ROWS = (
         pause,
         runs=4,
         short_runs=1,
-        patience_s=150,
+        timeout_s=150,
     ),
     Row(
         "budget",

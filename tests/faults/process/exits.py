@@ -180,7 +180,7 @@ ROWS = (
         fork,
         runs=300,
         short_runs=6,
-        patience_s=200,
+        timeout_s=200,
     ),
     Row(
         "exit",
@@ -190,6 +190,6 @@ ROWS = (
         leave,
         runs=552,
         short_runs=8,
-        patience_s=200,
+        timeout_s=200,
     ),
 )

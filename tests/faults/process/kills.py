@@ -82,7 +82,7 @@ ROWS = (
         kill_worker,
         runs=200,
         short_runs=2,
-        patience_s=300,
+        timeout_s=300,
     ),
     Row(
         "SIGKILL-main",
@@ -91,7 +91,7 @@ ROWS = (
         kill_main,
         runs=120,
         short_runs=1,
-        patience_s=300,
+        timeout_s=300,
     ),
     Row(
         "SIGKILL-rank",
@@ -101,6 +101,6 @@ ROWS = (
         kill_rank,
         runs=120,
         short_runs=1,
-        patience_s=200,
+        timeout_s=200,
     ),
 )

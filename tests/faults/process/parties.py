@@ -146,6 +146,6 @@ ROWS = (
         two_passes,
         runs=100,
         short_runs=4,
-        patience_s=120,
+        timeout_s=120,
     ),
 )

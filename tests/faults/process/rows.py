@@ -44,7 +44,7 @@ def elsewhere(attempt: Try) -> str:
 
 
 def _longest(rows: tuple[Row, ...]) -> float:
-    return max(row.patience_s for row in rows)
+    return max(row.timeout_s for row in rows)
 
 
 #: Importing torch takes longer than most tries.

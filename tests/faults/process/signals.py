@@ -170,6 +170,6 @@ ROWS = (
         interrupt,
         runs=1000,
         short_runs=12,
-        patience_s=200,
+        timeout_s=200,
     ),
 )

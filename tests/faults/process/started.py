@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 
 #: Functions that children run are in here, by name.
 BODIES = ("tests.faults.process.bodies", "tests.faults.process.losses")
-_PATIENCE_S = 80.0
+_TIMEOUT_S = 80.0
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class Started:
             )
         self.pid = self._process.pid if python else warm.child_of(self._process.pid)
 
-    def ends_within(self, patience_s: float) -> bool:
+    def ends_within(self, timeout_s: float) -> bool:
         """Return whether the process ends in so many seconds."""
         try:
-            self._process.wait(patience_s)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
         return True
 
     def wait(self) -> Ended:
         """Wait for the end of the process; one that hangs is made to tell where, by SIGABRT."""
-        if not self.ends_within(_PATIENCE_S):
+        if not self.ends_within(_TIMEOUT_S):
             self._process.send_signal(signal.SIGABRT)
         status = self._process.wait()
         return Ended(status, (self._directory / "out").read_text(), (self._directory / "err").read_text())

@@ -28,7 +28,7 @@ from tests.faults.soak.acts import ACTS
 from tests.faults.soak.draw import draw_case
 from tests.faults.soak.reader import Tally
 
-_PATIENCE_S = 240.0
+_TIMEOUT_S = 240.0
 _MOST_WRONG = 10
 _LEVEL_EVERY_S = 5.0
 #: After so many, all that Python, zarr and torch start once has been started.
@@ -39,22 +39,22 @@ _MIB = 1 << 20
 class Watchdog:
     """Ends the process, with all stacks, if a configuration takes too long."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._what = "the start"
-        self._deadline = time.monotonic() + patience_s
+        self._deadline = time.monotonic() + timeout_s
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def begin(self, what: str) -> None:
         """Begin something that has to end in time."""
-        self._what, self._deadline = what, time.monotonic() + self._patience_s
+        self._what, self._deadline = what, time.monotonic() + self._timeout_s
         # the thread below cannot say anything while somebody holds the GIL
-        faulthandler.dump_traceback_later(self._patience_s + 15, exit=True)
+        faulthandler.dump_traceback_later(self._timeout_s + 15, exit=True)
 
     def _watch(self) -> None:
         while time.monotonic() < self._deadline:
             time.sleep(0.5)
-        print(f"HANG: {self._what} did not end within {self._patience_s:g} s", file=sys.stderr, flush=True)
+        print(f"HANG: {self._what} did not end within {self._timeout_s:g} s", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, help="how many configurations, in place of a time")
     parser.add_argument("--seed", type=int, help="what configurations are drawn from; printed if it is not given")
     parser.add_argument("--first", type=int, default=0, help="number of the first configuration")
-    parser.add_argument("--patience", type=float, default=_PATIENCE_S, help="seconds for one until it is a hang")
+    parser.add_argument("--timeout", type=float, default=_TIMEOUT_S, help="seconds for one until it is a hang")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     options = parser.parse_args(arguments)
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     levels.settle_allocator()
     torch.set_num_threads(1)  # pools of others would start late, and stay
     numcodecs.blosc.use_threads = False
-    watchdog = Watchdog(options.patience)
+    watchdog = Watchdog(options.timeout)
     watchdog.begin("the start")
     with tempfile.TemporaryDirectory(prefix="zarrfeed-soak-") as directory:
         tempfile.tempdir = directory

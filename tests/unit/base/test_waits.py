@@ -14,7 +14,7 @@ import pytest
 
 from zarrfeed.base.waits import result_of, wait_for
 
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 
 
 @contextmanager
@@ -24,21 +24,21 @@ def interrupted_elsewhere() -> Iterator[None]:
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         yield
-    assert time.monotonic() - begin < _PATIENCE_S / 2
+    assert time.monotonic() - begin < _TIMEOUT_S / 2
 
 
 @pytest.mark.parametrize(
     "wait",
     [
         lambda future: wait_for([future]),
-        lambda future: wait_for([future], 2 * _PATIENCE_S),
+        lambda future: wait_for([future], 2 * _TIMEOUT_S),
         lambda future: wait_for([future, Future()], return_when=FIRST_COMPLETED),
         result_of,
     ],
 )
 def test_an_interrupt_that_another_thread_gets_is_not_seen_before_the_end(wait: Callable[[Future[int]], Any]) -> None:
     future: Future[int] = Future()
-    late = threading.Timer(_PATIENCE_S, future.set_result, [1])  # so that a wait that is not interrupted fails
+    late = threading.Timer(_TIMEOUT_S, future.set_result, [1])  # so that a wait that is not interrupted fails
     late.start()
     with interrupted_elsewhere():
         wait(future)
@@ -55,7 +55,7 @@ def test_a_wait_ends_too_early_or_too_late() -> None:
         assert wait_for([done, other], timeout) == {done}
         assert time.monotonic() - begin >= timeout
     threading.Timer(0.3, other.set_result, [2]).start()
-    assert wait_for([done, other], _PATIENCE_S) == {done, other}
+    assert wait_for([done, other], _TIMEOUT_S) == {done, other}
     assert wait_for([]) == set()
 
 

@@ -17,7 +17,7 @@ from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.request_limiter import RequestLimiter
 from zarrfeed.storage.access.retry import FailedAttempt
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 OBJECT = np.arange(256, dtype=np.uint8)
 
 
@@ -65,7 +65,7 @@ class SimulatedEngine:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, PATIENCE_S)
+            assert self.changed.wait_for(condition, TIMEOUT_S)
 
 
 class SimulatedReads:
@@ -85,7 +85,7 @@ class SimulatedReads:
         try:
             if key in self.gates:
                 self.begun.release()
-                assert self.gates[key].wait(PATIENCE_S)
+                assert self.gates[key].wait(TIMEOUT_S)
             if key.startswith("!"):
                 raise OSError(key)
             return None if key == "missing" else OBJECT[begin:end]
@@ -115,7 +115,7 @@ class Run:
         for gate in self.reads.gates.values():
             gate.set()
         self.engine.end()
-        self.threads.close(PATIENCE_S, every_one=True)
+        self.threads.close(TIMEOUT_S, every_one=True)
         assert self.threads._alive == 0
 
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_told_here_is_left_to_the_event_loop(make_run: Callable[.
 def test_a_request_waits_for_no_other_ones_end(make_run: Callable[..., Run]) -> None:
     run = make_run(limit=3, gates=("slow", "slower"))
     run.engine.post(whole(1, "slow"), whole(2, "slower"))
-    assert all(run.reads.begun.acquire(timeout=PATIENCE_S) for _ in range(2))
+    assert all(run.reads.begun.acquire(timeout=TIMEOUT_S) for _ in range(2))
     run.engine.post(whole(3))
     run.engine.wait_for(lambda: [number for number, _ in run.engine.answers] == [3])
 
@@ -198,7 +198,7 @@ def test_a_request_waits_for_no_other_ones_end(make_run: Callable[..., Run]) -> 
 def test_a_request_that_was_taken_over_is_not_answered_by_its_thread(make_run: Callable[..., Run]) -> None:
     run = make_run(limit=1, gates=("slow",))
     run.engine.post(whole(1, "slow"), whole(2))
-    assert run.reads.begun.acquire(timeout=PATIENCE_S)
+    assert run.reads.begun.acquire(timeout=TIMEOUT_S)
     (flight,) = run.threads._flights.values()
     assert run.threads.leave_behind(flight)
     assert not run.threads.leave_behind(flight)
@@ -216,7 +216,7 @@ def test_late_requests_are_told_once_and_only_some(make_run: Callable[..., Run])
     run.engine.post(*(whole(i) for i in range(100)))
     run.engine.wait_for(lambda: len(run.engine.answers) == 100)
     run.engine.post(whole(200, "late"), whole(201, "later"))
-    assert all(run.reads.begun.acquire(timeout=PATIENCE_S) for _ in range(2))
+    assert all(run.reads.begun.acquire(timeout=TIMEOUT_S) for _ in range(2))
 
     def make_late(flight: Flight, by_s: float) -> None:
         flight.turn.begin -= by_s
@@ -233,12 +233,12 @@ def test_closing_waits_for_reads_but_not_for_ever_and_nothing_is_answered_afterw
 ) -> None:
     run = make_run(limit=2, gates=("hangs",))
     run.engine.post(whole(1, "hangs"))
-    assert run.reads.begun.acquire(timeout=PATIENCE_S)
+    assert run.reads.begun.acquire(timeout=TIMEOUT_S)
     run.engine.end()
     run.threads.close(0.01)
     assert run.threads._alive == 1
     run.reads.gates["hangs"].set()
-    run.threads.close(PATIENCE_S, every_one=True)
+    run.threads.close(TIMEOUT_S, every_one=True)
     assert run.threads._alive == 0
     assert not run.engine.answers
     assert not run.left
@@ -313,6 +313,6 @@ def test_each_request_ends_once_whatever_is_slow_fails_or_is_taken_over(
         run.engine.wait_for(lambda: ended() >= total)
     finally:
         run.engine.end()
-        hedging.join(PATIENCE_S)
+        hedging.join(TIMEOUT_S)
     numbers = [number for number, _ in run.engine.answers] + [request[3][0][0] for request, _ in run.left] + hedged
     assert sorted(numbers) == list(range(total))

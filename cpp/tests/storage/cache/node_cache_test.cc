@@ -145,15 +145,15 @@ class ForeignStore : public ByteStore {
 /// What one process has: a cache over a store.
 struct Process {
   explicit Process(const std::string& path, const std::string& version = "v1", uint64_t limit = kLimit,
-                   std::chrono::milliseconds patience_with_others = NodeCache::kPatience)
-      : patience(patience_with_others), directory(CacheDirectory::open(path, limit)) {
+                   std::chrono::milliseconds timeout_with_others = NodeCache::kTimeout)
+      : timeout(timeout_with_others), directory(CacheDirectory::open(path, limit)) {
     remake(std::make_shared<const ObjectVersions>(version));
   }
   ~Process() { end(); }
   void remake(std::shared_ptr<const ObjectVersions> versions) {
     if (cache != nullptr) end();
     cache = std::make_shared<NodeCache>(store, CachedArray{directory, "s3://b", "array/", std::move(versions)},
-                                        kMaxBytes, 4, counters, patience);
+                                        kMaxBytes, 4, counters, timeout);
     cache->open();
   }
   void end() const { CHECK(cache->stop(std::chrono::steady_clock::now() + kLongest)); }
@@ -192,7 +192,7 @@ struct Process {
     cache->open();
   }
 
-  const std::chrono::milliseconds patience;
+  const std::chrono::milliseconds timeout;
   std::shared_ptr<ForeignStore> store = std::make_shared<ForeignStore>();
   std::shared_ptr<CacheDirectory> directory;
   std::shared_ptr<CacheCounters> counters = std::make_shared<CacheCounters>();
@@ -432,9 +432,9 @@ TEST(nothing_completes_and_nothing_is_asked_after_the_end) {
   }
 }
 
-TEST(a_holder_that_is_stopped_holds_up_the_others_for_their_patience_alone) {
+TEST(a_holder_that_is_stopped_holds_up_the_others_for_their_timeout_alone) {
   // The default is that of decision 0025, and well below the timeouts of reads.
-  static_assert(NodeCache::kPatience == std::chrono::seconds(20));
+  static_assert(NodeCache::kTimeout == std::chrono::seconds(20));
   const Place place;
   Process stopped(place.path), other(place.path, "v1", kLimit, std::chrono::milliseconds(30));
   stopped.store->put("a", content("a"));

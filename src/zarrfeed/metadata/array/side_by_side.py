@@ -45,12 +45,12 @@ def side_by_side(read: Callable[[_A], _B], sources: Sequence[_A], shared: Shared
             _join(f"{name}_")
 
 
-def _join(prefix: str, patience_s: float = 1.0) -> None:
+def _join(prefix: str, timeout_s: float = 1.0) -> None:
     """Wait for threads by their names: a pool does not know the one in whose start an interrupt came.
 
-    That one is not alive yet, or never will be: it is waited for no longer than `patience_s`.
+    That one is not alive yet, or never will be: it is waited for no longer than `timeout_s`.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while (threads := [t for t in threading.enumerate() if t.name.startswith(prefix)]) and time.monotonic() < deadline:
         for thread in threads:
             if thread.is_alive():

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 #: Seconds that `give_up` waits for the reads to end.
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 
 
 class SharedAccess:
@@ -64,7 +64,7 @@ class SharedAccess:
         self._is_over = True
         if self._loop is not None:
             ending = asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)
-            wait([ending], timeout=_PATIENCE_S)
+            wait([ending], timeout=_TIMEOUT_S)
 
     async def _cancel(self) -> None:
         tasks = list(self._tasks)

@@ -38,7 +38,7 @@ Found: TypeAlias = Bytes | CorruptChunkError | None
 Fetch: TypeAlias = Callable[[list[Part]], Awaitable[Sequence[Found]]]
 
 #: How long a task waits for another one to write the entry that it fetches, and how often it looks.
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.016
 _CHANGED = "the file changed after the data were opened, so its index may be of an older one; open the data again"
 #: The store's own answers are not limited either.
@@ -106,7 +106,7 @@ class CachedReads:
             return list(await fetch(list(parts)))
         found: dict[int, Found] = {}
         left = list(range(len(parts)))
-        give_up, pause = time.monotonic() + _PATIENCE_S, _FIRST_PAUSE_S
+        give_up, pause = time.monotonic() + _TIMEOUT_S, _FIRST_PAUSE_S
         while True:
             looked = await asyncio.to_thread(self._look, key, parts, left, time.monotonic() < give_up)
             found.update(looked.hits)

@@ -34,7 +34,7 @@ from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
 
 #: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
-_FORKED_PATIENCE_S = 30.0
+_FORKED_TIMEOUT_S = 30.0
 #: Enough to hide 20 ms from an event loop that does nothing but ask, at 50000 requests a second.
 _MAX_REQUESTS = 1024
 #: Where each request may open a connection. Behind 100 ms so many objects of 340 KiB are 0.85 GB/s. Each request that
@@ -144,7 +144,7 @@ class StoreSource:
         if not self.is_forked:
             return
         try:
-            await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_PATIENCE_S)
+            await asyncio.wait_for(self.store.exists(self.prefix + self.metadata_key), _FORKED_TIMEOUT_S)
         except TimeoutError:
             raise ConfigError(_NOT_AFTER_FORK.format(printable(self.store))) from None
 

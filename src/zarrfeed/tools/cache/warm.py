@@ -36,7 +36,7 @@ from zarrfeed.tools.verify import Progress
 #: Objects that are copied at once, where memory allows; how many requests that is, the store's limiter decides.
 _MOST_AT_ONCE = 64
 #: How long an interrupted run waits for requests to be given up.
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 @dataclass
@@ -204,7 +204,7 @@ class Warming:
         try:
             return sync(self._copy(array.spec, array.source, array.cached, keys, warmed))
         except KeyboardInterrupt:
-            sync(self._give_up(), timeout=_PATIENCE_S)
+            sync(self._give_up(), timeout=_TIMEOUT_S)
             raise
 
     async def _copy(

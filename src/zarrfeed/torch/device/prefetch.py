@@ -30,7 +30,7 @@ from zarrfeed.torch.device.transfers import DeviceStreams, Streams, Transfer, ma
 #: Batches that are copied ahead, at most: more help no step that is at all even.
 _MOST_AHEAD = 16
 #: How long the end of a pass waits for the loader to return what the thread waits for.
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 #: Passes of the process that forked this one. To free their tensors would call the driver, which ends this process.
 _of_parents: list[_Pass] = []
 #: Devices without streams: a copy blocks the host.
@@ -283,7 +283,7 @@ class _Pass:
             self._is_stopped = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_TIMEOUT_S)
         with self._changed:
             self._is_left = self._thread is not None and not self._is_over
         for transfer in self._landing:

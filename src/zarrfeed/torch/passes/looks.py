@@ -86,7 +86,7 @@ class Look:
     """
 
     def __init__(self, watch: ArrayWatch, fields: Sequence[Field], turn: int, *, is_near: bool) -> None:
-        self._first_patience_s = _WITH_FIRST_S if is_near else 0.0
+        self._first_timeout_s = _WITH_FIRST_S if is_near else 0.0
         self._found = _Found()
         self._pid = os.getpid()
         self._told = False
@@ -104,7 +104,7 @@ class Look:
         """Whether all that the look found was told, so that nobody needs to ask again."""
         return self._told
 
-    def check(self, patience_s: float = 0.0) -> None:
+    def check(self, timeout_s: float = 0.0) -> None:
         """Raise what was found, if the look has ended, or ends in so many seconds; warn if it could not be made.
 
         Raises
@@ -112,7 +112,7 @@ class Look:
         StoreReadError
             If an array changed since it was opened, or is gone.
         """
-        if self._told or not self._has_ended(patience_s):
+        if self._told or not self._has_ended(timeout_s):
             return
         self._told = True
         self.close()  # the thread has nothing more to do, but may still be there
@@ -120,11 +120,11 @@ class Look:
             raise self._found.error
         _warn(self._found.troubles)
 
-    def _has_ended(self, patience_s: float) -> bool:
+    def _has_ended(self, timeout_s: float) -> bool:
         """Return whether the look has ended, after so many seconds at most; not in a forked child, which has none."""
         if os.getpid() != self._pid:
             return False
-        end = time.monotonic() + patience_s
+        end = time.monotonic() + timeout_s
         while not self._found.ended.is_set():
             left_s = end - time.monotonic()
             if left_s <= 0:
@@ -137,8 +137,8 @@ class Look:
 
         The first batch waits a moment for a look at few files, which takes less time than to decode the batch.
         """
-        patience_s, self._first_patience_s = self._first_patience_s, 0.0
-        self.check(_UNTIL_ANSWERED_S if is_end else patience_s)
+        timeout_s, self._first_timeout_s = self._first_timeout_s, 0.0
+        self.check(_UNTIL_ANSWERED_S if is_end else timeout_s)
         if is_end and not self._told and os.getpid() == self._pid:
             self._told = True
             _warn([f"storage did not answer within {_UNTIL_ANSWERED_S:g} s after the last batch"])

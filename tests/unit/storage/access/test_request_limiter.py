@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 
 from zarrfeed.storage.access.request_limiter import RequestLimiter, shared_limiter
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def refuse(_: Exception) -> bool:
@@ -122,11 +122,11 @@ def test_threads_and_an_event_loop_share_the_turns_of_one_store() -> None:
         await asyncio.gather(*(limiter.run(lambda n=n: request(n)) for n in range(200, 400)))  # type: ignore[misc]
 
     threads = [threading.Thread(target=of_thread, args=(50 * i,)) for i in range(4)]
-    threads.append(threading.Thread(target=lambda: asyncio.run(asyncio.wait_for(of_loop(), PATIENCE_S))))
+    threads.append(threading.Thread(target=lambda: asyncio.run(asyncio.wait_for(of_loop(), TIMEOUT_S))))
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive()
     assert sorted(done) == list(range(400))
     assert 1 <= most[0] <= 3
@@ -146,8 +146,8 @@ def test_a_place_that_was_given_away_is_not_given_twice() -> None:
     thread.start()
     assert not begun.is_set()
     limiter.give_away(slow)
-    assert begun.wait(PATIENCE_S)
-    thread.join(PATIENCE_S)
+    assert begun.wait(TIMEOUT_S)
+    thread.join(TIMEOUT_S)
     for finish in (limiter.end, limiter.give_away):  # the slow one ends in the end
         finish(slow)
         assert limiter._active == 0

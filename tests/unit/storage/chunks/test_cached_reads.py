@@ -252,8 +252,8 @@ def test_who_misses_what_another_fetches_waits_for_it(tmp_path: Path) -> None:
 
 
 def test_who_waits_too_long_asks_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cached_reads._PATIENCE_S == 20.0  # as NodeCache::kPatience
-    monkeypatch.setattr(cached_reads, "_PATIENCE_S", 0.0)
+    assert cached_reads._TIMEOUT_S == 20.0  # as NodeCache::kTimeout
+    monkeypatch.setattr(cached_reads, "_TIMEOUT_S", 0.0)
 
     async def fetch(parts: list[tuple[int, int | None]]) -> list[Any]:
         return [np.full(7, 5, np.uint8) for _ in parts]

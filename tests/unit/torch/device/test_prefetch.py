@@ -253,7 +253,7 @@ def test_the_thread_waits_for_the_copies_of_a_loader_that_does_not_let_go_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The pass ends without it, and the loader returns another batch later."""
-    monkeypatch.setattr(zarrfeed.torch.device.prefetch, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(zarrfeed.torch.device.prefetch, "_TIMEOUT_S", 0.05)
     is_inside, may_return = threading.Event(), threading.Event()
 
     def loader() -> Iterator[torch.Tensor]:

@@ -145,7 +145,7 @@ def test_the_first_batch_waits_for_a_look_at_many_arrays(tmp_path: Path) -> None
     for few in (1, 2):
         with (
             mock.patch("zarrfeed.torch.passes.looks._FEW_ARRAYS", few),
-            mock.patch("zarrfeed.torch.passes.looks.Look.check", lambda _, patience_s=0.0: waited.append(patience_s)),
+            mock.patch("zarrfeed.torch.passes.looks.Look.check", lambda _, timeout_s=0.0: waited.append(timeout_s)),
         ):
             running = iter(dataset)
             next(running)
