@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.flat import iterable_dataset
-from tests.unit.torch.device.test_prefetch import LateDevice, on
+from tests.support.late_device import LateDevice
+from tests.unit.torch.device.test_prefetch import on
 from zarrfeed import ZarrDataLoader
 from zarrfeed.device import prefetch
 from zarrfeed.engine.reader import Reader
