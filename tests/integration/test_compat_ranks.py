@@ -41,7 +41,7 @@ def results(
 ) -> list[dict[str, Any]]:
     """Read all cases on two ranks, or on three."""
     meeting = tmp_path_factory.mktemp("meeting") / "file"
-    return ranks.run(read_cases, directory, str(meeting), str(warm.executable()), world_size=request.param)
+    return ranks.run(read_cases, directory, str(meeting), world_size=request.param)
 
 
 def test_every_sample_comes_once_and_ranks_have_as_many(results: list[dict[str, Any]]) -> None:

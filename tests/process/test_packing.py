@@ -156,7 +156,8 @@ def _leave_room(disk: Path, room: int) -> None:
 
 
 def test_processes_do_units_as_threads_do(source: Path, tmp_path: Path) -> None:
-    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+    """Units are pickled for any such process; those of a Dask cluster start with nothing imported."""
+    with ProcessPoolExecutor(2, get_context("forkserver")) as executor:
         report = pack(source, tmp_path / "out.zarr", shuffle=SEED, executor=executor, verify=True, **SMALL)
     assert report.proof is not None
     assert report.proof.ok

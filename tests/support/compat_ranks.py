@@ -13,7 +13,6 @@ import zarr
 from torch.utils.data import DataLoader
 
 import zarrfeed
-from tests.support.preload import start_forkserver
 from tests.support.ranks import meet
 from zarrfeed.compat.zarrdataset import ZarrDataLoader, ZarrIterableDataset
 
@@ -31,7 +30,7 @@ FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 WITH_WORKERS = ("drawn seed", "chunks alone", "in order", "some chunks")
 
 
-def read_cases(directory: Path, meeting: str, python: str) -> dict[str, Any]:
+def read_cases(directory: Path, meeting: str) -> dict[str, Any]:
     """Make datasets while torch.distributed is not initialised, and read them when it is.
 
     Parameters
@@ -40,8 +39,6 @@ def read_cases(directory: Path, meeting: str, python: str) -> dict[str, Any]:
         The folder of the arrays.
     meeting
         A file that does not exist, by which ranks meet.
-    python
-        A command that starts a forkserver.
     """
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.distributed.destroy_process_group()
@@ -70,8 +67,6 @@ def read_cases(directory: Path, meeting: str, python: str) -> dict[str, Any]:
         # rank 0 forks its worker; the last rank pickles the dataset, and its worker has to draw the same rows
         dataset = ZarrIterableDataset(samples=samples, targets=targets, chunks_shuffle_seed=7)
         method = "forkserver" if rank == world_size - 1 else "fork"
-        if method == "forkserver":
-            start_forkserver(python)
         loader = ZarrDataLoader(dataset=dataset, batch_size=8, num_workers=1, multiprocessing_context=method)
         result["pickled/one"] = [[y.tolist() for _, y in loader] for _ in range(2)]
         # outside of our loader, in a worker, nobody can be asked

@@ -31,8 +31,9 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from tests.support import warm
 from tests.support.flat import iterable_dataset
-from tests.support.preload import preload_forkserver
+from tests.support.preload import preload_forkserver, start_forkserver_when_needed
 from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit
 
 Int64 = npt.NDArray[np.int64]
@@ -156,7 +157,8 @@ class Ranks:
 
     def _start_process(self, rank: int) -> None:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._stack_file(rank)), name=f"rank {rank}")
+        arguments = theirs, self._stack_file(rank), str(warm.executable())
+        process = self._context.Process(target=_serve, args=arguments, name=f"rank {rank}")
         process.start()
         theirs.close()
         if not ours.poll(LIMIT_S) or ours.recv() != "ready":
@@ -175,12 +177,12 @@ class Ranks:
         return f"rank {rank}:\n{Path(self._stack_file(rank)).read_text()}"
 
 
-def _serve(pipe: Connection, stack_file: str) -> None:
-    """Run what comes through the pipe until it is closed."""
+def _serve(pipe: Connection, stack_file: str, python: str) -> None:
+    """Run what comes through the pipe until it is closed; `python` is a command of `warm`, for a forkserver."""
     os.setpgid(0, 0)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    preload_forkserver()
+    start_forkserver_when_needed(lambda: python)
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message="each chunk is decoded by")
     warnings.filterwarnings("ignore", message="This DataLoader will create")

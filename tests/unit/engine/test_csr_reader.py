@@ -119,10 +119,11 @@ def test_many_matrices_are_one(lengths: list[int], chunks: list[int], batch_size
     matrix = np.concatenate(parts)
     data = zarrfeed.open(groups)
     nested = zarrfeed.concat([zarrfeed.concat(zarrfeed.open(one) for one in groups[:2]), *groups[2:]])
-    for described in (data, nested.cast("float64"), nested.dense()):
+    for number, described in enumerate((data, nested.cast("float64"), nested.dense())):
         dataset = ZarrIterableDataset(described, batch_size=batch_size, shuffle=True, seed=3, return_index=True)
         assert sorted(check(dataset, matrix)) == list(range(len(matrix)))
-        dataset.explain()
+        if number == batch_size % 3:
+            dataset.explain()
     assert np.array_equal(as_dense(ZarrDataset(data)[[0, -1, 0]]), matrix[[0, -1, 0]])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ def counted(mixture: Mixture, lengths: list[int], stop: str) -> int:
     """Return the number of steps of an epoch by going through them."""
     seen: list[set[int]] = [set() for _ in lengths]
     longest = [n == max(lengths) for n in lengths]
-    steps = np.arange(500_000)
-    for step, source, position in zip(steps, *mixture.at(steps), strict=True):
+    parts = (np.arange(begin, begin + 1000) for begin in range(0, 500_000, 1000))
+    for step, source, position in chain.from_iterable(zip(part, *mixture.at(part), strict=True) for part in parts):
         if stop == "first" and position >= lengths[source]:
             return int(step)
         if position < lengths[source]:

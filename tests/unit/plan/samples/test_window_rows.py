@@ -260,10 +260,11 @@ def test_no_row_is_read_for_two_parts_and_nothing_is_left_out_without_need(
         return
     parts = split(whole, shares, by=by, gap=gap)
     assert [part.sample_order(0).tolist() for part in parts] == expected
+    of_whole = left_out(whole)
     for part, less, samples in zip(parts, lost, dealt, strict=True):
         entries = left_out(part)
-        assert entries[: len(left_out(whole))] == left_out(whole)
-        assert [(e.samples, e.of) for e in entries[len(left_out(whole)) :]] == ([(less, len(samples))] if less else [])
+        assert entries[: len(of_whole)] == of_whole
+        assert [(e.samples, e.of) for e in entries[len(of_whole) :]] == ([(less, len(samples))] if less else [])
     rows = [np.array(sorted(rows_read(kept, own))) for kept in expected]
     for i, mine in enumerate(rows):
         for theirs in rows[i + 1 :]:
