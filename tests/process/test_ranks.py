@@ -89,8 +89,6 @@ def chosen(cells: list[tuple[int, Cell]], method: str | None, world_size: int, *
     alone, chained = ([cell for cell in cells if (cell[1].via == "torch") == chain] for chain in (False, True))
     if large:
         return alone[world_size::7], chained
-    if method == "spawn":  # each of the two starts an interpreter on each rank; test_process_life.py has ZarrDataLoader
-        return [], chained[world_size::5]
     return alone[world_size :: 17 if method == "fork" else len(alone)], chained[world_size::5]
 
 

@@ -384,8 +384,8 @@ def lists(batches: Iterator[Any], count: int | None = None) -> list[list[int]]:
         (2, False, {}),
         (3, True, {}),
         (2, True, {"shuffle": False, "lanes": None}),
-        (2, True, {"rank": 1, "world_size": 2, "even": "repeat"}),
-        (2, False, {"rank": 1, "world_size": 2, "drop_last": True}),
+        (2, False, {"rank": 1, "world_size": 2, "even": "repeat"}),
+        (3, False, {"rank": 1, "world_size": 2, "drop_last": True}),
     ],
 )
 def test_workers_deliver_the_very_same_batches_and_then_the_next_epoch(
