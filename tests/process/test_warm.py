@@ -59,7 +59,8 @@ def has_ended(process: int) -> bool:
 #: A process tells this of itself.
 _SELF = """
 import gc, os, resource, signal, sys, warnings
-print(sys.argv, sys.orig_argv[1:], sys.executable, sys.prefix, sys.flags, sys._xoptions, sys.warnoptions)
+flags = str(sys.flags).replace(f'dont_write_bytecode={sys.flags.dont_write_bytecode}', '')
+print(sys.argv, sys.orig_argv[1:], sys.executable, sys.prefix, flags, sys._xoptions, sys.warnoptions)
 print(sys.path, sys.dont_write_bytecode, __name__, sys.modules["__main__"].__dict__ is globals())
 print({key: str(value) for key, value in globals().items() if key not in ("__loader__", "__spec__")})
 print(type(__loader__).__name__, getattr(__loader__, "name", None), getattr(__spec__, "name", None))
@@ -467,7 +468,7 @@ def test_the_executable_is_no_python_of_a_path_or_of_torchrun(tmp_path: Path) ->
     """The agent of torchrun and its ranks are warm."""
     module = "zarrfeed.torch.datasets.loader"
     (tmp_path / "rank.py").write_text(
-        f"import os, sys; print(os.environ['RANK'] + f' {{{module!r} in sys.modules}}\\n', end='')"
+        f"import os, sys; print(os.environ['RANK'] + ' ' + str({module!r} in sys.modules) + '\\n', end='')"
     )
     path = f"{warm.executable().parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHON_EXEC": str(warm.executable()), "OMP_NUM_THREADS": "1"}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import re
@@ -56,13 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with quiet():
             status = _COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)
         return status
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # `zarrfeed ... | head`: nobody reads on. What is left in the buffer must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `zarrfeed ... | head`: nobody reads on
         return EXIT_FAILED
     except (ZarrfeedError, OSError) as error:
         _complain(_as_options(str(error)))
@@ -73,6 +72,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = " --advise" * getattr(arguments, "advise", False)
         _complain(f"{arguments.command}{measured} needs torch: pip install torch")
         return EXIT_ERROR
+    finally:
+        _drop_unwritten()
+
+
+def _drop_unwritten() -> None:
+    """Write what stdout and stderr have in their buffers, or drop it: at exit it would fail again, with status 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            print(end="", file=stream, flush=True)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
@@ -429,7 +439,8 @@ def _show(text: object) -> None:
 
 
 def _complain(message: str) -> None:
-    print(f"zarrfeed: {one_line(' '.join(without_secrets(message).split()))}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can be told
+        print(f"zarrfeed: {one_line(' '.join(without_secrets(message).split()))}", file=sys.stderr)
 
 
 def _storage_option(text: str) -> dict[str, Any]:

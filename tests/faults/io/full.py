@@ -123,9 +123,11 @@ def stdout_full(attempt: Try) -> str:
     )
     command = attempt.random.choice(commands)
     code = "import sys; from zarrfeed.tools.cli import main; sys.exit(main())"
+    unbuffered = attempt.random.choice(("", "1"))  # what is in the buffer fails when Python ends
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code, *command, str(store)],
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

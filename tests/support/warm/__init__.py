@@ -18,8 +18,9 @@ start, and that the environment of all tests has not or has otherwise (OMP_NUM_T
 on sys.path with a module that would hide a preloaded one; -W where a preloaded module warns at its import.
 
 What differs from a real start and is not handed over: the modules of the server are in `sys.modules`; threads of BLAS
-and OpenMP are one; the process is no child of the client but of the server (`child_of` tells its number), in a
-session or process group of its own, and it is killed a moment after its client: `kill` is exact.
+and OpenMP are one; `sys.flags` is the server's; the process is no child of the client but of the server (`child_of`
+tells its number), in a session or process group of its own, and it is killed a moment after its client: `kill` is
+exact.
 """
 
 from __future__ import annotations

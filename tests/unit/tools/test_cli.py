@@ -16,6 +16,7 @@ import zarr
 
 import zarrfeed
 from tests.support import warm
+from tests.support.cases import case
 from tests.support.scripts import run_new_script
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.group.variables import sample_dim_advice
@@ -265,6 +266,27 @@ def test_a_reader_that_leaves_early_is_no_error(store: Path) -> None:
         process.stdout.close()  # before anything was written: the pipe is broken for sure
         assert process.stderr.read() == ""
         assert process.wait(timeout=240) == cli.EXIT_FAILED
+
+
+def test_output_that_finds_no_room_is_an_error_of_one_line(store: Path) -> None:
+    """Also what Python keeps in a buffer until it ends, which would end it with status 120 and words of its own."""
+    found, absent = ["explain", str(store / "samples")], ["explain", str(store / "absent")]
+    code = "import sys; from zarrfeed.tools.cli import main; sys.exit(main(sys.argv[1:]))"
+    for unbuffered in ("", "1"):
+        environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        for arguments, shell, lines, status in (
+            (found, '"$@" >/dev/full', ["zarrfeed: [Errno 28] No space left on device"], cli.EXIT_ERROR),
+            (found, '"$@" >/dev/full 2>&1', [], cli.EXIT_ERROR),
+            (absent, '"$@" 2>/dev/full', [], cli.EXIT_ERROR),
+            (absent, '"$@" 2>&-', [], cli.EXIT_ERROR),
+            (found, '"$@" >&-', [], 0),
+        ):
+            with case(unbuffered, shell):
+                command = ["sh", "-c", f"exec {shell}", "sh", *warm.command(), "-c", code, *arguments]
+                done = subprocess.run(
+                    command, env=environment, check=False, capture_output=True, text=True, timeout=240
+                )
+                assert (done.returncode, done.stderr.splitlines()) == (status, lines)
 
 
 def test_the_installed_command_runs(store: Path) -> None:
