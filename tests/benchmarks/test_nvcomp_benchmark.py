@@ -65,7 +65,7 @@ def test_a_chunk_that_ends_too_early_is_refused() -> None:
         (GzipCodec(), (8, 20)),
         (BloscCodec(cname="zstd"), None),
     ],
-    ids=str,
+    ids=("blosc-lz4 in shards", "zstd", "gzip in shards", "blosc-zstd"),
 )
 def test_chunks_of_an_array_decode_to_what_zarr_reads(tmp_path: Path, compressor: Any, shards: Any) -> None:
     data = smooth(32 * 20, "f4").reshape(32, 20)
