@@ -10,15 +10,15 @@ import re
 import tomllib
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from zarrfeed.tools.plot.canvas import new_figure, save, style
 
 #: A storey: its folder, and its rooms, groups of rooms that do not know each other, the lowest group first.
 Storey = tuple[str, list[list[str]]]
 
-#: How high a storey is drawn: with rooms, and without.
+#: Heights of a storey: with rooms, and without.
 _HEIGHT, _LOW = 1.0, 0.45
 _WALL = "#4c566a"
 _STOREY = "#eceff4"
@@ -94,10 +94,10 @@ def _draw_house(axes: Axes, title: str, storeys: list[list[Storey]]) -> None:
 
 def draw(root: Path, path: Path) -> None:
     """Write the floor plan as SVG."""
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "zarrfeed", "font.family": "sans-serif"}):
-        figure = Figure(figsize=(11, 5), layout="constrained")
+    with style():
+        figure = new_figure(11, 5)
         axes = figure.subplots(1, 2, width_ratios=(3, 2))
         package = "src/zarrfeed: a room may import those left of it, and the storeys below"
         _draw_house(axes[0], package, python_storeys(root))
         _draw_house(axes[1], "cpp: the same for includes, where its library links those", engine_storeys(root))
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        save(figure, path)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.harness.loopback import LoopbackServer
+from benchmarks.harness.loopback import LoopbackServer, asked_range
 
 
 class FileServer(LoopbackServer):
@@ -52,26 +52,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            begin, end = self._range(status.st_size)
+            part = asked_range(self.headers.get("Range"), status.st_size)
+            begin, end = part or (0, status.st_size)
             tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
             described = {"ETag": tag, "Accept-Ranges": "bytes", "Last-Modified": self.date_time_string(status.st_mtime)}
-            is_part = "Range" in self.headers
-            if is_part:
+            if part:
                 described["Content-Range"] = f"bytes {begin}-{end - 1}/{status.st_size}"
-            self._head(206 if is_part else 200, end - begin, described)
+            self._head(206 if part else 200, end - begin, described)
             self.wfile.flush()
             while with_body and begin < end:
                 sent = os.sendfile(self.connection.fileno(), file.fileno(), begin, end - begin)
                 if sent == 0:
                     raise ConnectionError(f"{path} became shorter while it was sent")
                 begin += sent
-
-    def _range(self, size: int) -> tuple[int, int]:
-        """Return the bytes that are asked for: all, [a, b], from a on, or the last ones."""
-        first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
-        if not first:
-            return max(0, size - int(last)), size
-        return int(first), min(size, int(last) + 1) if last else size
 
     def _head(self, status: int, length: int, described: dict[str, str] | None = None) -> None:
         self.send_response(status)

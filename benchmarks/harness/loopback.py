@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import re
 import socket
 import socketserver
 import threading
@@ -11,6 +12,20 @@ from collections.abc import Callable
 from typing import Any, Self
 
 _TIMEOUT_S = 60.0
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+def asked_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """Return begin and end of the bytes that a Range header asks for of an object; None if it asks for all.
+
+    The header names [a, b], all from a on, or the last ones. A range that begins at the end or later comes as it is.
+    """
+    found = _RANGE.fullmatch(header or "")
+    if found is None:
+        return None
+    if not found[1]:
+        return max(0, size - int(found[2])), size
+    return int(found[1]), min(size, int(found[2]) + 1) if found[2] else size
 
 
 class LoopbackServer(http.server.ThreadingHTTPServer):

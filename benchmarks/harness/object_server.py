@@ -28,12 +28,11 @@ from xml.sax.saxutils import escape, unescape
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.harness.loopback import LoopbackServer
+from benchmarks.harness.loopback import LoopbackServer, asked_range
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 BUCKET = "bucket"
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _BLOCK = re.compile(r"<(?:Latest|Uncommitted|Committed)>([^<]+)</")
 _PART = re.compile(r"<PartNumber>(\d+)</PartNumber>")
 #: Listings have so many keys a page.
@@ -374,11 +373,10 @@ class ObjectServer:
         if wanted is not None and wanted != stored.etag:
             exchange.send(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             return
-        match = _RANGE.fullmatch(exchange.headers.get("Range") or exchange.headers.get("x-ms-range") or "")
+        part = asked_range(exchange.headers.get("Range") or exchange.headers.get("x-ms-range"), size)
         more = _headers(stored.etag) | {"Accept-Ranges": "bytes"}
-        if match is not None:
-            begin = int(match[1]) if match[1] else max(0, size - int(match[2]))
-            end = min(size, int(match[2]) + 1) if match[1] and match[2] else size
+        if part is not None:
+            begin, end = part
             if begin >= size:
                 exchange.send(416, b"", headers={"Content-Range": f"bytes */{size}"})
                 return

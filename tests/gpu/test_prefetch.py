@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import namedtuple
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import torch
 
 from tests.gpu.devices import CudaDevice, Device, SlowStreams, spoil
 from tests.gpu.stores import BATCH_SIZE, KINDS, N, dataset, is_right, numbers, same, tensors
+from tests.support.batch_types import Pair, Sample
 from zarrfeed import ConfigError, ZarrDataLoader
 from zarrfeed.device import prefetch
 from zarrfeed.torch.batches.tensors import expect_sparse_tensors
@@ -26,14 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
-
-Pair = namedtuple("Pair", ["x", "name"])
-
-
-@dataclass
-class Sample:
-    x: torch.Tensor
-    name: str = ""
 
 
 class Recycling:

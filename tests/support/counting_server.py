@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
 
-from benchmarks.harness.loopback import LoopbackServer
+from benchmarks.harness.loopback import LoopbackServer, asked_range
 
 
 class CountingServer(LoopbackServer):
@@ -104,11 +104,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not is_head:
             self.server.wait_turn(name)
         size = len(data)
-        begin, end = 0, size
-        if wanted:
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
-            begin = int(first) if first else size - int(last)
-            end = min(size, int(last) + 1) if first and last else size
+        begin, end = asked_range(wanted, size) or (0, size)
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Length", str(end - begin))
         if wanted:

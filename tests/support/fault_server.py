@@ -8,7 +8,6 @@ can die and come back at the same port, which stays reserved meanwhile: connecti
 from __future__ import annotations
 
 import http.server
-import re
 import socket
 import struct
 import threading
@@ -19,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.harness.loopback import LoopbackServer
+from benchmarks.harness.loopback import LoopbackServer, asked_range
 
 TIMEOUT_S = 60.0
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 @dataclass
@@ -217,13 +215,10 @@ class FaultServer:
             return refusal(404, "NoSuchKey")
         data = file.read_bytes()
         headers = {"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT", "ETag": f'"{len(data)}"', "Accept-Ranges": "bytes"}
-        found = _RANGE.fullmatch(asked or "")
-        if found is None:
+        part = asked_range(asked, len(data))
+        if part is None:
             return Reply(200, data, headers)
-        if found[1]:
-            first, end = int(found[1]), min(int(found[2]) + 1 if found[2] else len(data), len(data))
-        else:
-            first, end = max(0, len(data) - int(found[2])), len(data)
+        first, end = part
         if first >= end:
             return out_of_range(len(data))
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(data)}"

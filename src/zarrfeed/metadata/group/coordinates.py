@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -87,33 +87,32 @@ class _Place:
 
     def array_beside(self, name: str) -> zarr.Array[Any]:
         """Return the array of a name, with any axes, that lies beside one of the arrays in the store."""
-        tried = [place for array in self.near if (place := _sibling(array, name)) is not None]
-        for place in tried:
-            try:
-                found = _open(place, self.access)
-            except StoreReadError as error:
-                if error.errno == errno.ENOENT:
-                    continue
-                raise
-            if isinstance(found, zarr.Array):
-                return found
-            raise ConfigError(f"{place}: is no array")
+        tried, found = self._look_beside(name)
+        if found is not None:
+            if isinstance(found[1], zarr.Array):
+                return found[1]
+            raise ConfigError(f"{found[0]}: is no array")
         where = f": there is no {' or '.join(map(str, tried))}" if tried else ""
         raise ConfigError(f"no array {name!r} lies beside the arrays of the samples{where}; give {name}=array")
 
-    def _beside(self, name: str) -> zarr.Array[Any]:
-        """Return an array of this name that lies beside one of the arrays, in the store."""
+    def _look_beside(self, name: str) -> tuple[list[_Beside], tuple[_Beside, Any] | None]:
+        """Return where something of a name may lie beside one of the arrays, and the first that does lie there."""
         tried = [place for array in self.near if (place := _sibling(array, name)) is not None]
         for place in tried:
             try:
-                found = _open(place, self.access)
+                return tried, (place, _open(place, self.access))
             except StoreReadError as error:
-                if error.errno == errno.ENOENT:
-                    continue
-                raise
-            if isinstance(found, zarr.Array) and len(found.shape) == 1:
-                return found
-            raise ConfigError(f"{place}: is no array with one axis, which the coordinate {name!r} must be")
+                if error.errno != errno.ENOENT:
+                    raise
+        return tried, None
+
+    def _beside(self, name: str) -> zarr.Array[Any]:
+        """Return an array of this name that lies beside one of the arrays, in the store."""
+        tried, found = self._look_beside(name)
+        if found is not None:
+            if isinstance(found[1], zarr.Array) and len(found[1].shape) == 1:
+                return found[1]
+            raise ConfigError(f"{found[0]}: is no array with one axis, which the coordinate {name!r} must be")
         known = ", ".join(map(repr, self.known)) or "none"
         where = f"; neither is there an array {' or '.join(map(str, tried))}" if tried else ""
         raise ConfigError(
@@ -408,7 +407,11 @@ class _StoredPlace:
         return printable(f"{self.store}/{self.path}").removeprefix("file://")
 
 
-def _sibling(array: zarr.Array[Any], name: str) -> str | Path | _StoredPlace | None:
+#: The place of an array beside another one.
+_Beside: TypeAlias = str | Path | _StoredPlace
+
+
+def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
     """Return where an array of a name would lie beside another one; None if that is the root of its store."""
     store, path = array.store_path.store, array.store_path.path
     if path:
@@ -423,7 +426,7 @@ def _sibling(array: zarr.Array[Any], name: str) -> str | Path | _StoredPlace | N
     return None
 
 
-def _open(place: str | Path | _StoredPlace, access: StoreAccess) -> Any:
+def _open(place: _Beside, access: StoreAccess) -> Any:
     """Open an array beside another one.
 
     Raises

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 
 import zarrfeed.device
 import zarrfeed.torch.device.prefetch
+from tests.support.batch_types import Pair, Sample
 from tests.support.late_device import LateDevice
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.device import DeviceLoader, prefetch
@@ -25,14 +25,6 @@ from zarrfeed.torch.batches.tensors import expect_sparse_tensors
 from zarrfeed.torch.device.transfers import DeviceStreams, map_tensors
 
 pytestmark = pytest.mark.timeout(60)
-
-Pair = namedtuple("Pair", ["x", "name"])
-
-
-@dataclass
-class Sample:
-    x: torch.Tensor
-    name: str = ""
 
 
 class Recycling:
