@@ -57,7 +57,7 @@ done
 say() { echo "gpu.sh: $*"; }
 fail() { say "$*" >&2; exit 1; }
 
-# Whether the system shows an NVIDIA GPU, whatever torch makes of it.
+# Succeeds if the system shows an NVIDIA GPU, whatever torch makes of it.
 has_gpu() {
   local node
   for node in /dev/nvidia[0-9]* /dev/dxg; do
@@ -71,7 +71,7 @@ if [ "$without_gpu" = no ] && ! has_gpu; then
   exit 0
 fi
 
-# Whether an interpreter has torch, without importing it.
+# Succeeds if an interpreter has torch, without importing it.
 has_torch() { "$1" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null; }
 
 for candidate in python3 python python3.12; do

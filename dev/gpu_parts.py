@@ -49,7 +49,7 @@ PLUGINS = ("xdist.plugin", "pytest_timeout")
 
 MODULES = {"feed": "benchmarks.gpu", "scaling": "benchmarks.cores"}
 
-#: What a process says of torch and its device; it may take long, or crash.
+#: A script that tells of torch and its device; it may take long, or crash.
 _ASK_TORCH = """
 import json, os, torch
 found = {"torch": torch.__version__, "torch built for CUDA": torch.version.cuda, "GPUs": torch.cuda.device_count()}
@@ -79,7 +79,7 @@ class Step:
 
     @property
     def outcome(self) -> str:
-        """What came of it, in words."""
+        """The end of the step, in words."""
         if self.status is None:
             return f"cut off after {self.seconds:.0f} s"
         end = "passed" if self.status == 0 else f"ended by signal {-self.status}" if self.status < 0 else "failed"

@@ -94,7 +94,7 @@ class OnDevice:
 
     @property
     def can_scatter(self) -> bool:
-        """Whether `scatter` undoes all filters: no kernel of torch puts the bits of bit shuffle in their places."""
+        """True if `scatter` undoes all filters: no kernel of torch puts the bits of bit shuffle in their places."""
         return all(chunk.filtering != "bitshuffle" for chunk in self._chunks)
 
     def check(self) -> None:

@@ -32,7 +32,7 @@ _PARAMETER = re.compile(r"(\w+): ")
 
 
 class Boundary:
-    """What was handed to the engine since the boundary was installed in this process."""
+    """All that was handed to the engine since the boundary was installed in this process."""
 
     def __init__(self) -> None:
         self._engines: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""What is observed of a configuration: for each aspect a text.
+"""Observations of a configuration: for each aspect a text.
 
 The texts are the same in every process and on every machine, as far as the configuration's own program is.
 """
@@ -75,7 +75,7 @@ _LATE = ("PIL.Image", "PIL.PngImagePlugin", "xarray.backends.zarr", "zarr.codecs
 
 @dataclass
 class Observation:
-    """What was observed of one configuration.
+    """The observations of one configuration.
 
     Attributes
     ----------

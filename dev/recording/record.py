@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 130
 
 @dataclass(frozen=True)
 class Entry:
-    """What is recorded of a configuration.
+    """The record of one configuration.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ from zarrfeed.torch.device.transfers import DeviceStreams
 
 
 class Device(Protocol):
-    """What tests ask of a device."""
+    """A device, as far as tests use it."""
 
     name: str
     torch_device: torch.device

@@ -83,7 +83,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-#: What `pip --python` starts, for two commands: the interpreter of the environment, with the pip of this one.
+#: The script that `pip --python` starts, for two commands: the environment's interpreter, with the pip of this one.
 _PIP = """
 import runpy, sys
 

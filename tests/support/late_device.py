@@ -24,7 +24,7 @@ from zarrfeed.torch.device.page_locks import PageLocks
 
 Bytes = npt.NDArray[np.uint8]
 
-#: What free memory holds.
+#: Content of free memory.
 STALE = 0xEE
 
 
@@ -106,7 +106,7 @@ class LateDevice:
         self._recorded: set[int] = set()
         self._work: list[Callable[[], None]] = []
 
-    # What prefetch asks of streams
+    # The streams that prefetch uses
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
@@ -140,7 +140,7 @@ class LateDevice:
     def page_locks(self) -> PageLocks | None:
         return PageLocks(self.host)
 
-    # What a consumer does
+    # The acts of a consumer
 
     def wait_for(self, event: LateEvent) -> None:
         """Let the consumer's stream wait for an event."""

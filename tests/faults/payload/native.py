@@ -340,7 +340,7 @@ ROWS = (
     ),
 )
 
-#: What the tests run in their place: a third of the changes of headers.
+#: The rows that the tests run in their place: a third of the changes of headers.
 SHORT = (replace(ROWS[0], attempt=change_some_of_header), *ROWS[1:])
 
 

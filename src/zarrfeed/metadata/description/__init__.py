@@ -1,1 +1,1 @@
-"""What it resolves to: the parts of a batch, their statistics, and the plan of what is read."""
+"""A description, resolved: the parts of a batch, their statistics, and the plan of what is read."""

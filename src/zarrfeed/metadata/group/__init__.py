@@ -1,1 +1,1 @@
-"""What a user passed, as fields: groups, variables, coordinates, tables, images, names and patterns."""
+"""Sources of a user as fields: groups, variables, coordinates, tables, images, names and patterns."""

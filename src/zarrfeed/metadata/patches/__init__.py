@@ -1,1 +1,1 @@
-"""What a user asks of patches: sizes, levels, positions, weights, and the stitching of results."""
+"""Requests for patches: sizes, levels, positions, weights, and the stitching of results."""

@@ -1,1 +1,1 @@
-"""How much memory an order takes, and how well it mixes for that."""
+"""The memory that an order takes, and how well it mixes for that."""

@@ -1,1 +1,1 @@
-"""How several sources take turns: whose sample comes at which step."""
+"""Turns of several sources: whose sample comes at which step."""

@@ -1,1 +1,1 @@
-"""Which samples there are: selections, windows, joins and splits, as index arithmetic."""
+"""The samples that there are: selections, windows, joins and splits, as index arithmetic."""

@@ -1,1 +1,1 @@
-"""How a store is reached: addresses, options, retries, limits, and reads and listings of single keys."""
+"""The way to a store: addresses, options, retries, limits, and reads and listings of single keys."""

@@ -1,1 +1,1 @@
-"""Which rank and worker this is, who asks for batches, and whether ranks agree."""
+"""The rank and worker that a process is, who asks for batches, and whether ranks agree."""

@@ -80,7 +80,7 @@ def test_an_epoch_decodes_what_is_explained(budget: str, lanes: int | None, tmp_
         array[1][:] = 3
     data = zarrfeed.open(str(tmp_path / "g")).patch({0: 12, 1: 12, 2: 12})
     mixing = {"lanes": lanes} if lanes else {}
-    # Of two threads one may need a chunk again that the other has just let go: 1 to 9 % more, by their timing.
+    # With two threads, one may need a chunk again that the other has just let go: 1 to 9 % more, by their timing.
     dataset = ZarrIterableDataset(
         data, batch_size=4, shuffle=True, seed=2, memory_budget=budget, mixing=mixing, num_threads=1
     )

@@ -1,4 +1,4 @@
-"""Whether this process has a device, and what it is told if a fork took the device away."""
+"""The device of this process, and the error that it is told if a fork took the device away."""
 
 from __future__ import annotations
 
