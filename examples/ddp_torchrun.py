@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train until the last epoch ends."""
+    """Join the other processes, train with them, and leave."""
     arguments = parse_arguments()
     find_rank, local_rank = LAUNCHERS[arguments.launcher]
     rank, world_size = find_rank()
@@ -57,6 +57,14 @@ def main() -> None:
     if torch.cuda.is_available():  # a task of Slurm may see its own GPU alone, or all of the node
         device = torch.device("cuda", int(os.environ.get(local_rank, 0)) % torch.cuda.device_count())
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=world_size)
+    train(arguments, rank, world_size, device)
+    # The model of DDP is gone by now. If it outlives the group, it ends gloo's threads while it holds the lock of
+    # Python, and a thread that waits for that lock never ends (torch 2.13).
+    dist.destroy_process_group()
+
+
+def train(arguments: argparse.Namespace, rank: int, world_size: int, device: torch.device) -> None:
+    """Train until the last epoch ends."""
     if rank == 0:
         open_or_make_store(arguments.data)
     dist.barrier()
@@ -115,7 +123,6 @@ def main() -> None:
             if step % SAVE_EVERY == 0:
                 save()
             if step == arguments.stop_after:
-                dist.destroy_process_group()
                 return
         exact = delivered_to_all() == Digest.of_range(NUM_SAMPLES)
         if rank == 0:
@@ -126,7 +133,6 @@ def main() -> None:
         epoch += 1
         delivered = before_save = Digest()
         save()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -60,9 +60,6 @@ class HoldingServer(LoopbackServer):
             self.changed.notify_all()
         super().server_close()
 
-    def handle_error(self, *_: Any) -> None:
-        pass
-
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

@@ -65,11 +65,7 @@ class Server:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        class Quiet(LoopbackServer):
-            def handle_error(self, *_: Any) -> None:
-                pass
-
-        self._server = Quiet(Handler)
+        self._server = LoopbackServer(Handler)
         self.url = self._server.url
         self._server.__enter__()
 

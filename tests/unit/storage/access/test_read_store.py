@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from zarr.buffer import cpu
 from zarr.storage import ObjectStore
 
 import zarrfeed as zf
+from benchmarks.harness.loopback import LoopbackServer
 from tests.support.fault_server import Act, Exchange, Fault, FaultServer, Reply, refusal
 from zarrfeed import objects
 from zarrfeed.base.errors import ConfigError, StoreReadError
@@ -298,15 +298,11 @@ def test_a_group_on_a_web_server_that_cannot_list_is_refused_at_once(tmp_path: P
 
     group = zarr.create_group(tmp_path / "g", zarr_format=2)
     group.create_array("x", data=VALUES, chunks=(10, 4))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/g"
-            with pytest.raises(ConfigError, match=r'501 Not Implemented; a web server .*name the arrays.*/g/x"\}$'):
-                zf.open(url)
-            assert Quiet.asked.count("PROPFIND 501") == 1
-            assert len(zf.open({"x": f"{url}/x"})) == len(VALUES)
-            zarr.consolidate_metadata(tmp_path / "g")
-            assert len(zf.open(url)) == len(VALUES)
-        finally:
-            server.shutdown()
+    with LoopbackServer(partial(Quiet, directory=str(tmp_path))) as server:
+        url = f"{server.url}/g"
+        with pytest.raises(ConfigError, match=r'501 Not Implemented; a web server .*name the arrays.*/g/x"\}$'):
+            zf.open(url)
+        assert Quiet.asked.count("PROPFIND 501") == 1
+        assert len(zf.open({"x": f"{url}/x"})) == len(VALUES)
+        zarr.consolidate_metadata(tmp_path / "g")
+        assert len(zf.open(url)) == len(VALUES)
