@@ -7,12 +7,14 @@ import re
 
 from zarrfeed.base.errors import ConfigError
 
+#: Nobody has more, and two of it fit a signed number of 64 bits.
+_MOST_BYTES = (1 << 62) - 1
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1) -> int:
-    """Return a number of bytes from an int, or from text such as "2GiB", "512 MB" or "1e9".
+    """Return a number of bytes from an int, or from text such as "2GiB", "512 MB" or "1e9"; at most 4 EiB.
 
     Raises
     ------
@@ -30,7 +32,7 @@ def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1
         raise ConfigError(f'{name} = {value!r}, must be bytes or text such as "2GiB"') from error
     if size < least:
         raise ConfigError(f"{name} = {value!r}, must be at least {least} byte{'s' * (least != 1)}")
-    return size
+    return min(size, _MOST_BYTES)
 
 
 def format_bytes(n: float, *, round_up: bool = False) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,17 @@ def check_flags(**values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, bool | np.bool_):
             raise ConfigError(f"{name} = {value!r}, must be True or False")
+
+
+def check_list(name: str, value: object, holds: str) -> list[Any]:
+    """Return what `value` holds; raise ConfigError if it is a text, a mapping, or holds nothing that can be listed.
+
+    >>> check_list("keys", ("a", "b"), "keys")
+    ['a', 'b']
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise ConfigError(f"{name} = {value!r}, must be a list of {holds}")
+    return list(value)
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from zarrfeed.base.validate import check_list
 from zarrfeed.spec.window import Lead
 
 #: As many numbers of an array are printed; a longer array is printed as its length and its hash.
@@ -178,8 +179,8 @@ def freeze_variables(variables: Any) -> Any:
     (['t2m', 'z'], {'samples': ['t2m'], 'targets': ['z']})
     """
     if isinstance(variables, Mapping):
-        return freeze({side: list(names) for side, names in variables.items()})
-    return freeze(None if variables is None else list(variables))
+        return freeze({side: freeze_variables(names) for side, names in variables.items()})
+    return freeze(None if variables is None else check_list("variables", variables, "names"))
 
 
 def freeze_levels(levels: Any) -> Any:

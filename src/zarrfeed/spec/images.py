@@ -45,7 +45,7 @@ class Images:
         ConfigError
             If there is no such mode or size, or images of one size may have different numbers of channels.
         """
-        if mode is not None and mode not in MODES:
+        if mode is not None and not (isinstance(mode, str) and mode in MODES):
             known = ", ".join(map(repr, MODES))
             raise ConfigError(f"mode = {mode!r}, must be None or one of {known}{did_you_mean(mode, MODES)}")
         if size is not None:

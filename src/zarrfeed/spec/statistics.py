@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,6 +188,8 @@ class Statistics(Page):
         OSError
             If it cannot be read.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"path = {path!r}, must be a path")
         try:
             content = parse_json(Path(path).read_text())
         except ValueError:

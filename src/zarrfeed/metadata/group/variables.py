@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.base.validate import check_list
 from zarrfeed.metadata.array.conversion import Items
 
 #: Names of arrays of `samples`; or by side, {"samples": [...], "targets": [...]}.
@@ -45,9 +46,9 @@ def variables_of(sides: Sequence[str], variables: Variables | None) -> list[list
 def _checked_names(variables: Sequence[str] | None) -> list[str] | None:
     if variables is None:
         return None
-    if isinstance(variables, str) or not all(isinstance(name, str) for name in variables):
+    names = check_list("variables", variables, "names")
+    if not all(isinstance(name, str) for name in names):
         raise ConfigError(f"variables = {variables!r}, must be a list of names")
-    names = list(variables)
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"variables = {variables!r}, must name at least one array, and each once")
     return names

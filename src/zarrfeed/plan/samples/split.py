@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.validate import check_choice, check_int
+from zarrfeed.base.validate import check_choice, check_int, check_list
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.plan.samples.part_rows import separate_parts
 from zarrfeed.plan.samples.selection import Int64, Selection, selection_of
@@ -81,9 +81,12 @@ def split_selection(
 
 def _lengths(parts: Sequence[float], total: int) -> list[int]:
     """Return the number of samples of every part."""
+    parts = check_list("parts", parts, "numbers above 0")
+    if not all(isinstance(part, int | float | np.number) for part in parts):
+        raise ConfigError(f"parts = {parts}, must be numbers above 0")
     numbers = [float(part) for part in parts]
     if not numbers or not all(0 < number < math.inf for number in numbers):
-        raise ConfigError(f"parts = {list(parts)}, must be numbers above 0")
+        raise ConfigError(f"parts = {parts}, must be numbers above 0")
     if abs(sum(numbers) - 1) < 1e-6 and max(numbers) <= 1:
         lengths = [math.floor(total * number) for number in numbers]
         for i in range(total - sum(lengths)):
@@ -92,10 +95,10 @@ def _lengths(parts: Sequence[float], total: int) -> list[int]:
         lengths = [int(number) for number in numbers]
     else:
         raise ConfigError(
-            f"parts = {list(parts)}, must be fractions with the sum 1, or numbers of samples with the sum {total}"
+            f"parts = {parts}, must be fractions with the sum 1, or numbers of samples with the sum {total}"
         )
     if 0 in lengths:
-        raise ConfigError(f"parts = {list(parts)}, of {total} samples gives {lengths}: every part must have one")
+        raise ConfigError(f"parts = {parts}, of {total} samples gives {lengths}: every part must have one")
     return lengths
 
 

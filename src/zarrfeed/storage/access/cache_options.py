@@ -26,8 +26,6 @@ from zarrfeed.base.units import parse_bytes
 _USUAL_SHARE = 0.9
 #: Paths at which nothing can be made, whatever becomes of the file system.
 _NO_PATHS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
-#: More than any file system has.
-_NO_LIMIT = (1 << 63) - 1
 #: What an entry is in front of its payload: some 100 bytes that name it. Entries count as whole blocks.
 _USUAL_HEADER_BYTES = 160
 _BLOCK_BYTES = 4096
@@ -91,7 +89,7 @@ class CacheOptions:
         except OSError as error:  # others are a cache that is made, or that cannot be used, which is no error
             if error.errno in _NO_PATHS:
                 raise ConfigError(f"cache = {str(cache)!r}: {error.strerror}") from error
-        size = min(parse_bytes(limit, "cache_limit"), _NO_LIMIT) if limit is not None else usual_limit(path, group)
+        size = parse_bytes(limit, "cache_limit") if limit is not None else usual_limit(path, group)
         options = cls(path, size, version, group)
         options.directory()
         return options

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.validate import check_list
 
 Int64 = npt.NDArray[np.int64]
 
@@ -117,9 +118,8 @@ class Listing(Sequence[StoredObject]):
         >>> [(one.key, one.size) for one in listing]
         [('b.npy', -1), ('a.npy', 300)]
         """
-        if isinstance(objects, str | bytes):
-            raise ConfigError(f"got the text {objects!r}, must be a list of keys")
-        pairs = [_checked(number, one) for number, one in enumerate(objects)]
+        named = check_list("keys", objects, "keys, or of pairs of a key and a size")
+        pairs = [_checked(number, one) for number, one in enumerate(named)]
         if len({key for key, _ in pairs}) < len(pairs):
             twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
             raise ConfigError(f"the key {twice!r} is there twice, must be there once")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from zarrfeed.base.errors import ConfigError
 
 #: Sums are kept below this, so that those of 2048 ranks can be added in an int64.
 _MODULUS = 1 << 52
@@ -75,6 +77,11 @@ def audit(indices: Iterable[torch.Tensor | npt.NDArray[np.int64] | int]) -> Dige
     indices
         Integers, or arrays or tensors of integers, of any shape.
 
+    Raises
+    ------
+    ConfigError
+        If they are no integers.
+
     Examples
     --------
     >>> import numpy as np, zarrfeed
@@ -83,8 +90,14 @@ def audit(indices: Iterable[torch.Tensor | npt.NDArray[np.int64] | int]) -> Dige
     True
     """
     total = Digest()
+    allowed = "must be integers, or arrays or tensors of integers"
+    if isinstance(indices, str | bytes | Mapping) or not isinstance(indices, Iterable):
+        raise ConfigError(f"indices = {indices!r}, {allowed}")
     for some in indices:
-        flat = np.asarray(some).astype(np.uint64).ravel()
+        values = np.asarray(some)
+        if values.dtype.kind not in "iu" and values.size:
+            raise ConfigError(f"indices hold {some!r}, {allowed}")
+        flat = values.astype(np.uint64).ravel()
         first, second = (int(_hash(flat, key).sum(dtype=np.uint64)) % _MODULUS for key in _KEYS)
         total += Digest(len(flat), (first, second))
     return total

@@ -75,7 +75,7 @@ def test_given_keys_are_not_listed() -> None:
         ({"keys": [("a", -2)]}, "a size must be at least 0"),
         ({"keys": [("a", True)]}, "must be a key, or a key and its size"),
         ({"keys": [7]}, "= 7, must be a key"),
-        ({"keys": "abc"}, "got the text 'abc', must be a list of keys"),
+        ({"keys": "abc"}, "keys = .abc., must be a list of keys"),
         ({"keys": ["a", "b", "a"]}, "the key 'a' is there twice"),
         ({"keys": ["a"], "glob": "*.npy"}, "glob = .* keys are given"),
         ({"keys": []}, "no object is there"),
