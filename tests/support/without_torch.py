@@ -154,10 +154,10 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     fields, _ = zarrfeed.open(source).resolved.planned(room=0)
     order = make_order(fields.num_samples, fields.block_rows, None, shuffle=True, seed=5, mix=2, lanes=None)
     schedule = Schedule.make(fields, order, ScheduleOptions(batch_size=BATCH, num_threads=2, budget=64 << 20))
-    place = RankInfo()
-    state = schedule.settle(EpochState(EPOCH), place.consumer())
-    plan = schedule.plan(state, place.consumer())
-    resources = schedule.resources(plan.order, place, place.consumer())
+    rank_info = RankInfo()
+    state = schedule.settle(EpochState(EPOCH), rank_info.consumer())
+    plan = schedule.plan(state, rank_info.consumer())
+    resources = schedule.resources(plan.order, rank_info, rank_info.consumer())
     page = explain(
         fields=fields,
         plan=plan,

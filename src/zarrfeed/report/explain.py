@@ -314,7 +314,7 @@ def _with_remedy(of: FieldExplanation, stacked: str, order: Order, *, is_primary
 
 def explain_schedule(
     schedule: Schedule,
-    place: RankInfo,
+    rank_info: RankInfo,
     state: EpochState,
     *,
     pinned: bool,
@@ -325,9 +325,9 @@ def explain_schedule(
 
     `resumed` is the state in the middle of an epoch that the next pass goes on from, if it does.
     """
-    consumer = place.consumer()
+    consumer = rank_info.consumer()
     settled = schedule.settle(state, consumer)
-    resources = schedule.resources(schedule.line(settled), place, consumer)
+    resources = schedule.resources(schedule.line(settled), rank_info, consumer)
     plan = schedule.plan(settled, consumer, resources)
     explained = explain(
         fields=schedule.fields,
@@ -339,7 +339,7 @@ def explain_schedule(
         pinned=pinned,
         statics=statics,
     )
-    remedy = remedy_of(schedule, place, explained.shuffling)
+    remedy = remedy_of(schedule, rank_info, explained.shuffling)
     explained = replace(explained, remedy="" if remedy is None else str(remedy))
     if resumed is None:
         return explained

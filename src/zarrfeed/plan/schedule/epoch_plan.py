@@ -252,8 +252,8 @@ class Schedule:
             return replace(whole, lanes=lanes, mix=order.mix, strip=order.strip)
 
         def fits(lanes: int) -> bool:  # if all ranks were on one machine
-            place = RankInfo(0, ranks, ranks)
-            least = self._memory(order_with(lanes), place, place.consumer()).least_budget
+            rank_info = RankInfo(0, ranks, ranks)
+            least = self._memory(order_with(lanes), rank_info, rank_info.consumer()).least_budget
             return self.budget is None or least <= self.budget // ranks
 
         return lanes_for_ranks(order.lanes, ranks, suits)
@@ -356,7 +356,7 @@ class Schedule:
             tail=tail,
         )
 
-    def resources(self, order: Order, place: RankInfo, consumer: Consumer) -> Resources:
+    def resources(self, order: Order, rank_info: RankInfo, consumer: Consumer) -> Resources:
         """Return the memory and threads that a consumer of an epoch order may use.
 
         Raises
@@ -364,7 +364,7 @@ class Schedule:
         MemoryBudgetError
             If its share of the budget has no room for the batches that must be open at once.
         """
-        memory = self._memory(order, place, consumer, plan_bytes=plan_bytes(order, self.fields))
+        memory = self._memory(order, rank_info, consumer, plan_bytes=plan_bytes(order, self.fields))
         tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
         tasks_in_round *= chunks_of_block(order, self.fields.fields)
         wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
@@ -381,10 +381,10 @@ class Schedule:
             memory = replace(memory, keep_bytes=left // part * part)
         return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)
 
-    def check_memory(self, place: RankInfo, num_workers: int, state: EpochState) -> None:
+    def check_memory(self, rank_info: RankInfo, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        consumer = place.consumer(num_workers=max(1, num_workers))
-        self.resources(self.line(self.settle(state, consumer)), place, consumer)
+        consumer = rank_info.consumer(num_workers=max(1, num_workers))
+        self.resources(self.line(self.settle(state, consumer)), rank_info, consumer)
 
     def mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
         """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""
@@ -428,9 +428,9 @@ class Schedule:
 
     def _swept(self, order: SweptOrder, lanes: int | None) -> Order:
         """Return the order of patches with the columns and the lanes that suit layout and memory."""
-        place = RankInfo()
-        memory = self._memory(order, place, place.consumer())
-        return choose_columns(order, self.fields.fields, memory, self._threads(place, place.consumer()), lanes)
+        rank_info = RankInfo()
+        memory = self._memory(order, rank_info, rank_info.consumer())
+        return choose_columns(order, self.fields.fields, memory, self._threads(rank_info, rank_info.consumer()), lanes)
 
     def _limits(self, order: Order, overlap: Overlap | None = None) -> MixingLimits:
         """Return what the memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
@@ -442,20 +442,20 @@ class Schedule:
         carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)
         return replace(limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows)
 
-    def _threads(self, place: RankInfo, consumer: Consumer) -> int:
+    def _threads(self, rank_info: RankInfo, consumer: Consumer) -> int:
         """Return how many decode threads a consumer starts."""
-        return self.num_threads or max(1, usable_cores() // (place.local_world_size * consumer.num_workers))
+        return self.num_threads or max(1, usable_cores() // (rank_info.local_world_size * consumer.num_workers))
 
-    def _memory(self, order: Order, place: RankInfo, consumer: Consumer, *, plan_bytes: int = 0) -> MemoryPlan:
+    def _memory(self, order: Order, rank_info: RankInfo, consumer: Consumer, *, plan_bytes: int = 0) -> MemoryPlan:
         """Return how a consumer spends its share of the budget; lanes are chosen as if the plan took nothing."""
         required = self._required_batches(order, consumer)
-        readers = place.local_world_size * consumer.num_workers
+        readers = rank_info.local_world_size * consumer.num_workers
         share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
         plan_with = partial(
             plan_memory,
             self.fields.fields,
             batch_size=self.engine_batch_size,
-            num_threads=self._threads(place, consumer),
+            num_threads=self._threads(rank_info, consumer),
             min_open_batches=required,
             coalesce=self.coalesce,
             carry_bytes=self._carry_bytes(order, consumer, share),

@@ -156,7 +156,7 @@ class CountedPass(Iterator[Batch]):
         """Note that the consumer asked for more than there is. A pass that was left has more, and stays where it is."""
         if self.cursor is not None and not self.cursor.closed:
             self.cursor.ended = True
-            if self.cursor.handed_out == 0:  # else it has its place among the passes by its last batch
+            if self.cursor.handed_out == 0:  # else its last batch says where it is among the passes
                 self._report()
 
     def _report(self) -> None:

@@ -70,9 +70,9 @@ class _ObjectSession(Session):
 
     def explain_objects(self) -> ObjectExplanation:
         """Describe how this rank reads an epoch, without workers."""
-        place, plan = self._place(), self.plan_of_rank(0)
-        schedule = self._schedule_of(place)
-        resources = schedule.resources(plan.order, place, place.consumer())
+        rank_info, plan = self._rank_in_node(), self.plan_of_rank(0)
+        schedule = self._schedule_of(rank_info)
+        resources = schedule.resources(plan.order, rank_info, rank_info.consumer())
         return explain_objects(
             self._objects, plan.listed(), resources, batch_size=schedule.engine_batch_size, decode=self._decode
         )

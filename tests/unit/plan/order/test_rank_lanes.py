@@ -113,9 +113,9 @@ def test_a_small_budget_rounds_down_and_needs_no_more_than_before() -> None:
             lanes = settled_lanes(schedule, ranks)
             assert lanes == few or lanes % ranks == 0
             fewer += lanes < few
-            place = RankInfo(0, ranks, ranks)
+            rank_info = RankInfo(0, ranks, ranks)
             least = [
-                schedule._memory(replace(schedule.order, lanes=one), place, place.consumer()).least_budget
+                schedule._memory(replace(schedule.order, lanes=one), rank_info, rank_info.consumer()).least_budget
                 for one in (few, lanes)
             ]
             assert lanes == ranks or least[1] <= max(least[0], (kib << 10) // ranks)
