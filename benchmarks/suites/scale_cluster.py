@@ -94,7 +94,7 @@ def blocks_of_ranks(schedule: Schedule, rank_infos: Sequence[RankInfo], epoch: i
         lanes = np.array([rank_info.rank for rank_info in rank_infos])
         assert (np.diff(lanes) > 0).all()
         groups = line.groups(epoch, lanes)
-        blocks = line.blocks_at(groups.place)
+        blocks = line.blocks_at(groups.held_index)
         pieces = np.bincount(np.searchsorted(lanes, groups.lane), np.diff(groups.begin), len(lanes)).astype(np.int64)
         return np.split(blocks, np.cumsum(pieces)[:-1])
     return [schedule.plan(state, rank_info.consumer()).segment_block for rank_info in rank_infos]

@@ -189,9 +189,9 @@ class _BlockOrder:
         """Return the same row of the next block, counted anew from its start if it is shorter."""
         if self._followers is None:
             self._followers = self._order.followers(self._epoch)
-        place, row = self._order.locate(samples)
-        place = self._followers(place)
-        return self._order.samples_in(place, row % self._order.rows_at(place)[1])
+        held_index, row = self._order.locate(samples)
+        held_index = self._followers(held_index)
+        return self._order.samples_in(held_index, row % self._order.rows_at(held_index)[1])
 
 
 def _no_good_sample(skipped: Skipped) -> ZarrfeedError:

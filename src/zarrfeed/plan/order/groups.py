@@ -14,7 +14,7 @@ from zarrfeed.plan.samples.selection import Int64
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
 _OF_GROUPS = ("lane", "offset", "rows", "number", "line")
-_OF_SEGMENTS = ("place", "first_row", "block_rows", "start", "length")
+_OF_SEGMENTS = ("held_index", "first_row", "block_rows", "start", "length")
 #: A step that no consumer comes to.
 NEVER = np.iinfo(np.int64).max
 
@@ -33,8 +33,9 @@ class Groups:
         Of each group: where its first row stands in the sequence that lanes are cut from. Ascending in an order.
     begin
         Group i has the segments begin[i]:begin[i + 1].
-    place, first_row, block_rows
-        Of each segment: the place of its block, the block's first row, in the form that the engine takes, and its rows.
+    held_index, first_row, block_rows
+        Of each segment: the held index of its block, the block's first row, in the form that the engine takes, and the
+        block's rows.
     start, length
         Of each segment: which positions inside the (permuted) block it has.
     """
@@ -45,7 +46,7 @@ class Groups:
     number: Int64
     line: Int64
     begin: Int64
-    place: Int64
+    held_index: Int64
     first_row: Int64
     block_rows: Int64
     start: Int64
@@ -54,7 +55,7 @@ class Groups:
     @classmethod
     def cut(
         cls,
-        places: Int64,
+        held_indices: Int64,
         first_row: Int64,
         block_rows: Int64,
         lane: Int64,
@@ -82,7 +83,7 @@ class Groups:
             number=number[starts] // mix,
             line=piece_begin[starts],
             begin=np.append(starts, len(number)),
-            place=places[piece],
+            held_index=held_indices[piece],
             first_row=first_row[piece],
             block_rows=block_rows[piece],
             start=piece_begin - line_begin[piece],
@@ -108,7 +109,7 @@ class Groups:
     @classmethod
     def concat(cls, parts: Sequence[Groups]) -> Groups:
         """Return the groups of several orders, one after another."""
-        before = np.cumsum([0, *(len(part.place) for part in parts)])
+        before = np.cumsum([0, *(len(part.held_index) for part in parts)])
         begins = [part.begin[:-1] + n for part, n in zip(parts, before, strict=False)]
         joined = {
             name: np.concatenate([_NONE, *(getattr(part, name) for part in parts)])

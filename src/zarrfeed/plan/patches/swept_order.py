@@ -99,11 +99,11 @@ class SweptOrder(Order):
         orientations = np.zeros((0, len(self.tiles.grid.size)), dtype=np.int64) if turns is None else turns.table
         return self.tiles.table(self.numbering, self.periods, orientations)
 
-    def places(self, epoch: int) -> Int64:
-        """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,)."""
+    def held_indices(self, epoch: int) -> Int64:
+        """Return the held indices of blocks in the order of an epoch, shape (num_blocks,)."""
         assert self.tiles_epoch in (None, epoch), (self.tiles_epoch, epoch)
         if not self.shuffle:
-            return super().places(epoch)
+            return super().held_indices(epoch)
         assert self.selection is not None
         # one entry per run that has samples
         run = self.tiles.run[self.selection.blocks]
@@ -115,8 +115,8 @@ class SweptOrder(Order):
         layers = layers[order]
         layer = np.arange(len(run)) - np.repeat(np.cumsum(layers) - layers, layers)
         layer = (layer + np.repeat(first_layer[order], layers)) % np.repeat(layers, layers)
-        places: Int64 = np.repeat(begin[order], layers) + layer
-        return places
+        held_indices: Int64 = np.repeat(begin[order], layers) + layer
+        return held_indices
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:
         group_turn=nothing,
         first_step=nothing,
         last_step=last_step,
-        segment_place=np.arange(len(first)),
+        segment_held_index=np.arange(len(first)),
         segment_first=first,
         segment_rows=rows,
         segment_start=nothing,

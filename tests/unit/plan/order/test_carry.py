@@ -209,14 +209,14 @@ def test_bad_and_missing_chunks_are_met_by_all_who_share_them(tmp_path: Path) ->
 @pytest.mark.parametrize("strip", [1, 2, 7, 100])
 def test_a_line_of_strips_permutes_strips_and_keeps_their_blocks_in_order(strip: int) -> None:
     order = Order(23 * 4 - 1, 4, shuffle=True, seed=3, lanes=1, strip=strip)
-    places = order.places(0)
-    assert sorted(places.tolist()) == list(range(23))
-    inside = places[:-1] % strip < strip - 1
-    assert (np.diff(places)[inside & (places[:-1] < 22)] == 1).all()
+    held_indices = order.held_indices(0)
+    assert sorted(held_indices.tolist()) == list(range(23))
+    inside = held_indices[:-1] % strip < strip - 1
+    assert (np.diff(held_indices)[inside & (held_indices[:-1] < 22)] == 1).all()
     if strip == 1:
-        assert np.array_equal(places, Order(23 * 4 - 1, 4, shuffle=True, seed=3, lanes=1).places(0))
+        assert np.array_equal(held_indices, Order(23 * 4 - 1, 4, shuffle=True, seed=3, lanes=1).held_indices(0))
     if 1 < strip < 23:
-        assert not np.array_equal(places, order.places(1))
+        assert not np.array_equal(held_indices, order.held_indices(1))
 
 
 def test_the_next_group_is_the_next_of_the_lane() -> None:

@@ -85,11 +85,11 @@ def test_samples_are_located_in_their_blocks_and_found_there_again() -> None:
         selection = None if chosen is None else make_selection(chosen, None, num_samples=97, block_rows=8)
         order = Order(97, 8, shuffle=False, seed=0, lanes=1, selection=selection)
         samples = np.arange(97)[slice(None) if chosen is None else chosen]
-        places, rows = order.locate(samples)
+        held_indices, rows = order.locate(samples)
         blocks = samples // 8
-        assert places.tolist() == np.searchsorted(np.unique(blocks), blocks).tolist(), chosen
+        assert held_indices.tolist() == np.searchsorted(np.unique(blocks), blocks).tolist(), chosen
         assert rows.tolist() == [int((blocks[:i] == block).sum()) for i, block in enumerate(blocks)], chosen
-        assert order.samples_in(places, rows).tolist() == samples.tolist(), chosen
+        assert order.samples_in(held_indices, rows).tolist() == samples.tolist(), chosen
 
 
 def test_without_shuffling_the_line_can_begin_at_any_block() -> None:
@@ -126,12 +126,12 @@ def test_a_consumer_can_begin_and_end_anywhere(order: Order, data: st.DataObject
 @given(orders(shuffle=True))
 def test_each_lane_walks_through_its_piece_of_the_line_group_by_group(order: Order) -> None:
     whole = line(order)
-    position = np.argsort(order.block_order(0))  # block -> its place on the line
+    position = np.argsort(order.block_order(0))  # block -> its index on the line
     for lane in range(order.lanes):
-        places = position[whole[lane :: order.lanes] // order.block_rows]
-        groups = (places - places.min()) // order.mix
+        ordinals = position[whole[lane :: order.lanes] // order.block_rows]
+        groups = (ordinals - ordinals.min()) // order.mix
         assert np.all(np.diff(groups) >= 0), "a group is used up before the next one begins"
-        assert np.array_equal(np.unique(places), np.arange(places.min(), places.max() + 1))
+        assert np.array_equal(np.unique(ordinals), np.arange(ordinals.min(), ordinals.max() + 1))
 
 
 @SETTINGS

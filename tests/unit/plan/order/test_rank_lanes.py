@@ -71,7 +71,7 @@ def test_ranks_share_an_epoch_exactly_and_each_chunk_is_read_once_but_for_cuts(
     for rank in asked:
         plan = schedule.plan(state, RankInfo(rank, ranks).consumer())
         used += plan.steps
-        reads += len(plan.segment_place)
+        reads += len(plan.segment_held_index)
         assert plan.steps == length // ranks
     assert len(asked) * (length // ranks) == used
     cuts = math.ceil(line.lanes / ranks) if ranks > 8 else blocks  # one more for each end of a lane

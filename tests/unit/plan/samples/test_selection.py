@@ -126,15 +126,16 @@ def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataO
     assert (made.samples is None) == (len(np.unique(np.diff(chosen))) <= 1), "what is evenly spaced needs no list"
     assert np.array_equal(made.blocks, np.unique(chosen // block_rows))
     apart = data.draw(st.integers(1, 9))
-    place, begin, last = made.runs(apart)
+    held_index, begin, last = made.runs(apart)
     of_runs = [list(range(a, b + 1)) for a, b in zip(begin, last, strict=True)]
     assert not set(chosen) - ({i for run in of_runs for i in run}), "runs have all samples"
     assert all(
-        (a // block_rows, b // block_rows) == (of, of) for a, b, of in zip(begin, last, made.blocks[place], strict=True)
+        (a // block_rows, b // block_rows) == (of, of)
+        for a, b, of in zip(begin, last, made.blocks[held_index], strict=True)
     )
     assert all(np.diff(np.intersect1d(run, chosen)).max(initial=0) <= apart for run in of_runs)
     ends = np.diff(np.append(chosen, 2**40))
-    assert len(place) == sum(
+    assert len(held_index) == sum(
         d > apart or a // block_rows != (a + d) // block_rows for a, d in zip(chosen, ends, strict=True)
     )
     positions = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), max_size=20)), dtype=np.int64)

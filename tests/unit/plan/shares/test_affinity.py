@@ -322,7 +322,7 @@ def test_nodes_permute_their_blocks_differently_and_read_the_same_part_in_each_e
     planned, setup = Planned(400, 2, shuffle=True, seed=3), Setup(1, 1, 8)
     orders = [planned.on(node, setup).order for node in range(2)]
     assert orders[0].num_blocks >= 40
-    assert orders[0].places(0).tolist() != orders[1].places(0).tolist()
+    assert orders[0].held_indices(0).tolist() != orders[1].held_indices(0).tolist()
     for epoch in range(3):
         delivered = planned.run(setup, planned.fresh(epoch))
         for node in range(2):
