@@ -152,7 +152,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         "unit/storage/checkpoint/test_checkpoint_file.py",
         "unit/storage/test_checkpoint_faults.py",
     ),
-    "storage/checkpoint/checkpoint_place.py": (
+    "storage/checkpoint/checkpoint_location.py": (
         "unit/storage/checkpoint/test_checkpoint_file.py",
         "unit/storage/test_checkpoint_faults.py",
     ),

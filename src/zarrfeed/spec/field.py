@@ -24,7 +24,7 @@ from zarrfeed.spec.patch import FieldPatch
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.stack import StackPlace
+from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Pad, Window
 from zarrfeed.spec.window_fields import LeadField, PadMaskField, lead_to_core
@@ -74,7 +74,7 @@ class StoredField:
     parts: ArrayParts | None = None
     others: tuple[Layout, ...] = ()
     rows: RowMap | None = None
-    stack: StackPlace | None = None
+    stack: StackSlice | None = None
     patch: FieldPatch | None = None
 
     @property
@@ -129,11 +129,11 @@ class StoredField:
                 slot=slot,
                 row_map=None if self.rows is None else self.rows.to_core(),
                 pad=_pad_to_core(self),
-                is_variant=place > 0,
+                is_variant=number > 0,
                 lead=lead_to_core(self.window),
                 patch=None if self.patch is None else self.patch.to_core(dtype_name(self), layout.parts),
             )
-            for place, layout in enumerate(self.layouts)
+            for number, layout in enumerate(self.layouts)
         ]
 
 
@@ -196,7 +196,7 @@ class ResidentField:
     bad_rows: tuple[BadRows, ...] = ()
     record: Record | None = None
     row_map: RowMap | None = None
-    stack: StackPlace | None = None
+    stack: StackSlice | None = None
 
     @property
     def num_samples(self) -> int:
@@ -318,7 +318,7 @@ def _offsets(window: Window | None) -> tuple[int, ...]:
     return () if window is None else window.offsets
 
 
-def stack_of(field: Field) -> StackPlace | None:
+def stack_of(field: Field) -> StackSlice | None:
     """Return where rows of a field go in a tensor that it shares; None if it has one for itself."""
     return field.stack if isinstance(field, StoredField | ResidentField) else None
 

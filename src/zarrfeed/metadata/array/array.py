@@ -39,10 +39,10 @@ from zarrfeed.storage.access.local_files import check_metadata_files, is_node, l
 from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.urls import open_url
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape
-from zarrfeed.storage.access.zip_stores import zip_place
+from zarrfeed.storage.access.zip_stores import locate_in_zip
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.chunks.codec_configs import as_meant
-from zarrfeed.storage.chunks.location import place_array
+from zarrfeed.storage.chunks.location import locate_array
 from zarrfeed.storage.chunks.node_cache import with_cache, with_staging
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
@@ -111,7 +111,7 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
     path = local_path(source)
     check_metadata_files(path)
     try:
-        zipped = zip_place(path)
+        zipped = locate_in_zip(path)
         if zipped is not None:
             return checked(
                 zarr.open(store=zipped[0], path=zipped[1], mode="r", zarr_format=zarr_format), printable(source)
@@ -194,7 +194,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         dtype = array.dtype.newbyteorder("=") if array.dtype.names and not native else array.dtype
         items = read_items(dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
         fill = read_fill(metadata.fill_value, array.dtype, items)
-    location = place_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access)
+    location = locate_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     spec = ArraySpec(
         name=name,
@@ -220,8 +220,8 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     )
     if location.source is None:
         return spec if access is None else with_staging(spec, chunk_keys(spec), access)
-    placed = replace(location.source, chunk_keys=chunk_keys(spec))
-    return replace(spec, source=placed if access is None else with_cache(placed, spec, access))
+    array_source = replace(location.source, chunk_keys=chunk_keys(spec))
+    return replace(spec, source=array_source if access is None else with_cache(array_source, spec, access))
 
 
 def chunk_keys(spec: ArraySpec) -> ChunkKeys:

@@ -28,9 +28,9 @@ from zarrfeed.metadata.group.stacking import (
     Stacked,
     make_stack,
     order_of,
-    placed,
     reordered,
     with_sample_field,
+    with_stack_slices,
 )
 from zarrfeed.metadata.group.static_channels import beside_leader, check_not_named, leaders, make_channel, named_in
 from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
@@ -146,7 +146,7 @@ class ResolvedData:
         for number, leader in leaders(self.opened.fields, self.opened.items, self.stacks).items():
             wish = self.wishes_of(number)[0]
             made[number] = beside_leader(self.opened.fields[number], self.opened.items[number], wish, made[leader])
-        return placed(made, self.opened.items, self.stacks)
+        return with_stack_slices(made, self.opened.items, self.stacks)
 
     @property
     def length(self) -> int:
@@ -409,13 +409,13 @@ class ResolvedData:
         for f in fields:
             check_pad(f)
         for side, masks in reversed(window_fields(self).items()):
-            place = int(side == "targets")
+            number = int(side == "targets")
             end = self.opened.num_sample_fields if side == "samples" else len(self.opened.fields)
             fields[end:end] = masks
             if primary is not None and primary >= end:
                 primary += len(masks)
-            keys = parts[place] or (side,)  # a single array becomes an entry of a dict, beside its mask
-            parts[place] = (*keys, *(mask.name for mask in masks))
+            keys = parts[number] or (side,)  # a single array becomes an entry of a dict, beside its mask
+            parts[number] = (*keys, *(mask.name for mask in masks))
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
             parts.append(None)

@@ -58,7 +58,7 @@ def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.Ar
 
 
 def _specs(opened: OpenedFields) -> list[tuple[str, StoreSource | None]]:
-    """Return where the first stored array is, in each store: its directory, or its place in a store of Python's."""
+    """Return where the first stored array is, in each store: its directory, or its prefix in a store of Python's."""
     for f in opened.fields:
         if isinstance(f, ResidentField | CsrField):
             continue
@@ -76,9 +76,9 @@ def _specs(opened: OpenedFields) -> list[tuple[str, StoreSource | None]]:
     raise ConfigError("segment_ends is a path, and the samples are in memory: give the numbers")
 
 
-def _find(path: str, place: tuple[str, StoreSource | None]) -> zarr.Array[Any]:
+def _find(path: str, location: tuple[str, StoreSource | None]) -> zarr.Array[Any]:
     """Return the array at a path in the group of an array, or in a group above it."""
-    root, source = place
+    root, source = location
     if source is None:
         for folder in list(Path(root).parents)[:_LEVELS]:
             if (folder / path).is_dir():

@@ -12,11 +12,11 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.described import check_same_places
+from zarrfeed.metadata.array.described import check_same_coordinates
 from zarrfeed.metadata.group.fields import OpenedFields
 from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, dtype_name, window_of
-from zarrfeed.spec.stack import StackPlace
+from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.static import is_channel
 
 
@@ -92,19 +92,19 @@ def make_stack(
     if len(parts) != 1:
         where = "in samples and in targets" if parts else "not all in samples, or all in targets"
         raise ConfigError(f"stack: {', '.join(map(repr, names))} are {where}")
-    _check_places([one for one in items if one.part == parts[0] and one.key in names])
+    _check_coordinates([one for one in items if one.part == parts[0] and one.key in names])
     others = {one.key for one in items if one.part == parts[0]} - set(names)
     if (name or parts[0]) in others:
         raise ConfigError(f"stack: {parts[0]} have an array {name or parts[0]!r}; give the tensor another name")
     return Stacked(name, parts[0], tuple(names), spatial_axes)
 
 
-def _check_places(members: Sequence[Items]) -> None:
-    """Raise ConfigError if arrays of several stores are of other places."""
+def _check_coordinates(members: Sequence[Items]) -> None:
+    """Raise ConfigError if arrays of several stores have other coordinates."""
     first = next((one for one in members if one.described is not None), None)
     for one in members:
         if first is not None and one.described is not None and first.described is not None:
-            check_same_places(str(one.key), one.described, str(first.key), first.described)
+            check_same_coordinates(str(one.key), one.described, str(first.key), first.described)
 
 
 def order_of(items: Sequence[Items], stack: Stacked) -> list[int]:
@@ -142,8 +142,8 @@ def with_sample_field(opened: OpenedFields, field: ResidentField, items: Items) 
     )
 
 
-def placed(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Stacked]) -> tuple[Field, ...]:
-    """Return fields with their places in the tensors of stacks.
+def with_stack_slices(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Stacked]) -> tuple[Field, ...]:
+    """Return fields with their slices of the tensors of stacks.
 
     Raises
     ------
@@ -160,8 +160,8 @@ def placed(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Sta
         for n, field in zip(numbers, members, strict=True):
             assert isinstance(field, StoredField | ResidentField)
             count = math.prod(field.row_shape[: len(field.row_shape) - len(whole) + 1])
-            place = StackPlace(stack.name or stack.part, whole, whole[0] * plane, channel * plane, channel, count)
-            made[n] = replace(field, stack=place)
+            stack_slice = StackSlice(stack.name or stack.part, whole, whole[0] * plane, channel * plane, channel, count)
+            made[n] = replace(field, stack=stack_slice)
             channel += count
     return tuple(made)
 

@@ -20,12 +20,12 @@ from zarrfeed.metadata.array.described import check_same_direction, check_same_v
 from zarrfeed.metadata.array.wish import Wish
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.anndata import with_conversion
-from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedPlace
+from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedCoordinates
 from zarrfeed.metadata.group.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.stores.memory_store import alike_in_kind
-from zarrfeed.metadata.stores.store_parts import LayoutParts, Place, normalised, place_of, places_in
+from zarrfeed.metadata.stores.store_parts import ArrayLocation, LayoutParts, location_of, locations_in, normalised
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.field import (
@@ -44,7 +44,7 @@ from zarrfeed.spec.sparse import CsrField, Elements
 
 @dataclass(frozen=True)
 class Run:
-    """Stores side by side that are alike but for their lengths and places.
+    """Stores side by side that are alike but for their lengths and locations.
 
     Attributes
     ----------
@@ -54,8 +54,8 @@ class Run:
         Samples of each store.
     stores
         Their names.
-    names, places
-        For each field, the name and the place of the array of each store. Empty: the run is `resolved` itself.
+    names, locations
+        For each field, the name and the location of the array of each store. Empty: the run is `resolved` itself.
     unopened
         Where the coordinates of each store are then.
     """
@@ -64,25 +64,25 @@ class Run:
     lengths: list[int]
     stores: list[str]
     names: list[list[str]] = field(default_factory=list)
-    places: list[list[Place]] = field(default_factory=list)
-    unopened: list[UnopenedPlace] = field(default_factory=list)
+    locations: list[list[ArrayLocation]] = field(default_factory=list)
+    unopened: list[UnopenedCoordinates] = field(default_factory=list)
 
     @property
     def coordinates(self) -> Coordinates | None:
         """What can be looked up of the samples."""
         known = self.resolved.opened.coordinates
-        return known if known is None or not self.unopened else replace(known, places=tuple(self.unopened), _read={})
+        return known if known is None or not self.unopened else replace(known, stores=tuple(self.unopened), _read={})
 
     def extend(self, other: Run) -> bool:
         """Append the stores of another run, if both are like the same store; return whether they are."""
-        if other.resolved is not self.resolved or not self.places or not other.places:
+        if other.resolved is not self.resolved or not self.locations or not other.locations:
             return False
         self.lengths.extend(other.lengths)
         self.stores.extend(other.stores)
         self.unopened.extend(other.unopened)
-        for number, (names, places) in enumerate(zip(other.names, other.places, strict=True)):
+        for number, (names, locations) in enumerate(zip(other.names, other.locations, strict=True)):
             self.names[number].extend(names)
-            self.places[number].extend(places)
+            self.locations[number].extend(locations)
         return True
 
 
@@ -117,22 +117,22 @@ class _FieldStores:
             self._matrices.add(f, [self._parts_of(*one) for one in zip(f.data.layouts, items, wishes, strict=True)])
             return
         assert isinstance(f, StoredField | VlenField)
-        if run.places:
+        if run.locations:
             parts = self._parts_of(f.layouts[0], items[0], wishes[0])
-            for length, name, place in zip(run.lengths, run.names[number], run.places[number], strict=True):
-                parts.add(base, base + length, name, place)
+            for length, name, location in zip(run.lengths, run.names[number], run.locations[number], strict=True):
+                parts.add(base, base + length, name, location)
                 base += length
             return
         for layout, of_layout, wish in zip(f.layouts, items, wishes, strict=True):
             parts = self._parts_of(layout, of_layout, wish)
             spec = layout.spec
             if layout.parts is None:
-                parts.add(base, base + spec.num_samples, spec.name, place_of(spec))
+                parts.add(base, base + spec.num_samples, spec.name, location_of(spec))
                 continue
-            names, places = zip(*places_in(layout), strict=True)
+            names, locations = zip(*locations_in(layout), strict=True)
             begins, ends = (base + layout.parts.begin).tolist(), (base + layout.parts.end).tolist()
-            for begin, end, name, place in zip(begins, ends, names, places, strict=True):
-                parts.add(begin, end, name, place)
+            for begin, end, name, location in zip(begins, ends, names, locations, strict=True):
+                parts.add(begin, end, name, location)
 
     def _parts_of(self, layout: Layout, items: Items, wish: Wish) -> LayoutParts:
         """Return the stores that hold the field as a layout has it."""
@@ -207,9 +207,9 @@ def _kind(f: Field) -> tuple[Hashable, ...]:
 
 
 def _in_words(f: Field) -> str:
-    place = "in memory, " if isinstance(f, ResidentField) else ""
+    memory = "in memory, " if isinstance(f, ResidentField) else ""
     shape, dtype = _kind(f)[:2]
-    return f"{place}{dtype} of shape {shape}"
+    return f"{memory}{dtype} of shape {shape}"
 
 
 def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedData:
@@ -327,15 +327,15 @@ class _ElementStores:
 
     def add(self, elements: Elements, parts: Sequence[LayoutParts]) -> None:
         """Append the stores of a field; `parts` has those that hold the array as each of its layouts does."""
-        places = [places_in(layout) for layout in elements.layouts]
+        locations = [locations_in(layout) for layout in elements.layouts]
         for store, number in enumerate(elements.layout.tolist()):
             group, layout = parts[number], elements.layouts[number]
             first = elements.first_chunk[store : store + 1]
-            # A store without elements has a place too, of a chunk that no row needs: its layout has one.
+            # A store without elements has a location too, of a chunk that no row needs: its layout has one.
             chunks = max(1, int(elements.first_block[store + 1] - elements.first_block[store]))
-            name, place = places[number][0 if layout.parts is None else int(layout.parts.part_of(first)[0])]
+            name, location = locations[number][0 if layout.parts is None else int(layout.parts.part_of(first)[0])]
             begin = group.end[-1] if group.end else 0
-            group.add(begin, begin + chunks, name, place)
+            group.add(begin, begin + chunks, name, location)
             if not any(group is one for one in self.groups):
                 self.groups.append(group)
             self._layout.append(next(n for n, one in enumerate(self.groups) if one is group))

@@ -25,7 +25,7 @@ from zarrfeed.storage.checkpoint.checkpoint_format import (
     footer_bytes,
     parse_footer,
 )
-from zarrfeed.storage.checkpoint.checkpoint_place import Source
+from zarrfeed.storage.checkpoint.checkpoint_location import Source
 
 #: A part that is wrong is read again so often: bytes are changed on their way, too.
 _READS_OF_WRONG_PART = 3

@@ -236,7 +236,7 @@ def _reopened(store: Store) -> Store:
     return store
 
 
-def place_array(
+def locate_array(
     array: zarr.Array[Any],
     metadata_key: str,
     name: str,

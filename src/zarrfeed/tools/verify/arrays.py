@@ -191,11 +191,11 @@ class _Walk:
         whole = f"{self._root.path}/{path}".strip("/")
         if not self._lists:
             return wrap_node(self._access.ask(lambda: async_group(self._root).getitem(path), whole))
-        place = StorePath(self._store, whole)
+        store_path = StorePath(self._store, whole)
         if self._found.root is not None:
-            return checked(zarr.open(store=place, mode="r", zarr_format=self._format))
+            return checked(zarr.open(store=store_path, mode="r", zarr_format=self._format))
         return wrap_node(
-            self._access.ask(lambda: open_async(store=place, mode="r", zarr_format=self._format), str(place))
+            self._access.ask(lambda: open_async(store=store_path, mode="r", zarr_format=self._format), str(store_path))
         )
 
     def _can_list(self) -> bool:

@@ -39,7 +39,7 @@ from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure
 from zarrfeed.storage.chunks.codec_configs import as_meant
-from zarrfeed.storage.chunks.location import StoreSource, place_array
+from zarrfeed.storage.chunks.location import StoreSource, locate_array
 from zarrfeed.storage.chunks.zarr_decoder import make_decoder
 from zarrfeed.tools.verify.report import Cause, Finding
 
@@ -193,7 +193,7 @@ def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
     key = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
-    source = place_array(array, key, name, native=False, in_shards=False, access=access).source
+    source = locate_array(array, key, name, native=False, in_shards=False, access=access).source
     assert source is not None  # zarr-python decodes
     grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
     text = "str" if array.dtype.kind in "OTU" else ""

@@ -33,7 +33,7 @@ def server() -> Iterator[ObjectServer]:
 
 
 class Where:
-    """A place for a checkpoint: its URL, and the arguments that lead there."""
+    """The location of a checkpoint: its URL, and the arguments that lead there."""
 
     def __init__(self, kind: str, directory: Path, server: ObjectServer) -> None:
         self.kind, self.server = kind, server
@@ -240,7 +240,7 @@ def test_bad_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], me
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/run/", "s3://bucket/a?b", "", "run/", 5])
-def test_places_that_name_no_checkpoint_are_refused(url: Any) -> None:
+def test_locations_that_name_no_checkpoint_are_refused(url: Any) -> None:
     for open_checkpoint in (checkpoint.writer, checkpoint.reader):
         with pytest.raises(ConfigError):
             open_checkpoint(url)

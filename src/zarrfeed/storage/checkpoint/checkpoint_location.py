@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class LocalPlace:
+class FileLocation:
     """A local file.
 
     Attributes
@@ -55,7 +55,7 @@ class LocalPlace:
 
 
 @dataclass(frozen=True)
-class ObjectPlace:
+class ObjectLocation:
     """An object of a store of obstore's.
 
     Attributes
@@ -76,17 +76,17 @@ class ObjectPlace:
     access: StoreAccess = field(default_factory=StoreAccess)
 
 
-Place: TypeAlias = LocalPlace | ObjectPlace
+CheckpointLocation: TypeAlias = FileLocation | ObjectLocation
 
 
-def find_place(
+def locate_checkpoint(
     where: str | os.PathLike[str],
     store: Any,
     storage_options: Mapping[str, Any] | None,
     policy: Faults,
     *,
     client_retries: int = 0,
-) -> Place:
+) -> CheckpointLocation:
     """Return where a checkpoint is, without asking any store for it.
 
     Parameters
@@ -111,10 +111,10 @@ def find_place(
         If the scheme of the URL is not known.
     """
     if not isinstance(where, str | os.PathLike):
-        raise ConfigError(f"got a {type(where).__name__}, the place of a checkpoint must be a path or a URL")
+        raise ConfigError(f"got a {type(where).__name__}, the location of a checkpoint must be a path or a URL")
     text = os.fspath(where)
     if not isinstance(text, str):
-        raise ConfigError(f"{text!r}: got {type(text).__name__}, the place of a checkpoint must be text")
+        raise ConfigError(f"{text!r}: got {type(text).__name__}, the location of a checkpoint must be text")
     if store is not None:
         return _in_store(text, store, storage_options, policy)
     if storage_options is not None and not isinstance(storage_options, Mapping):
@@ -123,28 +123,28 @@ def find_place(
         retries = {"retry_config": {"max_retries": client_retries}}
         options = retries | dict(storage_options or {})
         made = make_store(text, StoreAccess(policy, options), root=True)
-        return ObjectPlace(made.store, _object_key(text), printable(text), StoreAccess(policy, storage_options))
+        return ObjectLocation(made.store, _object_key(text), printable(text), StoreAccess(policy, storage_options))
     if storage_options:
         raise ConfigError(f"{text}: is a local file, storage_options are for the stores of URLs")
     path = local_path(text)
     if not path.name or text.endswith("/"):
         raise ConfigError(f"{text!r}: names no file")
-    return LocalPlace(path.resolve(), printable(path), path, StoreAccess(policy))
+    return FileLocation(path.resolve(), printable(path), path, StoreAccess(policy))
 
 
 def _object_key(url: str) -> str:
     """Return the key that a URL of an object names in the store of its origin."""
-    place = KeyUrl.of(url)
-    if not place.path or url.endswith("/"):
+    key_url = KeyUrl.of(url)
+    if not key_url.path or url.endswith("/"):
         raise ConfigError(f"{printable(url)}: names no object, must end in the name of one")
-    if place.is_web:
-        if "%2f" in place.path.lower():
+    if key_url.is_web:
+        if "%2f" in key_url.path.lower():
             raise ConfigError(f"{printable(url)}: has an escaped slash (%2F), which cannot be in the name of an object")
-        check_key(printable(url), place.key)
-    return place.key
+        check_key(printable(url), key_url.key)
+    return key_url.key
 
 
-def _in_store(key: str, store: Any, storage_options: Mapping[str, Any] | None, policy: Faults) -> ObjectPlace:
+def _in_store(key: str, store: Any, storage_options: Mapping[str, Any] | None, policy: Faults) -> ObjectLocation:
     from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, S3Store
 
     # A MemoryStore would keep the buffers of the writer, which go round.
@@ -155,7 +155,7 @@ def _in_store(key: str, store: Any, storage_options: Mapping[str, Any] | None, p
     if not key.strip("/") or "://" in key:
         raise ConfigError(f"{printable(key)}: is no key of a store")
     check_key(printable(key), key.removeprefix("/"))
-    return ObjectPlace(store, key, printable(f"{store}/{key}"), StoreAccess(policy))
+    return ObjectLocation(store, key, printable(f"{store}/{key}"), StoreAccess(policy))
 
 
 class Source(Protocol):
@@ -181,7 +181,7 @@ class Source(Protocol):
         ...
 
 
-def open_source(place: Place) -> Source:
+def open_source(location: CheckpointLocation) -> Source:
     """Return the stored bytes of a checkpoint.
 
     Raises
@@ -189,7 +189,7 @@ def open_source(place: Place) -> Source:
     StoreReadError
         If there is none, or the store does not answer.
     """
-    return _LocalSource(place) if isinstance(place, LocalPlace) else _ObjectSource(place)
+    return _LocalSource(location) if isinstance(location, FileLocation) else _ObjectSource(location)
 
 
 class _Descriptor:
@@ -205,11 +205,11 @@ class _Descriptor:
 
 
 class _LocalSource:
-    def __init__(self, place: LocalPlace) -> None:
-        self.name = place.name
-        self._access = place.access
+    def __init__(self, location: FileLocation) -> None:
+        self.name = location.name
+        self._access = location.access
         try:
-            self._file: _Descriptor | None = _Descriptor(place.path)
+            self._file: _Descriptor | None = _Descriptor(location.path)
         except OSError as error:
             raise _cannot_be_read(self.name, error) from error
         status = os.fstat(self._file.number)
@@ -242,13 +242,13 @@ class _LocalSource:
 
 
 class _ObjectSource:
-    def __init__(self, place: ObjectPlace) -> None:
+    def __init__(self, location: ObjectLocation) -> None:
         import obstore
 
-        self.name = place.name
-        self._place = place
+        self.name = location.name
+        self._location = location
         try:
-            found = place.access.ask(lambda: obstore.head_async(place.store, place.key), self.name)
+            found = location.access.ask(lambda: obstore.head_async(location.store, location.key), self.name)
         except (StoreReadError, ConfigError):
             raise
         except Exception as error:  # of any class: obstore's errors have no base that says more
@@ -261,7 +261,7 @@ class _ObjectSource:
     def read(self, begin: int, end: int, checksum: Checksum) -> tuple[Bytes, bytes]:
         import obstore
 
-        store, key = self._place.store, self._place.key
+        store, key = self._location.store, self._location.key
         options: Any = {"range": (begin, end), **self._wanted}
 
         async def attempt() -> Any:
@@ -271,7 +271,7 @@ class _ObjectSource:
         try:
             found: Any = obstore.get(store, key, options=options).bytes()
         except Exception as error:  # noqa: BLE001 (of any class: obstore's errors have no base that says more)
-            found = _read_again(self._place.access, attempt, self.name, error, started)
+            found = _read_again(self._location.access, attempt, self.name, error, started)
         content = np.frombuffer(found, np.uint8)
         if len(content) != end - begin:
             raise CorruptCheckpointError(f"{self.name}: the store gave {len(content)} bytes of {end - begin}")
