@@ -90,7 +90,7 @@ class Flight:
     reads
         How it is read.
     turn
-        Its place at the limiter.
+        Its turn at the limiter.
     is_hedged
         Whether there is a second request beside it.
     is_left_behind

@@ -233,8 +233,8 @@ class _Array:
                     found.append(counted)
                     continue
                 parts = key.split(self.spec.key_separator)[bool(self.spec.key_prefix) :]
-                place = parts[self.spec.sample_axis] if len(parts) > self.spec.sample_axis else ""
-                if place.isdigit() and int(place) in objects:
+                index = parts[self.spec.sample_axis] if len(parts) > self.spec.sample_axis else ""
+                if index.isdigit() and int(index) in objects:
                     found.append(counted)
         return found
 

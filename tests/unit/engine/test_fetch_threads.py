@@ -202,7 +202,7 @@ def test_a_request_that_was_taken_over_is_not_answered_by_its_thread(make_run: C
     (flight,) = run.threads._flights.values()
     assert run.threads.leave_behind(flight)
     assert not run.threads.leave_behind(flight)
-    # Its place is free: another thread serves what waits.
+    # Its turn is over: another thread serves what waits.
     run.engine.wait_for(lambda: [number for number, _ in run.engine.answers] == [2])
     run.reads.gates["slow"].set()
     run.engine.post(whole(3))

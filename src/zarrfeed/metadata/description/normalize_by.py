@@ -167,14 +167,15 @@ def _selected(found: FieldStatistics, resolved: ResolvedData, number: int) -> Fi
         chosen = list(resolved.patching.axes[number][axis].offsets)
         if chosen == list(range(item.shape[axis])):
             continue
-        place = axis if axis < item.sample_axis else axis - 1
-        if found.mean.ndim <= place or found.mean.shape[place] != item.shape[axis]:
+        axis_in_sample = axis if axis < item.sample_axis else axis - 1
+        if found.mean.ndim <= axis_in_sample or found.mean.shape[axis_in_sample] != item.shape[axis]:
             raise ConfigError(
                 f"normalize of {item.name}: the statistics are of all {item.shape[axis]} of {dim!r}, patch(isel=) "
                 f"chooses {len(chosen)}; give each figures of its own (axis={dim!r}), or pairs by name"
             )
         arrays: dict[str, Any] = {
-            one: np.take(getattr(found, one), chosen, place) for one in ("mean", "std", "min", "max", "missing")
+            one: np.take(getattr(found, one), chosen, axis_in_sample)
+            for one in ("mean", "std", "min", "max", "missing")
         }
         found = replace(found, **arrays)
     return found

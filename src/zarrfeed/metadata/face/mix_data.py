@@ -67,9 +67,9 @@ def mix(
     -----
     Of a run of samples, a source has its share to within 8 samples, and to within 2 in each of 24 interleaved columns.
     So an epoch ends a few samples before, or after, what `stop` says. As columns are not in step, samples of a source
-    come up to 44 places early or late: when a sample comes again, up to 44 others of its source have not come as often.
-    This was measured for up to 20 sources; the bound is 92 as long as weights do not change. Batches of one source have
-    one column, and their samples come in order.
+    come up to 44 positions early or late: when a sample comes again, up to 44 others of its source have not come as
+    often. This was measured for up to 20 sources; the bound is 92 as long as weights do not change. Batches of one
+    source have one column, and their samples come in order.
 
     Examples
     --------

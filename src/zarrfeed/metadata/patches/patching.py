@@ -18,7 +18,7 @@ from zarrfeed.metadata.patches.patch_levels import (
     level_axes,
     level_volumes,
 )
-from zarrfeed.metadata.patches.patch_positions import place_positions
+from zarrfeed.metadata.patches.patch_positions import locate_positions
 from zarrfeed.metadata.patches.patch_request import Dim, PatchRequest
 from zarrfeed.metadata.patches.patch_weights import draw_positions
 from zarrfeed.metadata.patches.selected_items import check_isel_is_of_an_array, select_items
@@ -177,7 +177,7 @@ class Patching:
             return replace(self, source=drawn)
         assert self.request.positions is not None
         stores = np.asarray(store_ends, dtype=np.int64)
-        placed = place_positions(
+        listed = locate_positions(
             self.request.positions,
             self.dims,
             self.sizes,
@@ -186,7 +186,7 @@ class Patching:
             self.volumes,
             stores if len(stores) else np.array([0, 2**62]),
         )
-        return replace(self, source=placed)
+        return replace(self, source=listed)
 
     @property
     def turns(self) -> Turns | None:

@@ -88,7 +88,7 @@ class NpyArray:
         return items.T if self.fortran else items
 
     def _in_c_order(self, axis: int) -> tuple[tuple[int, ...], int]:
-        """Return the shape, and the axis of samples of the array in C order whose items lie at the same places."""
+        """Return the shape, and the axis of samples of the array in C order whose items lie at the same offsets."""
         return (self.shape[::-1], len(self.shape) - 1 - axis) if self.fortran else (self.shape, axis)
 
     def _read_into(self, rows: npt.NDArray[Any], offset: int) -> None:

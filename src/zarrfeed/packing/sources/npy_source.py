@@ -20,7 +20,7 @@ _PAGE_BYTES = 4096
 
 
 class _Part(NamedTuple):
-    """A field: an array, by its place among those of a file, or one part of its structured items."""
+    """A field: an array, by its number among those of a file, or one part of its structured items."""
 
     array: int
     part: str | None

@@ -9,8 +9,8 @@ from zarrfeed.packing.targets.layout import LayoutWish, codec_wish, plan_layout
 from zarrfeed.packing.targets.layout_choice import SampledArray, choose_layouts
 from zarrfeed.packing.targets.packed_values import as_packed
 
-#: Decoded bytes of the source that are read for it, in so many places.
-_SAMPLED_BYTES, _PLACES = 64 << 20, 4
+#: Decoded bytes of the source that are read for it, in so many runs.
+_SAMPLED_BYTES, _RUNS = 64 << 20, 4
 
 
 def measure_codecs(source: Source, wish: LayoutWish) -> dict[str, str]:
@@ -35,8 +35,8 @@ def measure_codecs(source: Source, wish: LayoutWish) -> dict[str, str]:
     if not wanted:
         return {}
     size = sum(f.mean_bytes for f in source.fields)
-    length = max(1, min(_SAMPLED_BYTES // _PLACES // max(1, size), source.num_samples // _PLACES))
-    begins = np.unique(np.linspace(0, source.num_samples - length, _PLACES).astype(np.int64))
+    length = max(1, min(_SAMPLED_BYTES // _RUNS // max(1, size), source.num_samples // _RUNS))
+    begins = np.unique(np.linspace(0, source.num_samples - length, _RUNS).astype(np.int64))
     pieces = [source.read(begin, begin + length) for begin in begins.tolist()]
     arrays = [
         SampledArray(

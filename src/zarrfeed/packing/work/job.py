@@ -118,7 +118,7 @@ class PackJob:
 
     @cached_property
     def order(self) -> RandomBijection | None:
-        """The place of each number; None: its own."""
+        """The position of each number; None: its own."""
         return None if self.seed is None else RandomBijection(self.num_samples, self.seed)
 
     def numbers(self, begin: int, end: int) -> Int64:

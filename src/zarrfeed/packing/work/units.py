@@ -81,7 +81,7 @@ class UnitWorker:
         begin = number * job.source_rows
         end = min(begin + job.source_rows, job.num_samples)
         assert job.order is not None
-        positions = job.order.places(np.arange(begin, end))
+        positions = job.order.positions(np.arange(begin, end))
         units = job.units_of(positions)
         parts = spill_parts(self.source.read(begin, end), positions, units, len(job.units))
         self.folder.keep(record, f"spill/{number}", parts)
@@ -181,7 +181,7 @@ class UnitWorker:
     def _write_objects(
         self, record: UnitRecord, part: str, layout: FieldLayout, fill: bytes | None, begin: int, rows: Rows
     ) -> None:
-        """Write samples of one array as chunks or shards; `begin` is the first one's place in the part.
+        """Write samples of one array as chunks or shards; `begin` is the first one's index in the part.
 
         Chunks of nothing but `fill` are left out; with None, all are there, and one that is not is known to be lost.
         """

@@ -93,15 +93,15 @@ def split_rows(elements: Elements, begin: Int64, end: Int64) -> tuple[Int64, Int
 
     Returns
     -------
-    For each piece, in the order of the rows and their elements: the number of the row, the block, the place in the
-    block, and how many elements. A row without elements has no piece.
+    For each piece, in the order of the rows and their elements: the number of the row, the block, the offset in
+    the block, and how many elements. A row without elements has no piece.
     """
     number = np.flatnonzero(end > begin)
     begin, end = begin[number], end[number]
-    first, place = elements.find(begin)
+    first, offset = elements.find(begin)
     last, _ = elements.find(end - 1)
     if not np.any(last > first):
-        return number, first, place, end - begin
+        return number, first, offset, end - begin
     counts = last - first + 1
     block = joined_ranges(first, counts)
     low, high = elements.range_of(block)
@@ -120,12 +120,12 @@ def element_fields(side: Sequence[Elements], layout: int) -> list[StoredField]:
 
 def plan_chunks(chunks: Int64, num_chunks: int) -> EpochPlan:
     """Return the plan of an engine whose samples are whole chunks: these, in this order, as often as they are named."""
-    distinct, place = np.unique(chunks, return_inverse=True)
-    by_place = np.argsort(place, kind="stable")
-    begins = np.searchsorted(place[by_place], np.arange(len(distinct)))
+    distinct, number = np.unique(chunks, return_inverse=True)
+    by_number = np.argsort(number, kind="stable")
+    begins = np.searchsorted(number[by_number], np.arange(len(distinct)))
     turn = np.empty(len(chunks), dtype=np.int64)
-    turn[by_place] = np.arange(len(chunks)) - begins[place[by_place]]
+    turn[by_number] = np.arange(len(chunks)) - begins[number[by_number]]
     order = Order(
         num_chunks, 1, shuffle=False, seed=0, lanes=1, selection=Selection.of_samples(distinct.astype(np.int64), 1)
     )
-    return order.plan(0, steps=0, head=place + turn * len(distinct))
+    return order.plan(0, steps=0, head=number + turn * len(distinct))

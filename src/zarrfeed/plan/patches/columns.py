@@ -130,17 +130,17 @@ def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
             of_axis, items = _chunks_of_items(axis.offsets or range(whole), length)
             others *= of_axis
             kept *= items / (of_axis * length)
-        places = _footprint(f.patch, chunk)
+        footprint = _footprint(f.patch, chunk)
         made.append(
-            PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), places, kept, others)
+            PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), footprint, kept, others)
         )
     return made
 
 
 def _chunks_of_items(items: Sequence[int], length: int) -> tuple[int, int]:
     """Return how many chunks of a length have some of the items, and how many these span within the chunks."""
-    chunk, place = np.divmod(np.asarray(items), length)
-    return len(np.unique(chunk)), sum(int(np.ptp(place[chunk == one])) + 1 for one in np.unique(chunk))
+    chunk, offset = np.divmod(np.asarray(items), length)
+    return len(np.unique(chunk)), sum(int(np.ptp(offset[chunk == one])) + 1 for one in np.unique(chunk))
 
 
 def _footprint(patch: FieldPatch, chunk: Sequence[int]) -> Footprint | None:
@@ -162,4 +162,4 @@ def _fields_of_tiles(order: SweptOrder, fields: Sequence[Field]) -> list[PatchFi
     if not epochs.is_listed:
         return found
     cell = epochs.tiling.step
-    return [one if one.places is None else replace(one, places=one.places.of_cells(cell)) for one in found]
+    return [one if one.footprint is None else replace(one, footprint=one.footprint.of_cells(cell)) for one in found]

@@ -73,8 +73,8 @@ def saved_decodes(arrays: Sequence[Lines], chunk_bytes: Sequence[int], keep_byte
             while used + size > keep_bytes:
                 while farthest and not _is_next(farthest[0], kept, to_come):
                     heapq.heappop(farthest)
-                place = (-later[-1], -number, -cell)
-                if not farthest or farthest[0] >= place:
+                entry = (-later[-1], -number, -cell)
+                if not farthest or farthest[0] >= entry:
                     break
                 _, other_number, other_cell = heapq.heappop(farthest)
                 other = kept.pop((-other_number, -other_cell))
@@ -96,11 +96,11 @@ def saved_decodes(arrays: Sequence[Lines], chunk_bytes: Sequence[int], keep_byte
 
 
 def _is_next(
-    place: tuple[int, int, int], kept: dict[tuple[int, int], _Kept], to_come: dict[tuple[int, int], list[int]]
+    entry: tuple[int, int, int], kept: dict[tuple[int, int], _Kept], to_come: dict[tuple[int, int], list[int]]
 ) -> bool:
     """Return whether a chunk is kept, and this is where it is taken next."""
-    key = (-place[1], -place[2])
-    return key in kept and bool(to_come[key]) and to_come[key][-1] == -place[0]
+    key = (-entry[1], -entry[2])
+    return key in kept and bool(to_come[key]) and to_come[key][-1] == -entry[0]
 
 
 def _shared(lines: Lines) -> list[tuple[int, int, int]]:

@@ -76,7 +76,7 @@ class Sweep:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Tiles between two places where columns may be cut, for each dimension."""
+        """Tiles between two neighbouring cuts that columns may have, for each dimension."""
         assert self.unit is not None
         return self.unit
 

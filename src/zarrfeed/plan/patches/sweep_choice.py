@@ -62,34 +62,34 @@ class PatchField:
     chunk
         Length of a chunk along each patched dimension.
     cell_bytes
-        Decoded bytes of all chunks at one place of the chunk grid over the patched dimensions: of one chunk, times the
+        Decoded bytes of all chunks at one index of the chunk grid over the patched dimensions: of one chunk, times the
         chunks that other dimensions are cut into.
     sample_bytes
         Bytes of a patch in a batch.
-    places
-        Which places of the array patches have. None: the voxels of the grid.
+    footprint
+        Which elements of the array patches have. None: the voxels of the grid.
     kept
         The part of `cell_bytes` that crops have: below 1 if samples have some items of other dimensions, or a chunk
         reaches beyond the array along these.
     cells
-        Chunks at one place of the chunk grid.
+        Chunks at one index of the chunk grid.
     """
 
     chunk: tuple[int, ...]
     cell_bytes: int
     sample_bytes: int
-    places: Footprint | None = None
+    footprint: Footprint | None = None
     kept: float = 1
     cells: int = 1
 
     def carried_bytes(self, *, crops: bool) -> float:
-        """Return the bytes that are kept of the chunks at one place, where patches need all of them."""
+        """Return the bytes that are kept of the chunks at one index, where patches need all of them."""
         return self.cell_bytes * (self.kept if crops else 1)
 
     @property
     def array(self) -> Footprints:
         """What patches have of the array."""
-        return self.chunk if self.places is None else self.places
+        return self.chunk if self.footprint is None else self.footprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +344,7 @@ def _layers_of_run(tiling: Tiling, fields: Sequence[PatchField], axis: int) -> i
         chunks = math.inf
         for field in fields:
             array = footprint_of(field.array, tiling)
-            again = 2 if field.places is None else 1 + max(1, _carried_layers(tiling, axis, array)[0])
+            again = 2 if field.footprint is None else 1 + max(1, _carried_layers(tiling, axis, array)[0])
             chunks = min(chunks, int(array.shape[:, axis].max()) / again)
         layers = -(-most // max(1, int(chunks * _MOST_FOR_RUNS)))
     return layers if layers < most else None
@@ -395,8 +395,8 @@ def _held_chunks(tiling: Tiling, dimension: int, of: Footprint, width: int, unit
     """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
     extents, chunk, step = of.extents[:, dimension], of.chunk[dimension], tiling.step[dimension]
     extent, whole = int(extents.max()), width >= tiling.most_tiles[:, dimension].max()
-    places = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
-    voxels = extent if whole else min(extent, places)
+    elements = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
+    voxels = extent if whole else min(extent, elements)
     if crops:
         if tiling.border[dimension] == "wrap":
             # The voxels that a column around the border lacks may lie inside of a chunk, whose crop has them then.
@@ -413,7 +413,7 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
     if tiling.most_tiles[:, axis].max() == 1:
         return 0, 0
     size, step, border, chunk = of.size[axis], tiling.step[axis], tiling.border[axis], of.chunk[axis]
-    least = step // of.scale[axis]  # places from one tile to the next
+    least = step // of.scale[axis]  # elements from one tile to the next
     # a tile and the next one touch chunks at both of their ends, where these are all that there are
     both = size + -(-step // of.scale[axis]) + (2 * (chunk - 1) if size > least else 0)
     around = of.extents[:, axis] < both
@@ -424,9 +424,9 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
         return layers, layers
     # Tiles that lie side by side share the chunk that one of them ends in and the next one begins in.
     regular = _is_regular(tiling, axis) and of.size[axis] * of.scale[axis] == step
-    if chunk == 1 or (regular and least % chunk == 0 and of.first_place(axis) % chunk == 0):
+    if chunk == 1 or (regular and least % chunk == 0 and of.first_element(axis) % chunk == 0):
         return 0, 0
-    if regular and chunk % least == 0 and of.first_place(axis) % least == 0:  # no tile lies in two chunks
+    if regular and chunk % least == 0 and of.first_element(axis) % least == 0:  # no tile lies in two chunks
         return 1, 0
     # Around a dimension that wraps, the chunk that a tile begins in may be the one that the next tile ends in.
     ring = border == "wrap" and bool((of.extents[:, axis] < size + -(-step // of.scale[axis]) + chunk - 1).any())
@@ -435,11 +435,11 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
 
 
 def _most_touched(tiling: Tiling, dimension: int, of: Footprint, voxels: int, start: int) -> int:
-    """Return how many chunks a run of places touches at most, which starts at a multiple of `start` where it can."""
+    """Return how many chunks a run of elements touches at most, which starts at a multiple of `start` where it can."""
     chunk, multiple, extents = of.chunk[dimension], 1, of.extents[:, dimension]
     if _is_regular(tiling, dimension) and start % of.scale[dimension] == 0:
         multiple = math.gcd(start // of.scale[dimension], chunk)
-        multiple = multiple if of.first_place(dimension) % multiple == 0 else 1
+        multiple = multiple if of.first_element(dimension) % multiple == 0 else 1
     touched = (chunk - multiple + voxels - 1) // chunk + 1
     # where the dimension wraps, the chunk before the border may be a short one
     touched += tiling.border[dimension] == "wrap" and bool((extents % chunk).any())

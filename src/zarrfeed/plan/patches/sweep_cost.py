@@ -9,7 +9,7 @@ What costs decodes, for columns that are swept layer by layer (sweep.py):
 - **Cuts.** The end of a lane cuts a block into two pieces, each with its share of the tiles. A chunk that t tiles of
   the block touch is missed by one of the pieces with the probability 2 / (t + 1).
 
-A chunk here is one place of the chunk grid over the patched dimensions, with everything that is stored at this place.
+A chunk here is one index of the chunk grid over the patched dimensions, with everything that is stored at this index.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
     Returns
     -------
-    The place in `fields`; None if no field is stored.
+    The index in `fields`; None if no field is stored.
     """
     candidates = (
         [i for i, f in enumerate(some) if chosen(f)]

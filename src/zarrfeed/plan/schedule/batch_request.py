@@ -175,8 +175,8 @@ def plan_patches(
     of, epoch
         The orders that say how patches are turned in an epoch. None: they are not.
     """
-    places = np.column_stack([volume, start])
-    distinct, which = np.unique(places, axis=0, return_inverse=True)
+    patches = np.column_stack([volume, start])
+    distinct, which = np.unique(patches, axis=0, return_inverse=True)
     count, first = len(distinct), np.array([0, len(distinct)])
     sweep = Sweep(0, (1,) * start.shape[1])
     blocks = PositionBlocks(grid, sweep, distinct[:, 0].copy(), distinct[:, 1:].copy(), first, np.zeros(1, np.int64))

@@ -40,7 +40,7 @@ _MAX_REQUESTS = 1024
 #: Where each request may open a connection. Behind 100 ms so many objects of 340 KiB are 0.85 GB/s. Each request that
 #: waits has a thread, and twice as many made nothing faster.
 _MAX_CONNECTIONS = 256
-#: Until it is known how many pay: a small web server has place for six connections in its queue.
+#: Until it is known how many pay: a small web server has room for six connections in its queue.
 _FIRST_REQUESTS, _FIRST_CONNECTIONS = 32, 2
 
 

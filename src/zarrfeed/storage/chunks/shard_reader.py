@@ -107,7 +107,7 @@ class ShardReader:
         return ((piece.request_id, cast("Bytes | None", data)) for piece, data in zip(group, parts, strict=True))
 
     def inner_name(self, position: int) -> str:
-        """Return the place of an inner chunk in its shard, such as "3/0"."""
+        """Return the index of an inner chunk in its shard, such as "3/0"."""
         return self._reading.spec.inner_chunk_name(position)
 
     def label(self, position: int) -> str:

@@ -95,11 +95,11 @@ class Numbering:
 
     @property
     def num_numbers(self) -> int:
-        """Numbers of all chunks, and of the places of shards beyond the end of the array."""
+        """Numbers of all chunks, those of shards beyond the end of the array included."""
         return math.prod(self.objects) * self.per_object
 
-    def place(self, number: int) -> tuple[tuple[int, ...], int, bool]:
-        """Return the object that a chunk is in, its place there, and whether it is within the array."""
+    def locate(self, number: int) -> tuple[tuple[int, ...], int, bool]:
+        """Return the object that a chunk is in, its position there, and whether it is within the array."""
         which, position = divmod(number, self.per_object)
         there = _unravel(which, self.objects)
         inner = _unravel(position, self.along)
@@ -108,11 +108,11 @@ class Numbering:
 
 
 def _unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    place: list[int] = []
+    index: list[int] = []
     for n in reversed(shape):
         number, at = divmod(number, n)
-        place.append(at)
-    return tuple(reversed(place))
+        index.append(at)
+    return tuple(reversed(index))
 
 
 class ArrayCheck(Protocol):
@@ -328,10 +328,10 @@ class _StoreCheck:
 
     async def _check(self, begin: int, end: int) -> Part:
         part = Part()
-        # object -> numbers and places of its chunks
+        # object -> numbers and positions of its chunks
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number in range(begin, end):
-            there, position, inside = self.numbering.place(number)
+            there, position, inside = self.numbering.locate(number)
             if inside:
                 wanted.setdefault(there, []).append((number, position))
         one = self._check_chunk if self._shards is None else self._check_shard

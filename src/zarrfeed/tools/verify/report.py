@@ -27,7 +27,7 @@ class Finding:
     key
         Of the stored object, below the array; of a link, below the store.
     inner
-        Place of an inner chunk in its shard, such as "3/0"; "" for the whole stored object.
+        Index of an inner chunk in its shard, such as "3/0"; "" for the whole stored object.
     cause
         "corrupt", "unreadable", "missing" or "link".
     chunks

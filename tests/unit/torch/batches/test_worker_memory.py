@@ -371,13 +371,13 @@ class Retired:
     """
 
     number: int
-    place: tuple[int, int]
+    origin: tuple[int, int]
     handles: list[tuple[int, int, int, int]]
     retire: Callable[[], None]
 
     def message(self, number: int) -> torch.Tensor:
         """Take a message over that carries no descriptor."""
-        storage = worker_memory.rebuild_storage(self.number, self.place, None, self.handles[number])
+        storage = worker_memory.rebuild_storage(self.number, self.origin, None, self.handles[number])
         return torch.tensor([], dtype=torch.uint8).set_(storage)
 
 
