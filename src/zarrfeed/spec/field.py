@@ -129,11 +129,11 @@ class StoredField:
                 slot=slot,
                 row_map=None if self.rows is None else self.rows.to_core(),
                 pad=_pad_to_core(self),
-                is_variant=number > 0,
+                is_variant=layout_number > 0,
                 lead=lead_to_core(self.window),
                 patch=None if self.patch is None else self.patch.to_core(dtype_name(self), layout.parts),
             )
-            for number, layout in enumerate(self.layouts)
+            for layout_number, layout in enumerate(self.layouts)
         ]
 
 
