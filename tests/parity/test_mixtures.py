@@ -70,8 +70,8 @@ def reference_line(mixture: Mixture, sources: Sources, num_steps: int) -> Any:
     source, position = mixture.at(np.arange(num_steps))
     line = np.empty(num_steps, dtype=np.int64)
     for step, (one, at) in enumerate(zip(source, position, strict=True)):
-        which, place = divmod(int(at), sources.lengths[one])
-        line[step] = np.random.default_rng([one, which]).permutation(sources.members[one])[place]
+        which, in_pass = divmod(int(at), sources.lengths[one])
+        line[step] = np.random.default_rng([one, which]).permutation(sources.members[one])[in_pass]
     return line
 
 

@@ -130,8 +130,8 @@ def rest_of(used: Int64) -> Int64:
 def assert_rest(used: Int64, leg: Leg, *, even: str, drop_last: bool = False, batch_size: int = 0) -> None:
     """Check that a leg that ran to the end of the epoch delivered what was not used: all of it, or as `even` says."""
     rest = rest_of(used)
-    place = np.searchsorted(rest, leg.together)
-    assert np.array_equal(rest[np.minimum(place, len(rest) - 1)], leg.together), "a used sample came again"
+    index = np.searchsorted(rest, leg.together)
+    assert np.array_equal(rest[np.minimum(index, len(rest) - 1)], leg.together), "a used sample came again"
     if not drop_last:
         assert_shared_out([np.searchsorted(rest, samples) for samples in leg.samples], len(rest), even=even)
         return

@@ -144,18 +144,18 @@ def resume(store: str, directory: Path) -> dict[str, Any]:
     results = {}
     for workers in (0, 2):
         parts = []
-        for place in (None, directory / f"saved-{workers}"):
+        for folder in (None, directory / f"saved-{workers}"):
             accelerator = Accelerator(cpu=True)
             loader = accelerator.prepare(make(store, "zarr", **(FORK if workers else {}))[1])
-            if place is None:
+            if folder is None:
                 parts.append([take(loader) for _ in range(3)])
                 continue
             begun = [take(loader), take(loader, 5)]
-            accelerator.save_state(str(place))
+            accelerator.save_state(str(folder))
             accelerator.wait_for_everyone()
             accelerator = Accelerator(cpu=True)
             loader = accelerator.prepare(make(store, "zarr", **(FORK if workers else {}))[1])
-            accelerator.load_state(str(place))
+            accelerator.load_state(str(folder))
             parts.append([begun[0], begun[1] + take(loader), take(loader)])
         results[str(workers)] = parts
     return results

@@ -98,11 +98,11 @@ class Sources:
         made: dict[tuple[int, int], Int64] = {}
         for number, members in enumerate(self.members):
             is_of = source == number
-            taken, places = index[is_of], position[is_of]
+            taken, positions = index[is_of], position[is_of]
             assert np.isin(taken, members).all(), f"a step of source {number} has a sample of another source"
-            for which in np.unique(places // len(members)).tolist():
-                is_in = places // len(members) == which
-                order = taken[is_in][np.argsort(places[is_in])]
+            for which in np.unique(positions // len(members)).tolist():
+                is_in = positions // len(members) == which
+                order = taken[is_in][np.argsort(positions[is_in])]
                 assert len(np.unique(order)) == len(order), f"pass {which} of source {number} repeats a sample"
                 made[number, which] = order
         return Passes(self, made)

@@ -102,7 +102,7 @@ def _use_progress(folder: Path, _: bool) -> None:
         raise UnspecifiedError("not all chunks were checked")
 
 
-_PLACES: dict[str, tuple[Callable[[Path], Path], Callable[[Path, bool], None]]] = {
+_LOCATIONS: dict[str, tuple[Callable[[Path], Path], Callable[[Path, bool], None]]] = {
     "cache": (_make_cache, _use_cache),
     "pack": (_make_pack, _use_pack),
     "Appender": (_make_journal, _use_journal),
@@ -137,8 +137,8 @@ def _plant(random: Random, made: Path, home: Path) -> None:
 
 @cache
 def _import_all() -> None:
-    """Use each place once, so that all modules are imported: another user may not be able to read them."""
-    for _, use in _PLACES.values():
+    """Use each location once, so that all modules are imported: another user may not be able to read them."""
+    for _, use in _LOCATIONS.values():
         with folder_of_all() as folder:
             use(folder, True)
 
@@ -147,8 +147,8 @@ def others(attempt: Try) -> str:
     """Make a directory first, as another user, and let the victim use it."""
     _import_all()
     random, is_root = attempt.random, os.geteuid() == 0
-    kind = random.choice(sorted(_PLACES))
-    make, use = _PLACES[kind]
+    kind = random.choice(sorted(_LOCATIONS))
+    make, use = _LOCATIONS[kind]
     opened, is_own = random.choice([0o755, 0o777, 0o700]), random.random() < 0.5
     with folder_of_all() as folder:
         home, outcome = folder / "home", folder / "outcome"

@@ -59,12 +59,12 @@ CASES = [(kind, zarr_format) for kind, (_, formats, _) in KINDS.items() for zarr
 
 
 def words(shape: tuple[int, ...], item: type = str, *, longest: int = 9) -> AnyArray:
-    """Return objects that encode their place and differ in length; some are empty, some no ASCII."""
+    """Return objects that encode their index and differ in length; some are empty, some no ASCII."""
     flat: list[Any] = []
-    for place in range(int(np.prod(shape))):
-        text = f"{place}" + ("ä☃🙂" * 3)[: place % 4]
-        text = "" if place % 7 == 5 else text[:longest]
-        flat.append(text if item is str else text.encode() + bytes([0, 255])[: place % 3])
+    for index in range(int(np.prod(shape))):
+        text = f"{index}" + ("ä☃🙂" * 3)[: index % 4]
+        text = "" if index % 7 == 5 else text[:longest]
+        flat.append(text if item is str else text.encode() + bytes([0, 255])[: index % 3])
     array = np.empty(len(flat), dtype=object)
     array[:] = flat
     return array.reshape(shape)
@@ -266,8 +266,8 @@ def test_text_as_targets_and_targets_of_text(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "x", shape=images.shape, chunks=(4, 6), dtype="f4")[...] = images
     with ZarrIterableDataset(tmp_path / "x", tmp_path / "names", batch_size=6, shuffle=True) as dataset:
         for rows, text in dataset:
-            place = [int(np.flatnonzero((images == row).all(1))[0]) for row in rows.numpy()]
-            assert text == names[place].tolist()
+            samples = [int(np.flatnonzero((images == row).all(1))[0]) for row in rows.numpy()]
+            assert text == names[samples].tolist()
     with ZarrIterableDataset(tmp_path / "names", labels, batch_size=6, shuffle=True) as dataset:
         assert dataset.explain().primary == "samples"
         assert dataset.explain().block_rows == 7

@@ -349,7 +349,7 @@ def test_arguments_that_cannot_work_are_refused(
     assert not (tmp_path / "out.zarr").exists()
 
 
-def test_places_that_cannot_hold_a_store_are_refused(source: Path, tmp_path: Path) -> None:
+def test_targets_that_cannot_hold_a_store_are_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is no directory, in which the store is to be made"):
         pack(source, tmp_path / "no" / "out.zarr")
     with pytest.raises(ConfigError, match="must be the path of a local directory"):

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def make(store: Any, **options: Any) -> zarr.Array[Any]:
-    """Make an array of (30, 10) whose elements are their places, in 3 x 3 chunks of (10, 4)."""
+    """Make an array of (30, 10) whose elements are their own indices, in 3 x 3 chunks of (10, 4)."""
     settings: dict[str, Any] = {"shape": (30, 10), "chunks": (10, 4), "dtype": "i4"} | options
     array = zarr.create_array(store, **settings)
     array[...] = 1 + np.arange(300).reshape(30, 10).astype(array.dtype)

@@ -86,7 +86,7 @@ def order(source: ListedPositions, side: int, chunk: int, size: int, width: int,
     )
 
 
-def test_many_patches_at_one_place_are_cut_into_blocks_that_decode_their_chunks_once() -> None:
+def test_many_patches_at_one_position_are_cut_into_blocks_that_decode_their_chunks_once() -> None:
     start = np.concatenate([np.full((5000, 3), 30), np.random.default_rng(0).integers(0, 200, (50, 3))])
     made = order(ListedPositions(np.zeros(len(start), dtype=np.int64), start), 256, 64, 32, 4)
     one = made.at(0)

@@ -1,6 +1,6 @@
-"""Find the places of a Python source into which a small fault can be put.
+"""Find the sites of a Python source into which a small fault can be put.
 
-A place has an exact span, so that a mutant differs from its source in the changed characters alone. Text has no places:
+A site has an exact span, so that a mutant differs from its source in the changed characters alone. Text has no sites:
 docstrings, annotations, messages of errors and warnings, logging, ``__repr__``, ``__all__``, ``if TYPE_CHECKING``.
 """
 
@@ -33,10 +33,10 @@ _WARNS = {"warn", "_warn"}
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class Site:
     """A span of a source, in bytes of UTF-8, and the texts that can stand there instead.
 
-    `scope` names the classes and functions around the place.
+    `scope` names the classes and functions around the site.
     """
 
     start: int
@@ -47,24 +47,24 @@ class Place:
     scope: tuple[str, ...] = ()
 
 
-def find_places(source: str) -> list[Place]:
-    """Return the places of a source, in the order in which they stand there."""
+def find_sites(source: str) -> list[Site]:
+    """Return the sites of a source, in the order in which they stand there."""
     finder = _Finder(source)
     finder.visit(ast.parse(source))
-    return sorted(finder.places)
+    return sorted(finder.sites)
 
 
-def mutated(source: str, place: Place, new: str) -> str:
-    """Return the source with `new` at a place."""
+def mutated(source: str, site: Site, new: str) -> str:
+    """Return the source with `new` at a site."""
     raw = source.encode()
-    return (raw[: place.start] + new.encode() + raw[place.end :]).decode()
+    return (raw[: site.start] + new.encode() + raw[site.end :]).decode()
 
 
 class _Finder(ast.NodeVisitor):
     """Walks over a syntax tree; tokens say where an operator stands, which the tree does not."""
 
     def __init__(self, source: str) -> None:
-        self.places: set[Place] = set()
+        self.sites: set[Site] = set()
         self._raw = source.encode()
         self._scope: tuple[str, ...] = ()
         lines = source.splitlines(keepends=True)
@@ -93,7 +93,7 @@ class _Finder(ast.NodeVisitor):
     def _add(self, start: int, end: int, *variants: str) -> None:
         line = self._raw.count(b"\n", 0, start) + 1
         old = self._raw[start:end].decode()
-        self.places.add(Place(start, end, line, old, variants, self._scope))
+        self.sites.add(Site(start, end, line, old, variants, self._scope))
 
     def _add_node(self, node: ast.expr | ast.stmt, *variants: str) -> None:
         self._add(self._start(node), self._end(node), *variants)
