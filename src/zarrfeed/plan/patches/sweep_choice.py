@@ -67,7 +67,7 @@ class PatchField:
     sample_bytes
         Bytes of a patch in a batch.
     footprint
-        Which elements of the array patches have. None: the voxels of the grid.
+        Which items of the array patches have. None: the voxels of the grid.
     kept
         The part of `cell_bytes` that crops have: below 1 if samples have some items of other dimensions, or a chunk
         reaches beyond the array along these.
@@ -395,8 +395,8 @@ def _held_chunks(tiling: Tiling, dimension: int, of: Footprint, width: int, unit
     """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
     extents, chunk, step = of.extents[:, dimension], of.chunk[dimension], tiling.step[dimension]
     extent, whole = int(extents.max()), width >= tiling.most_tiles[:, dimension].max()
-    elements = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
-    voxels = extent if whole else min(extent, elements)
+    items = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
+    voxels = extent if whole else min(extent, items)
     if crops:
         if tiling.border[dimension] == "wrap":
             # The voxels that a column around the border lacks may lie inside of a chunk, whose crop has them then.
@@ -413,7 +413,7 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
     if tiling.most_tiles[:, axis].max() == 1:
         return 0, 0
     size, step, border, chunk = of.size[axis], tiling.step[axis], tiling.border[axis], of.chunk[axis]
-    least = step // of.scale[axis]  # elements from one tile to the next
+    least = step // of.scale[axis]  # items from one tile to the next
     # a tile and the next one touch chunks at both of their ends, where these are all that there are
     both = size + -(-step // of.scale[axis]) + (2 * (chunk - 1) if size > least else 0)
     around = of.extents[:, axis] < both
@@ -424,9 +424,9 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
         return layers, layers
     # Tiles that lie side by side share the chunk that one of them ends in and the next one begins in.
     regular = _is_regular(tiling, axis) and of.size[axis] * of.scale[axis] == step
-    if chunk == 1 or (regular and least % chunk == 0 and of.first_element(axis) % chunk == 0):
+    if chunk == 1 or (regular and least % chunk == 0 and of.first_item(axis) % chunk == 0):
         return 0, 0
-    if regular and chunk % least == 0 and of.first_element(axis) % least == 0:  # no tile lies in two chunks
+    if regular and chunk % least == 0 and of.first_item(axis) % least == 0:  # no tile lies in two chunks
         return 1, 0
     # Around a dimension that wraps, the chunk that a tile begins in may be the one that the next tile ends in.
     ring = border == "wrap" and bool((of.extents[:, axis] < size + -(-step // of.scale[axis]) + chunk - 1).any())
@@ -435,11 +435,11 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
 
 
 def _most_touched(tiling: Tiling, dimension: int, of: Footprint, voxels: int, start: int) -> int:
-    """Return how many chunks a run of elements touches at most, which starts at a multiple of `start` where it can."""
+    """Return how many chunks a run of items touches at most, which starts at a multiple of `start` where it can."""
     chunk, multiple, extents = of.chunk[dimension], 1, of.extents[:, dimension]
     if _is_regular(tiling, dimension) and start % of.scale[dimension] == 0:
         multiple = math.gcd(start // of.scale[dimension], chunk)
-        multiple = multiple if of.first_element(dimension) % multiple == 0 else 1
+        multiple = multiple if of.first_item(dimension) % multiple == 0 else 1
     touched = (chunk - multiple + voxels - 1) // chunk + 1
     # where the dimension wraps, the chunk before the border may be a short one
     touched += tiling.border[dimension] == "wrap" and bool((extents % chunk).any())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.unit.plan.patches.test_footprint import elements_of, footprints
+from tests.unit.plan.patches.test_footprint import footprints, items_of
 from tests.unit.plan.patches.test_swept_order import line, orders
 from zarrfeed.plan.patches.footprint import Footprints, footprint_of
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, blocks_of
@@ -26,10 +26,10 @@ Cells = set[tuple[int, ...]]
 
 
 def cells_of(grid: TileGrid, array: Footprints, volume: int, index: Iterable[int]) -> Cells:
-    """Return the chunks that a tile touches, element by element."""
+    """Return the chunks that a tile touches, item by item."""
     along, of = [], footprint_of(array, grid)
     for d, number in enumerate(index):
-        along.append(sorted({int(x) // of.chunk[d] for x in elements_of(grid, of, volume, d, number)}))
+        along.append(sorted({int(x) // of.chunk[d] for x in items_of(grid, of, volume, d, number)}))
     return {(volume, *cell) for cell in itertools.product(*along)}
 
 
