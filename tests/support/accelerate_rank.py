@@ -212,10 +212,10 @@ def skip(store: str) -> dict[str, Any]:
 def identity(store: str) -> dict[str, Any]:
     """Return what `prepare()` makes of a `ZarrDataLoader`."""
     loader = make(store, "zarr")[1]
-    placed, unplaced = Accelerator(cpu=True), Accelerator(cpu=True, device_placement=False)
-    results = {"before": loader._is_accelerate_prepared, "same": placed.prepare(loader) is loader}
-    results["device"] = loader._preparation.device == placed.device
-    results["same by name"] = unplaced.prepare_data_loader(loader) is loader
+    moving, not_moving = Accelerator(cpu=True), Accelerator(cpu=True, device_placement=False)
+    results = {"before": loader._is_accelerate_prepared, "same": moving.prepare(loader) is loader}
+    results["device"] = loader._preparation.device == moving.device
+    results["same by name"] = not_moving.prepare_data_loader(loader) is loader
     results["no device"] = loader._preparation.device is None
     results["asked again"] = loader._is_accelerate_prepared
     return results
