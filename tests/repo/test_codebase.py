@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
+import tokenize
 import tomllib
+from functools import cache
 
 import zarrfeed
 from tests.support.paths import ROOT
@@ -58,6 +61,48 @@ def test_one_thing_has_one_name() -> None:
         if word in line.lower()
     ]
     assert found == []
+
+
+#: Words that are no part of a name in Python, and terms to use for them. What English has of them stays.
+BANNED_IN_NAMES = {"place": "rank_info, index, offset, position, slot, location ..."}
+_ENGLISH = re.compile("in_place|take_place")
+#: Modules that call the engine, and the names that it has.
+_ENGINE = {"place", "places", "places_of"}
+_CALL_THE_ENGINE = {"_core.pyi", "order.py", "block_order.py", "held_blocks.py", "sample_set.py", "test_block_order.py"}
+#: The rows of a benchmark, which are written to JSON.
+_WRITTEN = {"checkpoint.py": {"place"}}
+
+
+@cache
+def words_in(name: str) -> set[str]:
+    """Return the words of a name, in small letters and in the singular."""
+    words = re.findall("[A-Z]?[a-z]+|[A-Z]+", _ENGLISH.sub("", name))
+    return {re.sub("(?<=place)(s|d|less)$", "", word.lower()) for word in words}
+
+
+def banned_names(source: str) -> set[str]:
+    """Return the names in a Python source that have a banned word; the names of tests are sentences."""
+    found = {name for name in re.findall(r"[A-Za-z_]\w*", source) if words_in(name) & BANNED_IN_NAMES.keys()}
+    if not found:  # most files: to take a file apart costs much more
+        return found
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    names = {token.string for token in tokens if token.type == tokenize.NAME}
+    return {name for name in found & names if not name.startswith("test_")}
+
+
+def test_names_have_the_terms_of_the_field() -> None:
+    assert banned_names("class StackPlace: place_of, _placeless, PLACES = placed") == {
+        *("StackPlace", "place_of", "_placeless", "PLACES", "placed")
+    }
+    assert not banned_names("replace, misplaced, device_placement, is_in_place, PlacementGroup, inplace")
+    found = {}
+    for folder in ("src", "tests", "benchmarks", "dev", "examples"):
+        for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.pyi")]:
+            allowed = (_ENGINE if path.name in _CALL_THE_ENGINE else set()) | _WRITTEN.get(path.name, set())
+            names = banned_names(path.read_text()) - allowed
+            if names:
+                found[str(path.relative_to(ROOT))] = names
+    assert found == {}, BANNED_IN_NAMES
 
 
 def uses_internals_of_zarr(source: str) -> set[str]:
