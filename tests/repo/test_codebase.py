@@ -63,8 +63,8 @@ def test_one_thing_has_one_name() -> None:
     assert found == []
 
 
-#: Words that are no part of a name in Python, and terms to use for them. What English has of them stays.
-BANNED_IN_NAMES = {"place": "rank_info, index, offset, position, slot, location ..."}
+#: Words that no identifier in Python has, and the terms to use. English in comments and in names of tests is free.
+BANNED_IN_PYTHON = {"place": "rank_info, index, offset, position, slot, location ..."}
 _ENGLISH = re.compile("in_place|take_place")
 #: Modules that call the engine, and the names that it has.
 _ENGINE = {"place", "places", "places_of"}
@@ -80,9 +80,9 @@ def words_in(name: str) -> set[str]:
     return {re.sub("(?<=place)(s|d|less)$", "", word.lower()) for word in words}
 
 
-def banned_names(source: str) -> set[str]:
+def banned_python_names(source: str) -> set[str]:
     """Return the names in a Python source that have a banned word; the names of tests are sentences."""
-    found = {name for name in re.findall(r"[A-Za-z_]\w*", source) if words_in(name) & BANNED_IN_NAMES.keys()}
+    found = {name for name in re.findall(r"[A-Za-z_]\w*", source) if words_in(name) & BANNED_IN_PYTHON.keys()}
     if not found:  # most files: to take a file apart costs much more
         return found
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -90,19 +90,19 @@ def banned_names(source: str) -> set[str]:
     return {name for name in found & names if not name.startswith("test_")}
 
 
-def test_names_have_the_terms_of_the_field() -> None:
-    assert banned_names("class StackPlace: place_of, _placeless, PLACES = placed") == {
+def test_names_in_python_are_terms_of_the_field() -> None:
+    assert banned_python_names("class StackPlace: place_of, _placeless, PLACES = placed") == {
         *("StackPlace", "place_of", "_placeless", "PLACES", "placed")
     }
-    assert not banned_names("replace, misplaced, device_placement, is_in_place, PlacementGroup, inplace")
+    assert not banned_python_names("replace, misplaced, device_placement, is_in_place, PlacementGroup, inplace")
     found = {}
     for folder in ("src", "tests", "benchmarks", "dev", "examples"):
         for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.pyi")]:
             allowed = (_ENGINE if path.name in _CALL_THE_ENGINE else set()) | _WRITTEN.get(path.name, set())
-            names = banned_names(path.read_text()) - allowed
+            names = banned_python_names(path.read_text()) - allowed
             if names:
                 found[str(path.relative_to(ROOT))] = names
-    assert found == {}, BANNED_IN_NAMES
+    assert found == {}, BANNED_IN_PYTHON
 
 
 def uses_internals_of_zarr(source: str) -> set[str]:
