@@ -232,7 +232,7 @@ py::dict stats_dict(Engine& engine) {
   return d;
 }
 
-/// (good chunks, stored bytes, decoded bytes, [(number, chunks, key, place in the shard, error or None)])
+/// (good chunks, stored bytes, decoded bytes, [(number, chunks, key, grid index in the shard, error or None)])
 py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
   ChunkCheck check;
   {

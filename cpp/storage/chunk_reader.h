@@ -45,7 +45,7 @@ struct ReadPolicy {
 /// Where a read chunk lies.
 struct ChunkLocation {
   std::string key;                      ///< below the array: of its object, or of the shard that it lies in
-  std::optional<size_t> inner_chunk{};  ///< its place in the shard, in C order
+  std::optional<size_t> inner_chunk{};  ///< its position in the shard, in C order
   std::optional<size_t> part{};  ///< the store that it lies in, of an array of several; `key` begins with its prefix
 };
 

@@ -65,8 +65,8 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
     const CodecPipeline pipeline(array.codecs, decoder.decoded_bytes());
     await_start();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
-      const int64_t place = order[i] / static_cast<int64_t>(decoder.num_cells());
-      const int64_t chunk = options.blocks.empty() ? place : options.blocks[static_cast<size_t>(place)];
+      const int64_t index = order[i] / static_cast<int64_t>(decoder.num_cells());
+      const int64_t chunk = options.blocks.empty() ? index : options.blocks[static_cast<size_t>(index)];
       const size_t cell = static_cast<size_t>(order[i]) % decoder.num_cells();
       const ReadResult read = read_chunk(*reader, chunk, cell, scratch.stored);
       if (read.status == ReadStatus::kMissing) continue;

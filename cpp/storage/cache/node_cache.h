@@ -14,8 +14,8 @@
 //   * Nothing goes wrong because of the cache: an error of the directory is a miss. Errors of reads are those of the inner
 //     store.
 //   * Where the inner store tells versions, as a FileStore does, an answer of another version than was listed is handed on
-//     and not kept, and the object is read from the inner store from then on. A part of it whose place may have been looked
-//     up in an entry is kChanged, so that ShardReader reads the index anew.
+//     and not kept, and the object is read from the inner store from then on. A part of it whose byte range may have
+//     been looked up in an entry is kChanged, so that ShardReader reads the index anew.
 //   * After stop() has begun, no request goes to the inner store any more. stop() waits for entries that are being written,
 //     at most until its deadline.
 

@@ -240,7 +240,7 @@ TEST(a_shard_that_is_replaced_by_one_of_equal_size_is_read_by_its_own_index) {
   }
 }
 
-TEST(names_of_inner_chunks_are_their_places) {
+TEST(names_of_inner_chunks_are_their_grid_indices) {
   const ShardSpec spec{.chunks = {2, 3, 4}};
   CHECK_EQ(inner_chunk_name(spec, 0), std::string("0/0/0"));
   CHECK_EQ(inner_chunk_name(spec, 23), std::string("1/2/3"));

@@ -28,8 +28,8 @@ constexpr size_t kMaxBytes = 1 << 16;
 
 /// A directory of files, and a node cache over it that knows the versions which they have now.
 struct Staged {
-  explicit Staged(const TempDir& place, uint64_t limit = 1 << 20)
-      : root(place.path() / "array"), directory(CacheDirectory::open(place.path() / "cache", limit)) {}
+  explicit Staged(const TempDir& temp, uint64_t limit = 1 << 20)
+      : root(temp.path() / "array"), directory(CacheDirectory::open(temp.path() / "cache", limit)) {}
   ~Staged() {
     if (cache != nullptr) cache->stop(std::chrono::steady_clock::now() + std::chrono::seconds(60));
   }
@@ -82,8 +82,8 @@ std::vector<uint8_t> inner(size_t version, size_t position) {
 }  // namespace
 
 TEST(a_file_is_kept_as_the_version_that_was_listed_or_not_at_all) {
-  const TempDir place;
-  Staged staged(place);
+  const TempDir temp;
+  Staged staged(temp);
   const std::vector<uint8_t> old(100, 1), renewed(100, 2);
   staged.put("kept", old);
   staged.put("changed", old);
@@ -111,8 +111,8 @@ TEST(a_shard_that_is_replaced_is_not_read_by_the_index_that_the_cache_has) {
         for (size_t i = 0; i < 6; ++i) chunks.emplace_back(inner(version, i));
         return make_shard(spec, chunks, 3 * version);
       };
-      const TempDir place;
-      Staged staged(place, limit);
+      const TempDir temp;
+      Staged staged(temp, limit);
       staged.put("s", shard(1));
       staged.list({"s"});
       const auto read = [&](const std::shared_ptr<ShardReader>& reader, size_t position) {
