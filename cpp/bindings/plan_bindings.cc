@@ -217,7 +217,7 @@ std::shared_ptr<const void> keep(const py::object& array) {
 }
 
 void bind_samples(py::module_& m) {
-  using PlaceArray = py::array_t<uint16_t, py::array::c_style>;
+  using OffsetArray = py::array_t<uint16_t, py::array::c_style>;
   using FlagArray = py::array_t<uint8_t, py::array::c_style>;
   const auto for_each = [](const Int64Array& numbers, const auto& find) {
     py::array_t<int64_t> found(numbers.size());
@@ -243,12 +243,12 @@ void bind_samples(py::module_& m) {
           py::kw_only(), py::arg("begin"), py::arg("count"), py::arg("step") = 1)
       .def_static(
           "of_pages",
-          [shared](const PlaceArray& place, const Int64Array& before, unsigned bits) {
-            return shared(SampleTable::of_pages({place.data(), static_cast<size_t>(place.size())},
+          [shared](const OffsetArray& offset, const Int64Array& before, unsigned bits) {
+            return shared(SampleTable::of_pages({offset.data(), static_cast<size_t>(offset.size())},
                                                 {before.data(), static_cast<size_t>(before.size())}, bits,
-                                                keep(place)));
+                                                keep(offset)));
           },
-          py::kw_only(), py::arg("place"), py::arg("before"), py::arg("bits"))
+          py::kw_only(), py::arg("offset"), py::arg("before"), py::arg("bits"))
       .def_static(
           "of_flags",
           [shared](const FlagArray& flags) {

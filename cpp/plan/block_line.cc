@@ -28,7 +28,7 @@ class NaturalLine final : public BlockLine {
   NaturalLine(std::shared_ptr<const BlockTable> table, int64_t first, bool short_last)
       : BlockLine(std::move(table)), num_blocks_(table_->num_blocks()), first_(first) {
     if (first < 0 || first >= num_blocks_) refuse_plan("the epoch order begins at block " + std::to_string(first));
-    // The places are those of [first, middle), then [0, first), then those of [middle, num_blocks).
+    // The held indices are those of [first, middle), then [0, first), then those of [middle, num_blocks).
     middle_ = short_last ? num_blocks_ - 1 : num_blocks_;
     if (first_ >= middle_) {  // the last block alone comes first, or last: either way the others keep their order
       first_ = 0;
@@ -41,52 +41,52 @@ class NaturalLine final : public BlockLine {
     const int64_t row = position < rows_middle_ - rows_first_ ? position + rows_first_
                         : position < rows_middle_             ? position - (rows_middle_ - rows_first_)
                                                               : position;
-    return at(ordinal_of(table_->place_of(row)));
+    return at(ordinal_of(table_->index_of(row)));
   }
 
   [[nodiscard]] Seat at(int64_t ordinal) const override {
-    const int64_t place = place_at(ordinal);
-    const int64_t row = table_->rows_before(place);
-    if (place >= middle_) return {ordinal, row};
-    return {ordinal, place >= first_ ? row - rows_first_ : row + rows_middle_ - rows_first_};
+    const int64_t index = index_at(ordinal);
+    const int64_t row = table_->rows_before(index);
+    if (index >= middle_) return {ordinal, row};
+    return {ordinal, index >= first_ ? row - rows_first_ : row + rows_middle_ - rows_first_};
   }
 
-  void unfold(int64_t ordinal, std::vector<uint32_t>& places) const override {
-    places.clear();
+  void unfold(int64_t ordinal, std::vector<uint32_t>& indices) const override {
+    indices.clear();
     const int64_t end = std::min(num_blocks_, ordinal + kBlocksAtOnce);
-    for (; ordinal < end; ++ordinal) places.push_back(static_cast<uint32_t>(place_at(ordinal)));
+    for (; ordinal < end; ++ordinal) indices.push_back(static_cast<uint32_t>(index_at(ordinal)));
   }
 
-  [[nodiscard]] int64_t ordinal_of(int64_t place) const override {
-    if (place >= middle_) return place;
-    return place >= first_ ? place - first_ : place + middle_ - first_;
+  [[nodiscard]] int64_t ordinal_of(int64_t index) const override {
+    if (index >= middle_) return index;
+    return index >= first_ ? index - first_ : index + middle_ - first_;
   }
 
  private:
-  [[nodiscard]] int64_t place_at(int64_t ordinal) const {
+  [[nodiscard]] int64_t index_at(int64_t ordinal) const {
     if (ordinal >= middle_) return ordinal;
     return ordinal < middle_ - first_ ? ordinal + first_ : ordinal - (middle_ - first_);
   }
 
   const int64_t num_blocks_;
   int64_t first_, middle_;
-  int64_t rows_first_ = 0, rows_middle_ = 0;  ///< rows before these places
+  int64_t rows_first_ = 0, rows_middle_ = 0;  ///< rows before these two
 };
 
 class ListedLine final : public BlockLine {
  public:
-  ListedLine(std::shared_ptr<const BlockTable> table, std::span<const int64_t> places)
-      : BlockLine(std::move(table)), places_(places.begin(), places.end()) {
-    if (std::ssize(places) != table_->num_blocks()) refuse_plan("the epoch order has another number of blocks");
+  ListedLine(std::shared_ptr<const BlockTable> table, std::span<const int64_t> indices)
+      : BlockLine(std::move(table)), indices_(indices.begin(), indices.end()) {
+    if (std::ssize(indices) != table_->num_blocks()) refuse_plan("the epoch order has another number of blocks");
     int64_t position = 0;
-    std::vector<bool> seen(places.size());
-    for (size_t i = 0; i < places.size(); ++i) {
-      if (places[i] < 0 || places[i] >= table_->num_blocks() || seen[places_[i]]) {
-        refuse_plan("the epoch order has block " + std::to_string(places[i]) + " twice, or there is none");
+    std::vector<bool> seen(indices.size());
+    for (size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] < 0 || indices[i] >= table_->num_blocks() || seen[indices_[i]]) {
+        refuse_plan("the epoch order has block " + std::to_string(indices[i]) + " twice, or there is none");
       }
-      seen[places_[i]] = true;
+      seen[indices_[i]] = true;
       if (i % kSpacing == 0) begins_.push_back(position);
-      position += table_->at(places[i]).rows;
+      position += table_->at(indices[i]).rows;
     }
   }
 
@@ -106,21 +106,21 @@ class ListedLine final : public BlockLine {
     return seat;
   }
 
-  void unfold(int64_t ordinal, std::vector<uint32_t>& places) const override {
-    const auto begin = places_.begin() + ordinal;
-    places.assign(begin, begin + std::min<int64_t>(kBlocksAtOnce, std::ssize(places_) - ordinal));
+  void unfold(int64_t ordinal, std::vector<uint32_t>& indices) const override {
+    const auto begin = indices_.begin() + ordinal;
+    indices.assign(begin, begin + std::min<int64_t>(kBlocksAtOnce, std::ssize(indices_) - ordinal));
   }
 
-  [[nodiscard]] int64_t ordinal_of(int64_t place) const override {
-    return std::find(places_.begin(), places_.end(), static_cast<uint32_t>(place)) - places_.begin();
+  [[nodiscard]] int64_t ordinal_of(int64_t index) const override {
+    return std::find(indices_.begin(), indices_.end(), static_cast<uint32_t>(index)) - indices_.begin();
   }
 
  private:
   [[nodiscard]] int64_t rows_of(int64_t ordinal) const {
-    return table_->at(places_[static_cast<size_t>(ordinal)]).rows;
+    return table_->at(indices_[static_cast<size_t>(ordinal)]).rows;
   }
 
-  const std::vector<uint32_t> places_;
+  const std::vector<uint32_t> indices_;
   std::vector<int64_t> begins_;  ///< of each kSpacing-th block
 };
 
@@ -147,8 +147,8 @@ class CombLine final : public BlockLine {
     Members of;
     unfold_superblock(static_cast<size_t>(found - begin_.begin()), of);
     Seat seat{of.ordinal, *found};
-    for (const uint32_t place : of.places) {
-      const int64_t rows = table_->at(place).rows;
+    for (const uint32_t index : of.indices) {
+      const int64_t rows = table_->at(index).rows;
       if (position < seat.begin + rows) break;
       seat = {seat.ordinal + 1, seat.begin + rows};
     }
@@ -161,39 +161,39 @@ class CombLine final : public BlockLine {
     unfold_superblock(number, of);
     Seat seat{ordinal, begin_[number]};
     for (int64_t i = of.ordinal; i < ordinal; ++i) {
-      seat.begin += table_->at(of.places[static_cast<size_t>(i - of.ordinal)]).rows;
+      seat.begin += table_->at(of.indices[static_cast<size_t>(i - of.ordinal)]).rows;
     }
     return seat;
   }
 
-  void unfold(int64_t ordinal, std::vector<uint32_t>& places) const override {
+  void unfold(int64_t ordinal, std::vector<uint32_t>& indices) const override {
     Members of;
-    of.places = std::move(places);
+    of.indices = std::move(indices);
     unfold_superblock(superblock_at(ordinal), of);
-    places = std::move(of.places);
-    places.erase(places.begin(), places.begin() + (ordinal - of.ordinal));
+    indices = std::move(of.indices);
+    indices.erase(indices.begin(), indices.begin() + (ordinal - of.ordinal));
   }
 
-  [[nodiscard]] int64_t ordinal_of(int64_t place) const override {
-    const int64_t superblock = superblock_of(place);
+  [[nodiscard]] int64_t ordinal_of(int64_t index) const override {
+    const int64_t superblock = superblock_of(index);
     const auto number = static_cast<size_t>(std::find(order_.begin(), order_.end(), superblock) - order_.begin());
     Members of;
     unfold_superblock(number, of);
-    const auto found = std::find(of.places.begin(), of.places.end(), static_cast<uint32_t>(place));
-    return of.ordinal + (found - of.places.begin());
+    const auto found = std::find(of.indices.begin(), of.indices.end(), static_cast<uint32_t>(index));
+    return of.ordinal + (found - of.indices.begin());
   }
 
  private:
   /// The blocks of a superblock in their order, and the number on the line of the first one.
   struct Members {
-    std::vector<uint32_t> places;
+    std::vector<uint32_t> indices;
     int64_t ordinal = 0;
   };
 
-  /// The superblock that has a place.
-  [[nodiscard]] int64_t superblock_of(int64_t place) const {
-    const int64_t stratum = place / superblocks_;
-    const int64_t back = place - stratum * superblocks_ - rotation_[static_cast<size_t>(stratum)];
+  /// The superblock that has a held index.
+  [[nodiscard]] int64_t superblock_of(int64_t index) const {
+    const int64_t stratum = index / superblocks_;
+    const int64_t back = index - stratum * superblocks_ - rotation_[static_cast<size_t>(stratum)];
     return back < 0 ? back + superblocks_ : back;
   }
 
@@ -209,12 +209,12 @@ class CombLine final : public BlockLine {
     const uint64_t key[] = {seed_, epoch_, kOrderOfMembers, static_cast<uint64_t>(superblock)};
     random_permutation(KeyedRandom(key), strata);
     out.ordinal = ordinal_[number];
-    out.places.clear();
-    out.places.reserve(strata.size());
+    out.indices.clear();
+    out.indices.reserve(strata.size());
     for (const int64_t stratum : strata) {
       const int64_t turned = superblock + rotation_[static_cast<size_t>(stratum)];
-      const int64_t place = stratum * superblocks_ + (turned >= superblocks_ ? turned - superblocks_ : turned);
-      if (place < num_blocks_) out.places.push_back(static_cast<uint32_t>(place));
+      const int64_t index = stratum * superblocks_ + (turned >= superblocks_ ? turned - superblocks_ : turned);
+      if (index < num_blocks_) out.indices.push_back(static_cast<uint32_t>(index));
     }
   }
 
@@ -232,10 +232,10 @@ class CombLine final : public BlockLine {
       if (begin >= end) break;
       add_stretch(superblock_of(begin), {end - begin, 1}, count);
       if (has_stretches) {
-        for (int64_t place = begin; place < end;) {
-          const Stretch stretch = table_->stretch(place, end);
-          add_stretch(superblock_of(place), stretch, rows);
-          place += stretch.count;
+        for (int64_t index = begin; index < end;) {
+          const Stretch stretch = table_->stretch(index, end);
+          add_stretch(superblock_of(index), stretch, rows);
+          index += stretch.count;
         }
       } else {
         const std::span<int64_t> of_stratum(listed.data(), static_cast<size_t>(end - begin));
@@ -292,8 +292,8 @@ std::shared_ptr<const BlockLine> BlockLine::natural(std::shared_ptr<const BlockT
 }
 
 std::shared_ptr<const BlockLine> BlockLine::listed(std::shared_ptr<const BlockTable> table,
-                                                   std::span<const int64_t> places) {
-  return std::make_shared<ListedLine>(std::move(table), places);
+                                                   std::span<const int64_t> indices) {
+  return std::make_shared<ListedLine>(std::move(table), indices);
 }
 
 std::shared_ptr<const BlockLine> BlockLine::combs(std::shared_ptr<const BlockTable> table, uint64_t seed,

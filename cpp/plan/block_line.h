@@ -3,14 +3,14 @@
 //
 // A line is unfolded block by block, from any position on. Three orders:
 //   natural  blocks keep their order, from some block on
-//   listed   a table of places: shuffled orders of version 1
+//   listed   a table of held indices: shuffled orders of version 1
 //   combs    shuffled orders of version 2, which need 24 bytes for each 1024 blocks
 //
-// Rotated combs. The n places are cut into S strata of m = ceil(n / S) consecutive ones. Superblock j < m has one block
-// of each stratum:
-//     place(i, j) = i m + (j + h_i) mod m      unless that is n or more;  h_i = hash(seed, epoch, rotation, i) below m
+// Rotated combs. The n held indices are cut into S strata of m = ceil(n / S) consecutive ones. Superblock j < m has one
+// block of each stratum:
+//     index(i, j) = i m + (j + h_i) mod m      unless that is n or more;  h_i = hash(seed, epoch, rotation, i) below m
 // Superblocks come in random order, and so do the blocks of one: permutations by Fisher and Yates, with keys of their
-// own. So each place comes once: i = place div m, j = (place - i m - h_i) mod m. Neighbours of the array come in
+// own. So each index comes once: i = index div m, j = (index - i m - h_i) mod m. Neighbours of the array come in
 // superblocks far apart, and each superblock has blocks of all of the array. It is not uniform over all permutations:
 // two blocks of a stratum are never in one superblock.
 //
@@ -37,13 +37,13 @@ class BlockLine {
   BlockLine(const BlockLine&) = delete;
   BlockLine& operator=(const BlockLine&) = delete;
 
-  /// The line that begins at place `first`; the places before it come last. `short_last`: the last place comes last in
-  /// any case.
+  /// The line that begins at the held index `first`; the blocks before it come last. `short_last`: the last block comes
+  /// last in any case.
   static std::shared_ptr<const BlockLine> natural(std::shared_ptr<const BlockTable> table, int64_t first,
                                                   bool short_last);
-  /// The line of listed places.
+  /// The line of blocks with listed held indices.
   static std::shared_ptr<const BlockLine> listed(std::shared_ptr<const BlockTable> table,
-                                                 std::span<const int64_t> places);
+                                                 std::span<const int64_t> held_indices);
   /// The line of rotated combs with so many strata. All three throw Error(kConfig) if the arguments contradict each
   /// other.
   static std::shared_ptr<const BlockLine> combs(std::shared_ptr<const BlockTable> table, uint64_t seed, uint64_t epoch,
@@ -54,10 +54,10 @@ class BlockLine {
   [[nodiscard]] virtual Seat find(int64_t position) const = 0;
   /// The block with a number of [0, table().num_blocks()).
   [[nodiscard]] virtual Seat at(int64_t ordinal) const = 0;
-  /// Sets `places` to those of the blocks from a number on, as far as they are found at once: one at least.
-  virtual void unfold(int64_t ordinal, std::vector<uint32_t>& places) const = 0;
-  /// The number on the line of the block at a place.
-  [[nodiscard]] virtual int64_t ordinal_of(int64_t place) const = 0;
+  /// Sets `held_indices` to those of the blocks from a number on, as far as they are found at once: one at least.
+  virtual void unfold(int64_t ordinal, std::vector<uint32_t>& held_indices) const = 0;
+  /// The number on the line of the block with a held index.
+  [[nodiscard]] virtual int64_t ordinal_of(int64_t held_index) const = 0;
 
  protected:
   /// Throws Error(kConfig) if there are more blocks than a line may have, 2^32.

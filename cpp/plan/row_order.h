@@ -115,7 +115,7 @@ struct SampleRange {
 SampleRange find_samples(const EpochPlan& plan, size_t segment);
 
 /// A sample at a position of a group, and the segment of the group that it is of.
-struct PlacedRow {
+struct SegmentRow {
   int64_t sample;
   size_t segment;
 };
@@ -124,7 +124,7 @@ struct PlacedRow {
 struct ShuffleScratch {
   std::vector<int64_t> block_permutation;
   std::vector<int64_t> group_permutation;
-  std::vector<PlacedRow> by_position;
+  std::vector<SegmentRow> by_position;
   std::vector<int64_t> block_samples;
 };
 

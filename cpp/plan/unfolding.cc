@@ -114,7 +114,7 @@ std::shared_ptr<const OwnedPlan> Unfolding::next(size_t most) {
     append(cursor.group, *window);
     const int64_t before = cursor.group.first_step;
     if (!advance(cursor)) {
-      cursor.places = {};
+      cursor.held_indices = {};
       heap_.pop_back();
       continue;
     }
@@ -138,7 +138,7 @@ void Unfolding::seek(Cursor& cursor, int64_t offset) const {
   const BlockLine::Seat seat = skipped == 0 ? first : line_.at(first.ordinal + skipped);
   cursor.ordinal = seat.ordinal;
   cursor.begin = seat.begin;
-  cursor.places.clear();
+  cursor.held_indices.clear();
   cursor.used = 0;
 }
 
@@ -154,11 +154,11 @@ bool Unfolding::make_group(Cursor& cursor) const {
   group.rows = 0;
   group.pieces.clear();
   for (int64_t i = 0; i < whole_->mix && cursor.begin < end; ++i) {
-    if (cursor.used == cursor.places.size()) {
-      line_.unfold(cursor.ordinal, cursor.places);
+    if (cursor.used == cursor.held_indices.size()) {
+      line_.unfold(cursor.ordinal, cursor.held_indices);
       cursor.used = 0;
     }
-    const BlockRows block = line_.table().at(cursor.places[cursor.used++]);
+    const BlockRows block = line_.table().at(cursor.held_indices[cursor.used++]);
     const int64_t from = std::max(begin, cursor.begin);
     const int64_t to = std::min(end, cursor.begin + block.rows);
     group.pieces.push_back({block, from - cursor.begin, to - from});

@@ -48,12 +48,12 @@ class Unfolding {
   /// Where the next group of a lane begins.
   struct Cursor {
     int64_t lane = 0;
-    int64_t number = 0;               ///< of the next group
-    int64_t ordinal = 0;              ///< of its first block
-    int64_t begin = 0;                ///< position on the line at which that block begins
-    int64_t last = -1;                ///< last position of the lane that the consumer reads
-    size_t extra = 0, extra_end = 0;  ///< the extra positions of the lane that were not reached yet
-    std::vector<uint32_t> places;     ///< of the blocks from `ordinal` on, without the first `used`
+    int64_t number = 0;                  ///< of the next group
+    int64_t ordinal = 0;                 ///< of its first block
+    int64_t begin = 0;                   ///< position on the line at which that block begins
+    int64_t last = -1;                   ///< last position of the lane that the consumer reads
+    size_t extra = 0, extra_end = 0;     ///< the extra positions of the lane that were not reached yet
+    std::vector<uint32_t> held_indices;  ///< of the blocks from `ordinal` on, without the first `used`
     size_t used = 0;
     Group group;  ///< the one that was made last
   };

@@ -15,41 +15,41 @@ using namespace zarrfeed::testing;
 
 namespace {
 
-/// All places of a line, in its order.
+/// All held indices of a line, in its order.
 std::vector<int64_t> unfolded(const BlockLine& line) {
   std::vector<int64_t> all;
-  std::vector<uint32_t> places;
+  std::vector<uint32_t> indices;
   while (std::ssize(all) < line.table().num_blocks()) {
-    line.unfold(std::ssize(all), places);
-    CHECK(!places.empty());
-    all.insert(all.end(), places.begin(), places.end());
+    line.unfold(std::ssize(all), indices);
+    CHECK(!indices.empty());
+    all.insert(all.end(), indices.begin(), indices.end());
   }
   CHECK_EQ(std::ssize(all), line.table().num_blocks());
   return all;
 }
 
-/// Checks that each place comes once, and that searches find what the line has.
+/// Checks that each held index comes once, and that searches find what the line has.
 void check_line(const BlockLine& line, std::mt19937_64& random) {
-  const std::vector<int64_t> places = unfolded(line);
-  std::vector<int64_t> ascending = places;
+  const std::vector<int64_t> indices = unfolded(line);
+  std::vector<int64_t> ascending = indices;
   std::ranges::sort(ascending);
   for (size_t i = 0; i < ascending.size(); ++i) CHECK_EQ(ascending[i], static_cast<int64_t>(i));
   int64_t begin = 0;
-  for (int64_t i = 0; i < std::ssize(places); ++i) {
-    const int64_t place = places[static_cast<size_t>(i)], rows = line.table().at(place).rows;
+  for (int64_t i = 0; i < std::ssize(indices); ++i) {
+    const int64_t index = indices[static_cast<size_t>(i)], rows = line.table().at(index).rows;
     for (const int64_t position : {begin, begin + rows - 1}) {
       const BlockLine::Seat found = line.find(position);
       CHECK_EQ(found.ordinal, i);
       CHECK_EQ(found.begin, begin);
     }
     CHECK_EQ(line.at(i).begin, begin);
-    CHECK_EQ(line.ordinal_of(place), i);
+    CHECK_EQ(line.ordinal_of(index), i);
     begin += rows;
   }
-  const int64_t from = pick(random, 0, std::ssize(places) - 1);
+  const int64_t from = pick(random, 0, std::ssize(indices) - 1);
   std::vector<uint32_t> some;
   line.unfold(from, some);
-  for (size_t i = 0; i < some.size(); ++i) CHECK_EQ(int64_t{some[i]}, places[static_cast<size_t>(from) + i]);
+  for (size_t i = 0; i < some.size(); ++i) CHECK_EQ(int64_t{some[i]}, indices[static_cast<size_t>(from) + i]);
 }
 
 std::shared_ptr<const BlockTable> random_table(std::mt19937_64& random) {
@@ -76,11 +76,11 @@ TEST(a_listed_line_is_the_list) {
   std::mt19937_64 random(6);
   for (int i = 0; i < 60; ++i) {
     const auto table = random_table(random);
-    std::vector<int64_t> places(static_cast<size_t>(table->num_blocks()));
-    std::iota(places.begin(), places.end(), 0);
-    std::ranges::shuffle(places, random);
-    const auto line = BlockLine::listed(table, places);
-    CHECK(unfolded(*line) == places);
+    std::vector<int64_t> indices(static_cast<size_t>(table->num_blocks()));
+    std::iota(indices.begin(), indices.end(), 0);
+    std::ranges::shuffle(indices, random);
+    const auto line = BlockLine::listed(table, indices);
+    CHECK(unfolded(*line) == indices);
     check_line(*line, random);
   }
 }
@@ -90,30 +90,30 @@ TEST(a_natural_line_goes_round_and_may_end_with_the_short_block) {
   for (int i = 0; i < 60; ++i) {
     const auto table = random_table(random);
     const int64_t last = table->num_blocks() - 1, first = i % 7 == 0 ? last : pick(random, 0, last);
-    std::vector<int64_t> places(static_cast<size_t>(last + 1));
-    std::iota(places.begin(), places.end(), 0);
-    std::ranges::rotate(places, places.begin() + first);
+    std::vector<int64_t> indices(static_cast<size_t>(last + 1));
+    std::iota(indices.begin(), indices.end(), 0);
+    std::ranges::rotate(indices, indices.begin() + first);
     if (i % 2 == 1) {
-      std::erase(places, last);
-      places.push_back(last);
+      std::erase(indices, last);
+      indices.push_back(last);
     }
     const auto line = BlockLine::natural(table, first, i % 2 == 1);
-    CHECK(unfolded(*line) == places);
+    CHECK(unfolded(*line) == indices);
     check_line(*line, random);
   }
 }
 
 TEST(combs_of_neighbours_lie_far_apart) {
   const auto table = BlockTable::of_runs({{0, 0, 0, 1, 1}}, 100000);
-  const std::vector<int64_t> places = unfolded(*BlockLine::combs(table, 1, 2, 100));
-  for (size_t begin = 0; begin < places.size(); begin += 100) {  // a superblock has a block of each hundredth
+  const std::vector<int64_t> indices = unfolded(*BlockLine::combs(table, 1, 2, 100));
+  for (size_t begin = 0; begin < indices.size(); begin += 100) {  // a superblock has a block of each hundredth
     std::vector<int64_t> strata;
-    for (size_t i = begin; i < begin + 100; ++i) strata.push_back(places[i] / 1000);
+    for (size_t i = begin; i < begin + 100; ++i) strata.push_back(indices[i] / 1000);
     std::ranges::sort(strata);
     for (size_t i = 0; i < 100; ++i) CHECK_EQ(strata[i], static_cast<int64_t>(i));
   }
-  CHECK(unfolded(*BlockLine::combs(table, 1, 3, 100)) != places);
-  CHECK(unfolded(*BlockLine::combs(table, 2, 2, 100)) != places);
+  CHECK(unfolded(*BlockLine::combs(table, 1, 3, 100)) != indices);
+  CHECK(unfolded(*BlockLine::combs(table, 2, 2, 100)) != indices);
 }
 
 TEST(lines_that_contradict_their_table_are_refused) {

@@ -1,4 +1,4 @@
-// The order: the generator, the permutation, and the place of every sample against the definition.
+// The order: the generator, the permutation, and the position of every sample against the definition.
 
 #include "plan/row_order.h"
 

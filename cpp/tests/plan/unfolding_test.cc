@@ -25,7 +25,7 @@ std::shared_ptr<OwnedPlan> without_groups(const LineSpec& line) {
   plan->group_begin.push_back(0);
   plan->bind();
   plan->mix = line.mix;
-  std::vector<int64_t> ascending = line.block_order, first, rows, places;
+  std::vector<int64_t> ascending = line.block_order, first, rows, indices;
   std::ranges::sort(ascending);
   int64_t before = 0;
   for (const int64_t block : ascending) {
@@ -35,9 +35,9 @@ std::shared_ptr<OwnedPlan> without_groups(const LineSpec& line) {
     before += std::ssize(samples);
   }
   for (const int64_t block : line.block_order) {
-    places.push_back(std::ranges::lower_bound(ascending, block) - ascending.begin());
+    indices.push_back(std::ranges::lower_bound(ascending, block) - ascending.begin());
   }
-  plan->line = BlockLine::listed(BlockTable::of_list(ascending, first, rows), places);
+  plan->line = BlockLine::listed(BlockTable::of_list(ascending, first, rows), indices);
   return plan;
 }
 

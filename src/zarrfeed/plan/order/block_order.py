@@ -68,7 +68,7 @@ def regular_table(num_samples: int, block_rows: int) -> core.BlockTable:
     first = place * block_rows
     stride = np.full_like(place, block_rows)
     return core.BlockTable.of_runs(
-        place=place, block=place, first=first, stride=stride, rows=rows, num_blocks=full + bool(rest)
+        held_index=place, block=place, first=first, stride=stride, rows=rows, num_blocks=full + bool(rest)
     )
 
 

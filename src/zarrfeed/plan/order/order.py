@@ -160,7 +160,7 @@ class Order:
         """
         self.check_blocks(listed=True)
         if self.shuffle and self.combs:
-            return self.line(epoch).places(0, self.num_blocks)
+            return self.line(epoch).held_indices(0, self.num_blocks)
         places = np.arange(self.num_blocks, dtype=np.int64)
         if self.shuffle:
             first = permuted(-(-self.num_blocks // self.strip), self.seed, epoch) * self.strip
@@ -192,7 +192,7 @@ class Order:
 
         def follow(places: Int64) -> Int64:
             numbers = (line.ordinals_of(places) + 1) % end
-            return np.array([line.places(n, n + 1)[0] for n in numbers.tolist()], dtype=np.int64)
+            return np.array([line.held_indices(n, n + 1)[0] for n in numbers.tolist()], dtype=np.int64)
 
         return follow
 

@@ -173,7 +173,7 @@ class _RuledBlocks:
 
     def positions_in(self, positions: Int64) -> tuple[Int64, Int64]:
         """Return of samples, by their numbers among all that are held, the place of the block and which row it is."""
-        place = self._table.places_of(positions)
+        place = self._table.indices_of(positions)
         return place, positions - self._table.rows_before(place)
 
     def count_rows(self) -> tuple[Int64, Int64]:
@@ -224,7 +224,7 @@ class RunBlocks(_RuledBlocks):
 
     def _make_table(self) -> core.BlockTable:
         return core.BlockTable.of_runs(
-            place=self.place,
+            held_index=self.place,
             block=self.block,
             first=self.first_of,
             stride=self.rows_of,

@@ -63,7 +63,7 @@ class SampleSet:
         if self.form == "flags":
             return core.SampleTable.of_flags(self.arrays[0])
         if self.form == "pages":
-            return core.SampleTable.of_pages(place=self.arrays[0], before=self.arrays[1], bits=_PAGE_BITS)
+            return core.SampleTable.of_pages(offset=self.arrays[0], before=self.arrays[1], bits=_PAGE_BITS)
         return core.SampleTable.of_list(self.arrays[0])
 
     @property

@@ -105,13 +105,13 @@ def test_a_table_of_the_whole_array_has_a_short_block_at_its_end() -> None:
         assert length.tolist() == [min(rows, num_samples - begin) for begin in begins]
         assert (table.length, table.num_blocks) == (num_samples, len(begins))
         assert table.rows_before(np.array([table.num_blocks])).tolist() == [num_samples]
-        assert table.places_of(np.array([num_samples - 1])).tolist() == [len(begins) - 1]
+        assert table.indices_of(np.array([num_samples - 1])).tolist() == [len(begins) - 1]
 
 
 def test_a_line_finds_positions_and_blocks() -> None:
     line = core.BlockLine.combs(regular_table(1000, 3), seed=1, epoch=2, strata=16)
-    places = line.places(0, 334)
+    places = line.held_indices(0, 334)
     begins = line.begins(np.arange(334))
     assert line.ordinals_of(places).tolist() == list(range(334))
     assert line.find(begins).tolist() == list(range(334))
-    assert line.places(100, 103).tolist() == places[100:103].tolist()
+    assert line.held_indices(100, 103).tolist() == places[100:103].tolist()
