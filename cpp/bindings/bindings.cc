@@ -47,7 +47,7 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
-/// Where patches begin: their volume, and a place along each dimension, shape (patches, 1 + dimensions).
+/// Where patches begin: their volume, and an index along each dimension, shape (patches, 1 + dimensions).
 std::vector<PatchStart> patch_starts(const py::array_t<int64_t, py::array::c_style>& starts) {
   if (starts.ndim() != 2 || starts.shape(1) < 1 || starts.shape(1) > 1 + py::ssize_t{kMaxPatchDims}) {
     throw Error(ErrorKind::kConfig, "starts: must have the shape (patches, 1 + dimensions)");

@@ -11,7 +11,7 @@
 //   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
 //     cycle keeps a chunk alive.
 //   * Of a chunk that patches are cut out of, no more than a crop is kept. Every task that shares the chunk finds its
-//     places in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it.
+//     items in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it.
 //   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
 //     group that may still make one, lets go of the chunk.
 

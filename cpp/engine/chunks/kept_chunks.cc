@@ -98,13 +98,13 @@ void KeptChunks::clear() {
 
 void KeptChunks::keep(uint32_t number) {
   Chunk& chunk = chunks_[number];
-  const std::pair<size_t, uint32_t> place{chunk.takes.back(), number};
+  const std::pair<size_t, uint32_t> next_use{chunk.takes.back(), number};
   if (chunk.kept == nullptr) {
     const auto& [field, index, cell] = chunk.key;
     const size_t bytes = chunk_bytes_[field];
     while (!memory_->reserve(bytes)) {
       // What a lane still holds of the others is not free at once.
-      if (kept_.empty() || *kept_.rbegin() < place) return;
+      if (kept_.empty() || *kept_.rbegin() < next_use) return;
       let_go(kept_.rbegin()->second);
     }
     const SharedChunk shared{.field = field, .chunk = index, .cell = cell, .crop_room = bytes};
@@ -113,7 +113,7 @@ void KeptChunks::keep(uint32_t number) {
                     memory->free_reserved(bytes);
                   }};
   }
-  kept_.insert(place);
+  kept_.insert(next_use);
 }
 
 void KeptChunks::let_go(uint32_t number) {

@@ -5,7 +5,7 @@
 // the sweep axis what the group needs, along it all that lies in the volume.
 //
 // Invariants:
-//   * Each patch of a group finds in the crop of the group every place that it needs of the chunk.
+//   * Each patch of a group finds in the crop of the group every item that it needs of the chunk.
 //   * A group shares a chunk with the next one only if the crop of the next one lies in its own. For groups of one run,
 //     both are the same.
 
@@ -34,13 +34,14 @@ struct SharedChunk {
 /// A chunk: field, chunk, cell.
 using ChunkKey = std::tuple<size_t, int64_t, size_t>;
 
-/// Returns the chunks that the patches of a group need, ascending, each once, the group being taken to have whole blocks.
-/// Throws Error(kConfig) if the plan contradicts itself.
+/// Returns the chunks that the patches of a group need, ascending, each once, the group being taken to have whole
+/// blocks. Throws Error(kConfig) if the plan contradicts itself.
 std::vector<ChunkKey> find_needed(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group);
 
-/// Returns the chunks that a group shares. Of rows, the plan lists them. Of patches, they are the chunks that patches of
-/// two segments, or of the group and of the next one, have places in, unless the next one needs other parts of them. Both groups are taken to have whole blocks, so
-/// there may be chunks that one of them does not need. Throws Error(kConfig) if the plan contradicts itself.
+/// Returns the chunks that a group shares. Of rows, the plan lists them. Of patches, they are the chunks that patches
+/// of two segments, or of the group and of the next one, have items in, unless the next one needs other parts of them.
+/// Both groups are taken to have whole blocks, so there may be chunks that one of them does not need. Throws
+/// Error(kConfig) if the plan contradicts itself.
 std::vector<SharedChunk> find_shared(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group);
 
 }  // namespace zarrfeed

@@ -111,7 +111,7 @@ struct Window {
     }
     std::vector<int64_t> distances = offsets.empty() ? std::vector<int64_t>{0} : offsets;
     if (lead) {
-      for (const size_t place : lead->places) distances[place] = draw_lead(plan, sample, lead->low, lead->high);
+      for (const size_t place : lead->offset_indices) distances[place] = draw_lead(plan, sample, lead->low, lead->high);
     }
     std::vector<int64_t> out;
     for (const int64_t distance : distances) {
