@@ -46,17 +46,17 @@ class Changer {
     changed_.insert(path);
     if (!fs::is_regular_file(path)) return;  // changed before
     ByteVector content = testing::read_file(path);
-    const auto place = [&](size_t room) {
+    const auto position = [&](size_t room) {
       return content.size() < room ? 0 : static_cast<size_t>(draw.pick(0, 65'535)) % (content.size() - room + 1);
     };
     bool seen_by_checksum = false;
     switch (kind) {
       case Change::kByte:
-        if (!content.empty()) content[place(1)] = draw.byte();
+        if (!content.empty()) content[position(1)] = draw.byte();
         seen_by_checksum = true;
         break;
       case Change::kTruncate:
-        content.resize(place(0));
+        content.resize(position(0));
         seen_by_checksum = true;
         break;
       case Change::kAppend: {

@@ -33,7 +33,7 @@ struct Store {
 /// One of the stores. They are made when they are first asked for, and live as long as the process.
 const Store& draw_store(Draw& draw);
 
-/// Chunks of fields, by the object that they lie in, or by their place in there where they are meant alone.
+/// Chunks of fields, by the object that they lie in, or by their position in there where they are meant alone.
 using Chunks = std::set<std::pair<size_t, std::string>>;
 std::string label(const std::string& key, std::optional<size_t> position);
 

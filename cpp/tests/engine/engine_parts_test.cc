@@ -28,8 +28,8 @@ namespace {
 
 using Row = std::vector<uint8_t>;
 
-/// What fields write to one place of the rows of a tensor.
-struct Place {
+/// The fields that write to one range of bytes of the rows of a tensor.
+struct RowRange {
   SlotSpec slot;
   WindowRows window;
   std::function<Row(int64_t)> row;   ///< the bytes of a row that is not padded
@@ -50,7 +50,7 @@ class Joined {
     for (size_t i = 0; i < resident_.size(); ++i) resident_[i] = static_cast<uint8_t>(i * 31 + i / 256);
     const size_t both = ManyStores::kRowBytes + kResidentBytes;
     const int64_t length = pick(random, 0, 4);
-    places_.reserve(4);
+    ranges_.reserve(4);
     const WindowRows rows_of_one = random_rows(random, num_samples_, num_samples_, pick(random, 0, 4));
     add_stored(one_, rows_of_one, {.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0});
     add_stored(other_, random_rows(random, num_samples_, other_.num_rows(), length),
@@ -67,22 +67,22 @@ class Joined {
   /// Overwrites chunks of both arrays.
   void damage(std::mt19937_64& random, int count) {
     for (; count > 0; --count) {
-      const Place& place = places_[random() % 2];
-      const ManyStores::Chunk chunk = place.many->damage(random);
-      bad_.insert({place.first_field + chunk.layout, chunk.number, chunk.key});
+      const RowRange& range = ranges_[random() % 2];
+      const ManyStores::Chunk chunk = range.many->damage(random);
+      bad_.insert({range.first_field + chunk.layout, chunk.number, chunk.key});
     }
   }
 
   /// The bad chunks that a sample needs, by field.
   [[nodiscard]] std::set<ManyStores::Chunk> bad_of(int64_t sample) const {
     std::set<ManyStores::Chunk> out;
-    for (const Place& place : places_) {
-      if (place.many == nullptr) continue;
-      for (const int64_t row : place.window.rows(sample)) {
+    for (const RowRange& range : ranges_) {
+      if (range.many == nullptr) continue;
+      for (const int64_t row : range.window.rows(sample)) {
         if (row < 0) continue;
-        const size_t field = place.first_field + place.many->store_of(row).layout;
+        const size_t field = range.first_field + range.many->store_of(row).layout;
         for (const ManyStores::Chunk& bad : bad_) {
-          if (bad.layout == field && bad.number == place.many->chunk_of(row)) out.insert(bad);
+          if (bad.layout == field && bad.number == range.many->chunk_of(row)) out.insert(bad);
         }
       }
     }
@@ -125,9 +125,9 @@ class Joined {
   static constexpr size_t kResidentBytes = 3;
 
   void add_stored(const ManyStores& many, WindowRows window, const SlotSpec& slot) {
-    const Place& place = places_.emplace_back(Place{
+    const RowRange& range = ranges_.emplace_back(RowRange{
         slot, std::move(window), [&many](int64_t row) { return many.row(row); }, {1, 2, 3, 4}, &many, fields_.size()});
-    for (FieldSpec& field : many.fields(slot)) add_field(place, std::move(field));
+    for (FieldSpec& field : many.fields(slot)) add_field(range, std::move(field));
   }
 
   void add_resident(WindowRows window, const SlotSpec& slot) {
@@ -140,7 +140,7 @@ class Joined {
     field.rows = resident_.data();
     field.sample_bytes = kResidentBytes;
     field.slot = slot;
-    add_field(places_.emplace_back(Place{slot, std::move(window), row, {9}}), std::move(field));
+    add_field(ranges_.emplace_back(RowRange{slot, std::move(window), row, {9}}), std::move(field));
   }
 
   /// A mask says of edges, too, that they are padded.
@@ -149,13 +149,13 @@ class Joined {
     FieldSpec field;
     field.kind = FieldSpec::Kind::kPadMask;
     const SlotSpec slot{.tensor = 2, .row_bytes = 1, .offset = 0};
-    add_field(places_.emplace_back(Place{slot, std::move(window), [](int64_t) { return Row{0}; }, {1}}),
+    add_field(ranges_.emplace_back(RowRange{slot, std::move(window), [](int64_t) { return Row{0}; }, {1}}),
               std::move(field));
   }
 
-  void add_field(const Place& place, FieldSpec field) {
-    place.window.apply(field);
-    field.pad.item = place.pad;
+  void add_field(const RowRange& range, FieldSpec field) {
+    range.window.apply(field);
+    field.pad.item = range.pad;
     fields_.push_back(std::move(field));
   }
 
@@ -165,22 +165,22 @@ class Joined {
       int64_t index = -1;
       std::memcpy(&index, batch.buffers[3] + slot * sizeof(index), sizeof(index));
       CHECK_EQ(index, samples[slot]);
-      for (const Place& place : places_) {
-        const std::vector<int64_t> rows = place.window.rows(samples[slot]);
+      for (const RowRange& range : ranges_) {
+        const std::vector<int64_t> rows = range.window.rows(samples[slot]);
         for (size_t k = 0; k < rows.size(); ++k) {
           const uint8_t* const got =
-              batch.buffers[place.slot.tensor] + (slot * rows.size() + k) * place.slot.row_bytes + place.slot.offset;
+              batch.buffers[range.slot.tensor] + (slot * rows.size() + k) * range.slot.row_bytes + range.slot.offset;
           if (rows[k] >= 0) {
-            const Row expected = place.row(rows[k]);
+            const Row expected = range.row(rows[k]);
             if (std::equal(expected.begin(), expected.end(), got)) continue;
           } else {
             const size_t bytes =
-                place.many != nullptr ? ManyStores::kRowBytes : std::min(place.slot.row_bytes, kResidentBytes);
+                range.many != nullptr ? ManyStores::kRowBytes : std::min(range.slot.row_bytes, kResidentBytes);
             size_t same = 0;
-            while (same < bytes && got[same] == place.pad[same % place.pad.size()]) ++same;
+            while (same < bytes && got[same] == range.pad[same % range.pad.size()]) ++same;
             if (same == bytes) continue;
           }
-          FAIL("tensor " + std::to_string(place.slot.tensor) + ", slot " + std::to_string(slot) + ", row " +
+          FAIL("tensor " + std::to_string(range.slot.tensor) + ", slot " + std::to_string(slot) + ", row " +
                std::to_string(k) + " of the window is not row " + std::to_string(rows[k]));
         }
       }
@@ -207,7 +207,7 @@ class Joined {
   ManyStores one_;
   ManyStores other_;
   std::vector<uint8_t> resident_;
-  std::vector<Place> places_;
+  std::vector<RowRange> ranges_;
   std::vector<FieldSpec> fields_;
   std::set<ManyStores::Chunk> bad_;  ///< `layout` is the number of the field here
 };
@@ -329,8 +329,8 @@ TEST(batches_of_layouts_with_different_cells_are_complete_when_all_their_cells_a
             std::vector<uint32_t> row(24);
             std::memcpy(row.data(), batch->buffers[0] + static_cast<size_t>(slot) * ManyStores::kRowBytes,
                         ManyStores::kRowBytes);
-            for (size_t place = 0; place < row.size(); ++place) {
-              CHECK_EQ(row[place], static_cast<uint32_t>(order[step]) * 1'000'003U + static_cast<uint32_t>(place) * 7U);
+            for (size_t i = 0; i < row.size(); ++i) {
+              CHECK_EQ(row[i], static_cast<uint32_t>(order[step]) * 1'000'003U + static_cast<uint32_t>(i) * 7U);
             }
           }
           std::memset(batch->buffers[0], 0xa5, engine.memory(0)->buffer_bytes());

@@ -1,4 +1,4 @@
-// Patches through the whole engine: every place of every patch, whatever is carried from group to group, and each chunk
+// Patches through the whole engine: every item of every patch, whatever is carried from group to group, and each chunk
 // decoded once by a lane that sweeps through a column of the volume.
 
 #include <algorithm>
@@ -129,7 +129,7 @@ TEST(a_lane_needs_no_memory_for_what_lies_beyond_its_column_or_the_volume) {
   const std::vector<int64_t> chunk = {8, 18, 100};
   const Columns columns{0, {1, 5, 2}};
   const Volume volume({{.shape = kShape, .chunk_shape = chunk, .packing = Packing::kBlosc}}, columns);
-  const size_t of_layer = 8 * 18 * 8 * 4;  // the second column has 8 places of the 100
+  const size_t of_layer = 8 * 18 * 8 * 4;  // the second column has 8 items of the 100
   Engine engine(volume.fields, with_carry(3 * of_layer, 1));
   CHECK_EQ(volume.read(engine, volume.line(1, false), 0), columns.decodes(chunk));
 }

@@ -18,7 +18,7 @@ namespace zarrfeed::testing {
 
 inline constexpr int64_t kBatch = 11;
 inline constexpr int64_t kSide = 4;
-inline constexpr size_t kPlaces = kSide * kSide * kSide;
+inline constexpr size_t kPatchItems = kSide * kSide * kSide;
 inline const std::vector<int64_t> kShape = {25, 18, 14};
 inline const std::vector<int64_t> kTiles = {7, 5, 4};  // with the phase, tiles of kSide cover the volume
 inline constexpr int64_t kPhase = 2;
@@ -173,7 +173,7 @@ struct Volume {
         std::memcpy(&number, batch->buffers[of_fields.size()] + row * 8, 8);
         CHECK_EQ(number, table->number(order[static_cast<size_t>(step)]));
         for (size_t f = 0; f < of_fields.size(); ++f) {
-          check(batch->buffers[f] + static_cast<size_t>(row) * kPlaces * sizeof(uint32_t), number, of_fields[f]);
+          check(batch->buffers[f] + static_cast<size_t>(row) * kPatchItems * sizeof(uint32_t), number, of_fields[f]);
         }
       }
       release(engine, *batch);

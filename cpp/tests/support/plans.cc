@@ -98,9 +98,9 @@ std::vector<int64_t> samples_of_lane(const LineSpec& line, const Lane& lane, uin
     const size_t rows = groups[g + 1] - groups[g];
     if (lane[groups[g]].block == lane[groups[g + 1] - 1].block) continue;
     ReferenceRandom random({line.seed, line.epoch, 2, number, g});
-    const std::vector<int64_t> place = random.permutation(rows);
+    const std::vector<int64_t> target = random.permutation(rows);
     std::vector<int64_t> mixed(rows);
-    for (size_t i = 0; i < rows; ++i) mixed[static_cast<size_t>(place[i])] = samples[groups[g] + i];
+    for (size_t i = 0; i < rows; ++i) mixed[static_cast<size_t>(target[i])] = samples[groups[g] + i];
     std::copy(mixed.begin(), mixed.end(), samples.begin() + static_cast<std::ptrdiff_t>(groups[g]));
   }
   return samples;
@@ -222,10 +222,10 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
     for (size_t s = 0; s < group.segment_starts.size(); ++s) {
       const int64_t block = group.segment_starts[s].block;
       const std::vector<int64_t> samples = line.samples_of(block);
-      const auto place = std::lower_bound(line.selected.begin(), line.selected.end(), samples.front());
+      const auto found = std::lower_bound(line.selected.begin(), line.selected.end(), samples.front());
       const bool listed = !line.selected.empty() && line.sample_step == 0;
       plan->segment_block.push_back(block);
-      plan->segment_first.push_back(listed ? place - line.selected.begin() : samples.front());
+      plan->segment_first.push_back(listed ? found - line.selected.begin() : samples.front());
       plan->segment_rows.push_back(std::ssize(samples));
       plan->segment_start.push_back(group.segment_starts[s].within);
       plan->segment_length.push_back(group.segment_lengths[s]);

@@ -83,7 +83,7 @@ TEST(chunks_that_are_missing_are_not_kept_without_end) {
   CHECK(cache.find({0, 0, 0}) == nullptr);
 }
 
-TEST(a_chunk_that_is_held_outlives_its_place) {
+TEST(a_chunk_that_is_held_outlives_its_entry) {
   ChunkCache cache(kChunkBytes + 256);
   cache.insert({0, 0, 0}, chunk_of(kChunkBytes, 9));
   const auto held = cache.find({0, 0, 0});
