@@ -369,8 +369,8 @@ PYBIND11_MODULE(_core, m) {
       [](const PythonPlan& plan, int64_t batch_size) {
         const auto owned = plan.owned;
         const GilRelease release;
-        return owned->line == nullptr ? Engine::required_open_batches(owned->plan, batch_size)
-                                      : Admission::required_unfolded(owned, batch_size);
+        return owned->block_order == nullptr ? Engine::required_open_batches(owned->plan, batch_size)
+                                             : Admission::required_unfolded(owned, batch_size);
       },
       py::arg("plan"), py::arg("batch_size"));
   m.def(
@@ -380,7 +380,7 @@ PYBIND11_MODULE(_core, m) {
         py::array_t<int64_t> out(owned->plan.steps);
         const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
         const GilRelease release;
-        if (owned->line == nullptr) {
+        if (owned->block_order == nullptr) {
           list_order(owned->plan, view);
         } else {
           list_unfolded(owned, view);

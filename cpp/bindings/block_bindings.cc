@@ -7,7 +7,7 @@
 
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
-#include "plan/block_line.h"
+#include "plan/block_order.h"
 
 namespace zarrfeed {
 namespace {
@@ -41,8 +41,8 @@ py::array_t<int64_t> each(const Int64Array& numbers, int64_t end, Function&& of_
   return out;
 }
 
-py::array_t<int64_t> unfold(const BlockLine& line, int64_t begin, int64_t end) {
-  const int64_t num_blocks = line.table().num_blocks();
+py::array_t<int64_t> unfold(const BlockOrder& order, int64_t begin, int64_t end) {
+  const int64_t num_blocks = order.table().num_blocks();
   if (begin < 0 || begin > end || end > num_blocks) {
     throw Error(ErrorKind::kConfig,
                 "plan: there are no blocks " + std::to_string(begin) + " to " + std::to_string(end));
@@ -52,7 +52,7 @@ py::array_t<int64_t> unfold(const BlockLine& line, int64_t begin, int64_t end) {
   const GilRelease release;
   std::vector<uint32_t> held_indices;
   while (begin < end) {
-    line.unfold(begin, held_indices);
+    order.unfold(begin, held_indices);
     const int64_t count = std::min<int64_t>(std::ssize(held_indices), end - begin);
     to = std::copy_n(held_indices.begin(), count, to);
     begin += count;
@@ -124,46 +124,46 @@ void bind_blocks(py::module_& m) {
             return each(rows, table.length(), [&](int64_t row) { return table.index_of(row); });
           },
           py::arg("rows"));
-  py::class_<BlockLine, std::shared_ptr<BlockLine>>(m, "BlockLine")
+  py::class_<BlockOrder, std::shared_ptr<BlockOrder>>(m, "BlockOrder")
       .def_static(
           "natural",
           [](std::shared_ptr<BlockTable> table, int64_t first, bool short_last) {
-            return std::const_pointer_cast<BlockLine>(BlockLine::natural(std::move(table), first, short_last));
+            return std::const_pointer_cast<BlockOrder>(BlockOrder::natural(std::move(table), first, short_last));
           },
           py::arg("table"), py::kw_only(), py::arg("first") = 0, py::arg("short_last") = false)
       .def_static(
           "listed",
           [](std::shared_ptr<BlockTable> table, const Int64Array& held_indices) {
             const GilRelease release;
-            return std::const_pointer_cast<BlockLine>(BlockLine::listed(std::move(table), view(held_indices)));
+            return std::const_pointer_cast<BlockOrder>(BlockOrder::listed(std::move(table), view(held_indices)));
           },
           py::arg("table"), py::arg("held_indices"))
       .def_static(
           "combs",
           [](std::shared_ptr<BlockTable> table, uint64_t seed, uint64_t epoch, int64_t strata) {
             const GilRelease release;
-            return std::const_pointer_cast<BlockLine>(BlockLine::combs(std::move(table), seed, epoch, strata));
+            return std::const_pointer_cast<BlockOrder>(BlockOrder::combs(std::move(table), seed, epoch, strata));
           },
           py::arg("table"), py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("strata"))
       .def("held_indices", &unfold, py::arg("begin"), py::arg("end"))
       .def(
           "find",
-          [](const BlockLine& line, const Int64Array& positions) {
-            return each(positions, line.table().length(),
-                        [&](int64_t position) { return line.find(position).ordinal; });
+          [](const BlockOrder& order, const Int64Array& positions) {
+            return each(positions, order.table().length(),
+                        [&](int64_t position) { return order.find(position).ordinal; });
           },
           py::arg("positions"))
       .def(
           "begins",
-          [](const BlockLine& line, const Int64Array& ordinals) {
-            return each(ordinals, line.table().num_blocks(), [&](int64_t ordinal) { return line.at(ordinal).begin; });
+          [](const BlockOrder& order, const Int64Array& ordinals) {
+            return each(ordinals, order.table().num_blocks(), [&](int64_t ordinal) { return order.at(ordinal).begin; });
           },
           py::arg("ordinals"))
       .def(
           "ordinals_of",
-          [](const BlockLine& line, const Int64Array& held_indices) {
-            return each(held_indices, line.table().num_blocks(),
-                        [&](int64_t held_index) { return line.ordinal_of(held_index); });
+          [](const BlockOrder& order, const Int64Array& held_indices) {
+            return each(held_indices, order.table().num_blocks(),
+                        [&](int64_t held_index) { return order.ordinal_of(held_index); });
           },
           py::arg("held_indices"));
 }

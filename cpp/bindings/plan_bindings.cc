@@ -308,7 +308,7 @@ void bind_plans(py::module_& m) {
                        const Int64Array& segment_first, const Int64Array& segment_rows, const Int64Array& segment_start,
                        const Int64Array& segment_length, int64_t run, int64_t period,
                        const std::optional<CarryPlan>& carry, const std::optional<MixturePlan>& mixture,
-                       std::shared_ptr<PatchTable> patches, std::shared_ptr<BlockLine> line, int64_t mix) {
+                       std::shared_ptr<PatchTable> patches, std::shared_ptr<BlockOrder> block_order, int64_t mix) {
              auto owned = std::make_shared<OwnedPlan>();
              EpochPlan& plan = owned->plan;
              plan.seed = seed;
@@ -355,7 +355,7 @@ void bind_plans(py::module_& m) {
                throw Error(ErrorKind::kConfig, "plan: the patch table has another number of samples");
              }
              owned->patches = std::move(patches);
-             owned->line = std::move(line);
+             owned->block_order = std::move(block_order);
              owned->mix = mix;
              owned->bind();
              return PythonPlan{std::move(owned)};
@@ -367,12 +367,12 @@ void bind_plans(py::module_& m) {
            py::arg("first_step"), py::arg("last_step"), py::arg("selected"), py::arg("segment_block"),
            py::arg("segment_first"), py::arg("segment_rows"), py::arg("segment_start"), py::arg("segment_length"),
            py::arg("run") = 0, py::arg("period") = 0, py::arg("carry") = py::none(), py::arg("mixture") = py::none(),
-           py::arg("patches") = std::shared_ptr<PatchTable>{}, py::arg("line") = std::shared_ptr<BlockLine>{},
+           py::arg("patches") = std::shared_ptr<PatchTable>{}, py::arg("block_order") = std::shared_ptr<BlockOrder>{},
            py::arg("mix") = 1)
       .def("count_pieces", [](const PythonPlan& plan) {
         const auto owned = plan.owned;
         const GilRelease release;
-        if (owned->line == nullptr) return owned->segment_block.size();
+        if (owned->block_order == nullptr) return owned->segment_block.size();
         constexpr size_t kGroupsAtOnce = 1024;
         size_t pieces = 0;
         Unfolding unfolding(owned);

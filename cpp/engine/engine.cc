@@ -120,7 +120,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
   // Each window of a plan that is unfolded is checked when it is made.
-  auto unfolding = plan->line == nullptr ? nullptr : std::make_unique<Unfolding>(plan);
+  auto unfolding = plan->block_order == nullptr ? nullptr : std::make_unique<Unfolding>(plan);
   Admission::check(plan->plan);
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
   if (required > max_open_batches) Admission::throw_needs_more(required, max_open_batches);
@@ -176,7 +176,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   // chunk.
   size_t segments = plan_->segment_block.size();
   if (unfolding_ != nullptr) {
-    const int64_t pieces = plan_->line->table().num_blocks() + plan_->plan.lanes;
+    const int64_t pieces = plan_->block_order->table().num_blocks() + plan_->plan.lanes;
     segments = static_cast<size_t>(std::min(plan_->plan.steps, pieces));
   }
   max_tasks_ = std::max<size_t>(1, segments * static_cast<size_t>(pieces_per_sample_.value_or(1)));

@@ -124,7 +124,7 @@ class StepTable final : public BlockTable {
       std::ranges::fill(rows, 1);
       return;
     }
-    // Blocks between the first and the last one: their sums of rows go up as on a line, so divide once and go on.
+    // Blocks between the first and the last one: their sums of rows grow linearly, so divide once and go on.
     const int64_t quotient = block_rows_ / step_;
     const int64_t remainder = block_rows_ % step_;
     const int64_t from = std::max<int64_t>(index, 1);

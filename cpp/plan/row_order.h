@@ -9,7 +9,8 @@
 //   group        `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
 //   step         the consumer that reads positions first, first + stride, ... reads g at step (g - first) / stride;
 //                the few positions that are on no stride (where a run was resumed, or ends) are listed one by one
-//   mixture      each source has orders of its own, one for each pass over it; position p of the endless line of its
+//   mixture      each source has orders of its own, one for each pass over it; position p of the endless sequence of
+//   its
 //                passes is the position of the mixture that mixture.h finds
 
 #include <cstdint>

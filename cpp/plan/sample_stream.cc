@@ -14,7 +14,7 @@ constexpr size_t kGroupsAtOnce = 256;
 }  // namespace
 
 SampleStream::SampleStream(std::shared_ptr<const OwnedPlan> plan) : plan_(std::move(plan)), window_(plan_) {
-  if (plan_->line == nullptr) return;
+  if (plan_->block_order == nullptr) return;
   unfolding_ = std::make_unique<Unfolding>(plan_);
   window_ = unfolding_->next(kGroupsAtOnce);
 }

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from recording.canonical import digest, render
 
 #: Classes whose static methods make the objects.
-_FACTORIES = ("FieldSpec", "BlockTable", "SampleTable", "BlockLine")
+_FACTORIES = ("FieldSpec", "BlockTable", "SampleTable", "BlockOrder")
 #: Classes whose constructors are called.
 _SPECS = (
     *("CodecSpec", "ShardSpec", "ConversionSpec", "ArrayParts", "ArraySpec", "PatchSpec", "CarryPlan", "MixtureStage"),

@@ -37,7 +37,7 @@ std::shared_ptr<OwnedPlan> without_groups(const LineSpec& line) {
   for (const int64_t block : line.block_order) {
     indices.push_back(std::ranges::lower_bound(ascending, block) - ascending.begin());
   }
-  plan->line = BlockLine::listed(BlockTable::of_list(ascending, first, rows), indices);
+  plan->block_order = BlockOrder::listed(BlockTable::of_list(ascending, first, rows), indices);
   return plan;
 }
 
@@ -96,7 +96,7 @@ TEST(unfolded_groups_are_those_that_a_plan_lists) {
   }
 }
 
-TEST(a_plan_that_contradicts_its_line_is_refused) {
+TEST(a_plan_that_contradicts_its_block_order_is_refused) {
   std::mt19937_64 random(4);
   LineSpec line = random_line(random, 300);
   while (line.num_steps() < 3 || line.stride < 2) line = random_line(random, 300);

@@ -21,7 +21,7 @@ MOST_BLOCKS = 1 << 24
 #: Blocks of an epoch order; plans of more than `MOST_BLOCKS` are unfolded while they are read.
 MOST_UNFOLDED = 1 << 32
 #: Up to so many blocks, epochs permute them by sorted keys. Beyond, they are laid in rotated combs
-#: (cpp/plan/block_line.h), with so many strata.
+#: (cpp/plan/block_order.h), with so many strata.
 COMBS_ABOVE = 1 << 22
 _STRATA = 1024
 

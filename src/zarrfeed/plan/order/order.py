@@ -216,14 +216,14 @@ class Order:
             return self.selection.held.table()
         return regular_table(self.num_samples, self.block_rows)
 
-    def line(self, epoch: int) -> core.BlockLine:
+    def line(self, epoch: int) -> core.BlockOrder:
         """Return the blocks in the order of an epoch, in the form that the engine takes."""
         table = self.table()
         if not self.shuffle:
-            return core.BlockLine.natural(table, first=self.first_block, short_last=self.short_last)
+            return core.BlockOrder.natural(table, first=self.first_block, short_last=self.short_last)
         if self.combs:
-            return core.BlockLine.combs(table, seed=self.seed, epoch=epoch, strata=self.combs)
-        return core.BlockLine.listed(table, self.places(epoch))
+            return core.BlockOrder.combs(table, seed=self.seed, epoch=epoch, strata=self.combs)
+        return core.BlockOrder.listed(table, self.places(epoch))
 
     def numbers(self, samples: Int64) -> Int64:
         """Return what users call samples: their index in the array; of patches, numbers that say where they begin."""

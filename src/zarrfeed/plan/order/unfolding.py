@@ -80,7 +80,7 @@ class UnfoldingPlan:
             segment_rows=_NONE,
             segment_start=_NONE,
             segment_length=_NONE,
-            line=order.line(self.epoch),
+            block_order=order.line(self.epoch),
             mix=order.mix,
         )
 

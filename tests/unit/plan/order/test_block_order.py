@@ -41,7 +41,7 @@ class _Random:
 
 
 def combs(n: int, seed: int, epoch: int, strata: int) -> list[int]:
-    """Return the places of n blocks in the order of an epoch, by the definition in cpp/plan/block_line.h."""
+    """Return the places of n blocks in the order of an epoch, by the definition in cpp/plan/block_order.h."""
     m = -(-n // strata)
     rotation = [_Random(seed, epoch, 0x726F74617465, i).below(m) for i in range(strata)]
     line = []
@@ -109,7 +109,7 @@ def test_a_table_of_the_whole_array_has_a_short_block_at_its_end() -> None:
 
 
 def test_a_line_finds_positions_and_blocks() -> None:
-    line = core.BlockLine.combs(regular_table(1000, 3), seed=1, epoch=2, strata=16)
+    line = core.BlockOrder.combs(regular_table(1000, 3), seed=1, epoch=2, strata=16)
     places = line.held_indices(0, 334)
     begins = line.begins(np.arange(334))
     assert line.ordinals_of(places).tolist() == list(range(334))

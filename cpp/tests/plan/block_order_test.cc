@@ -1,6 +1,6 @@
-// The block line: every order is a permutation, and is found from any position on.
+// The block order: every order is a permutation, and is found from any position on.
 
-#include "plan/block_line.h"
+#include "plan/block_order.h"
 
 #include <algorithm>
 #include <numeric>
@@ -15,40 +15,40 @@ using namespace zarrfeed::testing;
 
 namespace {
 
-/// All held indices of a line, in its order.
-std::vector<int64_t> unfolded(const BlockLine& line) {
+/// All held indices of an order.
+std::vector<int64_t> unfolded(const BlockOrder& order) {
   std::vector<int64_t> all;
   std::vector<uint32_t> indices;
-  while (std::ssize(all) < line.table().num_blocks()) {
-    line.unfold(std::ssize(all), indices);
+  while (std::ssize(all) < order.table().num_blocks()) {
+    order.unfold(std::ssize(all), indices);
     CHECK(!indices.empty());
     all.insert(all.end(), indices.begin(), indices.end());
   }
-  CHECK_EQ(std::ssize(all), line.table().num_blocks());
+  CHECK_EQ(std::ssize(all), order.table().num_blocks());
   return all;
 }
 
-/// Checks that each held index comes once, and that searches find what the line has.
-void check_line(const BlockLine& line, std::mt19937_64& random) {
-  const std::vector<int64_t> indices = unfolded(line);
+/// Checks that each held index comes once, and that searches find what the order has.
+void check_order(const BlockOrder& order, std::mt19937_64& random) {
+  const std::vector<int64_t> indices = unfolded(order);
   std::vector<int64_t> ascending = indices;
   std::ranges::sort(ascending);
   for (size_t i = 0; i < ascending.size(); ++i) CHECK_EQ(ascending[i], static_cast<int64_t>(i));
   int64_t begin = 0;
   for (int64_t i = 0; i < std::ssize(indices); ++i) {
-    const int64_t index = indices[static_cast<size_t>(i)], rows = line.table().at(index).rows;
+    const int64_t index = indices[static_cast<size_t>(i)], rows = order.table().at(index).rows;
     for (const int64_t position : {begin, begin + rows - 1}) {
-      const BlockLine::Seat found = line.find(position);
+      const BlockOrder::Seat found = order.find(position);
       CHECK_EQ(found.ordinal, i);
       CHECK_EQ(found.begin, begin);
     }
-    CHECK_EQ(line.at(i).begin, begin);
-    CHECK_EQ(line.ordinal_of(index), i);
+    CHECK_EQ(order.at(i).begin, begin);
+    CHECK_EQ(order.ordinal_of(index), i);
     begin += rows;
   }
   const int64_t from = pick(random, 0, std::ssize(indices) - 1);
   std::vector<uint32_t> some;
-  line.unfold(from, some);
+  order.unfold(from, some);
   for (size_t i = 0; i < some.size(); ++i) CHECK_EQ(int64_t{some[i]}, indices[static_cast<size_t>(from) + i]);
 }
 
@@ -68,24 +68,24 @@ TEST(combs_have_each_block_once_and_are_found_from_any_position_on) {
   std::mt19937_64 random(5);
   for (int64_t i = 0; i < 40 * stress(); ++i) {
     const int64_t strata = std::vector<int64_t>{1, 2, 7, 64, 1024}[static_cast<size_t>(i % 5)];
-    check_line(*BlockLine::combs(random_table(random), random(), random(), strata), random);
+    check_order(*BlockOrder::combs(random_table(random), random(), random(), strata), random);
   }
 }
 
-TEST(a_listed_line_is_the_list) {
+TEST(a_listed_order_is_the_list) {
   std::mt19937_64 random(6);
   for (int i = 0; i < 60; ++i) {
     const auto table = random_table(random);
     std::vector<int64_t> indices(static_cast<size_t>(table->num_blocks()));
     std::iota(indices.begin(), indices.end(), 0);
     std::ranges::shuffle(indices, random);
-    const auto line = BlockLine::listed(table, indices);
-    CHECK(unfolded(*line) == indices);
-    check_line(*line, random);
+    const auto order = BlockOrder::listed(table, indices);
+    CHECK(unfolded(*order) == indices);
+    check_order(*order, random);
   }
 }
 
-TEST(a_natural_line_goes_round_and_may_end_with_the_short_block) {
+TEST(a_natural_order_goes_round_and_may_end_with_the_short_block) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 60; ++i) {
     const auto table = random_table(random);
@@ -97,32 +97,32 @@ TEST(a_natural_line_goes_round_and_may_end_with_the_short_block) {
       std::erase(indices, last);
       indices.push_back(last);
     }
-    const auto line = BlockLine::natural(table, first, i % 2 == 1);
-    CHECK(unfolded(*line) == indices);
-    check_line(*line, random);
+    const auto order = BlockOrder::natural(table, first, i % 2 == 1);
+    CHECK(unfolded(*order) == indices);
+    check_order(*order, random);
   }
 }
 
 TEST(combs_of_neighbours_lie_far_apart) {
   const auto table = BlockTable::of_runs({{0, 0, 0, 1, 1}}, 100000);
-  const std::vector<int64_t> indices = unfolded(*BlockLine::combs(table, 1, 2, 100));
+  const std::vector<int64_t> indices = unfolded(*BlockOrder::combs(table, 1, 2, 100));
   for (size_t begin = 0; begin < indices.size(); begin += 100) {  // a superblock has a block of each hundredth
     std::vector<int64_t> strata;
     for (size_t i = begin; i < begin + 100; ++i) strata.push_back(indices[i] / 1000);
     std::ranges::sort(strata);
     for (size_t i = 0; i < 100; ++i) CHECK_EQ(strata[i], static_cast<int64_t>(i));
   }
-  CHECK(unfolded(*BlockLine::combs(table, 1, 3, 100)) != indices);
-  CHECK(unfolded(*BlockLine::combs(table, 2, 2, 100)) != indices);
+  CHECK(unfolded(*BlockOrder::combs(table, 1, 3, 100)) != indices);
+  CHECK(unfolded(*BlockOrder::combs(table, 2, 2, 100)) != indices);
 }
 
-TEST(lines_that_contradict_their_table_are_refused) {
+TEST(block_orders_that_contradict_their_table_are_refused) {
   const auto table = BlockTable::of_runs({{0, 0, 0, 1, 1}}, 3);
-  CHECK_THROWS(kConfig, "another number of blocks", BlockLine::listed(table, std::vector<int64_t>{0, 1}));
-  CHECK_THROWS(kConfig, "twice", BlockLine::listed(table, std::vector<int64_t>{0, 1, 1}));
-  CHECK_THROWS(kConfig, "twice", BlockLine::listed(table, std::vector<int64_t>{0, 1, 3}));
-  CHECK_THROWS(kConfig, "begins at block 3", BlockLine::natural(table, 3, false));
-  CHECK_THROWS(kConfig, "0 strata", BlockLine::combs(table, 0, 0, 0));
+  CHECK_THROWS(kConfig, "another number of blocks", BlockOrder::listed(table, std::vector<int64_t>{0, 1}));
+  CHECK_THROWS(kConfig, "twice", BlockOrder::listed(table, std::vector<int64_t>{0, 1, 1}));
+  CHECK_THROWS(kConfig, "twice", BlockOrder::listed(table, std::vector<int64_t>{0, 1, 3}));
+  CHECK_THROWS(kConfig, "begins at block 3", BlockOrder::natural(table, 3, false));
+  CHECK_THROWS(kConfig, "0 strata", BlockOrder::combs(table, 0, 0, 0));
   const auto many = BlockTable::of_runs({{0, 0, 0, 1, 1}}, (int64_t{1} << 32) + 1);
-  CHECK_THROWS(kConfig, "2^32", BlockLine::natural(many, 0, false));
+  CHECK_THROWS(kConfig, "2^32", BlockOrder::natural(many, 0, false));
 }

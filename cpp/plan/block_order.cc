@@ -1,4 +1,4 @@
-#include "plan/block_line.h"
+#include "plan/block_order.h"
 
 #include <algorithm>
 #include <limits>
@@ -19,14 +19,14 @@ constexpr uint64_t kOrderOfMembers = 0x6d656d62657273;
 
 /// Blocks that are unfolded at once where that costs nothing.
 constexpr int64_t kBlocksAtOnce = 64;
-/// Of a listed line, the position of every so many blocks is kept.
+/// Of a listed order, the position of every so many blocks is stored.
 constexpr int64_t kSpacing = 256;
 constexpr int64_t kMostBlocks = int64_t{1} << 32;
 
-class NaturalLine final : public BlockLine {
+class NaturalOrder final : public BlockOrder {
  public:
-  NaturalLine(std::shared_ptr<const BlockTable> table, int64_t first, bool short_last)
-      : BlockLine(std::move(table)), num_blocks_(table_->num_blocks()), first_(first) {
+  NaturalOrder(std::shared_ptr<const BlockTable> table, int64_t first, bool short_last)
+      : BlockOrder(std::move(table)), num_blocks_(table_->num_blocks()), first_(first) {
     if (first < 0 || first >= num_blocks_) refuse_plan("the epoch order begins at block " + std::to_string(first));
     // The held indices are those of [first, middle), then [0, first), then those of [middle, num_blocks).
     middle_ = short_last ? num_blocks_ - 1 : num_blocks_;
@@ -73,10 +73,10 @@ class NaturalLine final : public BlockLine {
   int64_t rows_first_ = 0, rows_middle_ = 0;  ///< rows before these two
 };
 
-class ListedLine final : public BlockLine {
+class ListedOrder final : public BlockOrder {
  public:
-  ListedLine(std::shared_ptr<const BlockTable> table, std::span<const int64_t> indices)
-      : BlockLine(std::move(table)), indices_(indices.begin(), indices.end()) {
+  ListedOrder(std::shared_ptr<const BlockTable> table, std::span<const int64_t> indices)
+      : BlockOrder(std::move(table)), indices_(indices.begin(), indices.end()) {
     if (std::ssize(indices) != table_->num_blocks()) refuse_plan("the epoch order has another number of blocks");
     int64_t position = 0;
     std::vector<bool> seen(indices.size());
@@ -124,10 +124,10 @@ class ListedLine final : public BlockLine {
   std::vector<int64_t> begins_;  ///< of each kSpacing-th block
 };
 
-class CombLine final : public BlockLine {
+class CombOrder final : public BlockOrder {
  public:
-  CombLine(std::shared_ptr<const BlockTable> table, uint64_t seed, uint64_t epoch, int64_t strata)
-      : BlockLine(std::move(table)),
+  CombOrder(std::shared_ptr<const BlockTable> table, uint64_t seed, uint64_t epoch, int64_t strata)
+      : BlockOrder(std::move(table)),
         seed_(seed),
         epoch_(epoch),
         num_blocks_(table_->num_blocks()),
@@ -184,7 +184,7 @@ class CombLine final : public BlockLine {
   }
 
  private:
-  /// The blocks of a superblock in their order, and the number on the line of the first one.
+  /// The blocks of a superblock in their order, and the ordinal of the first one.
   struct Members {
     std::vector<uint32_t> indices;
     int64_t ordinal = 0;
@@ -197,7 +197,7 @@ class CombLine final : public BlockLine {
     return back < 0 ? back + superblocks_ : back;
   }
 
-  /// The number in the order of superblocks of the one that has a block of the line.
+  /// The number in the order of superblocks of the one that has the block with an ordinal.
   [[nodiscard]] size_t superblock_at(int64_t ordinal) const {
     return static_cast<size_t>(std::upper_bound(ordinal_.begin(), ordinal_.end(), ordinal) - ordinal_.begin()) - 1;
   }
@@ -275,31 +275,31 @@ class CombLine final : public BlockLine {
   const int64_t num_blocks_;
   const int64_t superblocks_;      ///< m
   std::vector<int64_t> rotation_;  ///< h_i
-  // Of each superblock, in the order of the line: its number j, the position and the ordinal at which it begins. A
+  // Of each superblock, in their order: its number j, the position and the ordinal at which it begins. A
   // superblock without blocks begins where the next one does, so a search for the last one never finds it.
   std::vector<int64_t> order_, begin_, ordinal_;
 };
 
 }  // namespace
 
-BlockLine::BlockLine(std::shared_ptr<const BlockTable> table) : table_(std::move(table)) {
+BlockOrder::BlockOrder(std::shared_ptr<const BlockTable> table) : table_(std::move(table)) {
   if (table_->num_blocks() > kMostBlocks) refuse_plan("more than 2^32 blocks");
 }
 
-std::shared_ptr<const BlockLine> BlockLine::natural(std::shared_ptr<const BlockTable> table, int64_t first,
-                                                    bool short_last) {
-  return std::make_shared<NaturalLine>(std::move(table), first, short_last);
+std::shared_ptr<const BlockOrder> BlockOrder::natural(std::shared_ptr<const BlockTable> table, int64_t first,
+                                                      bool short_last) {
+  return std::make_shared<NaturalOrder>(std::move(table), first, short_last);
 }
 
-std::shared_ptr<const BlockLine> BlockLine::listed(std::shared_ptr<const BlockTable> table,
-                                                   std::span<const int64_t> indices) {
-  return std::make_shared<ListedLine>(std::move(table), indices);
+std::shared_ptr<const BlockOrder> BlockOrder::listed(std::shared_ptr<const BlockTable> table,
+                                                     std::span<const int64_t> indices) {
+  return std::make_shared<ListedOrder>(std::move(table), indices);
 }
 
-std::shared_ptr<const BlockLine> BlockLine::combs(std::shared_ptr<const BlockTable> table, uint64_t seed,
-                                                  uint64_t epoch, int64_t strata) {
+std::shared_ptr<const BlockOrder> BlockOrder::combs(std::shared_ptr<const BlockTable> table, uint64_t seed,
+                                                    uint64_t epoch, int64_t strata) {
   if (strata < 1) refuse_plan("combs of " + std::to_string(strata) + " strata");
-  return std::make_shared<CombLine>(std::move(table), seed, epoch, strata);
+  return std::make_shared<CombOrder>(std::move(table), seed, epoch, strata);
 }
 
 }  // namespace zarrfeed

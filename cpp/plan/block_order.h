@@ -1,7 +1,7 @@
 #pragma once
-// The block line: all blocks that are read, in the order of an epoch, laid end to end. Lanes are cut from it.
+// The block order: all blocks that are read, in the order of an epoch, laid end to end. Lanes are cut from it.
 //
-// A line is unfolded block by block, from any position on. Three orders:
+// An order is unfolded block by block, from any position on. Three orders:
 //   natural  blocks keep their order, from some block on
 //   listed   a table of held indices: shuffled orders of version 1
 //   combs    shuffled orders of version 2, which need 24 bytes for each 1024 blocks
@@ -25,43 +25,43 @@
 
 namespace zarrfeed {
 
-class BlockLine {
+class BlockOrder {
  public:
-  /// A block of the line: its number on the line, and the position at which it begins.
+  /// A block: its ordinal, the number in the order of blocks, and the position at which it begins.
   struct Seat {
     int64_t ordinal = 0;
     int64_t begin = 0;
   };
 
-  virtual ~BlockLine() = default;
-  BlockLine(const BlockLine&) = delete;
-  BlockLine& operator=(const BlockLine&) = delete;
+  virtual ~BlockOrder() = default;
+  BlockOrder(const BlockOrder&) = delete;
+  BlockOrder& operator=(const BlockOrder&) = delete;
 
-  /// The line that begins at the held index `first`; the blocks before it come last. `short_last`: the last block comes
-  /// last in any case.
-  static std::shared_ptr<const BlockLine> natural(std::shared_ptr<const BlockTable> table, int64_t first,
-                                                  bool short_last);
-  /// The line of blocks with listed held indices.
-  static std::shared_ptr<const BlockLine> listed(std::shared_ptr<const BlockTable> table,
-                                                 std::span<const int64_t> held_indices);
-  /// The line of rotated combs with so many strata. All three throw Error(kConfig) if the arguments contradict each
+  /// The order that begins at the held index `first`; the blocks before it come last. `short_last`: the last block
+  /// comes last in any case.
+  static std::shared_ptr<const BlockOrder> natural(std::shared_ptr<const BlockTable> table, int64_t first,
+                                                   bool short_last);
+  /// The order of blocks with listed held indices.
+  static std::shared_ptr<const BlockOrder> listed(std::shared_ptr<const BlockTable> table,
+                                                  std::span<const int64_t> held_indices);
+  /// The order of rotated combs with so many strata. All three throw Error(kConfig) if the arguments contradict each
   /// other.
-  static std::shared_ptr<const BlockLine> combs(std::shared_ptr<const BlockTable> table, uint64_t seed, uint64_t epoch,
-                                                int64_t strata);
+  static std::shared_ptr<const BlockOrder> combs(std::shared_ptr<const BlockTable> table, uint64_t seed, uint64_t epoch,
+                                                 int64_t strata);
 
   [[nodiscard]] const BlockTable& table() const { return *table_; }
   /// The block that has a position of [0, table().length()).
   [[nodiscard]] virtual Seat find(int64_t position) const = 0;
-  /// The block with a number of [0, table().num_blocks()).
+  /// The block with an ordinal of [0, table().num_blocks()).
   [[nodiscard]] virtual Seat at(int64_t ordinal) const = 0;
-  /// Sets `held_indices` to those of the blocks from a number on, as far as they are found at once: one at least.
+  /// Sets `held_indices` to those of the blocks from an ordinal on, as far as they are found at once: one at least.
   virtual void unfold(int64_t ordinal, std::vector<uint32_t>& held_indices) const = 0;
-  /// The number on the line of the block with a held index.
+  /// The ordinal of the block with a held index.
   [[nodiscard]] virtual int64_t ordinal_of(int64_t held_index) const = 0;
 
  protected:
-  /// Throws Error(kConfig) if there are more blocks than a line may have, 2^32.
-  explicit BlockLine(std::shared_ptr<const BlockTable> table);
+  /// Throws Error(kConfig) if there are more blocks than an order may have, 2^32.
+  explicit BlockOrder(std::shared_ptr<const BlockTable> table);
   const std::shared_ptr<const BlockTable> table_;
 };
 
