@@ -147,7 +147,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   for (const auto& reader : *readers_) {
     if (reader != nullptr) reader->open(options_.caller_runs);
   }
-  keep_chunks(plan->plan, carry_table_ ? keep_bytes : 0);
+  open_planned_cache(plan->plan, carry_table_ ? keep_bytes : 0);
   plan_ = std::move(plan);
   unfolding_ = std::move(unfolding);
   const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
@@ -208,17 +208,17 @@ const EpochPlan* Engine::unfold_more() {
   return &window_->plan;
 }
 
-void Engine::keep_chunks(const EpochPlan& plan, size_t max_bytes) {
+void Engine::open_planned_cache(const EpochPlan& plan, size_t max_bytes) {
   if (max_bytes == 0) {
-    kept_.reset();
+    planned_cache_.reset();
     return;
   }
-  if (!kept_ || kept_->max_bytes() != max_bytes) {
+  if (!planned_cache_ || planned_cache_->max_bytes() != max_bytes) {
     std::vector<size_t> chunk_bytes;
     for (const FieldDecoder& field : fields_) chunk_bytes.push_back(field.decoded_bytes());
-    kept_.emplace(std::move(chunk_bytes), max_bytes);
+    planned_cache_.emplace(std::move(chunk_bytes), max_bytes);
   }
-  kept_->open(plan, fields_);
+  planned_cache_->open(plan, fields_);
 }
 
 void Engine::start_decode_threads(size_t count) {
@@ -270,7 +270,7 @@ void Engine::stop_locked() {
     consumer_claim_.tasks.clear();
     consumer_claim_.carried.clear();
     if (carry_table_) carry_table_->clear();
-    if (kept_) kept_->clear();
+    if (planned_cache_) planned_cache_->clear();
     tasks_.clear();
     fetched_.clear();
     fetch_queue_.clear();
@@ -284,7 +284,7 @@ void Engine::stop_locked() {
       for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
       scratch_bytes += fetch_queue_.spare_bytes();
       if (carry_table_) scratch_bytes += carry_table_->memory().mapped_bytes();
-      if (kept_) scratch_bytes += kept_->mapped_bytes();
+      if (planned_cache_) scratch_bytes += planned_cache_->mapped_bytes();
       scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     }
     running_ = false;

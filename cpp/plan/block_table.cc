@@ -11,7 +11,7 @@
 namespace zarrfeed {
 namespace {
 
-/// Of listed blocks, the rows before every so many of them are kept.
+/// Of listed blocks, the rows before every so many of them are stored.
 constexpr int64_t kCountedEvery = 256;
 
 [[noreturn]] void refuse_blocks(const char* what) {

@@ -45,7 +45,7 @@ class BlockTable {
   static std::shared_ptr<const BlockTable> of_runs(std::vector<BlockRun> runs, int64_t num_blocks);
   /// The table of `count` samples start, start + step, ... of an array with blocks of so many rows.
   static std::shared_ptr<const BlockTable> of_steps(int64_t start, int64_t step, int64_t count, int64_t block_rows);
-  /// The table of blocks that are listed, kept in as few bytes each as the largest number needs.
+  /// The table of blocks that are listed, stored in as few bytes each as the largest number needs.
   /// All three throw Error(kConfig) if the numbers do not fit together.
   static std::shared_ptr<const BlockTable> of_list(std::span<const int64_t> block, std::span<const int64_t> first,
                                                    std::span<const int64_t> rows);

@@ -1,8 +1,8 @@
 #pragma once
-// Which chunks a group of the plan shares with the next one of its lane, and what of them is kept. Pure.
+// Which chunks a group of the plan shares with the next one of its lane, and what of them is carried. Pure.
 //
-// Of a chunk of rows, all is kept. Of a chunk of patches, the crop is kept that the column of the group needs: across
-// the sweep axis what the group needs, along it all that lies in the volume.
+// Of a chunk of rows, all is carried. Of a chunk of patches, the crop is carried that the column of the group needs:
+// across the sweep axis what the group needs, along it all that lies in the volume.
 //
 // Invariants:
 //   * Each patch of a group finds in the crop of the group every item that it needs of the chunk.
@@ -27,8 +27,8 @@ struct SharedChunk {
   int64_t chunk = 0;
   size_t cell = 0;
   bool next = false;  ///< the next group of the lane shares it; otherwise several segments of this group do
-  std::optional<ChunkCrop> crop = {};  ///< what of it is kept; none: the whole chunk
-  size_t crop_room = 0;                ///< the memory for what is kept, of patches; 0: that of a chunk of the field
+  std::optional<ChunkCrop> crop = {};  ///< what of it is carried; none: the whole chunk
+  size_t crop_room = 0;                ///< the memory for the crop, of patches; 0: that of a chunk of the field
 };
 
 /// A chunk: field, chunk, cell.

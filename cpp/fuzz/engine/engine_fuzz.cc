@@ -183,7 +183,7 @@ void run_input(Bytes input) {
   for (int64_t i = 0; i < early; ++i) changer.change(draw, true);
   read(reader, reading, changer, draw, late, late_at);
   changer.restore();
-  // Decoded chunks and, where the consumer works, indices may be kept from epoch to epoch.
+  // Decoded chunks and, where the consumer works, indices may be cached from epoch to epoch.
   if (reading.options.cache_bytes > 0 || reading.options.caller_runs) return;
   bool timed_out = false;
   int waits = 0;

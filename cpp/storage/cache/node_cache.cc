@@ -265,7 +265,7 @@ ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimP
     std::shared_ptr<const std::vector<uint8_t>> copy;
     try {
       copy = std::make_shared<const std::vector<uint8_t>>(result.bytes.begin(), result.bytes.end());
-    } catch (const std::bad_alloc&) {  // then it is not kept
+    } catch (const std::bad_alloc&) {  // then it is not cached
     }
     done(std::move(result));
     if (copy != nullptr) self->write(std::move(entry), std::move(copy), std::move(claim));

@@ -35,7 +35,7 @@ TEST(batches_are_the_same_with_a_cache_of_any_size) {
   }
 }
 
-TEST(a_chunk_that_is_kept_is_not_read_again) {
+TEST(a_chunk_that_is_cached_is_not_read_again) {
   const Dataset data = simple_dataset(64, 8, Packing::kZstd);
   const LineSpec line = shuffled_line(data, 8, 4);
   Engine engine(data.fields(), with_cache(size_t{1} << 20));

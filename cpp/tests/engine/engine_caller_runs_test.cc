@@ -65,7 +65,7 @@ TEST(chunks_that_a_feeder_brings_arrive_when_the_consumer_works) {
   }
 }
 
-TEST(no_thread_is_started_for_little_work_and_for_chunks_that_are_kept) {
+TEST(no_thread_is_started_for_little_work_and_for_chunks_that_are_cached) {
   const Dataset little = simple_dataset(64, 8, Packing::kZstd);
   const Dataset much({{.shape = {64, 16'384}, .chunk_shape = {8, 16'384}, .packing = Packing::kBlosc}}, false, false);
   const size_t before = num_threads_now();

@@ -38,7 +38,7 @@ TEST(patches_are_those_of_the_volume_whatever_is_carried) {
   }
 }
 
-TEST(chunks_that_columns_share_are_decoded_once_if_they_are_kept) {
+TEST(chunks_that_columns_share_are_decoded_once_if_they_are_cached) {
   const std::vector<int64_t> chunk = {8, 7, 5};
   constexpr uint64_t kChunks = uint64_t{4} * 3 * 3;
   for (const Columns& columns : kColumns) {
@@ -58,13 +58,13 @@ TEST(chunks_that_columns_share_are_decoded_once_if_they_are_kept) {
           before = std::min(before, decodes);
         }
         CHECK_EQ(before, kChunks + 1);
-        CHECK_EQ(volume.read(engine, line, 3), without);  // nothing is kept from the epochs before
+        CHECK_EQ(volume.read(engine, line, 3), without);  // nothing is cached from the epochs before
       }
     }
   }
 }
 
-TEST(consumers_keep_chunks_for_their_own_groups) {
+TEST(consumers_cache_chunks_for_their_own_groups) {
   const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}}, kColumns[1]);
   for (int64_t first = 0; first < 3; ++first) {
     LineSpec part = volume.line(4, true);  // lanes of which each consumer has some patches
@@ -78,7 +78,7 @@ TEST(consumers_keep_chunks_for_their_own_groups) {
   }
 }
 
-TEST(chunks_are_not_kept_where_none_are_carried) {
+TEST(chunks_are_not_cached_where_none_are_carried) {
   const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}}, kColumns[1]);
   const LineSpec line = volume.line(2, true);
   Engine engine(volume.fields, with_carry(0, 2));

@@ -214,12 +214,12 @@ TEST(a_forked_child_reads_and_writes_a_copy_of_its_own) {
   const Signal result;
   const Child child([&] {
     written.wait();
-    const bool is_kept = holds(lease.data, kBytes, 5);
+    const bool is_unchanged = holds(lease.data, kBytes, 5);
     std::memset(lease.data, 9, kBytes);
     lease = {};
     const bool is_refused = !pool->acquire(kBytes).has_value() && !pool->share(address, kBytes).has_value() &&
                             SharedPool::find(0) == nullptr;
-    result.send(is_kept && is_refused);
+    result.send(is_unchanged && is_refused);
   });
   lease = {};
   std::optional<SharedPool::Lease> again;
@@ -289,7 +289,7 @@ TEST(a_batch_outlives_the_worker_that_was_killed) {
 
 TEST(a_pool_that_was_retired_gives_its_memory_back_when_the_last_lease_ends) {
   const auto pool = make_pool();
-  auto kept = filled(*pool, 1, 1 << 20);
+  auto lease = filled(*pool, 1, 1 << 20);
   {
     const auto dropped = filled(*pool, 2, 1 << 20);
     CHECK(resident_bytes(*pool) >= size_t{2} << 20);
@@ -298,8 +298,8 @@ TEST(a_pool_that_was_retired_gives_its_memory_back_when_the_last_lease_ends) {
   CHECK(!pool->acquire(kBytes).has_value());
   CHECK(resident_bytes(*pool) >= size_t{1} << 20);
   CHECK(resident_bytes(*pool) < size_t{2} << 20);
-  CHECK(holds(kept.data, 1 << 20, 1));
-  kept = {};
+  CHECK(holds(lease.data, 1 << 20, 1));
+  lease = {};
   CHECK(resident_bytes(*pool) < size_t{1} << 20);
 }
 

@@ -158,7 +158,7 @@ TEST(a_shard_that_is_missing_because_the_array_is_gone_is_an_error) {
   CHECK_THROWS(kIo, "zarr.json is gone", store.read("c/9/9", 0));
 }
 
-TEST(no_more_indices_are_kept_than_there_is_memory_for) {
+TEST(no_more_indices_are_cached_than_there_is_memory_for) {
   Store store;
   store.spec.cache_bytes = 2 * (6 * 16 + 512);
   store.shards = std::make_shared<ShardReader>(store.local, store.spec, kMaxBytes);

@@ -7,7 +7,7 @@
 //     the patch, and no other byte.
 //   * A patch that is turned has what the patch has that is not, padding included, at other indices: the item at (c0,
 //     c1, ...) of the turned one stands at dimension source_of(d) of the other at c_d, or at size - 1 - c_d if it is
-//     reversed. So neither the chunks that it needs depend on how it is turned, nor what is kept of them.
+//     reversed. So neither the chunks that it needs depend on how it is turned, nor the crops of these.
 //   * Fields are turned alike, in whichever order their axes have the dimensions. Axes that are no dimension stay.
 
 #include <array>

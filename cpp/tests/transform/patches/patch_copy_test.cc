@@ -310,9 +310,9 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
       ChunkCrop crop = copy.crop_of(cell, 1, spans);
       CHECK(whole_chunk(c.array).holds(crop));
       const size_t size = crop_bytes(c.array, crop);
-      const auto kept = std::make_unique<uint8_t[]>(size);  // of exactly its size, for the sanitizer
-      copy_crop(c.array, crop, bytes, kept.get());
-      copy.cut(cell, kept.get(), {&target, 1}, &crop);
+      const auto cropped = std::make_unique<uint8_t[]>(size);  // of exactly its size, for the sanitizer
+      copy_crop(c.array, crop, bytes, cropped.get());
+      copy.cut(cell, cropped.get(), {&target, 1}, &crop);
       // A crop without an item that the patch needs is refused, before anything is read of it.
       const auto axis = static_cast<size_t>(pick(random, 0, std::ssize(spans) - 1));
       std::vector<ChunkSpan> exact;
@@ -321,7 +321,7 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
           exact, {}, [&](const ChunkSpan& span) { return span.chunk == c.index_of(cell)[axis] ? span.begin : kNever; });
       crop.begin[axis] = first->begin + 1;
       crop.end[axis] = std::max(crop.end[axis], crop.begin[axis]);
-      CHECK_THROWS(kConfig, "more of a chunk than was kept", copy.cut(cell, kept.get(), {&target, 1}, &crop));
+      CHECK_THROWS(kConfig, "more of a chunk than its crop has", copy.cut(cell, cropped.get(), {&target, 1}, &crop));
       ++refused;
     }
     CHECK(out == expected);

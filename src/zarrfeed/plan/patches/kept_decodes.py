@@ -2,7 +2,7 @@
 
 A line is a sequence of groups of a lane that hand a chunk on. The engine keeps a chunk from its first line on, until
 its last line has taken it or its memory is needed for a chunk that a line takes sooner
-(cpp/engine/chunks/kept_chunks.h). Here memory is free again when the group after the last one of a line is begun; the
+(cpp/engine/chunks/planned_cache.h). Here memory is free again when the group after the last one of a line is begun; the
 engine frees it when the tasks are done.
 """
 

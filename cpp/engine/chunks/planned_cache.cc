@@ -1,4 +1,4 @@
-#include "engine/chunks/kept_chunks.h"
+#include "engine/chunks/planned_cache.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,7 +9,7 @@
 namespace zarrfeed {
 namespace {
 
-/// A group, and a chunk that it is the first of its line to need.
+/// A group, and a chunk that it is the first of its chain to need.
 struct Take {
   ChunkKey key;
   size_t group = 0;
@@ -39,12 +39,12 @@ std::vector<Take> find_takes(const EpochPlan& plan, const std::vector<FieldDecod
 
 }  // namespace
 
-KeptChunks::KeptChunks(std::vector<size_t> chunk_bytes, size_t max_bytes)
+PlannedCache::PlannedCache(std::vector<size_t> chunk_bytes, size_t max_bytes)
     : chunk_bytes_(std::move(chunk_bytes)),
       max_bytes_(max_bytes),
       memory_(std::make_shared<CarryMemory>(chunk_bytes_, max_bytes)) {}
 
-void KeptChunks::open(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t most_takes) {
+void PlannedCache::open(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t most_takes) {
   clear();
   if (plan.patches == nullptr || plan.patches->is_listed() || plan.next_group.empty()) return;
   const size_t most = std::min<size_t>(most_takes, std::numeric_limits<uint32_t>::max());
@@ -73,52 +73,52 @@ void KeptChunks::open(const EpochPlan& plan, const std::vector<FieldDecoder>& fi
   for (size_t group = 1; group < begin_.size(); ++group) begin_[group] += begin_[group - 1];
 }
 
-CarriedChunks KeptChunks::take(size_t group) {
+CarriedChunks PlannedCache::take(size_t group) {
   CarriedChunks of_group;
   if (chunks_.empty()) return of_group;
   for (size_t i = begin_[group]; i < begin_[group + 1]; ++i) {
     const uint32_t number = taken_[i];
     Chunk& chunk = chunks_[number];
-    if (chunk.kept != nullptr) kept_.erase({chunk.takes.back(), number});
+    if (chunk.cached != nullptr) by_next_use_.erase({chunk.takes.back(), number});
     chunk.takes.pop_back();
-    if (!chunk.takes.empty()) keep(number);
-    if (chunk.kept == nullptr) continue;
-    of_group.emplace(chunk.key, chunk.kept);
-    if (chunk.takes.empty()) chunk.kept.reset();
+    if (!chunk.takes.empty()) insert(number);
+    if (chunk.cached == nullptr) continue;
+    of_group.emplace(chunk.key, chunk.cached);
+    if (chunk.takes.empty()) chunk.cached.reset();
   }
   return of_group;
 }
 
-void KeptChunks::clear() {
+void PlannedCache::clear() {
   chunks_.clear();
   begin_.clear();
   taken_.clear();
-  kept_.clear();
+  by_next_use_.clear();
 }
 
-void KeptChunks::keep(uint32_t number) {
+void PlannedCache::insert(uint32_t number) {
   Chunk& chunk = chunks_[number];
   const std::pair<size_t, uint32_t> next_use{chunk.takes.back(), number};
-  if (chunk.kept == nullptr) {
+  if (chunk.cached == nullptr) {
     const auto& [field, index, cell] = chunk.key;
     const size_t bytes = chunk_bytes_[field];
     while (!memory_->reserve(bytes)) {
       // What a lane still holds of the others is not free at once.
-      if (kept_.empty() || *kept_.rbegin() < next_use) return;
-      let_go(kept_.rbegin()->second);
+      if (by_next_use_.empty() || *by_next_use_.rbegin() < next_use) return;
+      evict(by_next_use_.rbegin()->second);
     }
     const SharedChunk shared{.field = field, .chunk = index, .cell = cell, .crop_room = bytes};
-    chunk.kept = {new CarriedChunk(shared, memory_), [memory = memory_, bytes](const CarriedChunk* one) {
-                    delete one;
-                    memory->free_reserved(bytes);
-                  }};
+    chunk.cached = {new CarriedChunk(shared, memory_), [memory = memory_, bytes](const CarriedChunk* one) {
+                      delete one;
+                      memory->free_reserved(bytes);
+                    }};
   }
-  kept_.insert(next_use);
+  by_next_use_.insert(next_use);
 }
 
-void KeptChunks::let_go(uint32_t number) {
-  kept_.erase({chunks_[number].takes.back(), number});
-  chunks_[number].kept.reset();
+void PlannedCache::evict(uint32_t number) {
+  by_next_use_.erase({chunks_[number].takes.back(), number});
+  chunks_[number].cached.reset();
 }
 
 }  // namespace zarrfeed

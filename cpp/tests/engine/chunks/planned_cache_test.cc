@@ -1,6 +1,6 @@
-// Kept chunks: which groups take them, whose memory they get, and that it returns.
+// The planned cache: which groups take its chunks, whose memory they get, and that it returns.
 
-#include "engine/chunks/kept_chunks.h"
+#include "engine/chunks/planned_cache.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -38,56 +38,56 @@ struct Case {
   std::vector<FieldDecoder> decoders;
 };
 
-/// How many lines need each chunk: groups that need it and are not handed it.
-std::map<ChunkKey, size_t> lines_of(const Case& c) {
-  std::map<ChunkKey, size_t> lines;
+/// How many chains need each chunk: groups that need it and are not handed it.
+std::map<ChunkKey, size_t> chains_of(const Case& c) {
+  std::map<ChunkKey, size_t> chains;
   std::map<size_t, std::set<ChunkKey>> handed;
   for (size_t group = 0; group < c.num_groups(); ++group) {
     for (const ChunkKey& key : find_needed(c.plan->plan, c.decoders, group)) {
-      if (!handed[group].contains(key)) ++lines[key];
+      if (!handed[group].contains(key)) ++chains[key];
     }
     for (const SharedChunk& one : find_shared(c.plan->plan, c.decoders, group)) {
       const int64_t next = c.plan->plan.next_group[group];
       if (one.next) handed[static_cast<size_t>(next)].insert({one.field, one.chunk, one.cell});
     }
   }
-  return lines;
+  return chains;
 }
 
 }  // namespace
 
-TEST(all_lines_of_a_chunk_but_one_find_it_kept_if_there_is_memory) {
+TEST(all_chains_of_a_chunk_but_one_find_it_cached_if_there_is_memory) {
   for (const int64_t lanes : {1, 2, 5}) {
     const Case c(lanes);
-    const std::map<ChunkKey, size_t> lines = lines_of(c);
-    KeptChunks kept({kChunkBytes, 0}, size_t{1} << 30);
-    kept.open(c.plan->plan, c.decoders);
+    const std::map<ChunkKey, size_t> chains = chains_of(c);
+    PlannedCache cache({kChunkBytes, 0}, size_t{1} << 30);
+    cache.open(c.plan->plan, c.decoders);
     size_t several = 0;
-    for (const auto& [key, count] : lines) several += count > 1 ? 1 : 0;
+    for (const auto& [key, count] : chains) several += count > 1 ? 1 : 0;
     CHECK(several > 0);
-    CHECK_EQ(kept.num_chunks(), several);
+    CHECK_EQ(cache.num_chunks(), several);
     std::map<ChunkKey, std::vector<std::shared_ptr<CarriedChunk>>> taken;
     for (size_t group = 0; group < c.num_groups(); ++group) {
-      for (const auto& [key, chunk] : kept.take(group)) taken[key].push_back(chunk);
+      for (const auto& [key, chunk] : cache.take(group)) taken[key].push_back(chunk);
     }
     for (const auto& [key, chunks] : taken) {
-      CHECK_EQ(chunks.size(), lines.at(key));
+      CHECK_EQ(chunks.size(), chains.at(key));
       for (const auto& chunk : chunks) CHECK(chunk == chunks.front());
-      CHECK_EQ(static_cast<size_t>(chunks.front().use_count()), chunks.size());  // the last line has taken it
+      CHECK_EQ(static_cast<size_t>(chunks.front().use_count()), chunks.size());  // the last chain has taken it
       CHECK(chunks.front()->crop() == nullptr);
     }
     CHECK_EQ(taken.size(), several);
   }
 }
 
-TEST(no_more_is_kept_than_memory_has_room_for) {
+TEST(no_more_is_cached_than_memory_has_room_for) {
   const Case c(3);
   for (const size_t room : {size_t{0}, size_t{1}, size_t{2}, size_t{5}}) {
-    KeptChunks kept({kChunkBytes, 0}, room * kChunkBytes + 7);
-    kept.open(c.plan->plan, c.decoders);
+    PlannedCache cache({kChunkBytes, 0}, room * kChunkBytes + 7);
+    cache.open(c.plan->plan, c.decoders);
     std::vector<std::weak_ptr<CarriedChunk>> made;
     for (size_t group = 0; group < c.num_groups(); ++group) {
-      for (const auto& [key, chunk] : kept.take(group)) made.push_back(chunk);
+      for (const auto& [key, chunk] : cache.take(group)) made.push_back(chunk);
       std::set<const CarriedChunk*> alive;
       for (const auto& one : made) {
         if (const auto chunk = one.lock()) alive.insert(chunk.get());
@@ -99,13 +99,13 @@ TEST(no_more_is_kept_than_memory_has_room_for) {
   }
 }
 
-TEST(memory_of_a_kept_chunk_is_there_until_its_last_task_ends) {
+TEST(memory_of_a_cached_chunk_is_there_until_its_last_task_ends) {
   const Case c(3);
-  KeptChunks kept({kChunkBytes, 0}, kChunkBytes);
-  kept.open(c.plan->plan, c.decoders);
+  PlannedCache cache({kChunkBytes, 0}, kChunkBytes);
+  cache.open(c.plan->plan, c.decoders);
   std::shared_ptr<CarriedChunk> first;
   for (size_t group = 0; group < c.num_groups(); ++group) {
-    for (const auto& [key, chunk] : kept.take(group)) {
+    for (const auto& [key, chunk] : cache.take(group)) {
       if (first == nullptr) first = chunk;
       CHECK(chunk == first);  // it has all memory, as long as we hold it
     }
@@ -115,15 +115,15 @@ TEST(memory_of_a_kept_chunk_is_there_until_its_last_task_ends) {
   CHECK(bytes != nullptr);
   first->memory().release(0, bytes, first->crop_room());
   first.reset();
-  kept.open(c.plan->plan, c.decoders);
+  cache.open(c.plan->plan, c.decoders);
   size_t taken = 0;
-  for (size_t group = 0; group < c.num_groups(); ++group) taken += kept.take(group).size();
+  for (size_t group = 0; group < c.num_groups(); ++group) taken += cache.take(group).size();
   CHECK(taken > 1);
 }
 
-TEST(chunks_that_are_needed_sooner_are_kept_in_place_of_others) {
+TEST(chunks_that_are_needed_sooner_are_cached_in_place_of_others) {
   const Case c(1);  // one column after the other: a chunk at the wall is needed half an epoch later
-  KeptChunks ample({kChunkBytes, 0}, size_t{1} << 30), scarce({kChunkBytes, 0}, 2 * kChunkBytes);
+  PlannedCache ample({kChunkBytes, 0}, size_t{1} << 30), scarce({kChunkBytes, 0}, 2 * kChunkBytes);
   ample.open(c.plan->plan, c.decoders);
   scarce.open(c.plan->plan, c.decoders);
   std::map<ChunkKey, size_t> first_take;
@@ -142,45 +142,45 @@ TEST(chunks_that_are_needed_sooner_are_kept_in_place_of_others) {
   CHECK_EQ(found, best);
 }
 
-TEST(too_many_chunks_are_not_kept) {
+TEST(too_many_chunks_are_not_cached) {
   const Case c(3);
-  KeptChunks kept({kChunkBytes, 0}, size_t{1} << 30);
-  kept.open(c.plan->plan, c.decoders, 10);
-  CHECK_EQ(kept.num_chunks(), size_t{0});
-  CHECK(kept.take(0).empty());
+  PlannedCache cache({kChunkBytes, 0}, size_t{1} << 30);
+  cache.open(c.plan->plan, c.decoders, 10);
+  CHECK_EQ(cache.num_chunks(), size_t{0});
+  CHECK(cache.take(0).empty());
 }
 
-TEST(a_kept_chunk_gives_way_to_none_that_is_needed_later) {
+TEST(a_cached_chunk_gives_way_to_none_that_is_needed_later) {
   size_t gave_way = 0, stayed = 0;
   for (const int64_t lanes : {1, 2, 3, 5}) {
     const Case c(lanes);
-    KeptChunks ample({kChunkBytes, 0}, size_t{1} << 30), scarce({kChunkBytes, 0}, kChunkBytes);
+    PlannedCache ample({kChunkBytes, 0}, size_t{1} << 30), scarce({kChunkBytes, 0}, kChunkBytes);
     ample.open(c.plan->plan, c.decoders);
     scarce.open(c.plan->plan, c.decoders);
     std::map<ChunkKey, std::set<size_t>> takes;  // by all groups that need the chunk
     for (size_t group = 0; group < c.num_groups(); ++group) {
       for (const auto& [key, chunk] : ample.take(group)) takes[key].insert(group);
     }
-    struct Kept {
+    struct Cached {
       std::weak_ptr<CarriedChunk> chunk;
       size_t next;
     };
-    std::optional<Kept> kept;  // there is room for one
+    std::optional<Cached> cache;  // there is room for one
     for (size_t group = 0; group < c.num_groups(); ++group) {
-      std::optional<Kept> now;
+      std::optional<Cached> now;
       for (const auto& [key, chunk] : scarce.take(group)) {
         const auto next = takes.at(key).upper_bound(group);
-        if (next != takes.at(key).end() && chunk.use_count() > 1) now = Kept{chunk, *next};
+        if (next != takes.at(key).end() && chunk.use_count() > 1) now = Cached{chunk, *next};
       }
-      if (kept && kept->next > group) {
-        if (kept->chunk.expired()) {
-          CHECK(now.has_value() && now->next <= kept->next);
+      if (cache && cache->next > group) {
+        if (cache->chunk.expired()) {
+          CHECK(now.has_value() && now->next <= cache->next);
           ++gave_way;
         } else {
           ++stayed;
         }
       }
-      if (now) kept = now;
+      if (now) cache = now;
     }
   }
   CHECK(gave_way > 0);
