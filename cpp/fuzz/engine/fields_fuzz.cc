@@ -34,8 +34,8 @@ namespace zarrfeed::fuzzing {
 namespace {
 
 using Row = std::vector<uint8_t>;
-using testing::LineSpec;
 using testing::ManyStores;
+using testing::PlanSpec;
 
 constexpr int64_t kTelling[] = {
     0, 1, -1, 1 << 20, int64_t{1} << 40, std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
@@ -293,22 +293,22 @@ class Drawn {
   std::vector<RowRange> ranges_;
 };
 
-LineSpec draw_line(Draw& draw, int64_t num_samples) {
-  LineSpec line;
-  line.num_samples = num_samples;
-  line.shuffle = draw.coin();
-  line.seed = draw.byte();
-  line.block_rows = draw.pick(1, 12);
-  line.lanes = std::min(draw.pick(1, 5), num_samples);
-  line.mix = draw.pick(1, 3);
-  line.first = draw.pick(0, 1);
-  line.stride = line.first + draw.pick(1, 2);
-  if (line.first >= num_samples) line.first = 0;
-  for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
-  std::mt19937_64 random(line.seed);
-  if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
-  if (draw.pick(0, 3) == 0) line.select(random);
-  return line;
+PlanSpec draw_plan_spec(Draw& draw, int64_t num_samples) {
+  PlanSpec spec;
+  spec.num_samples = num_samples;
+  spec.shuffle = draw.coin();
+  spec.seed = draw.byte();
+  spec.block_rows = draw.pick(1, 12);
+  spec.lanes = std::min(draw.pick(1, 5), num_samples);
+  spec.mix = draw.pick(1, 3);
+  spec.first = draw.pick(0, 1);
+  spec.stride = spec.first + draw.pick(1, 2);
+  if (spec.first >= num_samples) spec.first = 0;
+  for (int64_t block = 0; block < spec.num_blocks(); ++block) spec.block_order.push_back(block);
+  std::mt19937_64 random(spec.seed);
+  if (spec.shuffle) std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
+  if (draw.pick(0, 3) == 0) spec.select(random);
+  return spec;
 }
 
 /// Sets some numbers of a plan to others.
@@ -400,12 +400,12 @@ void run_input(Bytes input) {
   const bool is_wild = manner % 4 == 0;
   const bool has_changed_plan = manner % 4 == 1;
   const EngineOptions options = draw_options(draw);
-  const LineSpec line = draw_line(draw, draw.pick(1, is_wild ? kMaxSamples + 2 : kMaxSamples));
+  const PlanSpec spec = draw_plan_spec(draw, draw.pick(1, is_wild ? kMaxSamples + 2 : kMaxSamples));
   const int64_t more_open = draw.pick(0, 3);
-  auto plan = testing::build_plan(line);
+  auto plan = testing::build_plan(spec);
   if (has_changed_plan) change_plan(draw, *plan);
   const std::shared_ptr<const OwnedPlan> owned = std::move(plan);
-  const Drawn drawn(draw, is_wild, line.num_samples);
+  const Drawn drawn(draw, is_wild, spec.num_samples);
   std::unique_ptr<Engine> engine;
   testing::ProvidedMemory provided;
   try {
@@ -414,9 +414,9 @@ void run_input(Bytes input) {
     if (error.kind() != ErrorKind::kConfig || !drawn.has_changed_slot) throw;
     return;
   }
-  const std::vector<int64_t> order = testing::reference_order(line);
+  const std::vector<int64_t> order = testing::reference_order(spec);
   const bool is_refused =
-      drawn.is_too_short(line.num_samples) ||
+      drawn.is_too_short(spec.num_samples) ||
       std::any_of(order.begin(), order.end(), [&](int64_t sample) { return drawn.lacks_a_row(sample, owned->plan); });
   for (int epoch = 0; epoch < 2; ++epoch) {
     const bool ended = read(*engine, provided, drawn, owned, options, has_changed_plan ? nullptr : &order, more_open);

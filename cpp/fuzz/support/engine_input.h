@@ -47,7 +47,7 @@ struct Damage {
 /// One epoch, as drawn.
 struct Reading {
   EngineOptions options;
-  testing::LineSpec line;
+  testing::PlanSpec spec;
   int64_t more_open = 0;
   int64_t stop_after = 0;  ///< batches; more than there are: to the end
 };

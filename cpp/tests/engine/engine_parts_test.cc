@@ -42,8 +42,8 @@ struct RowRange {
 /// map, beside rows in memory. Tensor 2: the mask of tensor 0. Tensor 3: the index.
 class Joined {
  public:
-  Joined(std::mt19937_64& random, const LineSpec& line)
-      : num_samples_(line.num_samples),
+  Joined(std::mt19937_64& random, const PlanSpec& spec)
+      : num_samples_(spec.num_samples),
         one_(random, directory_.path() / "one", num_samples_, random() % 3 + 1),
         other_(random, directory_.path() / "other", pick(random, 1, 60), random() % 3 + 1),
         resident_(static_cast<size_t>(pick(random, 1, 60)) * kResidentBytes) {
@@ -91,8 +91,8 @@ class Joined {
 
   /// Takes all batches of an epoch and checks every byte of them. Returns how many slots were skipped. What was
   /// delivered in provided memory is still there at the end.
-  int64_t drain(Engine& engine, ProvidedMemory& memory, const LineSpec& line, int64_t batch_size) const {
-    const std::vector<int64_t> order = reference_order(line);
+  int64_t drain(Engine& engine, ProvidedMemory& memory, const PlanSpec& spec, int64_t batch_size) const {
+    const std::vector<int64_t> order = reference_order(spec);
     std::vector<std::pair<const uint8_t*, Row>> delivered;
     int64_t number = 0;
     int64_t skipped = 0;
@@ -223,11 +223,11 @@ EngineOptions random_options(std::mt19937_64& random) {
 }
 
 /// Starts an epoch with some more open batches than it needs; where chunks are carried, groups share all of them.
-void start_any(Engine& engine, ProvidedMemory& memory, const LineSpec& line, const EngineOptions& options,
+void start_any(Engine& engine, ProvidedMemory& memory, const PlanSpec& spec, const EngineOptions& options,
                int64_t more) {
-  options.carry_bytes > 0 ? start_shared(engine, line, options.batch_size, more)
-                          : start(engine, line, options.batch_size, more);
-  const int64_t required = Engine::required_open_batches(build_plan(line)->plan, options.batch_size);
+  options.carry_bytes > 0 ? start_shared(engine, spec, options.batch_size, more)
+                          : start(engine, spec, options.batch_size, more);
+  const int64_t required = Engine::required_open_batches(build_plan(spec)->plan, options.batch_size);
   if (options.provided_memory) memory.provide(engine, required + more);
 }
 
@@ -267,16 +267,16 @@ TEST(every_byte_of_every_batch_is_what_the_definition_says) {
   for (uint64_t seed = 0; seed < static_cast<uint64_t>(30 * stress()); ++seed) {
     const Context context("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const LineSpec line = random_line(random, 60);
-    const Joined data(random, line);
+    const PlanSpec spec = random_plan_spec(random, 60);
+    const Joined data(random, spec);
     const EngineOptions options = random_options(random);
     Engine engine(data.fields(), options);
     CHECK_EQ(engine.num_tensors(), size_t{4});
     ProvidedMemory memory;
     for (int epoch = 0; epoch < 2; ++epoch) {
       if (random() % 3 == 0) drop_from_page_cache(data.directory());
-      start_any(engine, memory, line, options, pick(random, 0, 3));
-      CHECK_EQ(data.drain(engine, memory, line, options.batch_size), int64_t{0});
+      start_any(engine, memory, spec, options, pick(random, 0, 3));
+      CHECK_EQ(data.drain(engine, memory, spec, options.batch_size), int64_t{0});
     }
   }
 }
@@ -286,16 +286,16 @@ TEST(samples_that_need_a_bad_chunk_of_any_store_are_skipped_and_all_such_chunks_
   for (uint64_t seed = 100; seed < static_cast<uint64_t>(100 + 30 * stress()); ++seed) {
     const Context context("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const LineSpec line = random_line(random, 60);
-    Joined data(random, line);
+    const PlanSpec spec = random_plan_spec(random, 60);
+    Joined data(random, spec);
     data.damage(random, 4);
     EngineOptions options = random_options(random);
     options.skip_bad = true;
     Engine engine(data.fields(), options);
     ProvidedMemory memory;
     for (int epoch = 0; epoch < 2; ++epoch) {
-      start_any(engine, memory, line, options, pick(random, 0, 3));
-      skipped += data.drain(engine, memory, line, options.batch_size);
+      start_any(engine, memory, spec, options, pick(random, 0, 3));
+      skipped += data.drain(engine, memory, spec, options.batch_size);
     }
   }
   CHECK(skipped > 50);
@@ -306,14 +306,14 @@ TEST(batches_of_layouts_with_different_cells_are_complete_when_all_their_cells_a
   const TempDir directory;
   const int64_t num_stores = 24;
   const std::vector<FieldSpec> fields = two_layouts(directory, num_stores);
-  LineSpec line;
-  line.shuffle = true;
-  line.num_samples = 5 * num_stores;
-  line.block_rows = 5;
-  line.lanes = 4;
-  line.mix = 2;
-  for (int64_t block = 0; block < num_stores; ++block) line.block_order.push_back(block);
-  const std::vector<int64_t> order = reference_order(line);
+  PlanSpec spec;
+  spec.shuffle = true;
+  spec.num_samples = 5 * num_stores;
+  spec.block_rows = 5;
+  spec.lanes = 4;
+  spec.mix = 2;
+  for (int64_t block = 0; block < num_stores; ++block) spec.block_order.push_back(block);
+  const std::vector<int64_t> order = reference_order(spec);
   for (const size_t threads : {size_t{1}, size_t{8}}) {
     for (const size_t fetchers : {size_t{0}, size_t{4}}) {
       EngineOptions options = with_threads(threads, 3);
@@ -322,7 +322,7 @@ TEST(batches_of_layouts_with_different_cells_are_complete_when_all_their_cells_a
       CHECK(!TaskBuilder::pieces_per_sample(engine.fields()).has_value());
       for (int64_t epoch = 0; epoch < 10 * stress(); ++epoch) {
         if (fetchers > 0) drop_from_page_cache(directory.path());
-        start(engine, line, 3, 4);
+        start(engine, spec, 3, 4);
         size_t step = 0;
         while (const auto batch = take(engine)) {
           for (int64_t slot = 0; slot < batch->rows; ++slot, ++step) {
@@ -350,16 +350,16 @@ TEST(a_chunk_of_a_part_is_decoded_once_for_all_groups_of_a_lane) {
     field.offsets = {-3, 0, 3};
     field.pad.mode = PadSpec::Mode::kEdge;
   }
-  LineSpec line;
-  line.num_samples = 5 * num_stores;
-  line.block_rows = 5;
-  for (int64_t block = 0; block < num_stores; ++block) line.block_order.push_back(block);
+  PlanSpec spec;
+  spec.num_samples = 5 * num_stores;
+  spec.block_rows = 5;
+  for (int64_t block = 0; block < num_stores; ++block) spec.block_order.push_back(block);
   for (const size_t threads : {size_t{1}, size_t{4}}) {
     for (const size_t room : {size_t{1}, size_t{1} << 30}) {
       EngineOptions options = with_threads(threads, 7);
       options.carry_bytes = room;
       Engine engine(fields, options);
-      start_shared(engine, line, 7, 40);
+      start_shared(engine, spec, 7, 40);
       int64_t sample = 0;
       while (const auto batch = take(engine)) {
         for (int64_t slot = 0; slot < batch->rows; ++slot, ++sample) {
@@ -367,7 +367,7 @@ TEST(a_chunk_of_a_part_is_decoded_once_for_all_groups_of_a_lane) {
             uint32_t value = 0;
             std::memcpy(&value, batch->buffers[0] + static_cast<size_t>(3 * slot + k) * ManyStores::kRowBytes,
                         sizeof(value));
-            const int64_t row = std::clamp<int64_t>(sample + 3 * k - 3, 0, line.num_samples - 1);
+            const int64_t row = std::clamp<int64_t>(sample + 3 * k - 3, 0, spec.num_samples - 1);
             CHECK_EQ(value, static_cast<uint32_t>(row) * 1'000'003U);
           }
         }
@@ -383,14 +383,14 @@ TEST(a_chunk_of_a_part_is_decoded_once_for_all_groups_of_a_lane) {
 TEST(a_store_that_is_gone_is_an_error_that_names_it_and_a_chunk_that_is_missing_is_fill) {
   const TempDir directory;
   const std::vector<FieldSpec> fields = two_layouts(directory, 4);
-  LineSpec line;
-  line.num_samples = 20;
-  line.block_rows = 5;
-  line.block_order = {0, 1, 2, 3};
+  PlanSpec spec;
+  spec.num_samples = 20;
+  spec.block_rows = 5;
+  spec.block_order = {0, 1, 2, 3};
   std::filesystem::remove(directory.path() / "s2" / "1.0.0");  // rows 12 and 13
   {
     Engine engine(fields, with_threads(2, 20));
-    start(engine, line, 20);
+    start(engine, spec, 20);
     const auto batch = take(engine);
     for (size_t row = 0; row < 20; ++row) {
       uint32_t value = 0;
@@ -404,11 +404,11 @@ TEST(a_store_that_is_gone_is_an_error_that_names_it_and_a_chunk_that_is_missing_
   EngineOptions strict = with_threads(2, 20);
   strict.missing_is_error = true;
   Engine refusing(fields, strict);
-  start(refusing, line, 20);
+  start(refusing, spec, 20);
   CHECK_THROWS(kIo, "s2 chunk 1.0.0: is missing from the store", take(refusing));
   std::filesystem::remove_all(directory.path() / "s2");
   Engine engine(fields, with_threads(2, 20));
-  start(engine, line, 20);
+  start(engine, spec, 20);
   CHECK_THROWS(kIo, "s2", take(engine));
 }
 

@@ -27,7 +27,7 @@ constexpr size_t kChunkBytes = size_t{8} * 7 * 5 * 4;
 struct Case {
   explicit Case(int64_t lanes, Columns columns = {0, {1, 5, 2}})
       : volume({{.shape = kShape, .chunk_shape = kChunk, .packing = Packing::kRaw}}, std::move(columns)),
-        plan(volume.plan(volume.line(lanes, true))) {
+        plan(volume.plan(volume.plan_spec(lanes, true))) {
     for (FieldSpec& field : volume.fields) decoders.emplace_back(field);
   }
 
