@@ -60,6 +60,44 @@ def test_one_thing_has_one_name() -> None:
     assert found == []
 
 
+#: Words that no identifier of the engine has, and the terms to use. English in comments and in names of tests is free.
+BANNED_IN_ENGINE = {
+    "place": "held index, index, position, offset or slot",
+    "places": "held indices, indices, positions, offsets or slots",
+    "placed": "what it is",
+    "kept": "cached or carried",
+    "line": "block order, plan spec or chain",
+    "lines": "chains",
+    "leader": "what it is",
+    "spared": "what it is",
+    "wish": "requested conversion",
+}
+#: Standard phrases, and lines of a cache or of a file.
+_NAMES_IN_ENGINE = {"in_place", "move_into_place", "line", "kLineBytes"}
+
+
+def banned_names(source: str) -> set[str]:
+    """Return the identifiers of a source in C++, or of a stub, that have a word of `BANNED_IN_ENGINE`."""
+    code = re.sub(r"'(?:\\.|[^'\\])'|\"(?:\\.|[^\"\\])*\"|//.*|TEST\(\w+\)", " ", source)
+    names = set(re.findall(r"[A-Za-z_]\w*", code)) - _NAMES_IN_ENGINE
+    return {name for name in names if BANNED_IN_ENGINE.keys() & {w.lower() for w in re.findall(r"[A-Z]?[a-z]+", name)}}
+
+
+def test_names_of_the_engine_are_terms_of_the_field() -> None:
+    files = [*CPP, ROOT / "src" / "zarrfeed" / "_core.pyi"]
+    found = {str(path.relative_to(ROOT)): banned_names(path.read_text()) for path in files}
+    assert {path: sorted(names) for path, names in found.items() if names} == {}
+
+
+def test_a_banned_name_of_the_engine_is_found_and_english_is_not() -> None:
+    assert banned_names("int64_t place_of(Seat kept); class BlockLine; // in its place") == {
+        "place_of",
+        "kept",
+        "BlockLine",
+    }
+    assert banned_names("TEST(a_row_in_the_place_of_it) { copy(std::in_place, \"kept\", 'p', pipeline_); }") == set()
+
+
 def uses_internals_of_zarr(source: str) -> set[str]:
     """Return the undocumented names of zarr and numcodecs that a module imports or reads."""
     found: set[str] = set()
