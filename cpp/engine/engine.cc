@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/division.h"
 #include "base/error.h"
 #include "base/process.h"
 #include "engine/task_builder.h"
@@ -150,7 +151,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   open_planned_cache(plan->plan, carry_table_ ? keep_bytes : 0);
   plan_ = std::move(plan);
   unfolding_ = std::move(unfolding);
-  const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
+  const int64_t num_batches = ceil_div(plan_->plan.steps, options_.batch_size);
   const int64_t max_open = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
   short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/division.h"
 #include "plan/refuse.h"
 #include "plan/row_order.h"
 
@@ -131,7 +132,7 @@ class CombOrder final : public BlockOrder {
         seed_(seed),
         epoch_(epoch),
         num_blocks_(table_->num_blocks()),
-        superblocks_((num_blocks_ + strata - 1) / strata) {
+        superblocks_(ceil_div(num_blocks_, strata)) {
     for (int64_t i = 0; i < strata; ++i) {
       const uint64_t key[] = {seed, epoch, kRotationOfStratum, static_cast<uint64_t>(i)};
       rotation_.push_back(static_cast<int64_t>(KeyedRandom(key).below(static_cast<uint64_t>(superblocks_))));

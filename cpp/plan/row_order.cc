@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/division.h"
 #include "base/error.h"
 
 namespace zarrfeed {
@@ -76,7 +77,7 @@ std::optional<EvenSteps> find_even_steps(const EpochPlan& plan, int64_t g, int64
   if (ahead % plan.stride != 0) return EvenSteps{};
   EvenSteps steps{plan.begin + ahead / plan.stride, lanes / plan.stride, 0, rows};
   const auto first_from = [&](int64_t distance) {  // the first position of the lane so far behind g, or farther
-    return std::clamp<int64_t>((distance + lanes - 1) / lanes, 0, rows);
+    return std::clamp<int64_t>(ceil_div(distance, lanes), 0, rows);
   };
   if (ahead < 0) steps.begin = first_from(-ahead);
   // From here on, the position is in a later turn or behind what the consumer reads.

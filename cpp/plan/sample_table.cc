@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/division.h"
 #include "base/error.h"
 
 namespace zarrfeed {
@@ -54,7 +55,7 @@ class SampleRuns final : public SampleTable {
     const auto behind = std::lower_bound(begin_.begin(), begin_.end(), sample);
     if (behind == begin_.begin()) return 0;
     const auto run = static_cast<size_t>(behind - begin_.begin()) - 1;
-    return std::min(before_[run + 1], before_[run] + (sample - begin_[run] + step_ - 1) / step_);
+    return std::min(before_[run + 1], before_[run] + ceil_div(sample - begin_[run], step_));
   }
   void list(int64_t first, std::span<int64_t> out) const override {
     if (out.empty()) return;

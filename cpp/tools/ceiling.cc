@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/division.h"
 #include "base/error.h"
 #include "engine/chunks/buffer_pool.h"
 #include "plan/row_order.h"
@@ -39,7 +40,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   const ArraySpec& array = field.array;
   const int64_t rows = decoder.rows_per_chunk();
   const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
-  const auto along = static_cast<size_t>((samples + rows - 1) / rows);
+  const auto along = static_cast<size_t>(ceil_div(samples, rows));
   for (const int64_t block : options.blocks) {
     if (block < 0 || block >= static_cast<int64_t>(along)) {
       throw Error(ErrorKind::kConfig,

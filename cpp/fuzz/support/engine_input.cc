@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/division.h"
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 
@@ -166,7 +167,7 @@ bool Reader::take(std::chrono::milliseconds timeout, const Damage& damage, bool&
   const NextStatus status = engine_.next(batch, timeout);
   timed_out = status == NextStatus::kTimeout;
   if (status == NextStatus::kEnd) {
-    CHECK_EQ(taken_, (std::ssize(order_) + reading_.options.batch_size - 1) / reading_.options.batch_size);
+    CHECK_EQ(taken_, ceil_div(std::ssize(order_), reading_.options.batch_size));
     return false;
   }
   if (timed_out) return true;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/division.h"
 #include "engine/engine.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
@@ -59,7 +60,7 @@ int64_t drain_skipping(Engine& engine, const Dataset& data, const PlanSpec& spec
     skipped += std::ssize(listed);
     release(engine, *batch);
   }
-  CHECK_EQ(number, (std::ssize(order) + batch_size - 1) / batch_size);
+  CHECK_EQ(number, ceil_div(std::ssize(order), batch_size));
   return skipped;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/division.h"
 #include "engine/engine.h"
 #include "engine/task_builder.h"
 #include "tests/support/check.h"
@@ -116,7 +117,7 @@ class Joined {
         engine.memory(t)->release(batch->buffers[t]);
       }
     }
-    CHECK_EQ(number, (std::ssize(order) + batch_size - 1) / batch_size);
+    CHECK_EQ(number, ceil_div(std::ssize(order), batch_size));
     for (const auto& [buffer, bytes] : delivered) CHECK(std::equal(bytes.begin(), bytes.end(), buffer));
     return skipped;
   }

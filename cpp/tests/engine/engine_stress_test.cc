@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/division.h"
 #include "engine/engine.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
@@ -90,7 +91,7 @@ class Consumer {
     const auto order = std::make_shared<const std::vector<int64_t>>(reference_order(spec));
     const int64_t required = Engine::required_open_batches(plan->plan, options_.batch_size);
     const int64_t open = required + pick(random, 0, 3);
-    const int64_t batches = (spec.num_steps() + options_.batch_size - 1) / options_.batch_size;
+    const int64_t batches = ceil_div(spec.num_steps(), options_.batch_size);
     const int64_t stop_after = random() % 3 == 0 ? pick(random, 0, batches) : batches + 1;
     const bool slow = random() % 8 == 0;
     engine_.start(std::move(plan), open);

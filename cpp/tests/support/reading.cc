@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "base/division.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
 
@@ -219,7 +220,7 @@ int64_t drain(Engine& engine, const Dataset& data, const PlanSpec& spec, int64_t
     check_batch(engine, data, *batch, batches++, batch_size, order);
     release(engine, *batch);
   }
-  CHECK_EQ(batches, (spec.num_steps() + batch_size - 1) / batch_size);
+  CHECK_EQ(batches, ceil_div(spec.num_steps(), batch_size));
   return batches;
 }
 

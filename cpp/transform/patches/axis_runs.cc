@@ -2,18 +2,12 @@
 
 #include <algorithm>
 
+#include "base/division.h"
+
 namespace zarrfeed {
 namespace {
 
 constexpr int64_t kNowhere = -1;
-
-int64_t floor_div(int64_t a, int64_t b) {
-  return a / b - (a % b < 0 ? 1 : 0);
-}
-
-int64_t floor_mod(int64_t a, int64_t b) {
-  return a - floor_div(a, b) * b;
-}
 
 /// The item of an axis that stands at an index, which may lie beyond the axis.
 int64_t item_at(int64_t index, int64_t extent, Border border) {
@@ -24,11 +18,11 @@ int64_t item_at(int64_t index, int64_t extent, Border border) {
     case Border::kEdge:
       return std::clamp<int64_t>(index, 0, extent - 1);
     case Border::kWrap:
-      return floor_mod(index, extent);
+      return modulo(index, extent);
     case Border::kReflect: {
       if (extent == 1) return 0;
       const int64_t period = 2 * (extent - 1);
-      const int64_t at = floor_mod(index, period);
+      const int64_t at = modulo(index, period);
       return at < extent ? at : period - at;
     }
   }
