@@ -81,7 +81,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "engine/vlen_parts.py": ("parity/test_many_stores.py",),
     "spec/row_map.py": ("unit/engine/test_row_maps.py",),
     "metadata/face/data_items.py": ("unit/metadata/face/test_data.py",),
-    "metadata/array/wish.py": ("unit/metadata/array/test_conversion.py", "parity/test_many_stores.py"),
+    "metadata/array/requested_conversion.py": ("unit/metadata/array/test_conversion.py", "parity/test_many_stores.py"),
     "spec/tensor_spec.py": ("unit/engine/test_reader.py",),
     "spec/window_fields.py": ("parity/test_padding.py",),
     "spec/freeze.py": ("unit/metadata/face/test_data.py",),

@@ -19,7 +19,7 @@ from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.array.host_memory import holds_same
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.batch_parts import field_infos, part_keys, window_fields
 from zarrfeed.metadata.group.anndata import check_dense
 from zarrfeed.metadata.group.encoded import DECODED, fields_to_decode
@@ -84,13 +84,13 @@ class ResolvedData:
         The arrays, as they were opened.
     choice
         Which samples are chosen.
-    wishes
-        For each field, what becomes of its items.
+    requested
+        For each field, the conversion that was requested for its items.
     windows
         For each field, the rows of a sample; None: its own row.
-    first_wishes
-        Where descriptions were joined to one: for each field and each of its layouts, what was asked for before that.
-        Empty: nothing.
+    requested_per_layout
+        Where descriptions were joined to one: the conversions that were requested before, for each field and each of
+        its layouts. Empty: none.
     masks
         Whether a batch has, for each field whose windows are padded, which rows are.
     windowing
@@ -107,9 +107,9 @@ class ResolvedData:
 
     opened: OpenedFields
     choice: SampleChoice
-    wishes: tuple[Wish, ...]
+    requested: tuple[RequestedConversion, ...]
     windows: tuple[Window | None, ...]
-    first_wishes: tuple[tuple[Wish, ...], ...] = ()
+    requested_per_layout: tuple[tuple[RequestedConversion, ...], ...] = ()
     masks: bool = False
     windowing: _Windowing | None = None
     statics: tuple[StaticField, ...] = ()
@@ -124,7 +124,7 @@ class ResolvedData:
         choice = SampleChoice.all_of(opened.fields[0].num_samples)
         if opened.segment_ends is not None:
             choice = choice.with_segments(np.concatenate(([0], opened.segment_ends)))
-        return cls(opened, choice, (Wish(),) * count, (None,) * count)
+        return cls(opened, choice, (RequestedConversion(),) * count, (None,) * count)
 
     def __post_init__(self) -> None:
         assert self.fields  # a conversion or a window that cannot be is refused here
@@ -134,18 +134,20 @@ class ResolvedData:
         """The arrays with their conversions and windows."""
         made = []
         for number, (f, window) in enumerate(zip(self.opened.fields, self.windows, strict=True)):
-            items, wishes = self.opened.items_of(number), self.wishes_of(number)
+            items, requested = self.opened.items_of(number), self.requested_of(number)
             if self.patching is not None:
                 window = None  # it is a part of the patch
                 items = tuple(self.patching.items(one, number) for one in items)
-                wishes = tuple(wish.with_axis_before() for wish in wishes)
-            conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
-            made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images, wishes[0].dense))
+                requested = tuple(request.with_axis_before() for request in requested)
+            conversions = [request.conversion(i) for i, request in zip(items, requested, strict=True)]
+            made.append(
+                with_options(f, conversions, window, requested[0].spared, requested[0].images, requested[0].dense)
+            )
         if self.patching is not None:
             made = list(self.patching.cut(made))
         for number, leader in leaders(self.opened.fields, self.opened.items, self.stacks).items():
-            wish = self.wishes_of(number)[0]
-            made[number] = beside_leader(self.opened.fields[number], self.opened.items[number], wish, made[leader])
+            request = self.requested_of(number)[0]
+            made[number] = beside_leader(self.opened.fields[number], self.opened.items[number], request, made[leader])
         return placed(made, self.opened.items, self.stacks)
 
     @property
@@ -153,12 +155,12 @@ class ResolvedData:
         """How many samples are chosen; of patches, how many a typical epoch has."""
         return self.choice.length if self.patching is None else self.patching.typical_length
 
-    def wishes_of(self, number: int) -> tuple[Wish, ...]:
-        """Return what was asked for the items of a field, for each of its layouts."""
-        wish = self.wishes[number]
-        if not self.first_wishes:
-            return (wish,) * len(self.opened.items_of(number))
-        return tuple(first.then(wish, self.opened.items[number].name) for first in self.first_wishes[number])
+    def requested_of(self, number: int) -> tuple[RequestedConversion, ...]:
+        """Return the conversions that were requested for a field, one for each of its layouts."""
+        request = self.requested[number]
+        if not self.requested_per_layout:
+            return (request,) * len(self.opened.items_of(number))
+        return tuple(first.then(request, self.opened.items[number].name) for first in self.requested_per_layout[number])
 
     def infos(self) -> tuple[FieldInfo, ...]:
         """Return what a batch has of each array, or of several that are stacked."""
@@ -182,9 +184,9 @@ class ResolvedData:
         return replace(
             self,
             opened=reordered(self.opened, order),
-            wishes=tuple(self.wishes[n] for n in order),
+            requested=tuple(self.requested[n] for n in order),
             windows=tuple(self.windows[n] for n in order),
-            first_wishes=self.first_wishes and tuple(self.first_wishes[n] for n in order),
+            requested_per_layout=self.requested_per_layout and tuple(self.requested_per_layout[n] for n in order),
             stacks=(*self.stacks, made),
         )
 
@@ -315,14 +317,14 @@ class ResolvedData:
             raise ConfigError("dtype = None, must be a dtype, or a mapping of names to dtypes")
         items = self.opened.items
         dtypes, spared = by_field("dtype", dtype, items), ConversionOptions(dtype=dtype).spared(items)
-        return self._wishing(
+        return self._requesting(
             [
                 replace(
-                    wish,
-                    dtype=wish.dtype if named is None else named,
-                    spared_by=wish.spared_by | ({"cast"} if is_spared else set()),
+                    request,
+                    dtype=request.dtype if named is None else named,
+                    spared_by=request.spared_by | ({"cast"} if is_spared else set()),
                 )
-                for wish, named, is_spared in zip(self.wishes, dtypes, spared, strict=True)
+                for request, named, is_spared in zip(self.requested, dtypes, spared, strict=True)
             ]
         )
 
@@ -335,33 +337,33 @@ class ResolvedData:
         items = self.opened.items
         pairs = by_field("normalize", mean_std, items)
         spared = ConversionOptions(normalize=mean_std).spared(items)
-        wishes = []
-        for item, wish, pair, is_spared in zip(items, self.wishes, pairs, spared, strict=True):
+        requested = []
+        for item, request, pair, is_spared in zip(items, self.requested, pairs, spared, strict=True):
             if pair is not None:
-                if wish.mean_std is not None:
+                if request.mean_std is not None:
                     raise ConfigError(f"normalize of {item.name}: it was normalised before; give mean and std once")
-                wish = replace(wish, mean_std=pair, axis=axis)
-            wishes.append(replace(wish, spared_by=wish.spared_by | ({"normalize"} if is_spared else set())))
-        return self._wishing(wishes)
+                request = replace(request, mean_std=pair, axis=axis)
+            requested.append(replace(request, spared_by=request.spared_by | ({"normalize"} if is_spared else set())))
+        return self._requesting(requested)
 
     def decode(self, what: Any, field: Any, size: Any, mode: Any) -> Self:
         """Decode encoded images on the way into the batch."""
         check_choice("what", what, DECODED)
         images = Images.parse(mode, size)
         check_pillow(f"decode({what!r})")
-        wishes = list(self.wishes)
+        requested = list(self.requested)
         for number in fields_to_decode(field, self.opened):
-            if self.wishes_of(number)[0].images is not None:
+            if self.requested_of(number)[0].images is not None:
                 raise ConfigError(f"decode of {self.opened.items[number].name}: it was decoded before")
-            wishes[number] = replace(wishes[number], images=images)
-        return self._wishing(wishes)
+            requested[number] = replace(requested[number], images=images)
+        return self._requesting(requested)
 
     def dense(self, field: Any) -> Self:
         """Let batches have dense tensors of sparse matrices."""
-        wishes = list(self.wishes)
+        requested = list(self.requested)
         for number in check_dense(field, self.opened.fields, self.opened.items):
-            wishes[number] = replace(wishes[number], dense=True)
-        return self._wishing(wishes)
+            requested[number] = replace(requested[number], dense=True)
+        return self._requesting(requested)
 
     def split(self, parts: Sequence[float], *, by: By, seed: int, gap: int | None) -> tuple[Self, ...]:
         """Deal the samples to parts."""
@@ -448,14 +450,15 @@ class ResolvedData:
             other_items=tuple(opened.other_items[n] for n in numbers) if opened.other_items else (),
         )
         # stores whose dtypes differ have been converted to one before they were joined
-        casts = [tuple(Wish(wish.dtype) for wish in self.first_wishes[n]) if self.first_wishes else () for n in numbers]
+        before = [self.requested_per_layout[n] for n in numbers] if self.requested_per_layout else []
+        casts = tuple(tuple(RequestedConversion(request.dtype) for request in requested) for requested in before)
         return replace(
             self,
             opened=chosen,
             choice=self.choice.without_windows(),
-            wishes=(Wish(),) * len(numbers),
+            requested=(RequestedConversion(),) * len(numbers),
             windows=(None,) * len(numbers),
-            first_wishes=tuple(casts) if self.first_wishes else (),
+            requested_per_layout=casts,
             masks=False,
             statics=(),
             stacks=(),
@@ -479,17 +482,17 @@ class ResolvedData:
     def with_field(self, field: ResidentField, items: Items) -> Self:
         """Add one more array in memory to the samples."""
         self._check_rows("other arrays in memory")
-        at, first = self.opened.num_sample_fields, self.first_wishes
+        at, first = self.opened.num_sample_fields, self.requested_per_layout
         return replace(
             self,
             opened=with_sample_field(self.opened, field, items),
-            wishes=(*self.wishes[:at], Wish(), *self.wishes[at:]),
+            requested=(*self.requested[:at], RequestedConversion(), *self.requested[at:]),
             windows=(*self.windows[:at], None, *self.windows[at:]),
-            first_wishes=(*first[:at], (Wish(),), *first[at:]) if first else (),
+            requested_per_layout=(*first[:at], (RequestedConversion(),), *first[at:]) if first else (),
         )
 
     def _all_fields(self) -> list[Field]:
         return [*self.fields, *(one.source for one in self.statics)]
 
-    def _wishing(self, wishes: Sequence[Wish]) -> Self:
-        return replace(self, wishes=tuple(wishes))
+    def _requesting(self, requested: Sequence[RequestedConversion]) -> Self:
+        return replace(self, requested=tuple(requested))

@@ -164,8 +164,8 @@ def by_statistics(resolved: ResolvedData, statistics: Statistics, sides: tuple[s
 def check_normalizable(resolved: ResolvedData, sides: tuple[str, ...]) -> None:
     """Raise ConfigError if an array that `normalize("auto")` is for was normalised before."""
     items = resolved.opened.items
-    for one, is_wanted, wish in zip(items, _wanted(items, sides), resolved.wishes, strict=True):
-        if is_wanted and wish.mean_std is not None:
+    for one, is_wanted, request in zip(items, _wanted(items, sides), resolved.requested, strict=True):
+        if is_wanted and request.mean_std is not None:
             raise ConfigError(f"normalize of {one.name}: it was normalised before; give mean and std once")
 
 

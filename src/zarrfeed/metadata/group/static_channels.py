@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.group.fields import OpenedField, with_options
 from zarrfeed.metadata.group.stacking import Stacked
 from zarrfeed.spec.field import Field, HostRows, ResidentField, StoredField, dtype_name, window_of
@@ -62,17 +62,17 @@ def leaders(fields: Sequence[OpenedField], items: Sequence[Items], stacks: Seque
     return found
 
 
-def beside_leader(field: OpenedField, items: Items, wish: Wish, leader: Field) -> Field:
+def beside_leader(field: OpenedField, items: Items, request: RequestedConversion, leader: Field) -> Field:
     """Return a static array as a channel beside another array: with the dtype and the windows of that one.
 
     The rows of windows that are padded have it, too.
     """
-    if wish.dtype is None and isinstance(leader, StoredField | ResidentField) and leader.record is None:
-        wish = replace(wish, dtype=dtype_name(leader))
+    if request.dtype is None and isinstance(leader, StoredField | ResidentField) and leader.record is None:
+        request = replace(request, dtype=dtype_name(leader))
     window = window_of(leader)
     if window is not None and window.pad is not None:
         window = replace(window, pad=replace(window.pad, mode="edge", value=None))
-    return with_options(field, [wish.conversion(items)], window, wish.spared)
+    return with_options(field, [request.conversion(items)], window, request.spared)
 
 
 def check_not_named(offsets: object, items: Sequence[Items], fields: Sequence[OpenedField]) -> None:

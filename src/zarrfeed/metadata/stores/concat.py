@@ -17,7 +17,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.described import check_same_direction, check_same_values
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.anndata import with_conversion
 from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedPlace
@@ -89,9 +89,9 @@ class Run:
 class _FieldStores:
     """One field of all stores."""
 
-    def __init__(self, first: Field, items: Items, wish: Wish, store: str) -> None:
+    def __init__(self, first: Field, items: Items, request: RequestedConversion, store: str) -> None:
         self.first = first
-        self._items, self._wish = items, wish
+        self._items, self._requested = items, request
         self._store = store
         self._layouts: dict[Hashable, LayoutParts] = {}
         self._resident: list[ResidentField] = []
@@ -100,31 +100,31 @@ class _FieldStores:
 
     def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
         """Append the field of a run, whose number is `number`; its first sample becomes sample `base`."""
-        items, wishes = run.resolved.opened.items_of(number), run.resolved.wishes_of(number)
+        items, requested = run.resolved.opened.items_of(number), run.resolved.requested_of(number)
         opened = run.resolved.opened.fields[number]
         if isinstance(opened, StoredField) and isinstance(opened.rows, LevelRows):  # it has rows of its own
             base = sum(one.num_rows for one in self._levels)
             self._levels.append(opened.rows)
         elif self._levels:
             raise ConfigError(f"{run.stores[0]}: {items[0].name} is no level of an image, in {self._store} it is one")
-        self._check(f, items[0], run.stores[0], wishes[0])
+        self._check(f, items[0], run.stores[0], requested[0])
         if isinstance(f, ResidentField):
-            if not all(wish.asks_nothing for wish in wishes):
+            if not all(request.is_empty for request in requested):
                 raise ConfigError(f"{run.stores[0]}: {items[0].name} is in memory; convert it after zarrfeed.concat()")
             self._resident.append(f)
             return
         if isinstance(f, CsrField):
-            self._matrices.add(f, [self._parts_of(*one) for one in zip(f.data.layouts, items, wishes, strict=True)])
+            self._matrices.add(f, [self._parts_of(*one) for one in zip(f.data.layouts, items, requested, strict=True)])
             return
         assert isinstance(f, StoredField | VlenField)
         if run.places:
-            parts = self._parts_of(f.layouts[0], items[0], wishes[0])
+            parts = self._parts_of(f.layouts[0], items[0], requested[0])
             for length, name, place in zip(run.lengths, run.names[number], run.places[number], strict=True):
                 parts.add(base, base + length, name, place)
                 base += length
             return
-        for layout, of_layout, wish in zip(f.layouts, items, wishes, strict=True):
-            parts = self._parts_of(layout, of_layout, wish)
+        for layout, of_layout, request in zip(f.layouts, items, requested, strict=True):
+            parts = self._parts_of(layout, of_layout, request)
             spec = layout.spec
             if layout.parts is None:
                 parts.add(base, base + spec.num_samples, spec.name, place_of(spec))
@@ -134,23 +134,23 @@ class _FieldStores:
             for begin, end, name, place in zip(begins, ends, names, places, strict=True):
                 parts.add(begin, end, name, place)
 
-    def _parts_of(self, layout: Layout, items: Items, wish: Wish) -> LayoutParts:
+    def _parts_of(self, layout: Layout, items: Items, request: RequestedConversion) -> LayoutParts:
         """Return the stores that hold the field as a layout has it."""
-        asked = None if wish.asks_nothing else id(wish)
+        asked = None if request.is_empty else id(request)
         key = (normalised(layout.spec), layout.conversion, replace(items, shape=()), asked)
-        return self._layouts.setdefault(key, LayoutParts(layout, items, wish))
+        return self._layouts.setdefault(key, LayoutParts(layout, items, request))
 
-    def joined(self, num_samples: int) -> tuple[OpenedField, tuple[Items, ...], tuple[Wish, ...]]:
+    def joined(self, num_samples: int) -> tuple[OpenedField, tuple[Items, ...], tuple[RequestedConversion, ...]]:
         """Return the field of all stores, and for each of its layouts what is known of the items, and was asked."""
         f = self.first
         if isinstance(f, ResidentField):
             rows = np.concatenate([one.rows.array for one in self._resident])
             shape = (num_samples, *self._items.shape[1:])
-            return replace(f, rows=HostRows(rows)), (replace(self._items, shape=shape),), (Wish(),)
+            return replace(f, rows=HostRows(rows)), (replace(self._items, shape=shape),), (RequestedConversion(),)
         if isinstance(f, CsrField):
             matrix, parts = self._matrices.joined(f)
             whole = (num_samples, f.num_columns)
-            return matrix, tuple(replace(one.items, shape=whole) for one in parts), tuple(one.wish for one in parts)
+            return matrix, tuple(replace(one.items, shape=whole) for one in parts), tuple(one.request for one in parts)
         assert isinstance(f, StoredField | VlenField)
         levels = LevelRows.concat(self._levels)
         if levels is not None:
@@ -163,13 +163,13 @@ class _FieldStores:
         first = replace(f, spec=layouts[0].spec, parts=layouts[0].parts, others=tuple(layouts[1:]))
         if isinstance(first, StoredField):
             first = replace(first, rows=levels)
-        return first, items, tuple(group.wish for group in groups)
+        return first, items, tuple(group.request for group in groups)
 
-    def _check(self, f: Field, items: Items, store: str, wish: Wish) -> None:
+    def _check(self, f: Field, items: Items, store: str, request: RequestedConversion) -> None:
         """Raise ConfigError if the field of a store is not like that of the first one."""
         said, first = items.described, self._items.described
         if said is not None and first is not None and said is not first:
-            if wish.mean_std is None and self._wish.mean_std is None:  # what is normalised has no units
+            if request.mean_std is None and self._requested.mean_std is None:  # what is normalised has no units
                 check_same_values(items.name, store, said, self._store, first)
             check_same_direction(store, said, self._store, first)
         self._check_axes(items, store)
@@ -226,7 +226,7 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     runs = [replace(run, resolved=resolved) for run, resolved in zip(runs, alike, strict=True)]
     first, store = runs[0].resolved, runs[0].stores[0]
     fields = [
-        _FieldStores(f, items, first.wishes_of(number)[0], store)
+        _FieldStores(f, items, first.requested_of(number)[0], store)
         for number, (f, items) in enumerate(zip(_as_delivered(first), first.opened.items, strict=True))
     ]
     delivered: dict[int, list[OpenedField]] = {}  # by the identity of a description
@@ -261,9 +261,9 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     return ResolvedData(
         opened,
         choice,
-        (Wish(),) * len(fields),
+        (RequestedConversion(),) * len(fields),
         first.windows,
-        tuple(wishes for _, _, wishes in joined),
+        tuple(requested for _, _, requested in joined),
         patching=_patches(runs, table.first),
     )
 
@@ -365,7 +365,7 @@ class _MatrixStores:
         """Append the stores of a field; `parts` has those that hold the values as each of its layouts does."""
         items = Items("samples", None, None, (), 0)
         columns = [
-            self._columns.setdefault(normalised(layout.spec), LayoutParts(layout, items, Wish()))
+            self._columns.setdefault(normalised(layout.spec), LayoutParts(layout, items, RequestedConversion()))
             for layout in field.indices.layouts
         ]
         self._indices.add(field.indices, columns)

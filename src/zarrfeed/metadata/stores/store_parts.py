@@ -11,7 +11,7 @@ import numpy as np
 
 from zarrfeed.metadata.array.array import chunk_keys
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.layout import Layout
@@ -30,7 +30,7 @@ class LayoutParts:
 
     layout: Layout
     items: Items
-    wish: Wish
+    request: RequestedConversion
     begin: list[int] = field(default_factory=list)
     end: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)

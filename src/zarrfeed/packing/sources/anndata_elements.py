@@ -209,9 +209,9 @@ def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) ->
         known.append(path)
         if variables is None or path == index:
             return True
-        wished = [one for one in variables if path == one or path.startswith(f"{one}/")]
-        taken.update(wished)
-        return bool(wished)
+        matching = [one for one in variables if path == one or path.startswith(f"{one}/")]
+        taken.update(matching)
+        return bool(matching)
 
     for top in _OF_CELLS:
         if top in root:

@@ -106,8 +106,8 @@ class FieldLayout:
 
 
 @dataclass(frozen=True)
-class LayoutWish:
-    """What a user asks of the layout.
+class RequestedLayout:
+    """The layout that the user requested.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class LayoutWish:
 
 
 def plan_layout(
-    fields: Sequence[SourceField], num_samples: int, wish: LayoutWish, measured: Mapping[str, str]
+    fields: Sequence[SourceField], num_samples: int, requested: RequestedLayout, measured: Mapping[str, str]
 ) -> tuple[FieldLayout, ...]:
     """Return how the arrays of a source are packed.
 
@@ -138,8 +138,8 @@ def plan_layout(
         Of the source.
     num_samples
         How many samples there are.
-    wish
-        What the user asked for.
+    requested
+        The layout that the user requested.
     measured
         Codecs of arrays for which the user wants a measured one, by their names.
 
@@ -148,22 +148,22 @@ def plan_layout(
     ConfigError
         If a name, a dtype or a codec cannot be; or if a sample is too large for a chunk.
     """
-    _check_names(wish, fields)
-    dtypes = {f.name: _packed_dtype(f, wish.dtypes or {}) for f in fields}
+    _check_names(requested, fields)
+    dtypes = {f.name: _packed_dtype(f, requested.dtypes or {}) for f in fields}
     sizes = {f.name: _sample_bytes(f, dtypes[f.name]) for f in fields}
     largest = max(sizes.values())
-    chunk_rows = min(wish.chunk_rows or choose_chunk_rows(largest, num_samples), num_samples)
-    whole = max(1, min(wish.shard_bytes // (chunk_rows * largest), -(-num_samples // chunk_rows)))
+    chunk_rows = min(requested.chunk_rows or choose_chunk_rows(largest, num_samples), num_samples)
+    whole = max(1, min(requested.shard_bytes // (chunk_rows * largest), -(-num_samples // chunk_rows)))
     shard_rows = chunk_rows * min(whole, MOST_CHUNKS_PER_SHARD)
     made = []
     for f in fields:
-        size, text = sizes[f.name], _codec_of(f, wish.codecs or {}, measured)
+        size, text = sizes[f.name], _codec_of(f, requested.codecs or {}, measured)
         of_chunk, of_shard, gathered = chunk_rows, shard_rows, False
-        if shard_rows * size < min(_LEAST_SHARD_BYTES, wish.shard_bytes or _LEAST_SHARD_BYTES) and size < largest:
+        if shard_rows * size < min(_LEAST_SHARD_BYTES, requested.shard_bytes or _LEAST_SHARD_BYTES) and size < largest:
             gathered = True
             if num_samples * size <= RESIDENT_BYTES:
                 of_chunk = max(1, min(num_samples, CHUNK_BYTES // size))
-            least = max(1, (wish.shard_bytes or CHUNK_BYTES) // (of_chunk * size))
+            least = max(1, (requested.shard_bytes or CHUNK_BYTES) // (of_chunk * size))
             of_shard = of_chunk * min(least, -(-num_samples // of_chunk), MOST_CHUNKS_PER_SHARD)
         if f.dtype.names is not None:
             of_shard = of_chunk  # zarr-python 3.1 does not read records in shards
@@ -247,9 +247,9 @@ def _sample_bytes(field: SourceField, dtype: Any) -> int:
     return max(1, bytes_of(field.shape, np.lib.format.descr_to_dtype(dtype)))
 
 
-def _check_names(wish: LayoutWish, fields: Sequence[SourceField]) -> None:
+def _check_names(requested: RequestedLayout, fields: Sequence[SourceField]) -> None:
     names = [f.name for f in fields]
-    for option, named in (("codec", wish.codecs), ("dtype", wish.dtypes)):
+    for option, named in (("codec", requested.codecs), ("dtype", requested.dtypes)):
         for name in named or {}:
             if name and name not in names:
                 raise ConfigError(f"{option}: there is no array {name!r}, there are {', '.join(names)}")
@@ -311,13 +311,13 @@ def _holds(dtype: np.dtype[Any], fill: float, stored: np.dtype[Any]) -> bool:
         return bool((value.astype(dtype).astype(stored) == value)[0])
 
 
-def codec_wish(field: SourceField, wanted: Mapping[str, str]) -> str | None:
-    """Return what the user named for an array; None: nothing."""
+def requested_codec(field: SourceField, wanted: Mapping[str, str]) -> str | None:
+    """Return the codec that the user named for an array; None: the user named none."""
     return wanted.get(field.name, wanted.get(""))
 
 
 def _codec_of(field: SourceField, wanted: Mapping[str, str], measured: Mapping[str, str]) -> str:
-    text = codec_wish(field, wanted)
+    text = requested_codec(field, wanted)
     if text is not None and text != "auto":
         return text
     usual = {"number": "lz4", "csr": "lz4", "bytes": "none", "text": "plain-zstd"}[field.kind]

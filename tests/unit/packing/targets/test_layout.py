@@ -9,7 +9,7 @@ import pytest
 
 from zarrfeed import ConfigError
 from zarrfeed.packing.sources.source import SourceField
-from zarrfeed.packing.targets.layout import LayoutWish, plan_layout, unit_rows
+from zarrfeed.packing.targets.layout import RequestedLayout, plan_layout, unit_rows
 
 X = SourceField("x", np.dtype("f4"), (64, 1024))  # 256 KiB a sample
 LABEL = SourceField("label", np.dtype("i8"))
@@ -18,43 +18,43 @@ MILLION = 1_000_000
 
 
 def test_chunks_have_about_a_mebibyte_and_shards_what_is_asked_for() -> None:
-    (x,) = plan_layout([X], MILLION, LayoutWish(), {})
+    (x,) = plan_layout([X], MILLION, RequestedLayout(), {})
     assert (x.chunk_rows, x.shard_rows, str(x.encoding)) == (4, 256, "lz4-5-shuffle")
-    (x,) = plan_layout([X], MILLION, LayoutWish(chunk_rows=3, shard_bytes=4 << 20), {})
+    (x,) = plan_layout([X], MILLION, RequestedLayout(chunk_rows=3, shard_bytes=4 << 20), {})
     assert (x.chunk_rows, x.shard_rows) == (3, 15)
-    (x,) = plan_layout([X], MILLION, LayoutWish(shard_bytes=0), {})
+    (x,) = plan_layout([X], MILLION, RequestedLayout(shard_bytes=0), {})
     assert x.chunks_per_shard == 1
 
 
 def test_few_samples_are_not_more_than_a_shard() -> None:
-    (x,) = plan_layout([X], 5, LayoutWish(), {})
+    (x,) = plan_layout([X], 5, RequestedLayout(), {})
     assert (x.chunk_rows, x.shard_rows) == (1, 5)
 
 
 def test_small_samples_have_long_shards_of_their_own() -> None:
-    _, label = plan_layout([X, LABEL], MILLION, LayoutWish(), {})
+    _, label = plan_layout([X, LABEL], MILLION, RequestedLayout(), {})
     assert label.is_gathered
     assert label.chunk_rows * 8 == 1 << 20  # it is read into memory at once
     assert label.shard_rows >= MILLION
 
 
 def test_small_samples_that_do_not_fit_in_memory_have_the_chunks_of_the_others() -> None:
-    x, label = plan_layout([X, LABEL], 1000 * MILLION, LayoutWish(), {})
+    x, label = plan_layout([X, LABEL], 1000 * MILLION, RequestedLayout(), {})
     assert label.is_gathered
     assert label.chunk_rows == x.chunk_rows
     assert label.shard_rows * 8 >= 1 << 20
 
 
 def test_encoded_bytes_are_not_compressed_again() -> None:
-    (image,) = plan_layout([IMAGE], MILLION, LayoutWish(), {})
+    (image,) = plan_layout([IMAGE], MILLION, RequestedLayout(), {})
     assert str(image.encoding) == "none"
     assert image.chunk_rows == 8
-    (image,) = plan_layout([IMAGE], MILLION, LayoutWish(codecs={"": "zstd-5"}), {})
+    (image,) = plan_layout([IMAGE], MILLION, RequestedLayout(codecs={"": "zstd-5"}), {})
     assert str(image.encoding) == "plain-zstd-5"  # Blosc has no items of any length to shuffle
 
 
 def test_units_are_whole_shards_and_cover_what_the_source_reads_as_a_whole() -> None:
-    layouts = plan_layout([X, LABEL], MILLION, LayoutWish(), {})
+    layouts = plan_layout([X, LABEL], MILLION, RequestedLayout(), {})
     assert unit_rows(layouts, 1, MILLION, shuffled=False) == 256
     assert unit_rows(layouts, 1000, MILLION, shuffled=False) == 2048
     assert unit_rows(layouts, 1000, MILLION, shuffled=True) == 256
@@ -62,16 +62,16 @@ def test_units_are_whole_shards_and_cover_what_the_source_reads_as_a_whole() -> 
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("requested", "message"),
     [
-        (LayoutWish(chunk_rows=10_000, shard_bytes=0), "a chunk can have 2.0 GiB"),
-        (LayoutWish(dtypes={"x": "int32"}), "floats become floats"),
-        (LayoutWish(codecs={"z": "lz4"}), "there is no array 'z'"),
+        (RequestedLayout(chunk_rows=10_000, shard_bytes=0), "a chunk can have 2.0 GiB"),
+        (RequestedLayout(dtypes={"x": "int32"}), "floats become floats"),
+        (RequestedLayout(codecs={"z": "lz4"}), "there is no array 'z'"),
     ],
 )
-def test_what_cannot_be_is_refused(wish: LayoutWish, message: str) -> None:
+def test_what_cannot_be_is_refused(requested: RequestedLayout, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan_layout([X, LABEL], MILLION, wish, {})
+        plan_layout([X, LABEL], MILLION, requested, {})
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_another_dtype_keeps_what_the_attributes_mean(
     """-9999 became -10000 in float16, which no longer was the fill value, and so a value."""
     field = SourceField("x", np.dtype(stored), attributes=attributes)
     with pytest.raises(ConfigError, match=message):
-        plan_layout([field], 10, LayoutWish(dtypes={"x": packed}), {})
+        plan_layout([field], 10, RequestedLayout(dtypes={"x": packed}), {})
     unheld = SourceField("x", np.dtype("u1"), attributes={"_FillValue": -9999})
-    assert plan_layout([unheld], 10, LayoutWish(dtypes={"x": "f4"}), {})[0].item == np.float32
+    assert plan_layout([unheld], 10, RequestedLayout(dtypes={"x": "f4"}), {})[0].item == np.float32
     fine = SourceField("x", np.dtype("f8"), attributes={"_FillValue": -2048.0, "scale_factor": 2.0})
-    assert plan_layout([fine], 10, LayoutWish(dtypes={"x": "f2"}), {})[0].item == np.float16
+    assert plan_layout([fine], 10, RequestedLayout(dtypes={"x": "f2"}), {})[0].item == np.float16

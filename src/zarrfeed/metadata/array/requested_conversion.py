@@ -1,4 +1,4 @@
-"""`Wish`: what was asked for the items of one field."""
+"""`RequestedConversion`: the conversion that the user requested for the items of one field."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from zarrfeed.spec.images import Images
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What was asked for the items of one field.
+class RequestedConversion:
+    """The conversion that `cast`, `normalize`, `decode` and `dense` requested for the items of one field.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class Wish:
         )
         return asked.conversions([items])[0]
 
-    def then(self, later: Wish, name: str) -> Wish:
-        """Return what was asked first and then, of the field `name`."""
+    def then(self, later: RequestedConversion, name: str) -> RequestedConversion:
+        """Return both requests for the field `name` as one; the later one wins."""
         if later.mean_std is not None and self.mean_std is not None:
             raise ConfigError(f"normalize of {name}: it was normalised before; give mean and std once")
-        return Wish(
+        return RequestedConversion(
             dtype=self.dtype if later.dtype is None else later.dtype,
             mean_std=self.mean_std if later.mean_std is None else later.mean_std,
             axis=self.axis if later.mean_std is None else later.axis,
@@ -64,13 +64,13 @@ class Wish:
             dense=self.dense or later.dense,
         )
 
-    def with_axis_before(self) -> Wish:
+    def with_axis_before(self) -> RequestedConversion:
         """Return the same for items with one more axis before the others."""
         return replace(self, axis=self.axis + 1) if isinstance(self.axis, int) and self.axis >= 0 else self
 
     @property
-    def asks_nothing(self) -> bool:
-        """Whether nothing was asked."""
+    def is_empty(self) -> bool:
+        """Whether no conversion was requested."""
         asks_more = self.images is not None or self.spared_by or self.dense
         return self.dtype is None and self.mean_std is None and not asks_more
 
