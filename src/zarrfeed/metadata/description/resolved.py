@@ -32,7 +32,13 @@ from zarrfeed.metadata.group.stacking import (
     reordered,
     with_sample_field,
 )
-from zarrfeed.metadata.group.static_channels import beside_leader, check_not_named, leaders, make_channel, named_in
+from zarrfeed.metadata.group.static_channels import (
+    channel_like,
+    check_not_named,
+    make_channel,
+    named_in,
+    templates_of,
+)
 from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.group.time_features import check_features, make_field
 from zarrfeed.metadata.patches.patch_request import PatchRequest
@@ -145,9 +151,9 @@ class ResolvedData:
             )
         if self.patching is not None:
             made = list(self.patching.cut(made))
-        for number, leader in leaders(self.opened.fields, self.opened.items, self.stacks).items():
+        for number, template in templates_of(self.opened.fields, self.opened.items, self.stacks).items():
             request = self.requested_of(number)[0]
-            made[number] = beside_leader(self.opened.fields[number], self.opened.items[number], request, made[leader])
+            made[number] = channel_like(self.opened.fields[number], self.opened.items[number], request, made[template])
         return placed(made, self.opened.items, self.stacks)
 
     @property
