@@ -125,14 +125,14 @@ class ConversionOptions:
         pairs = by_field("normalize", self.normalize, fields)
         return [self._conversion(f, dtypes[i], pairs[i]) for i, f in enumerate(fields)]
 
-    def spared(self, fields: Sequence[Items]) -> list[bool]:
+    def leaves_unconverted(self, fields: Sequence[Items]) -> list[bool]:
         """Return of each field whether it is a coordinate that `dtype` or `normalize` would convert if it were none."""
-        spared = [False] * len(fields)
+        unconverted = [False] * len(fields)
         for argument, value in (("dtype", self.dtype), ("normalize", self.normalize)):
             applied, every = by_field(argument, value, fields), by_field(argument, value, fields, of_rows=True)
             for i, f in enumerate(fields):
-                spared[i] |= f.is_coordinate and applied[i] is None and every[i] is not None
-        return spared
+                unconverted[i] |= f.is_coordinate and applied[i] is None and every[i] is not None
+        return unconverted
 
     def _conversion(self, field: Items, dtype: Any, pair: Any) -> Conversion | None:
         if field.is_record and (dtype is not None or pair is not None):

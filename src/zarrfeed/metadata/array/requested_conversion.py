@@ -21,8 +21,8 @@ class RequestedConversion:
         Of `cast`. None: not cast.
     mean_std, axis
         Of `normalize`. None: not normalised.
-    spared_by
-        The methods that would convert the field if it were no coordinate.
+    unapplied_methods
+        The methods for all fields, such as `cast(dtype)`, that do not apply because this one is a coordinate.
     images
         Of `decode`. None: not decoded.
     dense
@@ -32,7 +32,7 @@ class RequestedConversion:
     dtype: Any = None
     mean_std: Any = None
     axis: int | str | None = None
-    spared_by: frozenset[str] = frozenset()
+    unapplied_methods: frozenset[str] = frozenset()
     images: Images | None = None
     dense: bool = False
 
@@ -59,7 +59,7 @@ class RequestedConversion:
             dtype=self.dtype if later.dtype is None else later.dtype,
             mean_std=self.mean_std if later.mean_std is None else later.mean_std,
             axis=self.axis if later.mean_std is None else later.axis,
-            spared_by=self.spared_by | later.spared_by,
+            unapplied_methods=self.unapplied_methods | later.unapplied_methods,
             images=self.images if later.images is None else later.images,
             dense=self.dense or later.dense,
         )
@@ -71,11 +71,11 @@ class RequestedConversion:
     @property
     def is_empty(self) -> bool:
         """Whether no conversion was requested."""
-        asks_more = self.images is not None or self.spared_by or self.dense
+        asks_more = self.images is not None or self.unapplied_methods or self.dense
         return self.dtype is None and self.mean_std is None and not asks_more
 
     @property
-    def spared(self) -> bool:
+    def left_unconverted(self) -> bool:
         """Whether a method for all fields leaves this one as it is."""
         asked = {name for name, value in (("cast", self.dtype), ("normalize", self.mean_std)) if value is not None}
-        return bool(self.spared_by - asked)
+        return bool(self.unapplied_methods - asked)

@@ -32,13 +32,7 @@ from zarrfeed.metadata.group.stacking import (
     reordered,
     with_sample_field,
 )
-from zarrfeed.metadata.group.static_channels import (
-    channel_like,
-    check_not_named,
-    make_channel,
-    named_in,
-    templates_of,
-)
+from zarrfeed.metadata.group.static_channels import channel_like, check_not_named, make_channel, named_in, templates_of
 from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.group.time_features import check_features, make_field
 from zarrfeed.metadata.patches.patch_request import PatchRequest
@@ -146,9 +140,8 @@ class ResolvedData:
                 items = tuple(self.patching.items(one, number) for one in items)
                 requested = tuple(request.with_axis_before() for request in requested)
             conversions = [request.conversion(i) for i, request in zip(items, requested, strict=True)]
-            made.append(
-                with_options(f, conversions, window, requested[0].spared, requested[0].images, requested[0].dense)
-            )
+            first = requested[0]
+            made.append(with_options(f, conversions, window, first.left_unconverted, first.images, first.dense))
         if self.patching is not None:
             made = list(self.patching.cut(made))
         for number, template in templates_of(self.opened.fields, self.opened.items, self.stacks).items():
@@ -322,15 +315,15 @@ class ResolvedData:
         if dtype is None:
             raise ConfigError("dtype = None, must be a dtype, or a mapping of names to dtypes")
         items = self.opened.items
-        dtypes, spared = by_field("dtype", dtype, items), ConversionOptions(dtype=dtype).spared(items)
+        dtypes, unconverted = by_field("dtype", dtype, items), ConversionOptions(dtype=dtype).leaves_unconverted(items)
         return self._requesting(
             [
                 replace(
                     request,
                     dtype=request.dtype if named is None else named,
-                    spared_by=request.spared_by | ({"cast"} if is_spared else set()),
+                    unapplied_methods=request.unapplied_methods | ({"cast"} if is_unconverted else set()),
                 )
-                for request, named, is_spared in zip(self.requested, dtypes, spared, strict=True)
+                for request, named, is_unconverted in zip(self.requested, dtypes, unconverted, strict=True)
             ]
         )
 
@@ -342,14 +335,16 @@ class ResolvedData:
             raise ConfigError(f"axis = {axis!r}, must be an axis or the name of a dimension")
         items = self.opened.items
         pairs = by_field("normalize", mean_std, items)
-        spared = ConversionOptions(normalize=mean_std).spared(items)
+        unconverted = ConversionOptions(normalize=mean_std).leaves_unconverted(items)
         requested = []
-        for item, request, pair, is_spared in zip(items, self.requested, pairs, spared, strict=True):
+        for item, request, pair, is_unconverted in zip(items, self.requested, pairs, unconverted, strict=True):
             if pair is not None:
                 if request.mean_std is not None:
                     raise ConfigError(f"normalize of {item.name}: it was normalised before; give mean and std once")
                 request = replace(request, mean_std=pair, axis=axis)
-            requested.append(replace(request, spared_by=request.spared_by | ({"normalize"} if is_spared else set())))
+            if is_unconverted:
+                request = replace(request, unapplied_methods=request.unapplied_methods | {"normalize"})
+            requested.append(request)
         return self._requesting(requested)
 
     def decode(self, what: Any, field: Any, size: Any, mode: Any) -> Self:

@@ -218,7 +218,7 @@ def with_options(
     field: OpenedField,
     conversions: Sequence[Conversion | None],
     window: Window | None,
-    spared: bool,
+    left_unconverted: bool,
     images: Images | None = None,
     dense: bool = False,
 ) -> Field:
@@ -232,7 +232,7 @@ def with_options(
     if isinstance(field, StoredField):
         others = zip(field.others, conversions[1:], strict=True)
         changed = tuple(replace(layout, conversion=conversion) for layout, conversion in others)
-        return replace(field, conversion=conversions[0], window=window, spared=spared, others=changed)
+        return replace(field, conversion=conversions[0], window=window, spared=left_unconverted, others=changed)
     if isinstance(field, ResidentField):
         return replace(field, conversion=conversions[0], window=window)
     if isinstance(field, CsrField):

@@ -72,7 +72,7 @@ def channel_like(field: OpenedField, items: Items, request: RequestedConversion,
     window = window_of(template)
     if window is not None and window.pad is not None:
         window = replace(window, pad=replace(window.pad, mode="edge", value=None))
-    return with_options(field, [request.conversion(items)], window, request.spared)
+    return with_options(field, [request.conversion(items)], window, request.left_unconverted)
 
 
 def check_not_named(offsets: object, items: Sequence[Items], fields: Sequence[OpenedField]) -> None:
