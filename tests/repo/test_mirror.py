@@ -198,7 +198,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "engine/object_reader.py": ("unit/torch/datasets/test_object_iterable_dataset.py",),
     "engine/store_bridge.py": ("parity/test_stores.py",),
     "engine/substitution.py": ("unit/spec/test_error_policy.py",),
-    "engine/vlen.py": ("unit/engine/test_lists.py",),
     "report/advice.py": ("unit/engine/test_stats.py", "unit/tools/test_bench_command.py"),
     "report/notebook.py": ("unit/report/test_display.py",),
     "torch/passes/epoch_iterator.py": ("process/test_process_life.py", "process/test_interrupts.py"),

@@ -168,7 +168,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     )
     assert str(N) in str(page)
     stored = [f for f in fields.fields if isinstance(f, StoredField)]
-    lists = [
+    vlen_readers = [
         VlenReader(f, cache_bytes=1 << 20, max_decodes=2, policy=Faults())
         for f in fields.fields
         if isinstance(f, VlenField)
@@ -188,7 +188,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     )
     samples = core.sample_order(plan.to_core())
     try:
-        for reader in lists:
+        for reader in vlen_readers:
             reader.open(plan, resources.max_open_batches)
         engine.start(plan.to_core(), resources.max_open_batches)
         feeder.start()
@@ -200,7 +200,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
             assert rows == len(index)
             assert skipped is None
             tensors = (in_numpy(f, b, rows) for f, b in zip(stored, buffers, strict=False))
-            texts = (reader.take(index) for reader in lists)
+            texts = (reader.take(index) for reader in vlen_readers)
             yield index, [next(texts) if isinstance(f, VlenField) else next(tensors) for f in fields.fields]
         assert engine.next() is None
     finally:

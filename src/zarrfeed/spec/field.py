@@ -295,7 +295,7 @@ class ObjectField:
     sample_shape: tuple[int, ...] = ()
 
 
-#: What the engine reads; a list is an index to it.
+#: Fields that the engine reads; it reads a vlen field as an index.
 TensorField: TypeAlias = StoredField | ResidentField | IndexField | PadMaskField | LeadField
 Field: TypeAlias = TensorField | VlenField | CsrField | ObjectField
 
@@ -383,7 +383,7 @@ def dtype_name(field: Field) -> str:
 
 
 def sample_bytes(field: Field) -> int:
-    """Return the bytes of one sample in a batch: of the engine, which of a list has the index alone, or of images."""
+    """Return the bytes of one sample in a batch of the engine, where a vlen field has the index alone, or of images."""
     if isinstance(field, VlenField):
         index = item_bytes("int64")
         if field.images is None:

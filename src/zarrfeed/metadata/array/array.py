@@ -187,7 +187,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     native = all(codec.native for codec in codecs)
     if not native:  # zarr-python decodes to C order and native byte order
         storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
-    item_type = list_item_type(metadata.dtype)
+    item_type = vlen_item_type(metadata.dtype)
     if item_type:
         items, fill, native = Items(np.dtype(object)), b"", False
     else:
@@ -246,7 +246,7 @@ def check_any_is_stored(spec: ArraySpec) -> ArraySpec:
     return spec
 
 
-def list_item_type(dtype: ZDType[Any, Any]) -> str:
+def vlen_item_type(dtype: ZDType[Any, Any]) -> str:
     """Return "str" or "bytes" if items are Python objects of that type, of which batches have lists; else ""."""
     if isinstance(dtype, VariableLengthUTF8 | FixedLengthUTF32):
         return "str"

@@ -31,7 +31,7 @@ from zarrfeed.spec.sparse import CsrField
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
 _INDEX_PART = 64
 #: Decoded chunks of text and bytes may take so much of the budget.
-_LIST_PART = 8
+_VLEN_PART = 8
 #: Of what is left of the budget, so much is for engines that read sparse matrices.
 _ELEMENT_PART = 4
 _LEAST_BLOCKS_AHEAD = 2
@@ -256,7 +256,7 @@ def plan_memory(
     index_share = min(budget // _INDEX_PART, spare // 2) // num_sharded
     index_cache_bytes = tuple(one and max(one, min(every, index_share)) for one, every in indices)
     num_lists = sum(isinstance(f, VlenField | CsrField) for f in fields)
-    list_cache_bytes = min(budget // _LIST_PART, spare) // num_lists if num_lists else 0
+    list_cache_bytes = min(budget // _VLEN_PART, spare) // num_lists if num_lists else 0
     left += fed - (sum(index_cache_bytes) - one_each) - num_lists * list_cache_bytes
 
     kinds = 2 if local and fed else 1

@@ -185,8 +185,8 @@ def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: Bloc
 def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
     """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
 
-    It is one of the stored tensors, or images, of `samples`, else one of its lists; of the others where all samples are
-    in memory.
+    It is one of the stored tensors, or images, of `samples`, else one of its vlen fields; of the others where all
+    samples are in memory.
     Among those with at least a quarter of the largest one's bytes a sample, it is the one with the longest chunks,
     since shorter ones often nest in these and longer ones are decoded once for every block that they lie over. But a
     block is to have at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.

@@ -337,7 +337,7 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
         self._drop_reader()
         memory, workers = self._resources(rows)
-        # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
+        # the fields share the cache: the engine caches chunks of tensors, and each vlen field its own
         stored = sum(isinstance(f, StoredField | VlenField | CsrField) for f in self._fields.fields)
         kept = self._cache_bytes // workers // (1 + is_exact)  # the other half is for batches that are read ahead
         memory = replace(memory, list_cache_bytes=kept // max(1, stored))

@@ -89,7 +89,7 @@ def read_objects(array: zarr.Array[Any], *, sample_axis: int = 0) -> list[Any]:
     return np.moveaxis(np.asarray(array[...]).astype(object), sample_axis, 0).tolist()  # type: ignore[no-any-return]
 
 
-def assert_lists(
+def assert_vlen_samples(
     source: Any, expected: list[Any], *, batch_size: int | None = 7, shuffle: bool = True, **options: Any
 ) -> ZarrIterableDataset:
     """Read an epoch and fail unless every sample is delivered once, in the announced order, as `expected`."""
@@ -129,11 +129,11 @@ def test_a_batch_is_a_list_of_samples(kind: str, zarr_format: ZarrFormat, shuffl
     array = write(tmp_path / "a", words((N,), item), kind, zarr_format, chunks=(5,))
     expected = read_objects(array)
     assert expected == words((N,), item).tolist()
-    dataset = assert_lists(tmp_path / "a", expected, shuffle=shuffle)
+    dataset = assert_vlen_samples(tmp_path / "a", expected, shuffle=shuffle)
     assert item_types(expected) == {item}
     assert dataset.stats().chunks_read == 5  # each once
     assert dataset.stats().samples == N
-    assert_lists(array, expected, shuffle=shuffle, batch_size=None)
+    assert_vlen_samples(array, expected, shuffle=shuffle, batch_size=None)
     with ZarrIterableDataset(array, batch_size=4) as again:
         (first, *_) = again
         assert item_types(first) == {item}
@@ -146,8 +146,8 @@ def test_samples_of_several_items_are_nested_lists(kind: str, zarr_format: ZarrF
     options: dict[str, Any] = {"order": "F"} if zarr_format == 2 else {"filters": TransposeCodec(order=(2, 0, 1))}
     array = write(MemoryStore(), data, kind, zarr_format, chunks=(5, 3, 2), **options)
     expected = read_objects(array, sample_axis=sample_axis)
-    assert_lists(array, expected, sample_axis=sample_axis)
-    dataset = assert_lists(array, expected, sample_axis=sample_axis, batch_size=None, shuffle=False)
+    assert_vlen_samples(array, expected, sample_axis=sample_axis)
+    dataset = assert_vlen_samples(array, expected, sample_axis=sample_axis, batch_size=None, shuffle=False)
     assert dataset.stats().chunks_read == 3 * 2 * 3
 
 
@@ -169,9 +169,9 @@ def test_text_in_shards(kind: str, inner: str, tmp_path: Path) -> None:
     array = write(tmp_path / "a", data, kind, **options)
     expected = read_objects(array)
     if inner != "whole":
-        assert_lists(array, expected, block="shard")
+        assert_vlen_samples(array, expected, block="shard")
     for shuffle in (True, False):
-        dataset = assert_lists(array, expected, shuffle=shuffle)
+        dataset = assert_vlen_samples(array, expected, shuffle=shuffle)
     stats = dataset.stats()
     assert stats.indices_read == {"native": 4, "general": 4, "nested": 2, "whole": 0}[inner]
     assert stats.chunks_read + stats.chunks_missing == {"native": 12, "general": 12, "nested": 4, "whole": 4}[inner]
@@ -211,7 +211,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 @given(case=cases())
 def test_any_array_of_text_reads_as_zarr_python_reads_it(case: dict[str, Any]) -> None:
     array = write(MemoryStore(), case["data"], case["kind"], case["zarr_format"], **case["options"])
-    assert_lists(array, read_objects(array, sample_axis=case["read"]["sample_axis"]), **case["read"])
+    assert_vlen_samples(array, read_objects(array, sample_axis=case["read"]["sample_axis"]), **case["read"])
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -223,7 +223,7 @@ def test_chunks_that_are_missing_are_the_fill_value(zarr_format: ZarrFormat, fil
     array[5:10] = words((5,))
     expected = read_objects(array)
     assert expected[0] == (fill or "")
-    dataset = assert_lists(array, expected)
+    dataset = assert_vlen_samples(array, expected)
     assert (dataset.stats().chunks_read, dataset.stats().chunks_missing) == (1, 4)
 
 
@@ -238,7 +238,7 @@ def test_stores_that_are_not_local(store: str, tmp_path: Path) -> None:
     if store == "fsspec":
         pytest.importorskip("fsspec")
     array = write(stores[store](), words((N,)), "string", chunks=(5,))
-    assert_lists(array, words((N,)).tolist())
+    assert_vlen_samples(array, words((N,)).tolist())
 
 
 # --- beside other fields ----------------------------------------------------------------------------------------
