@@ -190,7 +190,7 @@ class Reader:
         """Begin an epoch; an epoch that is being read is stopped.
 
         `short_of_memory` says that more open batches would help but the memory budget forbids them. `keep_bytes` is for
-        chunks that are kept for other columns of patches.
+        chunks that are cached for other columns of patches.
 
         Raises
         ------

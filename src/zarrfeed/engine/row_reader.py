@@ -34,7 +34,7 @@ class RowReader:
 
     Notes
     -----
-    The chunks that a request ends in are kept for the next one, which decodes none of them again if it goes on there.
+    The chunks that a request ends in are cached for the next one, which decodes none of them again if it goes on there.
     """
 
     def __init__(self, fields: FieldSet, requests: Requests, policy: Faults = _DEFAULT_POLICY) -> None:

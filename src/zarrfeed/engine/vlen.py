@@ -51,7 +51,7 @@ _POINTER_BYTES = 8
 
 
 @dataclass
-class _Kept:
+class _CachedChunk:
     """A decoded chunk: its items, the sample axis first, without padding, and what they take in memory."""
 
     items: Objects
@@ -157,7 +157,7 @@ class VlenReader(EncodedLookup):
     field
         Which one.
     cache_bytes
-        Memory for decoded chunks that are kept; those that one batch takes at once come on top.
+        Memory for cached decoded chunks; those that one batch takes at once come on top.
     max_decodes
         Chunks that are decoded at once.
     """
@@ -173,8 +173,8 @@ class VlenReader(EncodedLookup):
         self._cache_bytes = cache_bytes
         self._max_decodes = max_decodes
         self._policy = policy
-        self._kept: OrderedDict[Place, _Kept] = OrderedDict()
-        self._kept_bytes = 0
+        self._cache: OrderedDict[Place, _CachedChunk] = OrderedDict()
+        self._used_bytes = 0
         self._counts = ReadCounts()
         self._stats = Stats()
         others = [axis for axis in range(len(spec.shape)) if axis != spec.sample_axis]
@@ -270,21 +270,21 @@ class VlenReader(EncodedLookup):
         return taken, [(place, error) for place, error in zip(places, results, strict=True) if error is not None]
 
     async def _items(self, place: Place, decoding: asyncio.Semaphore) -> Objects:
-        """Return a decoded chunk, of those that are kept or from the store."""
-        kept = self._kept.get(place)
-        if kept is None:
-            kept = await self._read(place, decoding)
-            if place not in self._kept:
-                self._kept[place] = kept
-                self._kept_bytes += kept.size
-        if place in self._kept:
-            self._kept.move_to_end(place)
-        while self._kept_bytes > self._cache_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._kept_bytes -= dropped.size
-        return kept.items
+        """Return a decoded chunk, from the cache or from the store."""
+        chunk = self._cache.get(place)
+        if chunk is None:
+            chunk = await self._read(place, decoding)
+            if place not in self._cache:
+                self._cache[place] = chunk
+                self._used_bytes += chunk.size
+        if place in self._cache:
+            self._cache.move_to_end(place)
+        while self._used_bytes > self._cache_bytes:
+            _, dropped = self._cache.popitem(last=False)
+            self._used_bytes -= dropped.size
+        return chunk.items
 
-    async def _read(self, place: Place, decoding: asyncio.Semaphore) -> _Kept:
+    async def _read(self, place: Place, decoding: asyncio.Semaphore) -> _CachedChunk:
         key, position = locate_chunk(self._spec, self._grid(place))
         inner = self._reader.inner_label(position)
         inner = f"{inner}: " if inner else ""
@@ -296,7 +296,7 @@ class VlenReader(EncodedLookup):
             async with decoding:
                 buffer = None if stored is None else cpu.Buffer.from_array_like(stored)
                 items = await self._decoder.decode_items(buffer)
-                kept = await asyncio.to_thread(self._trimmed, items, place)
+                chunk = await asyncio.to_thread(self._trimmed, items, place)
         except DecodeError as error:
             raise ReadFailure.of(error).named(f"{where}{inner}") from error.__cause__
         except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
@@ -305,21 +305,21 @@ class VlenReader(EncodedLookup):
         if stored is None:
             self._stats += Stats(chunks_missing=1)
         else:
-            self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=kept.size)
-        return kept
+            self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=chunk.size)
+        return chunk
 
     def _grid(self, place: Place) -> list[int]:
         grid = list(place[1])
         grid.insert(self._spec.sample_axis, place[0])
         return grid
 
-    def _trimmed(self, items: npt.NDArray[Any], place: Place) -> _Kept:
+    def _trimmed(self, items: npt.NDArray[Any], place: Place) -> _CachedChunk:
         """Return a chunk as Python objects, without what is beyond the ends of the array, the sample axis first."""
         spec = self._spec
         sizes = zip(self._grid(place), spec.chunk_shape, spec.shape, strict=True)
         inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)
         size = inside.size * _POINTER_BYTES + sum(map(sys.getsizeof, inside.flat))
-        return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)
+        return _CachedChunk(np.moveaxis(inside, spec.sample_axis, 0), size)
 
 
 def skipped_part(number: int, unit: int, key: str, error: BaseException) -> SkippedPart:

@@ -1,7 +1,7 @@
 """Reads text and bytes of any length that lie in several stores, one after another.
 
 What holds: chunks are numbered through, layout by layout, so that a number names the chunk of one store. Readers of
-stores are made when a batch has a sample of the store; the ones that were used last are kept, with their chunks.
+stores are made when a batch has a sample of the store; the ones that were used last are cached, with their chunks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.storage.chunks.parted_source import PartedSource
 
-#: Stores whose readers are kept.
+#: Stores whose readers are cached.
 _MOST_READERS = 16
 
 
@@ -34,7 +34,7 @@ class PartedVlenReader(EncodedLookup):
     field
         Which one.
     cache_bytes
-        Memory for decoded chunks that are kept, of all stores.
+        Memory for cached decoded chunks, of all stores.
     max_decodes
         Chunks that are decoded at once.
     """

@@ -45,7 +45,7 @@ class ShardSpec:
         return self.chunks_per_shard * _ENTRY_BYTES + self.index_has_crc32c * _CHECKSUM_BYTES
 
     @property
-    def kept_index_bytes(self) -> int:
+    def cached_index_bytes(self) -> int:
         """Memory that a parsed index takes."""
         return self.chunks_per_shard * _ENTRY_BYTES + _OVERHEAD_BYTES
 

@@ -376,7 +376,7 @@ def test_torchs_own_collation(sample_shape: tuple[int, ...], beside: bool, worke
     dataset.close()
 
 
-def test_chunks_are_kept_by_index_too() -> None:
+def test_chunks_are_cached_by_index_too() -> None:
     for cache, reads in ((0, 4), ("1MiB", 2)):
         array, store = recorded(chunks=(5,))
         dataset = ZarrDataset(array, cache=cache)
@@ -489,7 +489,7 @@ def test_selected_samples_and_parts_of_a_split() -> None:
             part.close()
 
 
-def test_chunks_are_kept_as_long_as_there_is_memory() -> None:
+def test_chunks_are_cached_as_long_as_there_is_memory() -> None:
     array, store = recorded(chunks=(5,))
     with ZarrIterableDataset(array, batch_size=4, shuffle=True, mixing={"lanes": 8}) as dataset:
         for _ in range(3):

@@ -12,9 +12,9 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.packing.sources.arrow_columns import Column, columns_of
 from zarrfeed.packing.sources.arrow_files import TableFile, open_table
+from zarrfeed.packing.sources.block_cache import BlockCache
 from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.packing.sources.items import names_attributes
-from zarrfeed.packing.sources.kept_blocks import KeptBlocks
 from zarrfeed.packing.sources.open_files import OpenFiles
 from zarrfeed.packing.sources.source import Int64, Rows, SourceField, SourceOptions, chosen, library
 
@@ -68,7 +68,7 @@ class ArrowSource(FileSource):
                 bytes_of = {name: table.mean_bytes(name) for name in names}
         self.files = tuple(files)
         self._names = names
-        self._blocks: KeptBlocks[Any] = KeptBlocks()
+        self._blocks: BlockCache[Any] = BlockCache()
         self._tables: OpenFiles[TableFile] = OpenFiles(lambda number: open_table(self.files[number]), lambda _: None)
         self._columns = [self._completed(column) for column in columns]
         fields = [

@@ -56,7 +56,7 @@ class NpySource(FileSource):
             found = arrays_in(file, options.variables if file.path.suffix == ".npz" else None, left)
             names = chosen([_name(array) for array in found], options, str(file))
             arrays = [array for array in found if _name(array) in names]
-            left -= sum(array.num_bytes for array in arrays if array.kept is not None)
+            left -= sum(array.num_bytes for array in arrays if array.decompressed is not None)
             first = self._arrays[0] if self._arrays else arrays
             same_in_all(file, "the list of its arrays", names, [_name(array) for array in first])
             self._arrays.append(arrays)

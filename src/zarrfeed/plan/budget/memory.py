@@ -28,7 +28,7 @@ from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 from zarrfeed.spec.sparse import CsrField
 
-#: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
+#: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all cached.
 _INDEX_PART = 64
 #: Decoded chunks of text and bytes may take so much of the budget.
 _VLEN_PART = 8
@@ -405,5 +405,5 @@ def _index_bytes(field: Field) -> tuple[int, int]:
     if not isinstance(field, StoredField) or field.resident:
         return 0, 0
     specs = [layout.spec for layout in field.layouts]
-    one = [0 if spec.shard is None else spec.shard.kept_index_bytes for spec in specs]
+    one = [0 if spec.shard is None else spec.shard.cached_index_bytes for spec in specs]
     return sum(one), sum(max(1, spec.num_shards) * size for spec, size in zip(specs, one, strict=True))

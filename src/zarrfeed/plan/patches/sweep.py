@@ -120,7 +120,7 @@ class SweepChoice:
         Memory with which the amplification would be at most `GOOD_AMPLIFICATION`, with the same lanes. None: no memory
         suffices.
     keeps
-        Whether memory that is left keeps chunks that several columns need, as the amplification takes it to be.
+        Whether memory that is left caches chunks that several columns need, as the amplification takes it to be.
     """
 
     sweep: Sweep

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.order import EpochPlan
+from zarrfeed.plan.patches.cached_decodes import Lines, saved_decodes
 from zarrfeed.plan.patches.footprint import Footprint, Footprints, footprint_of
-from zarrfeed.plan.patches.kept_decodes import Lines, saved_decodes
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, cut_edges, num_parts
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid
@@ -219,7 +219,7 @@ def count_decodes(
     """Count the chunks that all consumers decode in an epoch, sample by sample, for fields with chunks of some shapes.
 
     A group decodes the chunks that its samples touch, but for those that the group before it in its lane had, if it was
-    of the same column: no more of a chunk is kept than lies in the column. It takes about a second and 200 MB for a
+    of the same column: no more of a chunk is carried than lies in the column. It takes about a second and 200 MB for a
     million samples.
 
     Parameters

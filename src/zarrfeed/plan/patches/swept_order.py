@@ -32,7 +32,7 @@ from zarrfeed.plan.samples.selection import Int64, Selection
 
 _ROTATION = 0x726F74617465
 #: The epoch that is read, and the next one, which may be planned meanwhile.
-_EPOCHS_KEPT = 2
+_CACHED_EPOCHS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class PatchOrder:
         }
 
     def at(self, epoch: int) -> SweptOrder:
-        """Return the order of an epoch; those of the last two that were asked for are kept."""
+        """Return the order of an epoch; those of the last two that were asked for are cached."""
         key = epoch if self.changes else 0
         order = self._orders.get(key)
         if order is None:
@@ -180,9 +180,9 @@ class PatchOrder:
             lanes = min(self.lanes, self.shortest)
             made = SweptOrder.of(tiles, shuffle=self.shuffle, seed=self.seed, lanes=lanes, epoch=of_epoch)
             order = replace(made, of_epochs=self)
-            kept = list(self._orders.items())[1 - _EPOCHS_KEPT :]
+            cached = list(self._orders.items())[1 - _CACHED_EPOCHS :]
             self._orders.clear()
-            self._orders.update([*kept, (key, order)])
+            self._orders.update([*cached, (key, order)])
         return order
 
     def blocks(self, epoch: int) -> TileBlocks | PositionBlocks:
@@ -229,5 +229,5 @@ class PatchOrder:
         return self.tiling.shortest if self.changes else self.length(0)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the orders that are kept: they follow from the rest."""
+        """Leave out the cached orders: they follow from the rest."""
         return {**self.__dict__, "_orders": {}}

@@ -18,7 +18,7 @@ from zarrfeed.plan.order.carry import Overlap, carries, keeps_neighbours, lanes_
 from zarrfeed.plan.order.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.order.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.order.unfolding import ReadPlan, unfold
-from zarrfeed.plan.patches.columns import carried_by_lanes, choose_columns, chunks_of_block, keeps_chunks
+from zarrfeed.plan.patches.columns import caches_chunks, carried_by_lanes, choose_columns, chunks_of_block
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.schedule.plan_memory import plan_bytes
 from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET, ScheduleOptions
@@ -376,7 +376,7 @@ class Schedule:
         allowed = memory.max_open_batches(order, wanted=wanted)
         if isinstance(order, MixedOrder):
             most_steps = (allowed - 1) * self.engine_batch_size
-        if isinstance(order, SweptOrder) and memory.carry_bytes and keeps_chunks(order):
+        if isinstance(order, SweptOrder) and memory.carry_bytes and caches_chunks(order):
             left, part = memory.batch_room - allowed * memory.batch_bytes, max(1, memory.budget // _KEEP_PARTS)
             memory = replace(memory, keep_bytes=left // part * part)
         return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)

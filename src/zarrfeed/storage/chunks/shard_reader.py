@@ -2,8 +2,8 @@
 
 What holds: everything here runs on zarr-python's event loop, and lives as long as one epoch. An index is one task;
 whoever needs it awaits that task, so that a shard has at most one request for its index under way, and one in all as
-long as the index is kept. A task of an index waits for the store alone, so nobody waits in a circle. An index that
-could not be read is not kept.
+long as the index is cached. A task of an index waits for the store alone, so nobody waits in a circle. An index that
+could not be read is not cached.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ShardReader:
         self._get_parts = get_parts
         self._spawn = spawn
         self._counts = counts
-        self._capacity = max(1, reading.cache_bytes // reading.spec.kept_index_bytes)
+        self._capacity = max(1, reading.cache_bytes // reading.spec.cached_index_bytes)
         self._indices: OrderedDict[str, asyncio.Task[Index | BaseException]] = OrderedDict()
 
     async def index(self, key: str) -> Index:

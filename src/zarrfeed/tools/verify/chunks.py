@@ -49,7 +49,7 @@ _PART_BYTES, _PART_CHUNKS, _PART_REQUESTS = 8 << 20, 4096, 64
 _COPIES, _OVERHEAD = 5, 2 << 20
 #: A parsed index, the index as stored and what sorts it, for each stored byte.
 _INDEX_COPIES = 3
-#: Part of the budget that indices of shards are kept in.
+#: Part of the budget that indices of shards are cached in.
 _INDEX_PART = 8
 
 
@@ -204,7 +204,7 @@ def _name(array: zarr.Array[Any]) -> str:
     return printable(str(array.store_path).removeprefix("file://"))
 
 
-def _fit(name: str, each: int, kept: int, most: int, budget: int) -> int:
+def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
     """Return how many chunks may be under way at once, of at most `most`.
 
     Raises
@@ -212,11 +212,11 @@ def _fit(name: str, each: int, kept: int, most: int, budget: int) -> int:
     MemoryBudgetError
         If not even one may.
     """
-    count = min(most, (budget - kept) // each)
+    count = min(most, (budget - cached) // each)
     if count < 1:
         raise MemoryBudgetError(
             f"{name}: memory_budget = {format_bytes(budget)}, must be at least "
-            f"{format_bytes(kept + each, round_up=True)} to check a chunk of this array"
+            f"{format_bytes(cached + each, round_up=True)} to check a chunk of this array"
         )
     return count
 
@@ -225,7 +225,7 @@ def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tupl
     """Return what reading an index takes, and what keeping some takes."""
     if shard is None:
         return 0, 0
-    one = shard.kept_index_bytes
+    one = shard.cached_index_bytes
     return _INDEX_COPIES * one, max(one, min(num_objects * one, budget // _INDEX_PART))
 
 
@@ -238,10 +238,10 @@ class _LocalCheck:
         along += (1,) * (len(spec.shape) - len(along))
         grid = tuple(-(-n // c) for n, c in zip(spec.shape, spec.chunk_shape, strict=True))
         self.numbering = Numbering(grid, along)
-        index, kept = _index_bytes(spec.shard, spec.num_shards, budget)
+        index, cached = _index_bytes(spec.shard, spec.num_shards, budget)
         each = _COPIES * spec.decoded_bytes + _OVERHEAD + index
-        count = _fit(spec.name, each, kept, num_threads, budget)
-        self._described = spec.to_core(kept if spec.shard else None)
+        count = _fit(spec.name, each, cached, num_threads, budget)
+        self._described = spec.to_core(cached if spec.shard else None)
         self.step = max(1, min(_PART_CHUNKS, _PART_BYTES // spec.decoded_bytes))
         self.ahead = 2 * count
         self._pool = ThreadPoolExecutor(count, "zarrfeed-verify")
@@ -289,18 +289,18 @@ class _StoreCheck:
         self._source, self.numbering = stored.source, stored.numbering
         self._is_text, self._chunk_bytes = bool(stored.item_type), stored.chunk_bytes
         objects = math.prod(self.numbering.objects)
-        index, kept = _index_bytes(stored.shard, objects, budget)
+        index, cached = _index_bytes(stored.shard, objects, budget)
         coalesce = Coalesce(limit=min(Coalesce.limit, budget // 64))
         each = _COPIES * stored.chunk_bytes + _OVERHEAD + index + (coalesce.limit if stored.shard else 0)
         name = _name(array)
-        requests = _fit(name, each, kept, stored.source.max_requests, budget)
+        requests = _fit(name, each, cached, stored.source.max_requests, budget)
         self._checker = core.ChunkChecker(spec.to_core()) if spec and stored.source.decoder is None else None
         self.step = max(1, min(_PART_REQUESTS, _PART_BYTES // max(1, stored.chunk_bytes)))
         self.ahead = 1 + -(-requests // self.step)
         self._requests, self._decodes = asyncio.Semaphore(requests), asyncio.Semaphore(num_threads)
         self._pool = ThreadPoolExecutor(num_threads, "zarrfeed-verify")
         self._tasks: set[asyncio.Task[Any]] = set()
-        sharding = None if stored.shard is None else ShardReading(stored.shard, kept, coalesce)
+        sharding = None if stored.shard is None else ShardReading(stored.shard, cached, coalesce)
         self._reader = ChunkReader(stored.source, policy, ReadCounts(), sharding=sharding, spawn=self._spawn)
         self._shards = self._reader.shards
 

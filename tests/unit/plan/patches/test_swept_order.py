@@ -148,7 +148,7 @@ def test_the_orders_of_epochs_have_their_tiles_and_the_same_lanes(
         assert np.array_equal(np.sort(line(order, epoch)), np.arange(order.length))
 
 
-def test_the_orders_of_two_epochs_are_kept() -> None:
+def test_the_orders_of_two_epochs_are_cached() -> None:
     orders = PatchOrder(Tiling(np.array([[90, 80]]), (10, 7), seed=1), Sweep(0, (1, 3)), lanes=4)
     first, second = orders.at(0), orders.at(1)
     assert orders.at(0) is first

@@ -9,7 +9,7 @@ from weakref import ref
 
 import pytest
 
-from zarrfeed.packing.sources.kept_blocks import KeptBlocks
+from zarrfeed.packing.sources.block_cache import BlockCache
 
 
 class Block:
@@ -17,7 +17,7 @@ class Block:
 
 
 def test_threads_that_want_one_block_share_it() -> None:
-    blocks: KeptBlocks[Block] = KeptBlocks()
+    blocks: BlockCache[Block] = BlockCache()
     decoded = []
     start = threading.Barrier(4, timeout=240)
 
@@ -36,7 +36,7 @@ def test_threads_that_want_one_block_share_it() -> None:
 
 
 def test_a_thread_keeps_the_last_one_alone() -> None:
-    blocks: KeptBlocks[Block] = KeptBlocks()
+    blocks: BlockCache[Block] = BlockCache()
     made: list[ref[Block]] = []
 
     def decode() -> Block:
@@ -55,8 +55,8 @@ def test_a_thread_keeps_the_last_one_alone() -> None:
     assert made[-1]() is None
 
 
-def test_an_error_is_not_kept() -> None:
-    blocks: KeptBlocks[int] = KeptBlocks()
+def test_an_error_is_not_cached() -> None:
+    blocks: BlockCache[int] = BlockCache()
     with pytest.raises(ZeroDivisionError):
         blocks.get(1, lambda: 1 // 0)
     assert blocks.get(1, lambda: 5) == 5

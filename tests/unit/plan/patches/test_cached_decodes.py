@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import zarrfeed
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.plan.patches.kept_decodes import Lines, saved_decodes
+from zarrfeed.plan.patches.cached_decodes import Lines, saved_decodes
 
 
 def slowly(arrays: list[Lines], sizes: list[int], room: int) -> list[int]:
@@ -24,28 +24,28 @@ def slowly(arrays: list[Lines], sizes: list[int], room: int) -> list[int]:
         for cell, first, last in zip(one.cell, one.first, one.last, strict=True)
     )
     saved = [0] * len(arrays)
-    owned: list[dict[str, Any]] = []  # chunks with memory: those that are kept, and those that lines hold
+    owned: list[dict[str, Any]] = []  # chunks with memory: those that are cached, and those that lines hold
     for at, (first, number, cell, last) in enumerate(lines):
         for one in owned:
             one["held"] = [end for end in one["held"] if end >= first]
-        owned = [one for one in owned if one["held"] or one["kept"]]
+        owned = [one for one in owned if one["held"] or one["cached"]]
         later = [line[0] for line in lines[at + 1 :] if line[1:3] == (number, cell)]
-        mine = next((one for one in owned if one["kept"] and one["chunk"] == (number, cell)), None)
+        mine = next((one for one in owned if one["cached"] and one["chunk"] == (number, cell)), None)
         saved[number] += mine is not None
         while mine is None and later:
             if sum(one["size"] for one in owned) + sizes[number] <= room:
-                mine = {"chunk": (number, cell), "size": sizes[number], "held": [], "kept": True}
+                mine = {"chunk": (number, cell), "size": sizes[number], "held": [], "cached": True}
                 owned.append(mine)
                 break
-            kept = [one for one in owned if one["kept"]]
-            farthest = max(kept, key=lambda one: (one["next"], one["chunk"]), default=None)
+            cached = [one for one in owned if one["cached"]]
+            farthest = max(cached, key=lambda one: (one["next"], one["chunk"]), default=None)
             if farthest is None or (farthest["next"], farthest["chunk"]) <= (later[0], (number, cell)):
                 break
-            farthest["kept"] = False
-            owned = [one for one in owned if one["held"] or one["kept"]]
+            farthest["cached"] = False
+            owned = [one for one in owned if one["held"] or one["cached"]]
         if mine is not None:
             mine["held"].append(last)
-            mine["kept"] = bool(later)
+            mine["cached"] = bool(later)
             mine["next"] = later[0] if later else None
     return saved
 

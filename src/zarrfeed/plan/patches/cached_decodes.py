@@ -1,6 +1,6 @@
-"""How many decodes are saved where memory keeps chunks that several lines of groups need: what the engine does.
+"""How many decodes are saved where memory caches chunks that several lines of groups need: what the engine does.
 
-A line is a sequence of groups of a lane that hand a chunk on. The engine keeps a chunk from its first line on, until
+A line is a sequence of groups of a lane that hand a chunk on. The engine caches a chunk from its first line on, until
 its last line has taken it or its memory is needed for a chunk that a line takes sooner
 (cpp/engine/chunks/kept_chunks.h). Here memory is free again when the group after the last one of a line is begun; the
 engine frees it when the tasks are done.
@@ -38,7 +38,7 @@ class Lines:
 
 
 @dataclass
-class _Kept:
+class _CachedChunk:
     """Memory of a chunk: how much, and who holds it."""
 
     size: int
@@ -46,7 +46,7 @@ class _Kept:
 
 
 def saved_decodes(arrays: Sequence[Lines], chunk_bytes: Sequence[int], keep_bytes: int) -> list[int]:
-    """Return how many lines of each array find their chunk kept, in so much memory for all arrays together."""
+    """Return how many lines of each array find their chunk cached, in so much memory for all arrays together."""
     saved = [0] * len(arrays)
     takes = sorted(
         (first, number, cell, last) for number, lines in enumerate(arrays) for cell, first, last in _shared(lines)
@@ -54,9 +54,9 @@ def saved_decodes(arrays: Sequence[Lines], chunk_bytes: Sequence[int], keep_byte
     to_come: dict[tuple[int, int], list[int]] = {}
     for first, number, cell, _ in reversed(takes):
         to_come.setdefault((number, cell), []).append(first)
-    kept: dict[tuple[int, int], _Kept] = {}
-    farthest: list[tuple[int, int, int]] = []  # heap of -(next group), -(array), -(cell) of kept chunks, and old ones
-    held: list[tuple[int, int, _Kept]] = []  # heap by the last group that holds memory
+    cached: dict[tuple[int, int], _CachedChunk] = {}
+    farthest: list[tuple[int, int, int]] = []  # heap of -(next group), -(array), -(cell) of cached chunks, and old ones
+    held: list[tuple[int, int, _CachedChunk]] = []  # heap by the last group that holds memory
     used = 0
     for count, (group, number, cell, last) in enumerate(takes):
         while held and held[0][0] < group:
@@ -66,22 +66,22 @@ def saved_decodes(arrays: Sequence[Lines], chunk_bytes: Sequence[int], keep_byte
         key = (number, cell)
         later = to_come[key]
         later.pop()
-        memory = kept.get(key)
+        memory = cached.get(key)
         saved[number] += memory is not None
         if memory is None and later:
             size = chunk_bytes[number]
             while used + size > keep_bytes:
-                while farthest and not _is_next(farthest[0], kept, to_come):
+                while farthest and not _is_next(farthest[0], cached, to_come):
                     heapq.heappop(farthest)
                 place = (-later[-1], -number, -cell)
                 if not farthest or farthest[0] >= place:
                     break
                 _, other_number, other_cell = heapq.heappop(farthest)
-                other = kept.pop((-other_number, -other_cell))
+                other = cached.pop((-other_number, -other_cell))
                 other.holders -= 1
                 used -= 0 if other.holders else other.size
             else:
-                memory = kept[key] = _Kept(size)
+                memory = cached[key] = _CachedChunk(size)
                 used += size
         if memory is None:
             continue
@@ -90,17 +90,17 @@ def saved_decodes(arrays: Sequence[Lines], chunk_bytes: Sequence[int], keep_byte
         if later:
             heapq.heappush(farthest, (-later[-1], -number, -cell))
         else:
-            del kept[key]
+            del cached[key]
             memory.holders -= 1
     return saved
 
 
 def _is_next(
-    place: tuple[int, int, int], kept: dict[tuple[int, int], _Kept], to_come: dict[tuple[int, int], list[int]]
+    place: tuple[int, int, int], cached: dict[tuple[int, int], _CachedChunk], to_come: dict[tuple[int, int], list[int]]
 ) -> bool:
-    """Return whether a chunk is kept, and this is where it is taken next."""
+    """Return whether a chunk is cached, and this is where it is taken next."""
     key = (-place[1], -place[2])
-    return key in kept and bool(to_come[key]) and to_come[key][-1] == -place[0]
+    return key in cached and bool(to_come[key]) and to_come[key][-1] == -place[0]
 
 
 def _shared(lines: Lines) -> list[tuple[int, int, int]]:

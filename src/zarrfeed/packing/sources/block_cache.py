@@ -1,4 +1,4 @@
-"""`KeptBlocks`: what threads decoded last, such as row groups, so that a block is decoded once in a row.
+"""`BlockCache`: what threads decoded last, such as row groups, so that a block is decoded once in a row.
 
 What holds: a thread keeps one block at most, and threads that want the same block at the same time share it. So memory
 holds no more blocks than threads, and a block that several threads read in turn is decoded once.
@@ -22,7 +22,7 @@ class _Block(Generic[T]):
         self.values: list[T] = []  # none: not decoded yet
 
 
-class KeptBlocks(Generic[T]):
+class BlockCache(Generic[T]):
     """Blocks by their keys; any thread may call it."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class KeptBlocks(Generic[T]):
         self._thread = threading.local()
 
     def get(self, key: Hashable, decode: Callable[[], T]) -> T:
-        """Return the block of a key, decoded if no thread has it. An error of `decode` is raised, and not kept."""
+        """Return the block of a key, decoded if no thread has it. An error of `decode` is raised, and not cached."""
         with self._lock:
             block = self._alive.get(key)
             if block is None:
