@@ -21,7 +21,7 @@ from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
 from zarrfeed.packing.report import PackProgress, PackReport
 from zarrfeed.packing.sources.detect import call_of
-from zarrfeed.packing.sources.kept_runs import runs_note
+from zarrfeed.packing.sources.file_runs import runs_note
 from zarrfeed.packing.sources.source import FilesAre, Source, SourceCall, SourceOptions, refuse_stale
 from zarrfeed.packing.targets.layout import FieldLayout, RequestedLayout, plan_layout, unit_rows
 from zarrfeed.packing.verify_pack import Proof, prove
@@ -91,7 +91,7 @@ def pack(
     files_are
         What each of several files of NumPy, HDF5 or NetCDF is: one of the "samples", or one of the "runs" of samples
         along their axis, such as recordings. None: what alone is possible, or what `sample_axis` or `sample_dim` says;
-        files that could be either are refused. Names and ends of files are kept in the group `meta` of the store.
+        files that could be either are refused. Names and ends of files are stored in the group `meta`.
     targets
         Of a folder of images: a CSV or JSON file with further values for each image.
     resize

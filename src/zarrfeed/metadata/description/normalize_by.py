@@ -116,13 +116,13 @@ def _check_axes(found: FieldStatistics, item: Items) -> None:
     if found.mean.size == 1:
         return
     rows = [a for a in range(len(item.shape)) if a != item.sample_axis]
-    kept = {one: item.axis_of(one) for one in found.axes}
-    lacking = [one for one, axis in kept.items() if axis is None or axis == item.sample_axis]
+    axes = {one: item.axis_of(one) for one in found.axes}
+    lacking = [one for one, axis in axes.items() if axis is None or axis == item.sample_axis]
     if lacking or found.mean.ndim != len(rows):
         what = f"along {lacking[0]!r}, which it lacks" if lacking else f"of samples with {found.mean.ndim} axes"
         raise ConfigError(f"normalize of {item.name}: the statistics are {what}; its shape is {item.shape}; {_FORCED}")
     for axis, count in zip(rows, found.mean.shape, strict=True):
-        wanted = item.shape[axis] if axis in kept.values() else 1
+        wanted = item.shape[axis] if axis in axes.values() else 1
         if count != wanted:
             name = _name(item, axis)
             raise ConfigError(

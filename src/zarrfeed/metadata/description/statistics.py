@@ -47,7 +47,7 @@ class MeasuredField:
         Its key; `samples['t2m']` where samples and targets have the same one.
     axes
         What has statistics of its own, as people call it.
-    kept
+    batch_axes
         The same as axes of a batch, ascending: 0 is that of the samples.
     shape
         Of the statistics, which broadcast against a sample.
@@ -63,7 +63,7 @@ class MeasuredField:
 
     name: str
     axes: tuple[str | int, ...]
-    kept: tuple[int, ...]
+    batch_axes: tuple[int, ...]
     shape: tuple[int, ...]
     fingerprint: str
     side: str
@@ -111,14 +111,14 @@ def measured(
     made = []
     for name, field, one, named in zip(names, plain.fields, plain.opened.items, axes, strict=True):
         assert isinstance(field, StoredField | ResidentField)
-        kept = tuple(sorted({_row_axis(one, a) for a in named}))
-        shape = tuple(n if a + 1 in kept else 1 for a, n in enumerate(field.row_shape))
-        called = tuple(_called(one, a) for a in kept)
+        batch_axes = tuple(sorted({_row_axis(one, a) for a in named}))
+        shape = tuple(n if a + 1 in batch_axes else 1 for a, n in enumerate(field.row_shape))
+        called = tuple(_called(one, a) for a in batch_axes)
         is_codes, mask = one.key in resolved.opened.categories, _mask_of(one, plain.opened.items)
         is_time = one.dtype == "int64" and one.described is not None and has_nat(one.described.meaning)
         lacks = [is_codes, mask is not None, *([is_time] if is_time else ())]
-        fingerprint = layout_fingerprint(field, one, kept, selected, lacks=lacks)
-        made.append(MeasuredField(name, called, kept, shape, fingerprint, one.part, is_codes, mask, is_time))
+        fingerprint = layout_fingerprint(field, one, batch_axes, selected, lacks=lacks)
+        made.append(MeasuredField(name, called, batch_axes, shape, fingerprint, one.part, is_codes, mask, is_time))
     return plain, tuple(made)
 
 
@@ -195,12 +195,12 @@ def automatic(
             )
         _log.info("normalize('auto'): by %s", path)
     else:
-        kept = "stats='FILE' would keep the result" if path is None else f"the result goes to {path}"
+        where = "stats='FILE' would keep the result" if path is None else f"the result goes to {path}"
         _log.log(
             logging.WARNING if path is None else logging.INFO,
             "normalize('auto'): measures %d samples now; %s",
             len(data),
-            kept,
+            where,
         )
         # The public name, as what reads arrays lies in a layer above this one.
         statistics = import_module("zarrfeed").stats(data, axis=axis, output=path, sides=sides)
@@ -282,9 +282,9 @@ def _row_axis(items: Items, axis: int) -> int:
     return axis + 1 if axis < items.sample_axis else axis
 
 
-def _called(items: Items, kept: int) -> str | int:
+def _called(items: Items, batch_axis: int) -> str | int:
     """Return the name of an axis of a batch, or its number in the array."""
-    axis = kept - 1 if kept <= items.sample_axis else kept
+    axis = batch_axis - 1 if batch_axis <= items.sample_axis else batch_axis
     name = None if items.dimensions is None else items.dimensions[axis]
     return axis if name is None else name
 
@@ -301,12 +301,17 @@ def samples_digest(plain: ResolvedData) -> str:
 
 
 def layout_fingerprint(
-    field: StoredField | ResidentField, items: Items, kept: tuple[int, ...], samples: str, *, lacks: Sequence[bool] = ()
+    field: StoredField | ResidentField,
+    items: Items,
+    batch_axes: tuple[int, ...],
+    samples: str,
+    *,
+    lacks: Sequence[bool] = (),
 ) -> str:
     """Return a hash of what statistics depend on, but for the stored values; `lacks` says how items may be missing."""
     described: dict[str, Any] = {
         "samples": samples,
-        "kept": kept,
+        "kept": batch_axes,
         "shape": items.shape,
         "sample_axis": items.sample_axis,
         "dtype": items.dtype,

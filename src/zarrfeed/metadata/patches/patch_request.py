@@ -124,10 +124,10 @@ class PatchRequest:
         refused = {"positions": ("drop", "shift"), "random": ("shift",)}.get(self.sampling, ())
         for dim, _ in self.size:
             if self.border_of(dim) in refused:
-                kept = " or ".join(f'"{one}"' for one in BORDERS if one not in refused)
+                allowed = " or ".join(f'"{one}"' for one in BORDERS if one not in refused)
                 raise ConfigError(
-                    f'border = "{self.border_of(dim)}" of {dim!r}, must be {kept} with sampling = "{self.sampling}": '
-                    "patches begin where they are listed, or drawn"
+                    f'border = "{self.border_of(dim)}" of {dim!r}, must be {allowed} '
+                    f'with sampling = "{self.sampling}": patches begin where they are listed, or drawn'
                 )
 
     def border_of(self, dim: Dim) -> Border:

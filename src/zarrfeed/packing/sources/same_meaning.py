@@ -94,8 +94,8 @@ def as_one_axis(stores: Sequence[Stored]) -> OneAxis | None:
     if first.dtype.kind == "M":
         said = {"units": "seconds since 1970-01-01", "calendar": "proleptic_gregorian"}
     values, units, calendar = encode_times(decoded, str(said["units"]), said.get("calendar"), first.where)
-    kept = {key: value for key, value in first.attributes.items() if key not in _OF_TIMES}
-    return OneAxis(values, {**kept, "units": units, "calendar": calendar})
+    others = {key: value for key, value in first.attributes.items() if key not in _OF_TIMES}
+    return OneAxis(values, {**others, "units": units, "calendar": calendar})
 
 
 def decoded_together(stores: Sequence[Stored]) -> npt.NDArray[Any]:

@@ -147,8 +147,8 @@ class MemoryPlan:
     @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
-        kept = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes + self.keep_bytes
-        return self.budget - self.scratch_bytes - self.fetch_bytes - kept - self.element_bytes - self.plan_bytes
+        in_memory = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes + self.keep_bytes
+        return self.budget - self.scratch_bytes - self.fetch_bytes - in_memory - self.element_bytes - self.plan_bytes
 
     @property
     def lacks_threads(self) -> bool:

@@ -385,11 +385,11 @@ class MixedOrder(Order):
                 wanted &= groups.lane + order.lanes * groups.offset < high[number] - one * n
                 held = groups.holding(order.on_line(place[here]))
                 wanted[held] = True
-                kept = np.flatnonzero(wanted)
-                holding[here] = count + np.searchsorted(kept, held)
-                parts.append(replace(groups.take(kept), place=groups.take(kept).place + self._places[number]))
-                of_part.append((number, one, len(kept)))
-                count += len(kept)
+                chosen = np.flatnonzero(wanted)
+                holding[here] = count + np.searchsorted(chosen, held)
+                parts.append(replace(groups.take(chosen), place=groups.take(chosen).place + self._places[number]))
+                of_part.append((number, one, len(chosen)))
+                count += len(chosen)
         sizes = [size for _, _, size in of_part]
         sources = SourceGroups(
             mixture=self.mixture.to_core(unit),

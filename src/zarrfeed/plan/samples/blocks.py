@@ -4,7 +4,7 @@ Pure: it follows from the layout, and from the memory that there is for small fi
 
 1. The chunks of one field, the primary one, are the blocks.
 2. Where samples are windows a block is several of them, since a chunk at its end is read for the next one, too.
-3. Small fields that would be decoded more than once are kept in memory.
+3. Small fields that would be decoded more than once are resident: they are read into memory once.
 4. Blocks grow so that chunks of other fields nest in them, as long as they are not too large, and not too few to mix.
 5. Of fields that are left, a chunk is decoded once for each block that it lies over.
 """
@@ -71,7 +71,7 @@ class Blocks:
 def plan_blocks(
     fields: Sequence[Field], num_sample_fields: int, *, block: BlockUnit = "chunk", room: int = 0, aligns: bool = True
 ) -> Blocks:
-    """Choose the blocks, and which fields are kept in memory.
+    """Choose the blocks, and which fields are resident in memory.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def plan_blocks(
     block
         Whether read chunks of the primary field make the blocks, or its shards.
     room
-        Bytes for fields that are kept in memory.
+        Bytes for resident fields.
     aligns
         Whether a block may be several chunks, so that the chunks of other fields nest in it.
 
@@ -108,14 +108,14 @@ def plan_blocks(
     rows = block_rows(chosen, block)
     if block == "chunk":
         rows *= chunks_in_block(rows, bytes_of_sample, [window_of(f) for f in fields], _BLOCK_BYTES)
-    kept = _keep_small_ones(fields, primary, rows, room)
+    with_resident = _make_small_ones_resident(fields, primary, rows, room)
     if aligns:
         most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
-        rows = _align(rows, kept, most)
+        rows = _align(rows, with_resident, most)
     edges = find_edges(chosen, rows, block)
     if edges is not None:
         rows = edges.max_rows if isinstance(edges, StoreEdges) else int(np.diff(edges).max())
-    return Blocks(primary, min(num_samples, rows), tuple(kept), edges)
+    return Blocks(primary, min(num_samples, rows), tuple(with_resident), edges)
 
 
 def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockUnit, room: int) -> Blocks:
@@ -125,8 +125,8 @@ def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: B
             f"block = 'shard', but {with_path(f)}, which makes the blocks, has no shards; must be 'chunk'"
         )
     edges = f.find_edges(of_shards=block == "shard")
-    kept = _keep_small_ones(fields, primary, 0, room)
-    return Blocks(primary, int(np.diff(edges).max()), tuple(kept), edges)
+    with_resident = _make_small_ones_resident(fields, primary, 0, room)
+    return Blocks(primary, int(np.diff(edges).max()), tuple(with_resident), edges)
 
 
 def block_rows(f: StoredField | VlenField, block: BlockUnit) -> int:
@@ -248,7 +248,7 @@ def _align(rows: int, fields: Sequence[Field], most: int) -> int:
     return rows
 
 
-def _keep_small_ones(fields: Sequence[Field], primary: int, block_rows: int, room: int) -> list[Field]:
+def _make_small_ones_resident(fields: Sequence[Field], primary: int, block_rows: int, room: int) -> list[Field]:
     """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
 
     These are those whose chunks do not nest in the blocks, or, but for the primary one, whose samples are windows.

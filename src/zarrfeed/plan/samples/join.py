@@ -202,8 +202,8 @@ def _in_unit(one: JoinInput, unit: str) -> Int64:
 
 def _common(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return what is in both of two sorted arrays; NumPy's own functions hash, which takes ten times as long."""
-    kept: npt.NDArray[Any] = ours[_places(theirs, ours, nearest=False) != NO_ROW]
-    return kept
+    common: npt.NDArray[Any] = ours[_places(theirs, ours, nearest=False) != NO_ROW]
+    return common
 
 
 def _merged(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -146,8 +146,8 @@ def separate_parts(
     separated = []
     for number, (part, step) in enumerate(zip(parts, steps, strict=True)):
         allowed = owned.of_part(number).without(before_others).samples()
-        kept = reading_only(near[number].samples(), offsets, allowed, num_samples, segments)
-        lost = near[number].without(Runs(*runs_in(kept, 0, num_samples)))
+        remaining = reading_only(near[number].samples(), offsets, allowed, num_samples, segments)
+        lost = near[number].without(Runs(*runs_in(remaining, 0, num_samples)))
         if not len(lost):
             separated.append(replace(part, left_out=left_out))
             continue

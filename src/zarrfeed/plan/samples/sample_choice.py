@@ -104,11 +104,11 @@ class SampleChoice:
             base = np.cumsum([0, *(sum(lengths) for lengths in repeats)])
             inner = [b + one.borders for b, one in zip(base, choices, strict=False) if one.borders is not None]
             borders = np.unique(np.concatenate([borders[[0, -1]] if contiguous else borders, *inner]))
-        kept = None if contiguous and not has_segments else borders
+        limits = None if contiguous and not has_segments else borders
         left_out = merged(reason for choice in choices for reason in choice.left_out)
         if all(choice.length == choice.num_samples for choice in choices):
             every = cls.all_of(num_samples)
-            return replace(every, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
+            return replace(every, windowed=windowed, left_out=left_out, borders=limits, has_segments=has_segments)
         first, found = 0, SampleBuilder(num_samples)
         for choice, lengths in zip(choices, repeats, strict=True):
             total = sum(lengths)
@@ -119,7 +119,9 @@ class SampleChoice:
                 found.add(begin + first, end + first)
             first += total
         samples = found.samples()
-        return cls(num_samples, samples, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
+        return cls(
+            num_samples, samples, windowed=windowed, left_out=left_out, borders=limits, has_segments=has_segments
+        )
 
     @property
     def length(self) -> int:
@@ -245,14 +247,14 @@ class SampleChoice:
             If no sample is left.
         """
         samples = self.ascending()
-        kept = collected(_without_gaps(fields, samples), self.num_samples)
-        lost = len(samples) - len(kept)
+        remaining = collected(_without_gaps(fields, samples), self.num_samples)
+        lost = len(samples) - len(remaining)
         if not lost:
             return self
         if lost == len(samples):
             raise ConfigError(f"no sample is left: of all {lost}, {IN_GAP}")
         left_out = (*self.left_out, LeftOut(lost, len(samples), IN_GAP))
-        return replace(self, samples=kept, block_rows=0, left_out=left_out)
+        return replace(self, samples=remaining, block_rows=0, left_out=left_out)
 
     def split(
         self, parts: Sequence[float], fields: FieldSet, *, by: By, seed: int, gap: int | None

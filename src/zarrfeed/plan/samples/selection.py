@@ -115,10 +115,10 @@ class Selection:
         ConfigError
             If nothing does.
         """
-        kept = np.flatnonzero(np.isin(self.blocks, blocks))
-        if not len(kept):
+        chosen = np.flatnonzero(np.isin(self.blocks, blocks))
+        if not len(chosen):
             raise ConfigError("select and blocks have no sample in common, must have at least one")
-        return self.at(kept)
+        return self.at(chosen)
 
     def at(self, places: Int64) -> Selection:
         """Return what of it lies in the blocks at some places, which ascend."""

@@ -216,14 +216,14 @@ def without_markers(keys: list[str], sizes: list[int], last: str = "") -> tuple[
     """
     if all(a < b for a, b in pairwise([last, *keys])):
         return keys, sizes
-    kept: list[int] = []
+    ascending: list[int] = []
     for i, key in enumerate(keys):
         if key > last:
-            kept.append(i)
+            ascending.append(i)
             last = key
         elif sizes[i]:
             raise UnorderedError
-    return [keys[i] for i in kept], [sizes[i] for i in kept]
+    return [keys[i] for i in ascending], [sizes[i] for i in ascending]
 
 
 def list_unordered(bucket: Bucket, keep: Keep) -> Listing:

@@ -90,7 +90,7 @@ def measured_batches(
     def measure(batch: Mapping[str, Any]) -> tuple[int, list[Moments]]:
         arrays = [_as_array(tensor) for tensor in batch.values()]
         present = [field.without_missing(arrays, number) for number, field in enumerate(fields)]
-        return len(arrays[0]), [Moments.of(a, field.kept) for a, field in zip(present, fields, strict=True)]
+        return len(arrays[0]), [Moments.of(a, field.batch_axes) for a, field in zip(present, fields, strict=True)]
 
     with (
         ZarrIterableDataset(
@@ -104,7 +104,7 @@ def measured_batches(
 
 def none_yet(fields: Sequence[MeasuredField]) -> list[Moments]:
     """Return the moments of no samples."""
-    return [Moments.none_yet(tuple(field.shape[a - 1] for a in field.kept)) for field in fields]
+    return [Moments.none_yet(tuple(field.shape[a - 1] for a in field.batch_axes)) for field in fields]
 
 
 def merged(first: Sequence[Moments], second: Sequence[Moments]) -> list[Moments]:

@@ -27,7 +27,7 @@ GROUP = "meta"
 _NAMES, _ENDS, _NUMBERS = "file_names", "file_ends", "file_numbers"
 
 
-def kept_arrays(runs: Runs, begin: int, end: int, numbers: Int64 | None) -> dict[str, npt.NDArray[Any]]:
+def arrays_of_runs(runs: Runs, begin: int, end: int, numbers: Int64 | None) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of `meta` for a part of a store.
 
     Parameters
@@ -41,7 +41,7 @@ def kept_arrays(runs: Runs, begin: int, end: int, numbers: Int64 | None) -> dict
 
     Examples
     --------
-    >>> made = kept_arrays(Runs(("a", "b"), np.array([3, 5]), np.array([3, 5])), 2, 5, None)
+    >>> made = arrays_of_runs(Runs(("a", "b"), np.array([3, 5]), np.array([3, 5])), 2, 5, None)
     >>> {name: values.tolist() for name, values in made.items()}
     {'file_names': ['a', 'b'], 'file_ends': [1, 3], 'segment_ends': [1, 3]}
     """
@@ -64,13 +64,13 @@ def manifest_of(made: Mapping[str, npt.NDArray[Any]], *, inline: bool) -> dict[s
 
 
 def runs_note(runs: Runs | None, *, shuffled: bool) -> tuple[str, ...]:
-    """Return the sentences of a report that say where names and ends are kept."""
+    """Return the sentences of a report that say where names and ends are stored."""
     if runs is None:
         return ()
     if shuffled:
         return (f"the store has the file of each sample in {GROUP}/{_NUMBERS}, and names in {GROUP}/{_NAMES}",)
-    kept = f"the store has their ends in {GROUP}/{_ENDS}, and names in {GROUP}/{_NAMES}"
-    return (f"{kept}; windows do not leave one",) if runs.segment_ends is not None else (kept,)
+    recorded = f"the store has their ends in {GROUP}/{_ENDS}, and names in {GROUP}/{_NAMES}"
+    return (f"{recorded}; windows do not leave one",) if runs.segment_ends is not None else (recorded,)
 
 
 def runs_in(node: zarr.Array[Any] | zarr.Group) -> Runs | None:

@@ -11,7 +11,7 @@ import zarr
 
 import zarrfeed
 from zarrfeed import ConfigError
-from zarrfeed.packing.sources.kept_runs import kept_arrays, manifest_of, nested_runs, runs_in
+from zarrfeed.packing.sources.file_runs import arrays_of_runs, manifest_of, nested_runs, runs_in
 from zarrfeed.packing.sources.source import Runs
 
 RUNS = Runs(("a", "b", "c"), np.array([3, 3, 8]), np.array([3, 3, 8]))
@@ -22,27 +22,27 @@ def listed(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_ends_count_from_the_first_sample_of_a_part() -> None:
-    assert listed(kept_arrays(RUNS, 0, 8, None)) == {
+    assert listed(arrays_of_runs(RUNS, 0, 8, None)) == {
         "file_names": ["a", "b", "c"],
         "file_ends": [3, 3, 8],
         "segment_ends": [3, 8],
     }
-    assert listed(kept_arrays(RUNS, 2, 6, None)) == {
+    assert listed(arrays_of_runs(RUNS, 2, 6, None)) == {
         "file_names": ["a", "b", "c"],
         "file_ends": [1, 1, 4],
         "segment_ends": [1, 4],
     }
-    assert listed(kept_arrays(RUNS, 5, 8, None)) == {"file_names": ["c"], "file_ends": [3], "segment_ends": [3]}
+    assert listed(arrays_of_runs(RUNS, 5, 8, None)) == {"file_names": ["c"], "file_ends": [3], "segment_ends": [3]}
 
 
 def test_shuffled_samples_have_the_number_of_their_file() -> None:
-    made = kept_arrays(RUNS, 0, 4, np.array([7, 0, 2, 3]))
+    made = arrays_of_runs(RUNS, 0, 4, np.array([7, 0, 2, 3]))
     assert listed(made) == {"file_names": ["a", "b", "c"], "file_numbers": [2, 0, 0, 2]}
 
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_what_is_kept_is_read_again(inline: bool) -> None:
-    made = kept_arrays(RUNS, 0, 8, None)
+    made = arrays_of_runs(RUNS, 0, 8, None)
     attributes: Any = {"zarrfeed_pack": manifest_of(made, inline=inline)}
     node: Any
     if inline:
