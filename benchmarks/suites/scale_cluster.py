@@ -89,12 +89,12 @@ def blocks_of_ranks(schedule: Schedule, places: Sequence[RankInfo], epoch: int) 
     Where each rank has a lane of its own, the blocks are permuted once for all ranks; else each rank is planned.
     """
     state = schedule.settle(EpochState(epoch), places[0].consumer())
-    line = schedule.line(state)
-    if line.lanes == places[0].world_size:
+    order = schedule.order_of(state)
+    if order.lanes == places[0].world_size:
         lanes = np.array([place.rank for place in places])
         assert (np.diff(lanes) > 0).all()
-        groups = line.groups(epoch, lanes)
-        blocks = line.blocks_at(groups.place)
+        groups = order.groups(epoch, lanes)
+        blocks = order.blocks_at(groups.place)
         pieces = np.bincount(np.searchsorted(lanes, groups.lane), np.diff(groups.begin), len(lanes)).astype(np.int64)
         return np.split(blocks, np.cumsum(pieces)[:-1])
     return [schedule.plan(state, place.consumer()).segment_block for place in places]

@@ -359,7 +359,7 @@ def test_explain_says_what_the_shards_are(tmp_path: Path) -> None:
     assert "blocks are the shards of samples" in str(page)
 
 
-def test_the_line_of_blocks_that_are_shards_is_another_one(tmp_path: Path) -> None:
+def test_the_order_of_blocks_that_are_shards_is_another_one(tmp_path: Path) -> None:
     data = numbered((64, 2))
     write(tmp_path / "a", data, (2, 2), (16, 2))
     with ZarrIterableDataset(

@@ -327,7 +327,7 @@ def explain_schedule(
     """
     consumer = place.consumer()
     settled = schedule.settle(state, consumer)
-    resources = schedule.resources(schedule.line(settled), place, consumer)
+    resources = schedule.resources(schedule.order_of(settled), place, consumer)
     plan = schedule.plan(settled, consumer, resources)
     explained = explain(
         fields=schedule.fields,
@@ -343,7 +343,9 @@ def explain_schedule(
     explained = replace(explained, remedy="" if remedy is None else str(remedy))
     if resumed is None:
         return explained
-    return replace(explained, resumed=RankSharing.of(schedule.line(schedule.settle(resumed, consumer)), plan.stride))
+    return replace(
+        explained, resumed=RankSharing.of(schedule.order_of(schedule.settle(resumed, consumer)), plan.stride)
+    )
 
 
 def _explain_field(

@@ -88,6 +88,6 @@ def warn_of_sharing(schedule: Schedule, place: RankInfo) -> None:
         return
     if schedule.order.num_blocks < _FEW_BLOCKS * place.world_size:
         return
-    found = RankSharing.of(schedule.line(schedule.settle(EpochState(0), place.consumer())), place.world_size)
+    found = RankSharing.of(schedule.order_of(schedule.settle(EpochState(0), place.consumer())), place.world_size)
     if found.readers > 1:
         warnings.warn(without_secrets(str(found)), stacklevel=1)  # of this line, so that it is shown once

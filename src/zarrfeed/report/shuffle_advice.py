@@ -125,7 +125,7 @@ def _measured(schedule: Schedule, place: RankInfo) -> ShuffleMeasure | None:
     """Return how well the order of the first epoch is shuffled; None if there is no such order in the memory."""
     consumer = place.consumer()
     try:
-        order = schedule.line(schedule.settle(EpochState(0), consumer))
+        order = schedule.order_of(schedule.settle(EpochState(0), consumer))
         schedule.resources(order, place, consumer)
     except (ConfigError, MemoryBudgetError):
         return None

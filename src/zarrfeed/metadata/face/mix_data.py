@@ -32,10 +32,10 @@ def mix(
 ) -> Data:
     """Describe a mixture: samples of several sources, in shares that you choose.
 
-    A mixture is one endless line of samples. Which source step k takes follows from the weights, the seed and k alone,
-    so it is the same for any number of ranks, DataLoader workers and threads; and so is which of its samples. Each
-    source is read pass after pass, and goes on in the next epoch where it stopped. A pass has each sample once, in the
-    order of the source, or shuffled anew. Passes overlap at their ends: see Notes. `ZarrIterableDataset` reads a
+    A mixture is one endless sequence of samples. Which source step k takes follows from the weights, the seed and k
+    alone, so it is the same for any number of ranks, DataLoader workers and threads; and so is which of its samples.
+    Each source is read pass after pass, and goes on in the next epoch where it stopped. A pass has each sample once, in
+    the order of the source, or shuffled anew. Passes overlap at their ends: see Notes. `ZarrIterableDataset` reads a
     mixture; `ZarrDataset`, which has no order, does not.
 
     Parameters

@@ -1,12 +1,12 @@
-"""The epoch order of a mixture: steps of `Mixture`, each filled from the endless line of its source.
+"""The epoch order of a mixture: steps of `Mixture`, each filled from the endless sequence of its source.
 
 What holds, and what tests check:
 
-- **One line.** The samples of a training run are the steps k = 0, 1, 2, ... of a `Mixture`. Epoch e of a dataset is the
-  steps [e N, (e + 1) N). A source goes on in the next epoch where it stopped in the one before.
+- **One sequence.** The samples of a training run are the steps k = 0, 1, 2, ... of a `Mixture`. Epoch e of a dataset is
+  the steps [e N, (e + 1) N). A source goes on in the next epoch where it stopped in the one before.
 - **Sources.** The blocks of a source follow each other among the blocks of all, so a source has an `Order` of its own:
   the same blocks, with a key, lanes and a `mix` of its own. Pass j over the source is epoch j of that order. Position p
-  of the source's endless line is position p mod n of pass p div n.
+  of the source's endless sequence is position p mod n of pass p div n.
 - **Ranks.** Nothing here knows of ranks. The columns of `Mixture` see to it that a rank reads a regular stride of each
   pass, as of an order alone.
 - **One order for a pass.** A pass spans epochs, so what its order depends on must not change between them. Without
@@ -365,7 +365,7 @@ class MixedOrder(Order):
     def _groups(self, epoch: int, strides: Strides, extra: Int64) -> _Found:
         """Return the groups that may have positions of a consumer, and which of its steps they serve."""
         begin, unit, lengths = self.begin_of(epoch), self.unit, np.array(self.lengths)
-        low, high = self._line_range(begin, strides)
+        low, high = self._position_range(begin, strides)
         source, place = self._at(begin + extra % self.length)
         which_pass, place = np.divmod(place, lengths[source])
         parts, of_part, holding = [], [], np.zeros(len(extra), dtype=np.int64)
@@ -383,7 +383,7 @@ class MixedOrder(Order):
                 groups = order.groups(one, lane)
                 wanted = groups.lane + order.lanes * (groups.offset + groups.rows - 1) >= low[number] - one * n
                 wanted &= groups.lane + order.lanes * groups.offset < high[number] - one * n
-                held = groups.holding(order.on_line(place[here]))
+                held = groups.holding(order.in_sequence(place[here]))
                 wanted[held] = True
                 chosen = np.flatnonzero(wanted)
                 holding[here] = count + np.searchsorted(chosen, held)
@@ -415,8 +415,8 @@ class MixedOrder(Order):
         )
         return _Found(groups, first_step, last_step, sources, holding)
 
-    def _line_range(self, begin: int, strides: Strides) -> tuple[list[int], list[int]]:
-        """Return the first position of each source's line that regular steps may take, and the end."""
+    def _position_range(self, begin: int, strides: Strides) -> tuple[list[int], list[int]]:
+        """Return the first position of each source's sequence that regular steps may take, and the end."""
         if strides.count == 0:
             nothing = [0] * self.blend.num_sources
             return nothing, nothing
@@ -435,7 +435,7 @@ class MixedOrder(Order):
         )
 
     def _at(self, steps: Int64) -> tuple[Int64, Int64]:
-        """Return the source of each step of the mixture, and the position in the source's line."""
+        """Return the source of each step of the mixture, and the position in the source's sequence."""
         in_unit, within = np.divmod(steps, self.unit)
         source, position = self.mixture.at(in_unit)
         return source, position * self.unit + within

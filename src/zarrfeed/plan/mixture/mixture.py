@@ -14,8 +14,8 @@ and the splits below scale that down; in a Huffman tree, the sum was below 2 whe
 the C columns are evenly spaced, from a random start, in an order of their own for each node, so that the columns'
 errors hardly add up: at most 8 samples at any prefix of all columns, for C = 24 and up to 20 sources.
 
-**Sample m of source s in column c is at position m C + c of the endless line of that source.** The line repeats the
-source: position p is place `p mod n` of its pass `p div n`. What holds:
+**Sample m of source s in column c is at position m C + c of the endless sequence of that source.** The sequence repeats
+the source: position p is place `p mod n` of its pass `p div n`. What holds:
 
 - each step has one source and one position, and each position of each source has one step (a bijection);
 - the positions that a rank reads of a source are those of its columns: a regular stride, so that each of the source's
@@ -152,7 +152,7 @@ class Mixture:
         return self.at(steps)[0]
 
     def at(self, steps: npt.ArrayLike) -> tuple[Int64, Int64]:
-        """Return which source each step takes, and the position in the source's endless line.
+        """Return which source each step takes, and the position in the source's endless sequence.
 
         Parameters
         ----------

@@ -31,8 +31,8 @@ class SourceEnd:
     passes
         Passes that were begun: the orders of its own that the source needs.
     next_pass, next_place
-        The first position of its endless line that was not taken: the pass, and the place in it. A few later positions
-        may have been taken, as columns differ by up to two samples.
+        The first position of its endless sequence that was not taken: the pass, and the place in it. A few later
+        positions may have been taken, as columns differ by up to two samples.
     """
 
     taken: int

@@ -160,7 +160,7 @@ class Order:
         """
         self.check_blocks(listed=True)
         if self.shuffle and self.combs:
-            return self.line(epoch).places(0, self.num_blocks)
+            return self.ordered_blocks(epoch).places(0, self.num_blocks)
         places = np.arange(self.num_blocks, dtype=np.int64)
         if self.shuffle:
             first = permuted(-(-self.num_blocks // self.strip), self.seed, epoch) * self.strip
@@ -188,11 +188,11 @@ class Order:
         """Return what finds the places of the blocks that follow blocks; it lists all of them if they are few."""
         if not self.combs:
             return self.next_places(epoch).__getitem__
-        line, end = self.line(epoch), self.num_blocks
+        blocks, end = self.ordered_blocks(epoch), self.num_blocks
 
         def follow(places: Int64) -> Int64:
-            numbers = (line.ordinals_of(places) + 1) % end
-            return np.array([line.places(n, n + 1)[0] for n in numbers.tolist()], dtype=np.int64)
+            numbers = (blocks.ordinals_of(places) + 1) % end
+            return np.array([blocks.places(n, n + 1)[0] for n in numbers.tolist()], dtype=np.int64)
 
         return follow
 
@@ -216,7 +216,7 @@ class Order:
             return self.selection.held.table()
         return regular_table(self.num_samples, self.block_rows)
 
-    def line(self, epoch: int) -> core.BlockLine:
+    def ordered_blocks(self, epoch: int) -> core.BlockLine:
         """Return the blocks in the order of an epoch, in the form that the engine takes."""
         table = self.table()
         if not self.shuffle:
@@ -262,20 +262,20 @@ class Order:
         begin = 0 if head is None else len(head)
         # Positions outside of the stride, and the steps at which they are taken.
         extra, extra_step = extra_steps(head, tail, begin + steps)
-        turn, extra_on_line = np.divmod(extra, n)
+        turn, extra_position = np.divmod(extra, n)
 
         # Lanes that have positions of this consumer: lane = first (mod gcd). With S | L those are L / S lanes.
         common = math.gcd(stride, num_lanes)
         lane = np.arange(first % common, num_lanes if steps else 0, common, dtype=np.int64)
         if len(extra):
-            lane = np.union1d(lane, extra_on_line % num_lanes)
+            lane = np.union1d(lane, extra_position % num_lanes)
         groups = self.groups(epoch, lane)
         first_step, last_step = steps_of(groups, num_lanes, first, stride, steps)
         first_step = np.where(first_step > last_step, NEVER, first_step + begin)
         last_step = np.where(first_step == NEVER, -1, last_step + begin)
 
         # Groups that the extra positions need, those of each turn by themselves: their steps may be far apart.
-        extra_group = groups.holding(self.on_line(extra_on_line))
+        extra_group = groups.holding(self.in_sequence(extra_position))
         once = turn == 0
         np.minimum.at(first_step, extra_group[once], extra_step[once])
         np.maximum.at(last_step, extra_group[once], extra_step[once])
@@ -306,7 +306,7 @@ class Order:
         begin, end = self._lane_begin(lane), self._lane_begin(lane + 1)
         return Groups.cut(places, first_row, block_rows, lane, begin, end, self.mix)
 
-    def on_line(self, positions: Int64) -> Int64:
+    def in_sequence(self, positions: Int64) -> Int64:
         """Return where positions of the epoch order stand in the sequence that lanes are cut from."""
         return self._lane_begin(positions % self.lanes) + positions // self.lanes
 

@@ -1,8 +1,8 @@
-"""How many decodes are saved where memory caches chunks that several lines of groups need: what the engine does.
+"""How many decodes are saved where memory caches chunks that several chains of groups need: what the engine does.
 
-A line is a sequence of groups of a lane that hand a chunk on. The engine caches a chunk from its first line on, until
-its last line has taken it or its memory is needed for a chunk that a line takes sooner
-(cpp/engine/chunks/kept_chunks.h). Here memory is free again when the group after the last one of a line is begun; the
+A chain is a sequence of groups of a lane that hand a chunk on. The engine caches a chunk from its first chain on, until
+its last chain has taken it or its memory is needed for a chunk that a chain takes sooner
+(cpp/engine/chunks/kept_chunks.h). Here memory is free again when the group after the last one of a chain is begun; the
 engine frees it when the tasks are done.
 """
 
@@ -18,13 +18,13 @@ from zarrfeed.plan.samples.selection import Int64
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
-    """The lines of an epoch that need chunks of an array.
+class Chains:
+    """The chains of an epoch that need chunks of an array.
 
     Attributes
     ----------
     cell
-        The chunk that each needs, shape (lines,).
+        The chunk that each needs, shape (chains,).
     first, last
         Its first and its last group, in the order in which groups are begun.
     """
@@ -45,11 +45,11 @@ class _CachedChunk:
     holders: int = 1  # this table is one
 
 
-def saved_decodes(arrays: Sequence[Lines], chunk_bytes: Sequence[int], keep_bytes: int) -> list[int]:
-    """Return how many lines of each array find their chunk cached, in so much memory for all arrays together."""
+def saved_decodes(arrays: Sequence[Chains], chunk_bytes: Sequence[int], keep_bytes: int) -> list[int]:
+    """Return how many chains of each array find their chunk cached, in so much memory for all arrays together."""
     saved = [0] * len(arrays)
     takes = sorted(
-        (first, number, cell, last) for number, lines in enumerate(arrays) for cell, first, last in _shared(lines)
+        (first, number, cell, last) for number, chains in enumerate(arrays) for cell, first, last in _shared(chains)
     )
     to_come: dict[tuple[int, int], list[int]] = {}
     for first, number, cell, _ in reversed(takes):
@@ -103,9 +103,9 @@ def _is_next(
     return key in cached and bool(to_come[key]) and to_come[key][-1] == -place[0]
 
 
-def _shared(lines: Lines) -> list[tuple[int, int, int]]:
-    """Return cell, first and last group of the lines of chunks that several lines need."""
-    _, which, count = np.unique(lines.cell, return_inverse=True, return_counts=True)
+def _shared(chains: Chains) -> list[tuple[int, int, int]]:
+    """Return cell, first and last group of the chains of chunks that several chains need."""
+    _, which, count = np.unique(chains.cell, return_inverse=True, return_counts=True)
     several = count[which] > 1
-    found: list[tuple[int, int, int]] = np.column_stack([lines.cell, lines.first, lines.last])[several].tolist()
+    found: list[tuple[int, int, int]] = np.column_stack([chains.cell, chains.first, chains.last])[several].tolist()
     return found

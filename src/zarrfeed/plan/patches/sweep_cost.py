@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.order import EpochPlan
-from zarrfeed.plan.patches.cached_decodes import Lines, saved_decodes
+from zarrfeed.plan.patches.cached_decodes import Chains, saved_decodes
 from zarrfeed.plan.patches.footprint import Footprint, Footprints, footprint_of
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, cut_edges, num_parts
 from zarrfeed.plan.patches.swept_order import SweptOrder
@@ -242,21 +242,21 @@ def count_decodes(
         sample, group, goes_on, begun = _groups_of_samples(plan)
         goes_on &= _same_column(order, sample, group)
         volume, start = order.tiles.starts(sample)
-        lines = []
+        chains = []
         for number, array in enumerate(arrays):
-            of_array = _lines(*_cells_of_groups(order.tiles.grid, array, volume, start, group), goes_on, begun)
+            of_array = _chains(*_cells_of_groups(order.tiles.grid, array, volume, start, group), goes_on, begun)
             counts[number] += len(of_array)
-            lines.append(of_array)
+            chains.append(of_array)
         if keep_bytes:
-            saved = saved_decodes(lines, chunk_bytes, keep_bytes)
+            saved = saved_decodes(chains, chunk_bytes, keep_bytes)
             counts = [count - less for count, less in zip(counts, saved, strict=True)]
     return counts
 
 
-def _lines(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: Int64) -> Lines:
-    """Return the lines of groups that need chunks, given group x number + chunk of all groups, sorted."""
+def _chains(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: Int64) -> Chains:
+    """Return the chains of groups that need chunks, given group x number + chunk of all groups, sorted."""
     if not len(pairs):
-        return Lines(pairs, pairs, pairs)
+        return Chains(pairs, pairs, pairs)
     group, cell = np.divmod(pairs, num_cells)
     # of a pair that a lane goes on with: whether the group before has the chunk, too
     before = np.searchsorted(pairs, pairs - num_cells)
@@ -265,7 +265,7 @@ def _lines(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: 
     begins = np.flatnonzero(~is_handed[by_cell])
     ends = np.append(begins[1:], len(by_cell)) - 1
     order = begun[group[by_cell]]
-    return Lines(cell[by_cell][begins], order[begins], order[ends])
+    return Chains(cell[by_cell][begins], order[begins], order[ends])
 
 
 def num_chunks(grid: TileGrid, array: Footprints) -> int:

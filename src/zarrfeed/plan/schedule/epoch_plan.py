@@ -279,7 +279,7 @@ class Schedule:
             return self.part.longest
         return self.order.with_unit(self._global_batch(consumer) if state.sources is None else state.unit).length
 
-    def line(self, state: EpochState) -> Order:
+    def order_of(self, state: EpochState) -> Order:
         """Return the order of a settled state's epoch."""
         assert state.lanes is not None
         if isinstance(self.order, MixedOrder):
@@ -337,7 +337,7 @@ class Schedule:
         regular, shift = progress.regular_from()
         in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))
         head = progress.position(share.first + share.stride * np.arange(in_head, dtype=np.int64))
-        order, left = self.line(state), division.length_on(consumer.node)
+        order, left = self.order_of(state), division.length_on(consumer.node)
         if left:  # positions beyond what is left are repeated ones
             turn, number = np.divmod(share.tail, left)
             tail = progress.position(number) + turn * order.length
@@ -384,7 +384,7 @@ class Schedule:
     def check_memory(self, place: RankInfo, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
         consumer = place.consumer(num_workers=max(1, num_workers))
-        self.resources(self.line(self.settle(state, consumer)), place, consumer)
+        self.resources(self.order_of(self.settle(state, consumer)), place, consumer)
 
     def mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
         """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""

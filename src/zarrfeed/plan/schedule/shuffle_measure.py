@@ -113,9 +113,9 @@ def _measure(order: Order) -> ShuffleMeasure:
     first = np.cumsum(rows) - rows  # number of the first sample of each block, of those that are read
     drawn, squares = [], []
     for epoch in range(_EPOCHS):
-        line = _Line(order.places(epoch), rows, first, order)
-        drawn.append(line.stretches_of_neighbours())
-        squares.append(line.correlation() ** 2)
+        blocks = _BlockSequence(order.places(epoch), rows, first, order)
+        drawn.append(blocks.stretches_of_neighbours())
+        squares.append(blocks.correlation() ** 2)
     sizes = np.diff(_stretch_edges(n))
     ideal = _chance(np.full_like(sizes, min(NEIGHBOURS, n)), np.full_like(sizes, n), sizes).sum()
     correlation = math.sqrt(np.mean(squares)) - (1 / math.sqrt(n - 1) if n > 2 else 1)
@@ -123,7 +123,7 @@ def _measure(order: Order) -> ShuffleMeasure:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _BlockSequence:
     """The blocks of an epoch, laid end to end.
 
     Attributes
@@ -170,8 +170,8 @@ class _Line:
         runs = np.linspace(0, n - count, _RUNS).astype(np.int64)
         position = (runs[:, None] + np.arange(count)).ravel()
         run = np.repeat(np.arange(_RUNS), count)
-        lane, on_line = position % order.lanes, order.on_line(position)
-        piece = np.searchsorted(self._begin, on_line, side="right") - 1
+        lane, in_sequence = position % order.lanes, order.in_sequence(position)
+        piece = np.searchsorted(self._begin, in_sequence, side="right") - 1
         group = self._first_piece[lane] + (piece - self._first_piece[lane]) // order.mix * order.mix
         # one entry for each run and group from here on
         keys, drawn = np.unique((run * order.lanes + lane) * (len(self.places) + 1) + group, return_counts=True)
@@ -207,7 +207,7 @@ class _Line:
 
     @cached_property
     def _lanes(self) -> tuple[Int64, Int64]:
-        """The begin and the end of each lane on the line."""
+        """The begin and the end of each lane in the sequence."""
         lane = np.arange(self.order.lanes + 1)
         quotient, longer = divmod(self.order.length, self.order.lanes)
         edges = lane * quotient + np.minimum(lane, longer)
@@ -215,7 +215,7 @@ class _Line:
 
     @cached_property
     def _begin(self) -> Int64:
-        """The begin of each block on the line, and its end."""
+        """The begin of each block in the sequence, and its end."""
         return np.concatenate(([0], np.cumsum(self.rows[self.places])))
 
     @cached_property

@@ -254,7 +254,7 @@ class Session:
         place = self._place()
         consumer = place.consumer()
         state = EpochState(0)
-        schedule.resources(schedule.line(schedule.settle(state, consumer)), place, consumer)
+        schedule.resources(schedule.order_of(schedule.settle(state, consumer)), place, consumer)
         self.epochs.name_next(replace(upcoming, offsets=offsets).to_json(), named=self.epochs.is_named())
         self._adopt_offsets(offsets)
         return self.rollouts.data(offsets)
@@ -486,7 +486,7 @@ class Session:
         """
         place = self._place()
         schedule = self._schedule_of(place)
-        resources = schedule.resources(schedule.line(cursor.begin), place, cursor.consumer)
+        resources = schedule.resources(schedule.order_of(cursor.begin), place, cursor.consumer)
         plan = schedule.reading(cursor.begin, cursor.consumer, resources)
         memory = resources.memory
         arrays: BatchArrays = Tensors()

@@ -47,13 +47,13 @@ def definition(order: MixedOrder, epoch: int) -> Int64:
     steps = order.begin_of(epoch) + np.arange(order.length)
     source, position = order.mixture.at(steps // order.unit)
     position = position * order.unit + steps % order.unit
-    lines: dict[tuple[int, int], Int64] = {}
+    orders: dict[tuple[int, int], Int64] = {}
     made = []
     for s, p in zip(source.tolist(), position.tolist(), strict=True):
         one, place = divmod(p, order.lengths[s])
-        if (s, one) not in lines:
-            lines[s, one] = core.sample_order(order.orders[s].plan(one).to_core())
-        made.append(lines[s, one][place])
+        if (s, one) not in orders:
+            orders[s, one] = core.sample_order(order.orders[s].plan(one).to_core())
+        made.append(orders[s, one][place])
     return np.array(made)
 
 
@@ -186,10 +186,10 @@ def test_epochs_go_on_where_the_ones_before_stopped() -> None:
 def test_passes_and_sources_have_orders_of_their_own() -> None:
     order = make([60, 60], (1, 1))
     first, second = order.orders
-    lines = [listed(one.plan(p)) - begin for one, begin in ((first, 0), (second, 60)) for p in (0, 1)]
-    for i, one in enumerate(lines):
+    orders = [listed(one.plan(p)) - begin for one, begin in ((first, 0), (second, 60)) for p in (0, 1)]
+    for i, one in enumerate(orders):
         assert sorted(one) == list(range(60))
-        assert all((one != other).any() for other in lines[:i])
+        assert all((one != other).any() for other in orders[:i])
 
 
 def test_blocks_of_sources_that_are_alike_come_in_orders_of_their_own() -> None:

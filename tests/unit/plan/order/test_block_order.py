@@ -44,12 +44,12 @@ def combs(n: int, seed: int, epoch: int, strata: int) -> list[int]:
     """Return the places of n blocks in the order of an epoch, by the definition in cpp/plan/block_line.h."""
     m = -(-n // strata)
     rotation = [_Random(seed, epoch, 0x726F74617465, i).below(m) for i in range(strata)]
-    line = []
+    places = []
     for j in _Random(seed, epoch, 0x7375706572).permutation(m):
         for i in _Random(seed, epoch, 0x6D656D62657273, j).permutation(strata):
             place = i * m + (j + rotation[i]) % m
-            line += [place] * (place < n)
-    return line
+            places += [place] * (place < n)
+    return places
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 1000, 4097])
@@ -57,9 +57,9 @@ def combs(n: int, seed: int, epoch: int, strata: int) -> list[int]:
 def test_combs_are_what_their_definition_says(n: int, strata: int) -> None:
     order = Order(3 * n, 3, shuffle=True, seed=2**64 - 5, lanes=1, combs=strata)
     for epoch in (0, 7):
-        line = combs(n, order.seed, epoch, strata)
-        assert sorted(line) == list(range(n))
-        assert order.places(epoch).tolist() == line
+        places = combs(n, order.seed, epoch, strata)
+        assert sorted(places) == list(range(n))
+        assert order.places(epoch).tolist() == places
 
 
 def test_the_order_depends_on_seed_epoch_and_strata_alone() -> None:
@@ -68,8 +68,8 @@ def test_the_order_depends_on_seed_epoch_and_strata_alone() -> None:
     for lanes, mix in ((1, 1), (720, 4)):
         assert Order(3000, 3, shuffle=True, seed=1, lanes=lanes, mix=mix, combs=64).places(0).tolist() == base
     others = [(1, 1, 64), (2, 0, 64), (1, 0, 32), (1, 0, 0)]
-    lines = [Order(3000, 3, shuffle=True, seed=s, lanes=7, combs=c).places(e).tolist() for s, e, c in others]
-    assert len({tuple(line) for line in [base, *lines]}) == 5
+    orders = [Order(3000, 3, shuffle=True, seed=s, lanes=7, combs=c).places(e).tolist() for s, e, c in others]
+    assert len({tuple(places) for places in [base, *orders]}) == 5
 
 
 def test_sorted_keys_are_what_they_always_were() -> None:
@@ -108,10 +108,10 @@ def test_a_table_of_the_whole_array_has_a_short_block_at_its_end() -> None:
         assert table.places_of(np.array([num_samples - 1])).tolist() == [len(begins) - 1]
 
 
-def test_a_line_finds_positions_and_blocks() -> None:
-    line = core.BlockLine.combs(regular_table(1000, 3), seed=1, epoch=2, strata=16)
-    places = line.places(0, 334)
-    begins = line.begins(np.arange(334))
-    assert line.ordinals_of(places).tolist() == list(range(334))
-    assert line.find(begins).tolist() == list(range(334))
-    assert line.places(100, 103).tolist() == places[100:103].tolist()
+def test_ordered_blocks_find_positions_and_blocks() -> None:
+    blocks = core.BlockLine.combs(regular_table(1000, 3), seed=1, epoch=2, strata=16)
+    places = blocks.places(0, 334)
+    begins = blocks.begins(np.arange(334))
+    assert blocks.ordinals_of(places).tolist() == list(range(334))
+    assert blocks.find(begins).tolist() == list(range(334))
+    assert blocks.places(100, 103).tolist() == places[100:103].tolist()

@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 
 import zarrfeed
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.plan.patches.cached_decodes import Lines, saved_decodes
+from zarrfeed.plan.patches.cached_decodes import Chains, saved_decodes
 
 
-def slowly(arrays: list[Lines], sizes: list[int], room: int) -> list[int]:
+def slowly(arrays: list[Chains], sizes: list[int], room: int) -> list[int]:
     """Return the same by a list of what has memory, which is searched each time."""
-    lines = sorted(
+    chains = sorted(
         (int(first), number, int(cell), int(last))
         for number, one in enumerate(arrays)
         for cell, first, last in zip(one.cell, one.first, one.last, strict=True)
     )
     saved = [0] * len(arrays)
-    owned: list[dict[str, Any]] = []  # chunks with memory: those that are cached, and those that lines hold
-    for at, (first, number, cell, last) in enumerate(lines):
+    owned: list[dict[str, Any]] = []  # chunks with memory: those that are cached, and those that chains hold
+    for at, (first, number, cell, last) in enumerate(chains):
         for one in owned:
             one["held"] = [end for end in one["held"] if end >= first]
         owned = [one for one in owned if one["held"] or one["cached"]]
-        later = [line[0] for line in lines[at + 1 :] if line[1:3] == (number, cell)]
+        later = [chain[0] for chain in chains[at + 1 :] if chain[1:3] == (number, cell)]
         mine = next((one for one in owned if one["cached"] and one["chunk"] == (number, cell)), None)
         saved[number] += mine is not None
         while mine is None and later:
@@ -51,19 +51,19 @@ def slowly(arrays: list[Lines], sizes: list[int], room: int) -> list[int]:
 
 
 @st.composite
-def some_lines(draw: st.DrawFn) -> Lines:
+def some_chains(draw: st.DrawFn) -> Chains:
     count = draw(st.integers(0, 25))
     numbers = st.lists(st.integers(0, 6), min_size=count, max_size=count)
     first = np.array(draw(st.lists(st.integers(0, 12), min_size=count, max_size=count)), dtype=np.int64)
     cell = np.array(draw(numbers), dtype=np.int64)
-    # one line of a chunk begins in a group
+    # one chain of a chunk begins in a group
     _, once = np.unique(np.stack([cell, first]), axis=1, return_index=True)
     longer = np.array(draw(numbers), dtype=np.int64)
-    return Lines(cell[once], first[once], (first + longer)[once])
+    return Chains(cell[once], first[once], (first + longer)[once])
 
 
-@given(st.lists(some_lines(), min_size=1, max_size=2), st.integers(1, 4), st.integers(0, 20))
-def test_lines_find_chunks_that_memory_keeps(arrays: list[Lines], size: int, room: int) -> None:
+@given(st.lists(some_chains(), min_size=1, max_size=2), st.integers(1, 4), st.integers(0, 20))
+def test_chains_find_chunks_that_memory_keeps(arrays: list[Chains], size: int, room: int) -> None:
     sizes = [size, 3][: len(arrays)]
     assert saved_decodes(arrays, sizes, room) == slowly(arrays, sizes, room)
     assert saved_decodes(arrays, sizes, 0) == [0] * len(arrays)

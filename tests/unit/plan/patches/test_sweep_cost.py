@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.unit.plan.patches.test_footprint import footprints, places_of
-from tests.unit.plan.patches.test_swept_order import line, orders
+from tests.unit.plan.patches.test_swept_order import orders, sample_order
 from zarrfeed.plan.patches.footprint import Footprints, footprint_of
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, blocks_of
 from zarrfeed.plan.patches.sweep_cost import amplification, count_decodes
@@ -46,7 +46,7 @@ def naive_decodes(order: SweptOrder, epoch: int, array: Footprints, stride: int)
     """Count what all consumers decode, from the position of each sample: lane, block, chunks."""
     decodes = 0
     for first in range(min(stride, order.length)):
-        samples = line(order, epoch, first=first, stride=stride)
+        samples = sample_order(order, epoch, first=first, stride=stride)
         positions = first + stride * np.arange(len(samples))
         block = np.searchsorted(order.tiles.first, samples, side="right")
         for lane in range(order.lanes):

@@ -90,20 +90,20 @@ def selecting_orders(draw: st.DrawFn) -> tuple[Order, Int64]:
 
 @examples(80)
 @given(selecting_orders(), st.integers(0, 5), st.integers(1, 7), st.integers(1, 20))
-def test_the_selected_samples_stand_on_the_line_once_and_strides_partition_it(
+def test_the_selected_samples_stand_in_the_order_once_and_strides_partition_it(
     of: tuple[Order, Int64], epoch: int, stride: int, batch_size: int
 ) -> None:
     order, chosen = of
     assert order.length == len(chosen)
-    line = _core.sample_order(order.plan(epoch).to_core())
-    assert np.array_equal(np.sort(line), chosen)
+    epoch_order = _core.sample_order(order.plan(epoch).to_core())
+    assert np.array_equal(np.sort(epoch_order), chosen)
     for first in range(stride):
         plan = order.plan(epoch, first=first, stride=stride)
-        assert np.array_equal(_core.sample_order(plan.to_core()), line[first::stride])
+        assert np.array_equal(_core.sample_order(plan.to_core()), epoch_order[first::stride])
         needed = _core.required_open_batches(plan.to_core(), batch_size)
         assert needed <= open_batches(order, batch_size, stride)
     if not order.shuffle and order.lanes == 1:
-        assert np.array_equal(line, chosen)
+        assert np.array_equal(epoch_order, chosen)
     assert np.array_equal(np.unique(order.plan(epoch).segment_block), np.unique(chosen // order.block_rows))
 
 

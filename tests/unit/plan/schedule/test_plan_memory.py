@@ -100,5 +100,5 @@ def test_the_order_of_objects_is_counted(tmp_path: Path) -> None:
     schedule = dataset._session.schedule
     place = dataset._session.rank_info()
     state = schedule.settle(dataset._session.upcoming(), place.consumer())
-    resources = schedule.resources(schedule.line(state), place, place.consumer())
+    resources = schedule.resources(schedule.order_of(state), place, place.consumer())
     assert resources.memory.plan_bytes == 8 * 9
