@@ -246,7 +246,7 @@ def test_a_skipped_chunk_and_a_failed_read_say_no_secret(tmp_path: Path) -> None
 
 def _as_obstore(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `obstore.store.from_url` for the options of the test server."""
-    from zarrfeed.storage.access.options import obstore_options
+    from zarrfeed.storage.access.obstore_options import obstore_options
 
     made = obstore_options("s3://bucket", "s3", options)
     return {name: value for name, value in made.items() if value}

@@ -30,7 +30,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.base.native import core
-from zarrfeed.engine.arrays import ByteArrays
+from zarrfeed.engine.batch_arrays import ByteArrays
 from zarrfeed.plan.order.order import Order
 
 AnyArray: TypeAlias = npt.NDArray[Any]

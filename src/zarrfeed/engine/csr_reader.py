@@ -24,11 +24,11 @@ from zarrfeed.base import errors
 from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
 from zarrfeed.base.native import core
 from zarrfeed.engine.ahead import AheadReader, skipped_alone
-from zarrfeed.engine.arrays import Array, BatchArrays, raw_dtype
+from zarrfeed.engine.batch_arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
-from zarrfeed.plan.budget.sparse import keep_batches, plan_loads, split_rows
+from zarrfeed.plan.budget.element_loads import keep_batches, plan_loads, split_rows
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64, block_of
 from zarrfeed.spec.dtypes import decode_bfloat16, encode_bfloat16

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ClosedError
 from zarrfeed.base.native import core
-from zarrfeed.engine.arrays import ByteArrays, raw_dtype
+from zarrfeed.engine.batch_arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.stats import Stats
+from zarrfeed.plan.budget.element_loads import BlockLoads, element_fields, plan_chunks
 from zarrfeed.plan.budget.memory import plan_elements
-from zarrfeed.plan.budget.sparse import BlockLoads, element_fields, plan_chunks
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sparse import CsrField, Elements, marked_fill

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ClosedError, CorruptChunkError
 from zarrfeed.base.native import core
 from zarrfeed.engine.ahead import AheadReader, skipped_alone
-from zarrfeed.engine.arrays import Array, BatchArrays
-from zarrfeed.engine.images import pixels_of
+from zarrfeed.engine.batch_arrays import Array, BatchArrays
+from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.engine.vlen import ChunkError, Int64, Objects, SampleLookup, VlenReader, skipped_part

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.engine.arrays import ByteArrays, raw_dtype
+from zarrfeed.engine.batch_arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.reader import Reader
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.plan.samples.selection import Int64

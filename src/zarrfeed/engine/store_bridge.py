@@ -31,9 +31,9 @@ from zarr.buffer import cpu
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Part, Request, RequestSource, wait_for_threads
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import sync
 from zarrfeed.storage.chunks.blocking_reads import blocking_reads
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, span_of, split_parts

@@ -29,9 +29,9 @@ from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import is_of_chunk
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import sync
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.chunks.location import StoreSource

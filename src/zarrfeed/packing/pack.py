@@ -19,17 +19,17 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.base.executors import open_executor, run_all
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
-from zarrfeed.packing.report import PackProgress, PackReport
+from zarrfeed.packing.pack_report import PackProgress, PackReport
 from zarrfeed.packing.sources.detect import call_of
 from zarrfeed.packing.sources.file_runs import runs_note
 from zarrfeed.packing.sources.source import FilesAre, Source, SourceCall, SourceOptions, refuse_stale
-from zarrfeed.packing.targets.layout import FieldLayout, RequestedLayout, plan_layout, unit_rows
+from zarrfeed.packing.targets.pack_layout import FieldLayout, RequestedLayout, plan_layout, unit_rows
 from zarrfeed.packing.verify_pack import Proof, prove
 from zarrfeed.packing.work.finish import finish
 from zarrfeed.packing.work.job import PackJob, cut_parts, share_of
 from zarrfeed.packing.work.manifest import read_manifest
 from zarrfeed.packing.work.sparse_rows import with_elements
-from zarrfeed.packing.work.units import UnitWorker, do_unit, drop_worker, make_worker
+from zarrfeed.packing.work.unit_worker import UnitWorker, do_unit, drop_worker, make_worker
 from zarrfeed.packing.work.work_folder import WorkFolder
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
 from zarrfeed.storage.access.access import ZarrFormat

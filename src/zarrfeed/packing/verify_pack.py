@@ -33,7 +33,7 @@ from zarrfeed.packing.targets.packed_values import as_packed
 from zarrfeed.packing.work.digest import MODULUS, as_text, digest_rows
 from zarrfeed.packing.work.finish import runs_of_part
 from zarrfeed.packing.work.job import PackJob
-from zarrfeed.packing.work.units import make_worker
+from zarrfeed.packing.work.unit_worker import make_worker
 
 #: Decoded bytes that are read at once.
 _PIECE_BYTES = 64 << 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zarrfeed.plan.samples.selection import Selection
+from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, has_patches, shape_of
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField
-from zarrfeed.spec.tensors import tensors_of
 
 
 def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequence[StaticField] = ()) -> str:

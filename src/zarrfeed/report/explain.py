@@ -10,7 +10,7 @@ from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.ahead import batches_ahead
-from zarrfeed.engine.images import library_name
+from zarrfeed.engine.image_decoder import library_name
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.budget.mixing import perfect_mix
 from zarrfeed.plan.mixture.mixed_order import MixedOrder

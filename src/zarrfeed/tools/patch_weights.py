@@ -23,7 +23,7 @@ from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.validate import check_flags, check_int, check_num_threads
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.description.statistics import layout_fingerprint, samples_digest
+from zarrfeed.metadata.description.measured_fields import layout_fingerprint, samples_digest
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults

@@ -25,7 +25,7 @@ from zarrfeed.base.native import core
 from zarrfeed.packing.work.work_folder import WorkFolder
 from zarrfeed.storage.append.append_journal import Journal
 from zarrfeed.tools.cache.entries import check_cache, clear_cache, describe_cache
-from zarrfeed.tools.verify.progress import ProgressFile
+from zarrfeed.tools.verify.progress_file import ProgressFile
 
 _VALUES = np.arange(40).reshape(20, 2)
 _TRUE, _FORGED = np.full(500, 1, np.uint8), np.full(500, 2, np.uint8)

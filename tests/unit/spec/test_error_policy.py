@@ -34,7 +34,7 @@ from zarrfeed import (
 from zarrfeed.base.native import core
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.access.errors import is_transient
+from zarrfeed.storage.access.store_errors import is_transient
 
 pytestmark = [
     pytest.mark.timeout(100),

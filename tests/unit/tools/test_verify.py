@@ -30,7 +30,7 @@ from tests.support import warm
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.tools import cli
 from zarrfeed.tools.verify import Progress
-from zarrfeed.tools.verify.progress import ProgressFile
+from zarrfeed.tools.verify.progress_file import ProgressFile
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::zarr.errors.ZarrUserWarning", "ignore::zarr.errors.UnstableSpecificationWarning"

@@ -9,10 +9,10 @@ from zarrfeed.metadata.group.fields import OpenedFields
 from zarrfeed.metadata.group.stacking import Stacked, channels_of
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.windows import lead_of
-from zarrfeed.spec.data import FieldInfo
+from zarrfeed.spec.batch_tensors import tensors_of
+from zarrfeed.spec.expression import FieldInfo
 from zarrfeed.spec.field import Field, described_dtype, dtype_name, shape_of
 from zarrfeed.spec.static import StaticField
-from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.spec.window import Window
 from zarrfeed.spec.window_fields import LeadField, PadMaskField
 

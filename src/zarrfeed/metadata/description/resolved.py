@@ -46,7 +46,7 @@ from zarrfeed.plan.samples.split import By
 from zarrfeed.plan.samples.window_rows import WindowRows
 from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, with_borders
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import FieldInfo
+from zarrfeed.spec.expression import FieldInfo
 from zarrfeed.spec.field import (
     BLOCK_UNITS,
     BlockUnit,

@@ -8,7 +8,7 @@ from typing import Any
 
 from zarrfeed.metadata.array.conversion import parse_dtype
 from zarrfeed.metadata.patches.patch_request import PatchRequest
-from zarrfeed.spec.data import (
+from zarrfeed.spec.expression import (
     BlocksCall,
     CastCall,
     DecodeCall,

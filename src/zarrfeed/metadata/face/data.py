@@ -19,7 +19,7 @@ from zarrfeed.metadata.face.data_page import data_rows
 from zarrfeed.metadata.face.labels import select_labels, select_positions
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchRequest, PatchSampling
-from zarrfeed.metadata.patches.patch_weights import WeightsLike, frozen_weights, read_weights
+from zarrfeed.metadata.patches.read_weights import WeightsLike, frozen_weights, read_weights
 from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth, Step
 from zarrfeed.plan.patches.tiling import Border
@@ -28,7 +28,7 @@ from zarrfeed.plan.samples.selection import Select
 from zarrfeed.plan.samples.split import By
 from zarrfeed.plan.samples.window_rows import WindowRows
 from zarrfeed.plan.samples.windows import Offsets, PadLike
-from zarrfeed.spec.data import Call, Expression, FieldInfo
+from zarrfeed.spec.expression import Call, Expression, FieldInfo
 from zarrfeed.spec.field import BlockUnit
 from zarrfeed.spec.version import Version
 

@@ -26,7 +26,7 @@ from zarrfeed.plan.samples.join import HOWS, MISSINGS, How, Joined, JoinInput, M
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import Expression, JoinCall
+from zarrfeed.spec.expression import Expression, JoinCall
 from zarrfeed.spec.field import ResidentField, VlenField
 from zarrfeed.spec.freeze import FrozenMapping, freeze_labels
 from zarrfeed.spec.row_map import NO_ROW, RowMap

@@ -17,7 +17,7 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.mixture.mixed_order import BATCHINGS, Batching, Blend
 from zarrfeed.plan.mixture.mixture import END, parse_weights
 from zarrfeed.plan.mixture.mixture_stop import Stop, check_stop
-from zarrfeed.spec.data import Expression, MixCall
+from zarrfeed.spec.expression import Expression, MixCall
 from zarrfeed.spec.freeze import FrozenMapping
 
 

@@ -32,8 +32,8 @@ from zarrfeed.metadata.array.values import refuse_repeated_fill
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.key_urls import KeyUrl, url_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import UrlStore
 from zarrfeed.storage.chunks.codec_configs import as_meant
 

@@ -11,9 +11,9 @@ import zarr
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.metadata.array.open import arrays_of_group
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import reason_of
 from zarrfeed.storage.access.given_stores import is_mapper
 from zarrfeed.storage.access.local_files import check_members
+from zarrfeed.storage.access.store_errors import reason_of
 
 
 def leaves(source: Any) -> list[Any]:

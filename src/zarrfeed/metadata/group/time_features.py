@@ -17,7 +17,7 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.group.source_names import name_source
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import TimeFeaturesCall
+from zarrfeed.spec.expression import TimeFeaturesCall
 from zarrfeed.spec.field import ResidentField
 
 #: What the field is called in a batch.

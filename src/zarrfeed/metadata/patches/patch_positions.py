@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.patches.positions import ListedPositions
+from zarrfeed.plan.patches.position_blocks import ListedPositions
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.patch import Volumes
 

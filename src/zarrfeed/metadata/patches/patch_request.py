@@ -12,7 +12,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.patches.patch_levels import Context, parse_context
 from zarrfeed.metadata.patches.patch_positions import checked_positions
-from zarrfeed.metadata.patches.patch_weights import ReadWeights
+from zarrfeed.metadata.patches.read_weights import ReadWeights
 from zarrfeed.metadata.patches.selected_items import Indexers, parse_isel
 from zarrfeed.metadata.patches.turned_patches import parse_turned
 from zarrfeed.plan.patches.tiling import BORDERS, MOST_DIMENSIONS, Border

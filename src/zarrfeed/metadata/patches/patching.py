@@ -20,13 +20,13 @@ from zarrfeed.metadata.patches.patch_levels import (
 )
 from zarrfeed.metadata.patches.patch_positions import place_positions
 from zarrfeed.metadata.patches.patch_request import Dim, PatchRequest
-from zarrfeed.metadata.patches.patch_weights import draw_positions
+from zarrfeed.metadata.patches.read_weights import draw_positions
 from zarrfeed.metadata.patches.selected_items import check_isel_is_of_an_array, select_items
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.patches.turned_patches import check_conversion, check_turns
 from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.patch_turns import Turns
-from zarrfeed.plan.patches.positions import ListedPositions, PositionSource
+from zarrfeed.plan.patches.position_blocks import ListedPositions, PositionSource
 from zarrfeed.plan.patches.tiling import Border, Tiling
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import ListedRequests, Requests, TileRequests

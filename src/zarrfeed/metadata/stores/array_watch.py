@@ -36,9 +36,9 @@ from zarrfeed.spec.field import Field, StoredField, VlenField
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import reason_of
 from zarrfeed.storage.access.retry import FailedAttempt, reading
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.access.store_errors import reason_of
 from zarrfeed.storage.access.zarr_internals import with_length
 from zarrfeed.storage.chunks.metadata_documents import DocumentPlace, Documents, Seen
 

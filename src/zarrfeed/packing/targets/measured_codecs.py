@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from zarrfeed.packing.sources.source import Source
-from zarrfeed.packing.targets.layout import RequestedLayout, plan_layout, requested_codec
 from zarrfeed.packing.targets.layout_choice import SampledArray, choose_layouts
+from zarrfeed.packing.targets.pack_layout import RequestedLayout, plan_layout, requested_codec
 from zarrfeed.packing.targets.packed_values import as_packed
 
 #: Decoded bytes of the source that are read for it, in so many places.

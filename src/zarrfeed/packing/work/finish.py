@@ -18,12 +18,12 @@ from zarrfeed.base.errors import printable
 from zarrfeed.packing.sources.file_runs import GROUP, arrays_of_runs, manifest_of
 from zarrfeed.packing.sources.source import Constant, Source, SourceField
 from zarrfeed.packing.targets.chunk_lengths import CHUNK_BYTES
-from zarrfeed.packing.targets.layout import FieldLayout, SparseLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout, SparseLayout
 from zarrfeed.packing.targets.packed_values import fill_of
 from zarrfeed.packing.work.digest import MODULUS, as_text
 from zarrfeed.packing.work.job import PackJob, PartOfStore
 from zarrfeed.packing.work.manifest import MANIFEST
-from zarrfeed.packing.work.units import UnitWorker
+from zarrfeed.packing.work.unit_worker import UnitWorker
 
 #: How the manifest names the order; `RandomBijection` of another version would have another name.
 _ORDER = "feistel-splitmix64-8"

@@ -17,7 +17,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.packing.sources.source import Int64, SourceCall
-from zarrfeed.packing.targets.layout import FieldLayout, SparseLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout, SparseLayout
 from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
 

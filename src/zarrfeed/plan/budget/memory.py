@@ -20,7 +20,7 @@ from typing import Literal
 
 from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.budget.sparse import element_fields
+from zarrfeed.plan.budget.element_loads import element_fields
 from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes

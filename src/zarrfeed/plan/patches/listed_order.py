@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from zarrfeed.plan.patches.positions import Cells, PositionBlocks, PositionSource
+from zarrfeed.plan.patches.position_blocks import Cells, PositionBlocks, PositionSource
 from zarrfeed.plan.patches.swept_order import PatchOrder
 
 

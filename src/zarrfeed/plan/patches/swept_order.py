@@ -25,7 +25,7 @@ from zarrfeed.plan.order.keyed_random import below, keys_of
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.patch_turns import Turns
-from zarrfeed.plan.patches.positions import PositionBlocks
+from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
 from zarrfeed.plan.patches.tiling import Tiling
 from zarrfeed.plan.samples.selection import Int64, Selection

@@ -19,9 +19,9 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.storage import ObjectStore
 
 from zarrfeed.storage.access.content_encoding import decoded, encoding_of
-from zarrfeed.storage.access.errors import reason_of, says_no_permission, says_out_of_range
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.page_stream import PageStream
+from zarrfeed.storage.access.store_errors import reason_of, says_no_permission, says_out_of_range
 
 #: Exceptions that zarr-python's stores take for an object that is not there.
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)

@@ -24,18 +24,18 @@ from zarrfeed.base.errors import (
 )
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import errno_of, reason_of, says_no_bucket, says_no_permission
 from zarrfeed.storage.access.file_kinds import not_zarr_url
 from zarrfeed.storage.access.key_urls import KeyUrl, url_of
-from zarrfeed.storage.access.open_errors import open_error
-from zarrfeed.storage.access.options import (
+from zarrfeed.storage.access.obstore_options import (
     STORE_OF_SCHEME,
     client_options_of,
     default_credentials,
     forbidden_is_missing,
     obstore_options,
 )
+from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.read_store import ReadStore
+from zarrfeed.storage.access.store_errors import errno_of, reason_of, says_no_bucket, says_no_permission
 
 #: What obstore opens by URL, but for file:// and memory://.
 URL_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")

@@ -19,9 +19,9 @@ from urllib.parse import unquote
 from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.key_urls import KeyUrl, is_url, url_of
 from zarrfeed.storage.access.local_files import local_path
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import make_store
 from zarrfeed.storage.checkpoint.checkpoint_sink import remove_leftovers
 

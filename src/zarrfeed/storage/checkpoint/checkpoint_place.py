@@ -21,10 +21,10 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, printable
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, is_transient, reason_of
 from zarrfeed.storage.access.key_urls import KeyUrl, check_key, is_url
 from zarrfeed.storage.access.local_files import local_path
 from zarrfeed.storage.access.retry import FailedAttempt
+from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of
 from zarrfeed.storage.access.urls import make_store
 from zarrfeed.storage.checkpoint.checkpoint_format import Bytes, Checksum
 

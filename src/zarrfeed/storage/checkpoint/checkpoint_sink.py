@@ -27,7 +27,7 @@ from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreWriteError
 from zarrfeed.base.own_files import followed, is_made_by
 from zarrfeed.base.redaction import redact
 from zarrfeed.base.units import format_bytes
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.checkpoint.checkpoint_format import PART_BYTES, Bytes, as_bytes
 from zarrfeed.storage.checkpoint.checkpoint_place import LocalPlace, ObjectPlace, Place
 

@@ -22,9 +22,9 @@ from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.access.errors import errno_of, reason_of, says_no_permission
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt, reading, retrying
+from zarrfeed.storage.access.store_errors import errno_of, reason_of, says_no_permission
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import cached_reads
 from zarrfeed.storage.chunks.shard_reader import ShardReader, Spawn

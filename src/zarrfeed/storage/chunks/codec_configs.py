@@ -26,7 +26,7 @@ from zarr.dtype import UInt64
 
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import (
     ArrayMetadata,
     ArrayV2Metadata,

@@ -26,9 +26,9 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import ArrayCache
-from zarrfeed.storage.access.errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.local_files import read_chunk_file
 from zarrfeed.storage.access.request_limiter import RequestLimiter, shared_limiter
+from zarrfeed.storage.access.store_errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.zarr_internals import open_store, unwrapped, with_store
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder

@@ -17,7 +17,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.objects.key_glob import KeyGlob
 from zarrfeed.storage.objects.listing import Listing, PackedKeys, StoredObject
 from zarrfeed.storage.objects.listing_file import ListingFile

@@ -18,10 +18,10 @@ from zarr.storage import ObjectStore
 
 from zarrfeed.base.errors import StoreReadError, UnsupportedError
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, is_transient, says_no_bucket, says_no_permission
 from zarrfeed.storage.access.page_stream import PageStream
 from zarrfeed.storage.access.request_limiter import RequestLimiter
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.access.store_errors import errno_of, is_transient, says_no_bucket, says_no_permission
 from zarrfeed.storage.access.urls import what_is_wrong
 from zarrfeed.storage.objects.key_ranges import KeyRange, KeyRanges, keys_that_begin
 from zarrfeed.storage.objects.listing import Listing, PackedKeys

@@ -22,12 +22,12 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Fault
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunks.chunk_keys import keys_of, misplaced_key
 from zarrfeed.tools.portable import as_location
-from zarrfeed.tools.verify.arrays import Found, find_arrays
+from zarrfeed.tools.verify.chunk_ranges import Shared, describe_store, parts_in_order
 from zarrfeed.tools.verify.chunks import ArrayCheck, prepare_check
+from zarrfeed.tools.verify.find_arrays import Found, find_arrays
 from zarrfeed.tools.verify.links import links_out
-from zarrfeed.tools.verify.progress import Checked, ProgressFile, default_path, fingerprint
-from zarrfeed.tools.verify.ranges import Shared, describe_store, parts_in_order
-from zarrfeed.tools.verify.report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
+from zarrfeed.tools.verify.progress_file import Checked, ProgressFile, default_path, fingerprint
+from zarrfeed.tools.verify.verify_report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
 
 __all__ = ["ArrayReport", "Finding", "Progress", "VerifyReport", "verify"]
 

@@ -34,14 +34,14 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure
 from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.storage.chunks.location import StoreSource, place_array
 from zarrfeed.storage.chunks.zarr_decoder import make_decoder
-from zarrfeed.tools.verify.report import Cause, Finding
+from zarrfeed.tools.verify.verify_report import Cause, Finding
 
 #: A part is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
 _PART_BYTES, _PART_CHUNKS, _PART_REQUESTS = 8 << 20, 4096, 64

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.field import FieldSet, record_of
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batches.accelerators import is_pinned
-from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.tensors import expect_sparse_tensors
 
 #: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `VlenField`:

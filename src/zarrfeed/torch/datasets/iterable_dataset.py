@@ -30,7 +30,7 @@ from zarrfeed.spec.feeding import Mixing, Requests, as_options
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batches.batch import BatchAssembler
 from zarrfeed.torch.batches.host_rows import with_shared_rows
-from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.transform import Transform, prepare_transform
 from zarrfeed.torch.datasets.options import (
     MOVED_TO_DATA,

@@ -45,14 +45,14 @@ from zarrfeed.plan.schedule.batch_request import Requests, RowRequests, position
 from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
+from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.field import Field, StoredField, VlenField, dtype_name
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batches.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.batches.host_rows import with_shared_rows
-from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.tensors import Tensors, torch_dtype
 from zarrfeed.torch.batches.worker_memory import WorkerMemory
 from zarrfeed.torch.datasets.look_ahead import PlannedIndices, ReadAhead

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.validate import check_flags
-from zarrfeed.engine.arrays import BatchArrays
+from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.object_decoders import Decode, Decoder
 from zarrfeed.engine.object_fetcher import ObjectFetcher
 from zarrfeed.engine.object_reader import ObjectReader

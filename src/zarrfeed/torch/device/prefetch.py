@@ -24,7 +24,7 @@ import torch
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
-from zarrfeed.torch.batches.positions import CountedPass, Positions, SharedIterator, Standing
+from zarrfeed.torch.batches.pass_positions import CountedPass, Positions, SharedIterator, Standing
 from zarrfeed.torch.device.transfers import DeviceStreams, Streams, Transfer, map_tensors
 
 #: Batches that are copied ahead, at most: more help no step that is at all even.

@@ -15,7 +15,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ClosedError, ConfigError
 from zarrfeed.base.process_lock import ProcessLock
-from zarrfeed.engine.arrays import BatchArrays
+from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool, Running
 from zarrfeed.engine.stats import Stats
@@ -37,7 +37,7 @@ from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.accelerators import has_accelerator
-from zarrfeed.torch.batches.positions import Positions
+from zarrfeed.torch.batches.pass_positions import Positions
 from zarrfeed.torch.batches.tensors import Tensors, pinned_memory
 from zarrfeed.torch.batches.worker_memory import WorkerMemory
 from zarrfeed.torch.passes.epochs import EpochTable, State

@@ -25,7 +25,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.plan.shares.partition import Division, RankInfo
 from zarrfeed.torch.batches.batch import Batch
-from zarrfeed.torch.batches.positions import CountedPass
+from zarrfeed.torch.batches.pass_positions import CountedPass
 
 _END = object()
 

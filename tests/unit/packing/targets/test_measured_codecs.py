@@ -11,7 +11,7 @@ import pytest
 
 from zarrfeed.packing.sources.source import SourceCall
 from zarrfeed.packing.targets import measured_codecs
-from zarrfeed.packing.targets.layout import RequestedLayout, plan_layout
+from zarrfeed.packing.targets.pack_layout import RequestedLayout, plan_layout
 
 
 @pytest.mark.parametrize("wanted", [{"label": "auto"}, {"": "auto"}, {"image": "auto"}])

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.support.pictures import encoded, picture
 from zarrfeed import ConfigError
 from zarrfeed.base.optional_pillow import check_pillow
-from zarrfeed.engine.images import pixels_of
+from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.spec.images import Images
 
 #: The modes that files have.

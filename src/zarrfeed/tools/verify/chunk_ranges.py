@@ -23,9 +23,9 @@ from zarrfeed.base.executors import host_name, run_in_order
 from zarrfeed.base.waits import result_of
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.tools.portable import as_location, from_bytes, to_bytes
-from zarrfeed.tools.verify.arrays import find_arrays
 from zarrfeed.tools.verify.chunks import ArrayCheck, Part, prepare_check
-from zarrfeed.tools.verify.progress import Checked, fingerprint
+from zarrfeed.tools.verify.find_arrays import find_arrays
+from zarrfeed.tools.verify.progress_file import Checked, fingerprint
 
 #: Parts of a range, at most: of 256 MiB decoded, if chunks are no larger than that.
 _MOST_PARTS = 32

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from zarrfeed.base.native import core
 from zarrfeed.plan.patches.listed_order import ListedOrder
-from zarrfeed.plan.patches.positions import Cells, ListedPositions, PositionBlocks
+from zarrfeed.plan.patches.position_blocks import Cells, ListedPositions, PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.sweep_cost import count_decodes, touched_chunks
 

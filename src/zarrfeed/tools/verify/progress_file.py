@@ -25,7 +25,7 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, ProgressFileError
 from zarrfeed.base.own_files import followed, read_side_file
 from zarrfeed.tools.verify.chunks import Part
-from zarrfeed.tools.verify.report import MOST_LISTED, ArrayReport, Finding
+from zarrfeed.tools.verify.verify_report import MOST_LISTED, ArrayReport, Finding
 
 _MARK = "zarrfeed verify, 1"
 

@@ -9,7 +9,7 @@ import pytest
 
 from zarrfeed import ConfigError
 from zarrfeed.packing.sources.source import SourceField
-from zarrfeed.packing.targets.layout import RequestedLayout, plan_layout, unit_rows
+from zarrfeed.packing.targets.pack_layout import RequestedLayout, plan_layout, unit_rows
 
 X = SourceField("x", np.dtype("f4"), (64, 1024))  # 256 KiB a sample
 LABEL = SourceField("label", np.dtype("i8"))

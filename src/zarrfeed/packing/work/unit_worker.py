@@ -19,7 +19,7 @@ from numcodecs.vlen import VLenBytes
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.waits import result_of
 from zarrfeed.packing.sources.source import Int64, Rows, Source, as_bytes, objects_of
-from zarrfeed.packing.targets.layout import FieldLayout, SparseLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout, SparseLayout
 from zarrfeed.packing.targets.packed_values import as_packed, fill_of
 from zarrfeed.packing.work.digest import MODULUS, digest_rows
 from zarrfeed.packing.work.job import Gathering, PackJob, PartOfStore, Unit

@@ -17,7 +17,7 @@ import numpy as np
 
 from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
-from zarrfeed.metadata.description.statistics import MeasuredField
+from zarrfeed.metadata.description.measured_fields import MeasuredField
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.spec.field import StoredField, sample_bytes
 from zarrfeed.tools.portable import from_bytes, to_bytes

@@ -26,9 +26,9 @@ from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.own_metadata import OwnMetadata, name_of, read_own, stale_text
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import reason_of
 from zarrfeed.storage.access.local_files import METADATA_NAMES, check_metadata_files
 from zarrfeed.storage.access.open_errors import open_error
+from zarrfeed.storage.access.store_errors import reason_of
 from zarrfeed.storage.access.urls import wrap_node
 from zarrfeed.storage.access.zarr_internals import async_group
 
