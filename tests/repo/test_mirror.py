@@ -61,7 +61,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/patches/selected_items.py": ("parity/test_patch_items.py",),
     "metadata/patches/patch_levels.py": ("parity/test_pyramids.py",),
     "spec/level.py": ("parity/test_pyramids.py", "unit/metadata/group/test_multiscale.py"),
-    "metadata/description/batch_parts.py": ("unit/metadata/group/test_fields.py", "parity/test_padding.py"),
+    "metadata/description/batch_sides.py": ("unit/metadata/group/test_fields.py", "parity/test_padding.py"),
     "plan/patches/listed_order.py": ("unit/plan/patches/test_position_blocks.py",),
     "metadata/patches/read_weights.py": ("parity/test_patch_random.py", "unit/tools/test_patch_weights.py"),
     "spec/patch_weights.py": ("unit/tools/test_patch_weights.py",),

@@ -13,7 +13,7 @@ from zarrfeed.spec.static import StaticField
 
 def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequence[StaticField] = ()) -> str:
     """Return one line that says which samples these are, how many are selected, and which were left out."""
-    names = fields.parts[0]
+    names = fields.sides[0]
     first = fields.fields[0]
     where = ""
     if isinstance(first, StoredField | VlenField | CsrField) and names is None:

@@ -451,8 +451,8 @@ class FieldSet:
     ----------
     fields
         In the order of the tensors of a batch; all with the same number of samples.
-    parts
-        The parts of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
+    sides
+        The sides of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
     primary
         Which field's chunks make the blocks; None if nothing is streamed.
     block_rows
@@ -465,7 +465,7 @@ class FieldSet:
     """
 
     fields: tuple[Field, ...]
-    parts: tuple[tuple[str, ...] | None, ...]
+    sides: tuple[tuple[str, ...] | None, ...]
     primary: int | None
     block_rows: int
     block: BlockUnit = "chunk"

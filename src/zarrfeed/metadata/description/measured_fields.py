@@ -118,14 +118,14 @@ def measured(
         is_time = one.dtype == "int64" and one.described is not None and has_nat(one.described.meaning)
         lacks = [is_codes, mask is not None, *([is_time] if is_time else ())]
         fingerprint = layout_fingerprint(field, one, batch_axes, selected, lacks=lacks)
-        made.append(MeasuredField(name, called, batch_axes, shape, fingerprint, one.part, is_codes, mask, is_time))
+        made.append(MeasuredField(name, called, batch_axes, shape, fingerprint, one.side, is_codes, mask, is_time))
     return plain, tuple(made)
 
 
 def _mask_of(items: Items, others: Sequence[Items]) -> int | None:
     """Return the number of the array that is the mask of a nullable column of AnnData: its name ends in "/mask"."""
-    named = (items.part, f"{items.key}/mask", "bool")
-    return next((n for n, one in enumerate(others) if (one.part, one.key, one.dtype) == named), None)
+    named = (items.side, f"{items.key}/mask", "bool")
+    return next((n for n, one in enumerate(others) if (one.side, one.key, one.dtype) == named), None)
 
 
 def _measurable(resolved: ResolvedData, sides: tuple[str, ...]) -> list[int]:
@@ -227,8 +227,8 @@ def _wanted(items: Sequence[Items], sides: tuple[str, ...]) -> list[bool]:
     """
     wanted = [False] * len(items)
     for side in sides:
-        members = [n for n, one in enumerate(items) if one.part == side]
-        applied = by_field("stats", True, [replace(items[n], part="samples") for n in members])
+        members = [n for n, one in enumerate(items) if one.side == side]
+        applied = by_field("stats", True, [replace(items[n], side="samples") for n in members])
         for n, is_wanted in zip(members, applied, strict=True):
             wanted[n] = bool(is_wanted)
     return wanted
@@ -242,8 +242,8 @@ def _has_axes(field: Field, items: Items) -> bool:
 
 
 def _names(chosen: Sequence[Items], items: Sequence[Items]) -> list[str]:
-    count = Counter(one.key or one.part for one in items)
-    short = [one.key or one.part for one in chosen]
+    count = Counter(one.key or one.side for one in items)
+    short = [one.key or one.side for one in chosen]
     return [name if count[name] == 1 else one.name for name, one in zip(short, chosen, strict=True)]
 
 

@@ -95,14 +95,14 @@ def pairs_of(
 
 def _entry_of(statistics: Statistics, item: Items, name: str) -> FieldStatistics:
     """Return the figures of an array; `name` is its key, or its full name where both sides have that key."""
-    key = item.key or item.part
+    key = item.key or item.side
     by_key = statistics.fields.get(key)
-    if by_key is not None and by_key.side != item.part and (by_key.side or name != key):
+    if by_key is not None and by_key.side != item.side and (by_key.side or name != key):
         by_key = None  # of the array with this key on the other side
     found = statistics.fields.get(item.name, by_key)
     if found is None:
         others = [
-            one if field.side in ("", item.part) or "[" in one else f"{one} in {field.side}"
+            one if field.side in ("", item.side) or "[" in one else f"{one} in {field.side}"
             for one, field in statistics.fields.items()
         ]
         raise ConfigError(

@@ -20,7 +20,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.array.host_memory import holds_same
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
-from zarrfeed.metadata.description.batch_parts import field_infos, part_keys, window_fields
+from zarrfeed.metadata.description.batch_sides import field_infos, keys_of_sides, window_fields
 from zarrfeed.metadata.group.anndata import check_dense
 from zarrfeed.metadata.group.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.group.fields import OpenedFields, with_options
@@ -173,11 +173,11 @@ class ResolvedData:
             return replace(self, statics=others).with_field(field, items).stack(names, name, spatial_axes)
         taken, statics = [key for one in self.stacks for key in one.keys], [one.name for one in self.statics]
         made = make_stack(self.opened.items, names, name, spatial_axes, taken=taken, statics=statics)
-        names_of_others = [one.name for one in self.statics] if made.part == "samples" else []
-        names_of_others += [one.name or one.part for one in self.stacks if one.part == made.part]
-        if (made.name or made.part) in names_of_others:
+        names_of_others = [one.name for one in self.statics] if made.side == "samples" else []
+        names_of_others += [one.name or one.side for one in self.stacks if one.side == made.side]
+        if (made.name or made.side) in names_of_others:
             raise ConfigError(
-                f"stack: {made.part} have an array {made.name or made.part!r}; give the tensor another name"
+                f"stack: {made.side} have an array {made.name or made.side!r}; give the tensor another name"
             )
         order = order_of(self.opened.items, made)
         return replace(
@@ -191,8 +191,8 @@ class ResolvedData:
 
     def _taken(self) -> list[str]:
         """Return the names that arrays of the samples have, in a batch or before they are stacked."""
-        named = [one.key or one.part for one in self.opened.items if one.part == "samples"]
-        stacks = [one.name or one.part for one in self.stacks if one.part == "samples"]
+        named = [one.key or one.side for one in self.opened.items if one.side == "samples"]
+        stacks = [one.name or one.side for one in self.stacks if one.side == "samples"]
         return [*named, *stacks, *(one.name for one in self.statics)]
 
     def static(self, fields: tuple[StaticField, ...]) -> Self:
@@ -408,7 +408,7 @@ class ResolvedData:
         check_choice("block", unit, BLOCK_UNITS)
         aligns = aligns and self.choice.aligned
         blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=unit, room=room, aligns=aligns)
-        fields, parts, primary = list(blocks.fields), part_keys(self), blocks.primary
+        fields, sides, primary = list(blocks.fields), keys_of_sides(self), blocks.primary
         for f in fields:
             check_pad(f)
         for side, masks in reversed(window_fields(self).items()):
@@ -417,24 +417,24 @@ class ResolvedData:
             fields[end:end] = masks
             if primary is not None and primary >= end:
                 primary += len(masks)
-            keys = parts[place] or (side,)  # a single array becomes an entry of a dict, beside its mask
-            parts[place] = (*keys, *(mask.name for mask in masks))
+            keys = sides[place] or (side,)  # a single array becomes an entry of a dict, beside its mask
+            sides[place] = (*keys, *(mask.name for mask in masks))
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
-            parts.append(None)
+            sides.append(None)
         edges = blocks.edges if self.blend is None else self.blend.edges(blocks.edges, blocks.rows)
-        field_set = FieldSet(tuple(fields), tuple(parts), primary, blocks.rows, unit, edges)
+        field_set = FieldSet(tuple(fields), tuple(sides), primary, blocks.rows, unit, edges)
         return field_set, self.choice.selection(blocks.rows, edges)
 
     def _planned_patches(self, *, return_index: bool) -> FieldSet:
         """Return the fields of patches, whose blocks an order of each epoch has."""
-        fields, parts = list(self.fields), part_keys(self)
+        fields, sides = list(self.fields), keys_of_sides(self)
         for f in fields:
             check_pad(f)
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
-            parts.append(None)
-        return FieldSet(tuple(fields), tuple(parts), None, 1)
+            sides.append(None)
+        return FieldSet(tuple(fields), tuple(sides), None, 1)
 
     def plain(self, numbers: Sequence[int]) -> Self:
         """Return the chosen samples of some of the fields, each its own row, decoded and not converted any further."""
@@ -445,7 +445,7 @@ class ResolvedData:
             opened,
             fields=tuple(opened.fields[n] for n in numbers),
             items=tuple(opened.items[n] for n in numbers),
-            parts=(tuple(str(n) for n in numbers),),
+            sides=(tuple(str(n) for n in numbers),),
             num_sample_fields=len(numbers),
             arrays=tuple(arrays),
             other_items=tuple(opened.other_items[n] for n in numbers) if opened.other_items else (),

@@ -211,7 +211,7 @@ def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bo
             own = key if items[0].key is None else f"{key}/{items[0].key}"
             renamed = tuple(replace(one, key=own) for one in items)
             mapped = replace(_with_rows(field, rows, renamed[0].name, note), name=renamed[0].name)
-            sides[items[0].part].append(_Renamed(mapped, renamed, resolved.requested_of(number)))
+            sides[items[0].side].append(_Renamed(mapped, renamed, resolved.requested_of(number)))
     samples, targets = sides["samples"], sides["targets"]
     both = [*samples, *targets]
     _check_names_differ(samples)

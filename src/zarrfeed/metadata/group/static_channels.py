@@ -53,7 +53,7 @@ def templates_of(fields: Sequence[OpenedField], items: Sequence[Items], stacks: 
     """
     found = {}
     for stack in stacks:
-        members = [n for n, one in enumerate(items) if one.part == stack.part and one.key in stack.keys]
+        members = [n for n, one in enumerate(items) if one.side == stack.side and one.key in stack.keys]
         others = [n for n in members if not is_channel(fields[n])]
         if not others:
             named = ", ".join(map(repr, stack.keys))

@@ -247,7 +247,7 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     opened = OpenedFields(
         tuple(_unconverted(f) for f, _, _ in joined),
         tuple(items[0] for _, items, _ in joined),
-        first.opened.parts,
+        first.opened.sides,
         first.opened.num_sample_fields,
         arrays=tuple(arrays),
         other_items=tuple(items[1:] for _, items, _ in joined),

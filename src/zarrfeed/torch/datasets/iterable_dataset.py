@@ -196,7 +196,7 @@ class ZarrIterableDataset(StreamingDataset):
         )
         fields, order = planning.order(self._data.resolved)
         schedule = self._make_schedule(fields, order, options)
-        ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
+        ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.sides))
         faults = faults_for(self._data, faults)
         assembler = self._assembler_class(fields, StaticTensors.read(self._data.resolved.statics, faults))
         session_options = SessionOptions(faults, ranks, assembler, called, pin_memory, affinity)

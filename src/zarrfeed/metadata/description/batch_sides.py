@@ -1,4 +1,4 @@
-"""What a batch of a description consists of: its parts, the keys of their dicts, and the tensors under them."""
+"""What a batch of a description consists of: its sides, the keys of their dicts, and the tensors under them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def field_infos(data: _Described) -> tuple[FieldInfo, ...]:
     for tensor in tensors_of(data.fields):
         f, items = tensor.field, data.opened.items[tensor.members[0]]
         stack = stack_with(data, items)
-        name = items.key or items.part if stack is None else stack.name or stack.part
+        name = items.key or items.side if stack is None else stack.name or stack.side
         channels = () if stack is None else channels_of(data.fields, data.opened.items, stack)
-        infos.append(FieldInfo(name, items.part, shape_of(f), described_dtype(f), channels=channels))
+        infos.append(FieldInfo(name, items.side, shape_of(f), described_dtype(f), channels=channels))
     for side, masks in window_fields(data).items():
         behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
         infos[behind:behind] = [FieldInfo(f.name, side, f.sample_shape, dtype_name(f)) for f in masks]
@@ -56,8 +56,8 @@ def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]
     masks: dict[str, list[PadMaskField | LeadField]] = {}
     for items, window in zip(data.opened.items, data.windows, strict=True):
         if data.masks and window is not None and window.pad is not None:
-            stack, made = stack_with(data, items), masks.setdefault(items.part, [])
-            called = items.key or items.part if stack is None else stack.name or stack.part
+            stack, made = stack_with(data, items), masks.setdefault(items.side, [])
+            called = items.key or items.side if stack is None else stack.name or stack.side
             before = [one for one in made if one.name == f"{called}_is_pad"]  # of another array of the same stack
             if any(isinstance(one, PadMaskField) and one.window == window for one in before):
                 continue
@@ -69,23 +69,23 @@ def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]
     return masks
 
 
-def part_keys(data: _Described) -> list[tuple[str, ...] | None]:
-    """Return the keys of the dict of each part of a batch; None for a bare tensor."""
-    parts: list[tuple[str, ...] | None] = []
-    for part, keys in zip(("samples", "targets"), data.opened.parts, strict=False):
-        items = [one for one in data.opened.items if one.part == part]
+def keys_of_sides(data: _Described) -> list[tuple[str, ...] | None]:
+    """Return the keys of the dict of each side of a batch; None for a bare tensor."""
+    sides: list[tuple[str, ...] | None] = []
+    for side, keys in zip(("samples", "targets"), data.opened.sides, strict=False):
+        items = [one for one in data.opened.items if one.side == side]
         stacks = [stack_with(data, one) for one in items]
         if any(stacks) and keys is not None:
-            names = [one.key if of is None else of.name or part for one, of in zip(items, stacks, strict=True)]
+            names = [one.key if of is None else of.name or side for one, of in zip(items, stacks, strict=True)]
             keys = tuple(dict.fromkeys(map(str, names)))
             if len(keys) == 1 and stacks[0] is not None and stacks[0].name is None:
                 keys = None
-        parts.append(keys)
-    if data.statics and parts[0] is None:
-        parts[0] = ("samples",)  # a single array becomes an entry of the dict that static fields are put into
-    return parts
+        sides.append(keys)
+    if data.statics and sides[0] is None:
+        sides[0] = ("samples",)  # a single array becomes an entry of the dict that static fields are put into
+    return sides
 
 
 def stack_with(data: _Described, items: Items) -> Stacked | None:
     """Return the tensor that an array shares with others; None if it has one for itself."""
-    return next((one for one in data.stacks if one.part == items.part and items.key in one.keys), None)
+    return next((one for one in data.stacks if one.side == items.side and items.key in one.keys), None)
