@@ -54,8 +54,8 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_BYTES", 1000)
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_CHUNKS", 7)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_BYTES", 1000)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_CHUNKS", 7)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -95,8 +95,8 @@ def test_findings_beyond_the_most_are_counted_alike(tmp_path: Path, monkeypatch:
     array[4 * 500 : 4 * 520] = 1  # all other shards are missing
     expected = zarrfeed.verify(array, num_threads=1)
     assert (expected.arrays[0].missing, len(expected.findings)) == (4320, 1000)
-    monkeypatch.setattr(chunk_ranges, "_MOST_PARTS", 1)
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_CHUNKS", 3)  # shards of four lie in two ranges
+    monkeypatch.setattr(chunk_ranges, "_MOST_SLICES", 1)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_CHUNKS", 3)  # shards of four lie in two ranges
     with ThreadPoolExecutor(3) as threads:
         assert zarrfeed.verify(array, executor=threads) == expected
 

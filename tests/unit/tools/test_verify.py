@@ -275,7 +275,7 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         array = group.create_array(name, shape=(40, 8), chunks=(1, 8), dtype="i4")
         array[...] = 1 + np.arange(320).reshape(40, 8)
         (tmp_path / f"g.zarr/{name}/c/7/0").write_bytes(b"?")
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_CHUNKS", 1)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_CHUNKS", 1)
     monkeypatch.setattr("zarrfeed.tools.verify._SAVE_EVERY_S", 0.0)
     return tmp_path / "g.zarr"
 
@@ -311,7 +311,7 @@ def test_a_run_that_was_killed_goes_on(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "progress.json"
     code = f"""
 import os, signal, zarrfeed.tools.verify.chunks
-zarrfeed.tools.verify.chunks._PART_CHUNKS = 1
+zarrfeed.tools.verify.chunks._SLICE_CHUNKS = 1
 zarrfeed.tools.verify._SAVE_EVERY_S = 0.0
 def on_progress(now):
     if now.done == 31:

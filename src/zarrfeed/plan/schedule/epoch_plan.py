@@ -34,9 +34,9 @@ _INTERNAL_BATCH_BYTES = 4 << 20
 _INTERNAL_BATCH_SAMPLES = 1024
 
 #: Chunks that neighbouring blocks share get so much of the budget, or what they need.
-_CARRY_PART = 64
+_CARRY_DIVISOR = 64
 #: Memory for chunks that columns share is a multiple of such a part of the budget, so that most epochs have the same.
-_KEEP_PARTS = 64
+_KEEP_DIVISOR = 64
 #: Batches that are open at least where sources are mixed.
 _FEWEST_OF_MIXTURE = 4
 
@@ -377,8 +377,8 @@ class Schedule:
         if isinstance(order, MixedOrder):
             most_steps = (allowed - 1) * self.engine_batch_size
         if isinstance(order, SweptOrder) and memory.carry_bytes and caches_chunks(order):
-            left, part = memory.batch_room - allowed * memory.batch_bytes, max(1, memory.budget // _KEEP_PARTS)
-            memory = replace(memory, keep_bytes=left // part * part)
+            left, quantum = memory.batch_room - allowed * memory.batch_bytes, max(1, memory.budget // _KEEP_DIVISOR)
+            memory = replace(memory, keep_bytes=left // quantum * quantum)
         return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)
 
     def check_memory(self, place: RankInfo, num_workers: int, state: EpochState) -> None:
@@ -472,12 +472,12 @@ class Schedule:
         if isinstance(order, SweptOrder):
             lanes = lanes_of(order, self._stride(order, consumer))
             threads = self.num_threads or usable_cores()
-            return max(carried_by_lanes(order, self.fields.fields, lanes, threads), share // _CARRY_PART)
+            return max(carried_by_lanes(order, self.fields.fields, lanes, threads), share // _CARRY_DIVISOR)
         overlap = Overlap.of(self.fields.fields, order.block_rows) if keeps_neighbours(order) else None
         if overlap is None:
             return 0
         # Groups of small chunks are admitted many at a time, and share more.
-        return max(overlap.carried_bytes * lanes_of(order, self._stride(order, consumer)), share // _CARRY_PART)
+        return max(overlap.carried_bytes * lanes_of(order, self._stride(order, consumer)), share // _CARRY_DIVISOR)
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:
         """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""

@@ -27,8 +27,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Index: TypeAlias = "npt.NDArray[np.int64] | None"
 #: Reads a part of a stored object, named by its key below the array; None if there is no such object.
 Get: TypeAlias = Callable[[str, ByteRequest], Coroutine[Any, Any, "Bytes | None"]]
-#: Reads several parts of one, as `ChunkReader.get_parts` does.
-GetParts: TypeAlias = Callable[
+#: Reads several byte ranges of one, as `ChunkReader.get_ranges` does.
+GetRanges: TypeAlias = Callable[
     [str, "list[tuple[int, int | None]]"], Coroutine[Any, Any, "list[Bytes | CorruptChunkError | None]"]
 ]
 #: Runs a coroutine as a task that ends with the epoch.
@@ -42,16 +42,18 @@ class ShardReader:
     ----------
     reading
         How its shards look, and what may be read together.
-    get, get_parts, spawn
+    get, get_ranges, spawn
         How objects and parts of them are read, and tasks are run.
     counts
         Counts the indices.
     """
 
-    def __init__(self, reading: ShardReading, get: Get, get_parts: GetParts, spawn: Spawn, counts: ReadCounts) -> None:
+    def __init__(
+        self, reading: ShardReading, get: Get, get_ranges: GetRanges, spawn: Spawn, counts: ReadCounts
+    ) -> None:
         self._reading = reading
         self._get = get
-        self._get_parts = get_parts
+        self._get_ranges = get_ranges
         self._spawn = spawn
         self._counts = counts
         self._capacity = max(1, reading.cache_bytes // reading.spec.cached_index_bytes)
@@ -100,7 +102,7 @@ class ShardReader:
         CorruptChunkError
             If the shard ends before them. And whatever the store raises.
         """
-        parts = await self._get_parts(key, [(piece.begin, piece.end) for piece in group])
+        parts = await self._get_ranges(key, [(piece.begin, piece.end) for piece in group])
         for piece, data in zip(group, parts, strict=True):
             if isinstance(data, CorruptChunkError):
                 raise CorruptChunkError(f"{self.label(piece.position)}: {data}")

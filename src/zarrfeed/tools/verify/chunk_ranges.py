@@ -23,12 +23,12 @@ from zarrfeed.base.executors import host_name, run_in_order
 from zarrfeed.base.waits import result_of
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.tools.portable import as_location, from_bytes, to_bytes
-from zarrfeed.tools.verify.chunks import ArrayCheck, Part, prepare_check
+from zarrfeed.tools.verify.chunks import ArrayCheck, SliceResult, prepare_check
 from zarrfeed.tools.verify.find_arrays import find_arrays
 from zarrfeed.tools.verify.progress_file import Checked, fingerprint
 
-#: Parts of a range, at most: of 256 MiB decoded, if chunks are no larger than that.
-_MOST_PARTS = 32
+#: Slices of a range, at most: of 256 MiB decoded, if chunks are no larger than that.
+_MOST_SLICES = 32
 #: Ranges that a worker should have at least, so that none waits long for the last one.
 _FOR_EACH = 4
 #: Of a task, if the user says nothing: executors count on tasks that use one core, and one thread waits for reads.
@@ -101,8 +101,8 @@ def describe_store(source: Any) -> bytes:
 def split_ranges(check: ArrayCheck, begin: int, at_once: int) -> list[tuple[int, int]]:
     """Return ranges of the chunks from `begin` on: of whole shards, where several fit."""
     end, each = check.numbering.num_numbers, check.numbering.per_object
-    parts = -(-(end - begin) // check.step)
-    size = check.step * max(1, min(_MOST_PARTS, parts // (_FOR_EACH * at_once)))
+    slices = -(-(end - begin) // check.step)
+    size = check.step * max(1, min(_MOST_SLICES, slices // (_FOR_EACH * at_once)))
     size = max(1, size // each) * each if size >= each else size
     bounds = [begin, *range((begin // size + 1) * size, end, size), end]
     return list(pairwise(bounds)) if begin < end else []
@@ -124,8 +124,8 @@ def check_range(job: RangeJob, span: tuple[int, int]) -> Checked | ZarrfeedError
         assert check is not None
         try:
             check.start()
-            for stop, part in parts_in_order(check, begin, end):
-                checked.add(stop, part)
+            for stop, result in slices_in_order(check, begin, end):
+                checked.add(stop, result)
         finally:
             check.close()
     except ZarrfeedError as error:
@@ -133,9 +133,9 @@ def check_range(job: RangeJob, span: tuple[int, int]) -> Checked | ZarrfeedError
     return checked
 
 
-def parts_in_order(check: ArrayCheck, begin: int, end: int) -> Generator[tuple[int, Part], None, None]:
-    """Yield the end and the findings of each part: they are checked side by side, and come in order."""
-    pending: deque[tuple[int, Future[Part]]] = deque()
+def slices_in_order(check: ArrayCheck, begin: int, end: int) -> Generator[tuple[int, SliceResult], None, None]:
+    """Yield the end and the findings of each slice: they are checked side by side, and come in order."""
+    pending: deque[tuple[int, Future[SliceResult]]] = deque()
     try:
         while begin < end or pending:
             while begin < end and len(pending) < check.ahead:

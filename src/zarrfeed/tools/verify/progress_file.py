@@ -24,7 +24,7 @@ from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, ProgressFileError
 from zarrfeed.base.own_files import followed, read_side_file
-from zarrfeed.tools.verify.chunks import Part
+from zarrfeed.tools.verify.chunks import SliceResult
 from zarrfeed.tools.verify.verify_report import MOST_LISTED, ArrayReport, Finding
 
 _MARK = "zarrfeed verify, 1"
@@ -51,13 +51,13 @@ class Checked:
         """Read chunks that were checked."""
         return self.good + self.missing + self.bad
 
-    def add(self, end: int, part: Part) -> None:
+    def add(self, end: int, result: SliceResult) -> None:
         """Count chunks [next, end) in."""
         self.next = end
-        self.good += part.good
-        self.stored_bytes += part.stored_bytes
-        self.decoded_bytes += part.decoded_bytes
-        for finding in part.findings:
+        self.good += result.good
+        self.stored_bytes += result.stored_bytes
+        self.decoded_bytes += result.decoded_bytes
+        for finding in result.findings:
             if finding.cause == "missing":
                 self.missing += finding.chunks
             else:
@@ -65,7 +65,7 @@ class Checked:
             self._list(finding)
 
     def extend(self, range_: Checked) -> None:
-        """Count the chunks of a range in that begins where this one ends; as `add` of its parts, one by one."""
+        """Count the chunks of a range in that begins where this one ends; as `add` of its slices, one by one."""
         self.next = range_.next
         for name in ("good", "missing", "bad", "stored_bytes", "decoded_bytes"):
             setattr(self, name, getattr(self, name) + getattr(range_, name))
@@ -74,7 +74,7 @@ class Checked:
 
     def _list(self, finding: Finding) -> None:
         last = self.findings[-1] if self.findings else None
-        if last is not None and replace(last, chunks=finding.chunks) == finding:  # of one shard, in two parts
+        if last is not None and replace(last, chunks=finding.chunks) == finding:  # of one shard, in two slices
             self.findings[-1] = replace(last, chunks=last.chunks + finding.chunks)
         elif self._listed[finding.cause] < MOST_LISTED:
             self._listed[finding.cause] += 1
