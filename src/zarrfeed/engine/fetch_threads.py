@@ -46,7 +46,7 @@ Request: TypeAlias = tuple[int, str, bool, list[RequestedRange]]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
-class RequestSource(Protocol):
+class RequestQueue(Protocol):
     """What posts requests and takes the answers: the engine (`core.Engine`), or `ObjectRequests`. Safe for threads."""
 
     def request_epoch(self) -> int:
@@ -130,7 +130,7 @@ class FetchThreads:
 
     def __init__(
         self,
-        engine: RequestSource,
+        engine: RequestQueue,
         reads: Mapping[int, Blocking],
         provided: dict[int, Bytes],
         counts: ReadCounts,

@@ -29,7 +29,7 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
-from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Request, RequestedRange, RequestSource, wait_for_threads
+from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Request, RequestedRange, RequestQueue, wait_for_threads
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt
@@ -68,7 +68,7 @@ class StoreBridge:
 
     def __init__(
         self,
-        engine: RequestSource,
+        engine: RequestQueue,
         sources: Mapping[int, StoreSource],
         *,
         max_decodes: int = 1,
@@ -134,7 +134,7 @@ class _Session:
     def __init__(
         self,
         bridge: StoreBridge,
-        engine: RequestSource,
+        engine: RequestQueue,
         sources: Mapping[int, StoreSource],
         max_decodes: int,
     ) -> None:

@@ -26,7 +26,7 @@ from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.patches.turned_patches import check_conversion, check_turns
 from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.patch_turns import Turns
-from zarrfeed.plan.patches.position_blocks import ListedPositions, PositionSource
+from zarrfeed.plan.patches.position_blocks import ListedPositions, PatchPositions
 from zarrfeed.plan.patches.tiling import Border, Tiling
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import ListedRequests, Requests, TileRequests
@@ -67,7 +67,7 @@ class Patching:
     extents: Int64
     axes: tuple[tuple[PatchAxis, ...], ...]
     volumes: Volumes
-    source: PositionSource | None = None
+    source: PatchPositions | None = None
     levels: tuple[LevelVolumes | None, ...] = ()
 
     @classmethod

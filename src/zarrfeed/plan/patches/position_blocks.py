@@ -36,7 +36,7 @@ _PATCHES_OF_CELL, _MOST_HALVINGS = 2, 4
 _MOST_ROWS = 1.25
 
 
-class PositionSource(Protocol):
+class PatchPositions(Protocol):
     """Where the patches of each epoch begin; as many in each."""
 
     @property
@@ -53,7 +53,7 @@ class PositionSource(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return what the patches depend on, beside seed and epoch, as JSON."""
 
-    def concat(self, parts: Sequence[tuple[Any, int]]) -> PositionSource:
+    def concat(self, parts: Sequence[tuple[Any, int]]) -> PatchPositions:
         """Return several sources of this kind as one, each given with the number of its volumes; this is the first."""
 
 
@@ -127,7 +127,7 @@ class Cells:
     @classmethod
     def of(
         cls,
-        source: PositionSource,
+        source: PatchPositions,
         extents: Int64,
         size: tuple[int, ...],
         wraps: tuple[bool, ...],

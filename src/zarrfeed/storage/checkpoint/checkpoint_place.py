@@ -1,7 +1,7 @@
 """Where a checkpoint is: a local file, or an object of a store; and how bytes of it are read.
 
-What holds: all bytes that a `Source` returns are of one version of the file or object. If it is replaced meanwhile, the
-former version is read to its end (a file), or reading fails (an object).
+What holds: all bytes that a `StoredBytes` returns are of one version of the file or object. If it is replaced
+meanwhile, the former version is read to its end (a file), or reading fails (an object).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _in_store(key: str, store: Any, storage_options: Mapping[str, Any] | None, p
     return ObjectPlace(store, key, printable(f"{store}/{key}"), StoreAccess(policy))
 
 
-class Source(Protocol):
+class StoredBytes(Protocol):
     """The stored bytes of a checkpoint, for reading. Safe for threads."""
 
     size: int
@@ -181,7 +181,7 @@ class Source(Protocol):
         ...
 
 
-def open_source(place: Place) -> Source:
+def open_stored(place: Place) -> StoredBytes:
     """Return the stored bytes of a checkpoint.
 
     Raises
@@ -189,7 +189,7 @@ def open_source(place: Place) -> Source:
     StoreReadError
         If there is none, or the store does not answer.
     """
-    return _LocalSource(place) if isinstance(place, LocalPlace) else _ObjectSource(place)
+    return _LocalBytes(place) if isinstance(place, LocalPlace) else _ObjectBytes(place)
 
 
 class _Descriptor:
@@ -204,7 +204,7 @@ class _Descriptor:
             os.close(self.number)
 
 
-class _LocalSource:
+class _LocalBytes:
     def __init__(self, place: LocalPlace) -> None:
         self.name = place.name
         self._access = place.access
@@ -241,7 +241,7 @@ class _LocalSource:
         self._file = None
 
 
-class _ObjectSource:
+class _ObjectBytes:
     def __init__(self, place: ObjectPlace) -> None:
         import obstore
 

@@ -47,7 +47,7 @@ from zarrfeed.torch.passes.rollouts import Rollouts
 from zarrfeed.torch.passes.session import Session
 from zarrfeed.torch.passes.session_options import SessionOptions
 from zarrfeed.torch.passes.versions import Versions
-from zarrfeed.torch.ranks.distributed import RankFinder, RankSource
+from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
 
 _INT64_MAX = 2**63 - 1
 
@@ -159,7 +159,7 @@ class ZarrIterableDataset(StreamingDataset):
         seed: int = 0,
         drop_last: bool = False,
         return_index: bool = False,
-        rank: RankSource = None,
+        rank: RankLike = None,
         world_size: int | None = None,
         even: Even | None = None,
         affinity: Affinity | None = None,

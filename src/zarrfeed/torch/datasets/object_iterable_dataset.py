@@ -32,7 +32,7 @@ from zarrfeed.torch.datasets.options import check_order, schedule_options
 from zarrfeed.torch.datasets.streaming import StreamingDataset
 from zarrfeed.torch.passes.session import Session
 from zarrfeed.torch.passes.session_options import SessionOptions
-from zarrfeed.torch.ranks.distributed import RankFinder, RankSource
+from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
 
 #: Blocks of an epoch: all of them are permuted together, so their number changes nothing but the work of planning.
 _BLOCKS = 4096
@@ -145,7 +145,7 @@ class ObjectIterableDataset(StreamingDataset):
         seed: int = 0,
         drop_last: bool = False,
         return_index: bool = False,
-        rank: RankSource = None,
+        rank: RankLike = None,
         world_size: int | None = None,
         even: Even | None = None,
         affinity: Affinity | None = None,

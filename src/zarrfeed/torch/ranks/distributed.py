@@ -20,7 +20,7 @@ from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.torch.ranks.callers import place_under_accelerate
 
 #: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
-RankSource: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
+RankLike: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
 
 #: Torch's workers look every 5 s whether their training process is there, and end between two batches.
 _TO_END_S = 10.0
@@ -34,7 +34,7 @@ class RankFinder:
     process looks for itself.
     """
 
-    def __init__(self, rank: RankSource, world_size: int | None) -> None:
+    def __init__(self, rank: RankLike, world_size: int | None) -> None:
         self._rank, self._world_size = rank, world_size
         self._carried: RankInfo | None = None
         self._carried_unknown = False
@@ -67,7 +67,7 @@ class RankFinder:
         return in_worker() and self._carried_to == os.getpid()
 
 
-def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInfo:
+def find_rank(rank: RankLike = None, world_size: int | None = None) -> RankInfo:
     """Return the place that `rank` and `world_size` name, or torch.distributed's, or the only one there is.
 
     Raises
