@@ -35,7 +35,7 @@ from zarrfeed.report.sparse_explain import explain_csr
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.report.verdict import remedy_of_field, verdict
 from zarrfeed.spec.field import (
-    BlockUnit,
+    BlockKind,
     Field,
     FieldSet,
     ResidentField,
@@ -106,7 +106,7 @@ class Explanation(Page):
     mix: int
     strip: int
     primary: str | None
-    block: BlockUnit
+    block: BlockKind
     fields: tuple[FieldExplanation, ...]
     memory: MemoryPlan
     max_open_batches: int

@@ -29,9 +29,9 @@ from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Pad, Window
 from zarrfeed.spec.window_fields import LeadField, PadMaskField, lead_to_core
 
-#: What the unit of shuffling is made of.
-BlockUnit: TypeAlias = Literal["chunk", "shard"]
-BLOCK_UNITS: tuple[BlockUnit, ...] = ("chunk", "shard")
+#: The stored objects that make a block.
+BlockKind: TypeAlias = Literal["chunk", "shard"]
+BLOCK_KINDS: tuple[BlockKind, ...] = ("chunk", "shard")
 
 #: Rows of a chunk that could not be had: (first, end, index of the chunk along the sample axis, its key, class of the
 #: error, errno, message).
@@ -468,7 +468,7 @@ class FieldSet:
     sides: tuple[tuple[str, ...] | None, ...]
     primary: int | None
     block_rows: int
-    block: BlockUnit = "chunk"
+    block: BlockKind = "chunk"
     edges: Edges | None = dataclasses.field(default=None, compare=False)
 
     @property

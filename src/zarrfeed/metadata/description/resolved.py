@@ -48,8 +48,8 @@ from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, with
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.expression import FieldInfo
 from zarrfeed.spec.field import (
-    BLOCK_UNITS,
-    BlockUnit,
+    BLOCK_KINDS,
+    BlockKind,
     Field,
     FieldSet,
     IndexField,
@@ -233,9 +233,9 @@ class ResolvedData:
             )
         return replace(found, values=found.values[: self.choice.num_samples])
 
-    def blocks(self, blocks: npt.ArrayLike, of: BlockUnit) -> Self:
+    def blocks(self, blocks: npt.ArrayLike, of: BlockKind) -> Self:
         """Choose what of the samples lies in some chunks, or shards, along the sample axis."""
-        check_choice("of", of, BLOCK_UNITS)
+        check_choice("of", of, BLOCK_KINDS)
         self._check_rows("blocks")
         planned = plan_blocks(self.fields, self.opened.num_sample_fields, block=of, aligns=False)
         return replace(self, choice=self.choice.blocks(blocks, planned.rows, of, planned.edges))
@@ -370,14 +370,14 @@ class ResolvedData:
         """Deal the samples to parts."""
         self._check_rows("split")
         field_set, _ = self.planned(block="shard" if by == "shard" else None, room=_USUAL_ROOM)
-        unit: BlockUnit | None = "shard" if by == "shard" else self.choice.unit
+        kind: BlockKind | None = "shard" if by == "shard" else self.choice.kind
         choices = self.choice.split(parts, field_set, by=by, seed=seed, gap=gap)
-        return tuple(replace(self, choice=replace(choice, unit=unit), windowing=None) for choice in choices)
+        return tuple(replace(self, choice=replace(choice, kind=kind), windowing=None) for choice in choices)
 
     def planned(
         self,
         *,
-        block: BlockUnit | None = None,
+        block: BlockKind | None = None,
         room: int = _USUAL_ROOM,
         aligns: bool = True,
         return_index: bool = False,
@@ -404,10 +404,10 @@ class ResolvedData:
         """
         if self.patching is not None:
             return self._planned_patches(return_index=return_index), None
-        unit = block or self.choice.unit or "chunk"
-        check_choice("block", unit, BLOCK_UNITS)
+        kind = block or self.choice.kind or "chunk"
+        check_choice("block", kind, BLOCK_KINDS)
         aligns = aligns and self.choice.aligned
-        blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=unit, room=room, aligns=aligns)
+        blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=kind, room=room, aligns=aligns)
         fields, sides, primary = list(blocks.fields), keys_of_sides(self), blocks.primary
         for f in fields:
             check_pad(f)
@@ -423,7 +423,7 @@ class ResolvedData:
             fields.append(IndexField(self.choice.num_samples))
             sides.append(None)
         edges = blocks.edges if self.blend is None else self.blend.edges(blocks.edges, blocks.rows)
-        field_set = FieldSet(tuple(fields), tuple(sides), primary, blocks.rows, unit, edges)
+        field_set = FieldSet(tuple(fields), tuple(sides), primary, blocks.rows, kind, edges)
         return field_set, self.choice.selection(blocks.rows, edges)
 
     def _planned_patches(self, *, return_index: bool) -> FieldSet:

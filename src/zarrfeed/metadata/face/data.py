@@ -29,7 +29,7 @@ from zarrfeed.plan.samples.split import By
 from zarrfeed.plan.samples.window_rows import WindowRows
 from zarrfeed.plan.samples.windows import Offsets, PadLike
 from zarrfeed.spec.expression import Call, Expression, FieldInfo
-from zarrfeed.spec.field import BlockUnit
+from zarrfeed.spec.field import BlockKind
 from zarrfeed.spec.version import Version
 
 
@@ -150,7 +150,7 @@ class Data(ItemMethods):
         return self._then(call, Step("select", (samples,)))
 
     @checks_option_names
-    def blocks(self, blocks: npt.ArrayLike, *, of: BlockUnit = "chunk") -> Data:
+    def blocks(self, blocks: npt.ArrayLike, *, of: BlockKind = "chunk") -> Data:
         """Choose what of the samples lies in some chunks along the sample axis.
 
         Parameters

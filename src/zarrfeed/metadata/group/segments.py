@@ -24,7 +24,7 @@ from zarrfeed.storage.chunks.parted_source import PartedSource
 SegmentEnds: TypeAlias = "npt.ArrayLike | zarr.Array[Any] | str | Path"
 
 #: Groups above an array in which a path is looked for.
-_LEVELS = 4
+_MOST_GROUPS = 4
 
 
 def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.ArrayLike | None:
@@ -80,15 +80,15 @@ def _find(path: str, place: tuple[str, StoreSource | None]) -> zarr.Array[Any]:
     """Return the array at a path in the group of an array, or in a group above it."""
     root, source = place
     if source is None:
-        for folder in list(Path(root).parents)[:_LEVELS]:
+        for folder in list(Path(root).parents)[:_MOST_GROUPS]:
             if (folder / path).is_dir():
                 node = open_node(folder / path)
                 if isinstance(node, zarr.Array):
                     return node
         raise ConfigError(f"segment_ends = {path!r}: no array is there, nor in {printable(Path(root).parent)}")
     names = source.prefix.rstrip("/").split("/")[:-1]
-    for level in range(min(len(names), _LEVELS) + 1):
-        prefix = "/".join(names[: len(names) - level])
+    for above in range(min(len(names), _MOST_GROUPS) + 1):
+        prefix = "/".join(names[: len(names) - above])
         try:
             return checked(zarr.open_array(source.store, path=f"{prefix}/{path}".lstrip("/"), mode="r"))
         except ZarrfeedError:

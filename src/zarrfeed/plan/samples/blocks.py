@@ -22,7 +22,7 @@ from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.samples.windows import chunks_in_block
 from zarrfeed.spec.block_edges import Edges, StoreEdges
 from zarrfeed.spec.field import (
-    BlockUnit,
+    BlockKind,
     Field,
     StoredField,
     VlenField,
@@ -69,7 +69,7 @@ class Blocks:
 
 
 def plan_blocks(
-    fields: Sequence[Field], num_sample_fields: int, *, block: BlockUnit = "chunk", room: int = 0, aligns: bool = True
+    fields: Sequence[Field], num_sample_fields: int, *, block: BlockKind = "chunk", room: int = 0, aligns: bool = True
 ) -> Blocks:
     """Choose the blocks, and which fields are resident in memory.
 
@@ -118,7 +118,7 @@ def plan_blocks(
     return Blocks(primary, min(num_samples, rows), tuple(with_resident), edges)
 
 
-def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockUnit, room: int) -> Blocks:
+def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockKind, room: int) -> Blocks:
     """Return the blocks that the chunks of a sparse matrix make: their lengths differ."""
     if block == "shard" and not f.is_sharded:
         raise ConfigError(
@@ -129,18 +129,18 @@ def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: B
     return Blocks(primary, int(np.diff(edges).max()), tuple(with_resident), edges)
 
 
-def block_rows(f: StoredField | VlenField, block: BlockUnit) -> int:
+def block_rows(f: StoredField | VlenField, block: BlockKind) -> int:
     """Return the samples of a full block if `f` makes them, where a sample has the row with its index."""
-    return _unit_rows(f.layouts[0], block)
+    return _kind_rows(f.layouts[0], block)
 
 
-def _unit_rows(layout: Layout, block: BlockUnit) -> int:
+def _kind_rows(layout: Layout, block: BlockKind) -> int:
     """Return the rows of a read chunk, or of a shard."""
     spec = layout.spec
     return spec.shard_shape[spec.sample_axis] if block == "shard" else spec.rows_per_chunk
 
 
-def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges | None:
+def find_edges(f: StoredField | VlenField, rows: int, block: BlockKind) -> Edges | None:
     """Return where blocks begin whose chunks `f` has: the first sample of each, and the number of samples at the end.
 
     A block has as many whole chunks as `rows` rows have room for, of one store, and at least one. None where all blocks
@@ -152,8 +152,8 @@ def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges
     if f.layouts[0].parts is None:
         return None
     begin = np.concatenate([layout.parts.begin for layout in f.layouts if layout.parts is not None])
-    units = [_unit_rows(layout, block) for layout in f.layouts]
-    length = [unit * max(1, rows // unit) for unit in units]
+    each = [_kind_rows(layout, block) for layout in f.layouts]
+    length = [one * max(1, rows // one) for one in each]
     of_store = np.repeat(length, [len(layout.parts.begin) for layout in f.layouts if layout.parts is not None])
     in_order = np.argsort(begin, kind="stable")
     begin = np.append(begin[in_order], f.num_samples)
@@ -161,7 +161,7 @@ def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges
     return StoreEdges(np.append(begin[:-1][has_rows], f.num_samples), of_store[in_order][has_rows].astype(np.int64))
 
 
-def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockUnit) -> Int64:
+def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockKind) -> Int64:
     """Return the same where samples have other rows: a block ends where its samples go on to other chunks.
 
     A sample without a row belongs to the block before it.
@@ -171,7 +171,7 @@ def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: Bloc
     for layout in f.layouts:
         here = (row >= 0) & (row < layout.spec.num_samples)
         chunk = np.where(here, layout.chunk_of(np.where(here, row, 0)), -1)
-        per_block = max(1, max(rows, _unit_rows(layout, block)) // layout.spec.rows_per_chunk)
+        per_block = max(1, max(rows, _kind_rows(layout, block)) // layout.spec.rows_per_chunk)
         cell = np.where(chunk >= 0, cells + chunk // per_block, cell)
         cells += -(-layout.num_chunks // per_block)
     known = np.maximum.accumulate(np.where(cell >= 0, np.arange(len(cell)), -1))
@@ -182,7 +182,7 @@ def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: Bloc
     return np.append(first, len(row))
 
 
-def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
+def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockKind = "chunk") -> int | None:
     """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
 
     It is one of the stored tensors, or images, of `samples`, else one of its vlen fields; of the others where all
