@@ -55,7 +55,7 @@ _MAX_ITEM_BYTES = 2**24
 #: The engine keeps about 600 bytes for each chunk that a sample lies in.
 _MOST_CELLS = 1 << 18
 #: Text of a chunk becomes Python objects all at once.
-_MOST_LIST_ITEMS = 1 << 27
+_MOST_VLEN_ITEMS = 1 << 27
 
 
 def open_array(source: ArrayLike, zarr_format: ZarrFormat | None = None) -> zarr.Array[Any]:
@@ -289,9 +289,9 @@ def check_counts(spec: ArraySpec) -> None:
             f"{spec.chunk_shape}, a sample is {spec.sample_shape}"
         )
     items = math.prod(spec.chunk_shape)
-    if spec.item_type and items > _MOST_LIST_ITEMS:
+    if spec.item_type and items > _MOST_VLEN_ITEMS:
         raise MemoryBudgetError(
-            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_LIST_ITEMS}"
+            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_VLEN_ITEMS}"
         )
 
 

@@ -15,7 +15,7 @@ from zarrfeed.packing.sources.npy_files import NpyArray, arrays_in
 from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceOptions, chosen
 
 #: What members of compressed .npz files may need, all together: they are kept in memory.
-MOST_KEPT_BYTES = 4 << 30
+MOST_DECOMPRESSED_BYTES = 4 << 30
 _PAGE_BYTES = 4096
 
 
@@ -51,7 +51,7 @@ class NpySource(FileSource):
         super().__init__()
         files = data_files(paths, self.kind, (".npy", ".npz"))
         self._arrays: list[list[NpyArray]] = []  # of each file
-        left = MOST_KEPT_BYTES
+        left = MOST_DECOMPRESSED_BYTES
         for file in files:
             found = arrays_in(file, options.variables if file.path.suffix == ".npz" else None, left)
             names = chosen([_name(array) for array in found], options, str(file))

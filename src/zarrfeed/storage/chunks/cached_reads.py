@@ -49,7 +49,7 @@ _MOST_BYTES = 1 << 62
 class _Looked:
     """What a look at the cache found: hits, and of the misses those that are to be fetched, with their claims.
 
-    A claim of None is that of an entry that will not be kept. Entries that somebody else fetches are in neither.
+    A claim of None is that of an entry that will not be cached. Entries that somebody else fetches are in neither.
     """
 
     hits: dict[int, Bytes] = field(default_factory=dict)
