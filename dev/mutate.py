@@ -4,7 +4,7 @@ python dev/mutate.py --seed 1 --count 40                         40 mutants, 60 
 python dev/mutate.py --seed 1 --count 40 --against before.json   the same, compared with an earlier run
 python dev/mutate.py --seed 1 --list                             the mutants, without running a test
 
-The seed draws places of src/zarrfeed/plan, storage and torch; a larger count goes on where a smaller one ends. Each
+The seed draws sites of src/zarrfeed/plan, storage and torch; a larger count goes on where a smaller one ends. Each
 mutant is tried in a copy of the package, so that nothing happens to the working tree, with the test files nearest to
 it: first those of its module, then others until the time is used. A mutant is
 
@@ -34,20 +34,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mutation.bench import KILLED, Bench, Mutant, Result
-from mutation.places import find_places
+from mutation.sites import find_sites
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("zarrfeed/plan", "zarrfeed/storage", "zarrfeed/torch")
 
 
 def draw(packages: Path, folders: Sequence[str], seed: int, count: int) -> list[Mutant]:
-    """Return mutants of the folders, which are relative to the folder of packages: at most one of a place."""
+    """Return mutants of the folders, which are relative to the folder of packages: at most one of a site."""
     paths = sorted(path for name in folders for path in (packages / name).rglob("*.py"))
     sources = {path.relative_to(packages).as_posix(): path.read_text() for path in paths}
-    places = [(path, place) for path, source in sources.items() for place in find_places(source)]
+    sites = [(path, site) for path, source in sources.items() for site in find_sites(source)]
     chance = random.Random(seed)
-    chance.shuffle(places)
-    return [Mutant(path, place, chance.choice(place.variants)) for path, place in places[:count]]
+    chance.shuffle(sites)
+    return [Mutant(path, site, chance.choice(site.variants)) for path, site in sites[:count]]
 
 
 def describe(result: Result) -> str:

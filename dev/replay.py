@@ -15,7 +15,7 @@ digests of
 - `batches`: the first batches of two epochs, of simulated DataLoader workers, and of requests by index;
 - `resume`: what comes after each of these states is loaded, on the same setup and on another one;
 - `core`: everything that is handed to the compiled engine;
-- `data`: fields, lengths, channels and places of samples;
+- `data`: fields, lengths, channels and locations of samples;
 - `numbers`, `memory`, `decodes`, `page`: the figures of `explain()`, those about memory, those about what is decoded,
   and all that its page has;
 - `words`: texts for people, which may change: they are counted, and nothing more;
@@ -63,10 +63,10 @@ def run(
     """Observe configurations in processes of their own; the error as text, where a process failed."""
 
     def one(configuration: Configuration) -> Observation:
-        place = folder / f"{configuration.number:05d}"
-        place.mkdir()
-        os.chdir(place)
-        return observe(configuration.text, place, (saved or {}).get(configuration.number))
+        own_folder = folder / f"{configuration.number:05d}"
+        own_folder.mkdir()
+        os.chdir(own_folder)
+        return observe(configuration.text, own_folder, (saved or {}).get(configuration.number))
 
     return run_forked(configurations, one, processes=jobs, limit_s=LIMIT_S)
 
@@ -130,10 +130,10 @@ def try_calls(options: argparse.Namespace) -> tuple[dict[str, tuple[str, ...]], 
         folder = Path(name).resolve()
 
         def one(part: int) -> dict[str, tuple[str, ...]]:
-            place = folder / f"part{part}"
-            place.mkdir()
-            os.chdir(place)
-            return outcomes_of(tried[part::_PARTS], place)
+            own_folder = folder / f"part{part}"
+            own_folder.mkdir()
+            os.chdir(own_folder)
+            return outcomes_of(tried[part::_PARTS], own_folder)
 
         for part, found in run_forked(range(_PARTS), one, processes=options.jobs, limit_s=LIMIT_S):
             if isinstance(found, str):

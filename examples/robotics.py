@@ -21,13 +21,13 @@ def write_episodes(path: Path) -> None:
     """Write 60 episodes: a dot goes to the middle of a picture, by a fifth in each step, which is the action."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(10, 30, 60)
-    place = np.concatenate([rng.uniform(-1, 1, 2) * 0.8 ** np.arange(n)[:, None] for n in lengths]).astype("f4")
+    position = np.concatenate([rng.uniform(-1, 1, 2) * 0.8 ** np.arange(n)[:, None] for n in lengths]).astype("f4")
     grid = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, 16)], indexing="ij"))
-    dots = np.exp(-20 * ((grid - place[:, :, None, None]) ** 2).sum(1))
+    dots = np.exp(-20 * ((grid - position[:, :, None, None]) ** 2).sum(1))
     buffer = zarr.create_group(path)
     data = buffer.create_group("data")
     data.create_array("img", data=(255 * dots).astype("u1"), chunks=(32, 16, 16))
-    data.create_array("action", data=-0.2 * place, chunks=(64, 2))
+    data.create_array("action", data=-0.2 * position, chunks=(64, 2))
     buffer.create_group("meta").create_array("episode_ends", data=np.cumsum(lengths), chunks=(60,))
 
 

@@ -73,7 +73,7 @@ _LONG = (
 
 
 def _begins_late(item: pytest.Item) -> int:
-    """Return the place of an item's file among those that begin first; a sort by it keeps the order of the others."""
+    """Return the index of an item's file among those that begin first; a sort by it keeps the order of the others."""
     name = item.path.relative_to(Path(__file__).parent).as_posix()
     return _LONG.index(name) if name in _LONG else len(_LONG)
 
@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--large", action="store_true", help="run tests marked slow, and many more random examples")
 
 
-#: The usual place of a file system in memory, and the bytes that must be free there: all tests write 600 MB.
+#: The usual mount point of a file system in memory, and the bytes that must be free there: all tests write 600 MB.
 _IN_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 
 

@@ -50,7 +50,7 @@ class Chunk:
     stored
         The bytes of the chunk.
     offsets, sizes
-        Place and length of each stream in `stored`.
+        Offset and length of each stream in `stored`.
     decoded_sizes
         Length of each stream when it is decoded. Decoded streams follow each other in the decoded chunk.
     is_raw

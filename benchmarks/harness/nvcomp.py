@@ -57,7 +57,9 @@ class Nvcomp:
             spec = find_spec("nvidia.libnvcomp")
         except ModuleNotFoundError:  # there is no package `nvidia`
             spec = None
-        files = [file for place in (spec and spec.submodule_search_locations) or [] for file in _libraries(Path(place))]
+        files = [
+            file for folder in (spec and spec.submodule_search_locations) or [] for file in _libraries(Path(folder))
+        ]
         if not files:
             raise NoNvcompError(f"nvCOMP is not installed ({_INSTALL})")
         try:
@@ -76,7 +78,7 @@ class Nvcomp:
         return f"{major}.{rest // 100}.{rest % 100}"
 
     def alignment(self, codec: str) -> int:
-        """Return of what number of bytes the place of a compressed stream must be a multiple."""
+        """Return the number of bytes of which the offset of a compressed stream must be a multiple."""
         found = _Alignments()
         function = self._function(codec, "GetRequiredAlignments", [_Options, _POINTER])
         self._check(function.__name__, function(_Options(), ctypes.byref(found)))

@@ -384,15 +384,15 @@ class ObjectServer:
         pieces = stored.slices(begin, end)
         if act is not None and exchange.command != "HEAD" and act.what in ("reset", "flip", "cut"):
             content = np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
-            place = min(len(content) - 1, int(act.share * len(content)))
+            offset = min(len(content) - 1, int(act.share * len(content)))
             if act.what == "flip":
-                content[place] ^= 1 << self.hits % 8
+                content[offset] ^= 1 << self.hits % 8
                 pieces = iter([content.data])
             elif act.what == "reset":
-                exchange.send(status, iter([content[:place].data]), end - begin, more)
+                exchange.send(status, iter([content[:offset].data]), end - begin, more)
                 exchange.leave()
             else:
-                pieces, end = iter([content[:place].data]), begin + place
+                pieces, end = iter([content[:offset].data]), begin + offset
         exchange.send(status, pieces, end - begin, more)
 
     _head = _get

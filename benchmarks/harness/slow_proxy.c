@@ -30,7 +30,7 @@ enum { kMaxConnections = 4096, kRequestBytes = 1 << 16, kPipeBytes = 1 << 18 };
 static const double kBurstS = 0.005;
 
 struct connection {
-  int client, server;     // sockets; -1: the place is free
+  int client, server;     // sockets; -1: the entry is free
   int pipe[2];            // from the server to the client
   size_t in_pipe;         // bytes
   bool server_ended;

@@ -49,13 +49,13 @@ def draw_results(summaries: Sequence[Summary], machine: str) -> Any:
     for axes, layout in zip(panels, layouts, strict=False):
         axes.set_xscale("log")
         axes.set_xlim(low / 2, high * 2.5)  # a number has room behind its bar
-        for place, (label, known) in enumerate(_bars(rates, layout, bars)):
+        for row, (label, known) in enumerate(_bars(rates, layout, bars)):
             if not known:
-                axes.annotate("not measured", (low / 1.9, place), va="center", fontsize=6.5, color=_GREY)
+                axes.annotate("not measured", (low / 1.9, row), va="center", fontsize=6.5, color=_GREY)
                 continue
-            axes.barh(place, max(known), 0.75, color=BARS[label][1])
+            axes.barh(row, max(known), 0.75, color=BARS[label][1])
             text = {"textcoords": "offset points", "va": "center", "fontsize": 7, "zorder": 5}
-            axes.annotate(number(max(known)), (max(known), place), (3, 0), **text, bbox=_WHITE)
+            axes.annotate(number(max(known)), (max(known), row), (3, 0), **text, bbox=_WHITE)
         for name, style in _STYLES.items():
             if (layout, name) in rates:
                 axes.axvline(rates[layout, name], color=_DARK, linestyle=style, linewidth=1.3)
@@ -108,9 +108,9 @@ def enough_threads(rates: Mapping[int, float]) -> int | None:
     Its share is the rate there, divided by that number. None if there is no such number, or only the last.
     """
     counts = sorted(rates)
-    for place, threads in enumerate(counts[:-1]):
+    for row, threads in enumerate(counts[:-1]):
         share = rates[threads] / threads
-        if all(rates[m] - rates[threads] < _NOTHING * share * (m - threads) for m in counts[place + 1 :]):
+        if all(rates[m] - rates[threads] < _NOTHING * share * (m - threads) for m in counts[row + 1 :]):
             return threads
     return None
 

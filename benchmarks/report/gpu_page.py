@@ -171,11 +171,11 @@ def draw(document: Json, path: Path) -> None:
         figure = new_figure(6.6, 1.2 + 0.55 * len(pairs))
         axes = figure.subplots()
         for part in parts:
-            place = pairs.index((part["layout"], part["model"])) + 0.38 * (sides.index(part["side"]) - 0.5)
+            y = pairs.index((part["layout"], part["model"])) + 0.38 * (sides.index(part["side"]) - 0.5)
             of_ceiling = median(share(part))
-            axes.barh(place, of_ceiling, 0.36, color=_COLOURS[part["side"]])
+            axes.barh(y, of_ceiling, 0.36, color=_COLOURS[part["side"]])
             text = f"{of_ceiling:.3f}, idle {100 * idle(part['windows']):.1f} %"
-            axes.annotate(text, (of_ceiling, place), (3, 0), textcoords="offset points", va="center", fontsize=7)
+            axes.annotate(text, (of_ceiling, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
         axes.axvline(GOAL_SHARE, color=GREY, linewidth=0.9, linestyle="--")
         for side in sides:
             axes.barh([0], [0], color=_COLOURS[side], label=side)

@@ -65,9 +65,9 @@ def draw_history(history: Sequence[Row]) -> Figure:
 
 
 def _draw_rows(axes: Axes, rows: Sequence[Row], commits: Sequence[str], marker: str) -> None:
-    places = [commits.index(row.commit) for row in rows]
+    x = [commits.index(row.commit) for row in rows]
     for name, colour in _COLOURS.items():
         ratios = [row.of_cpu[name] for row in rows]
         middle = np.array([ratio.median for ratio in ratios])
         around = np.array([[ratio.median - ratio.low, ratio.high - ratio.median] for ratio in ratios]).reshape(-1, 2).T
-        axes.errorbar(places, middle, around, color=colour, marker=marker, markersize=4, linewidth=1.2, elinewidth=0.8)
+        axes.errorbar(x, middle, around, color=colour, marker=marker, markersize=4, linewidth=1.2, elinewidth=0.8)

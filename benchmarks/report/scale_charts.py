@@ -112,12 +112,12 @@ def draw_requests(document: Json) -> Figure:
     )
     for number, layout in enumerate(LAYOUTS):
         rates = [one["gets_s"] for one in loads if one["layout"] == layout]
-        places = np.arange(len(scenarios)) + 0.27 * (number - 1)
-        axes.barh(places, rates, 0.25, color=colours[layout], label=labels[layout])
-        for place, gets in zip(places, rates, strict=True):
+        heights = np.arange(len(scenarios)) + 0.27 * (number - 1)
+        axes.barh(heights, rates, 0.25, color=colours[layout], label=labels[layout])
+        for height, gets in zip(heights, rates, strict=True):
             text = f"{gets:,.0f}" if gets < 1e6 else f"{gets / 1e6:.1f} million"
             where: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 7, "bbox": _WHITE}
-            axes.annotate(text, (gets, place), (3, 0), **where)
+            axes.annotate(text, (gets, height), (3, 0), **where)
     axes.set_xscale("log")
     axes.set_xlim(10, 3e8)
     for prefixes in (1, 10, 100, 1000):
@@ -139,9 +139,9 @@ def draw_evenness(document: Json) -> Figure:
     cases = document["sharing"]
     colours = [_GREEN if one["formula"] == 1 else _ORANGE for one in cases]
     shared.bar(range(len(cases)), [one["reads"] for one in cases], 0.7, color=colours)
-    for place, one in enumerate(cases):
+    for i, one in enumerate(cases):
         text = {"ha": "center", "va": "bottom", "fontsize": 7, "textcoords": "offset points"}
-        shared.annotate(f"{one['reads']:.0f}", (place, one["reads"]), (0, 1), **text)
+        shared.annotate(f"{one['reads']:.0f}", (i, one["reads"]), (0, 1), **text)
     shared.set_xticks(range(len(cases)), [f"{one['ranks']:,}" for one in cases], rotation=60, fontsize=7.5)
     shared.set_xlabel("ranks")
     shared.set_title(f"reads of a chunk with {cases[0]['lanes']} lanes", loc="left", fontsize=9)
@@ -191,7 +191,7 @@ def _line(axes: Axes, cases: Sequence[Json], value: Callable[[Json], float], lab
     chunks, values = [one["chunks"] for one in cases], [value(one) for one in cases]
     axes.plot(chunks, values, color=colour, linewidth=1.3, label=label)
     for lifted in (False, True):
-        here = [place for place, one in enumerate(cases) if bool(one.get("lifted")) == lifted]
+        here = [n for n, one in enumerate(cases) if bool(one.get("lifted")) == lifted]
         fill = "none" if lifted else "full"
         points = [chunks[i] for i in here], [values[i] for i in here]
         axes.plot(*points, "o", markersize=5, fillstyle=fill, color=colour)

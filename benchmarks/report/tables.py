@@ -25,8 +25,8 @@ def make_console() -> Console:
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> None:
     """Print a table whose first `words` columns are words, and the others numbers."""
     table = Table()
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place < words else "right", no_wrap=place < words)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i < words else "right", no_wrap=i < words)
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -51,9 +51,9 @@ def print_table(console: Console, summaries: Sequence[Summary]) -> None:
         table.add_column(column, no_wrap=True)
     for column in _COLUMNS:
         table.add_column(column, justify="right")
-    for place, s in enumerate(summaries):
-        starts = place == 0 or summaries[place - 1].layout != s.layout
-        if starts and place:
+    for i, s in enumerate(summaries):
+        starts = i == 0 or summaries[i - 1].layout != s.layout
+        if starts and i:
             table.add_section()
         table.add_row(
             s.layout if starts else "",

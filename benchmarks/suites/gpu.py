@@ -171,9 +171,9 @@ def compare(feed: Feed, device: torch.device) -> int:
         *tensors, index = next(batches)
         del batches
         keys = feed.keys(data, index.cpu())[:_COMPARED]
-        for place, key in enumerate(keys):
+        for number, key in enumerate(keys):
             for found, expected in zip(tensors, tensors_of(feed.plain[key]), strict=True):
-                if not torch.equal(found[place].cpu(), expected):
+                if not torch.equal(found[number].cpu(), expected):
                     raise AssertionError(f"{feed.name}: sample {key} on {device} is not what zarr-python reads")
     return len(keys)
 

@@ -75,7 +75,7 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         self.embed = nn.Conv2d(channels, width, patch, patch)
-        self.places = nn.Parameter(torch.zeros(1, tokens, width))
+        self.positions = nn.Parameter(torch.zeros(1, tokens, width))
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
@@ -84,7 +84,7 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.embed(x).flatten(2).transpose(1, 2)
-        out: Tensor = self.head(self.body(tokens + self.places))
+        out: Tensor = self.head(self.body(tokens + self.positions))
         return out
 
 
@@ -101,8 +101,8 @@ class UNet3d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         skipped: list[Tensor] = []
-        for place, level in enumerate(self.down):
-            x = level(functional.max_pool3d(x, 2) if place else x)
+        for number, level in enumerate(self.down):
+            x = level(functional.max_pool3d(x, 2) if number else x)
             skipped.append(x)
         skipped.pop()
         for widen, level in zip(reversed(self.widen), reversed(self.up), strict=True):

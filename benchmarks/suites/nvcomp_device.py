@@ -22,26 +22,26 @@ _COMPARED = 4
 class OnDevice:
     """Chunks in memory of the host and of a device, and the steps from stored bytes to scattered rows.
 
-    Stored chunks are copied as they are where nvCOMP takes streams at any place; else each stream is put at a place
-    that it takes. Streams that are stored as they are are copied on the device to where they belong.
+    Stored chunks are copied as they are where nvCOMP takes streams at any offset; else each stream is put at an
+    offset that it takes. Streams that are stored as they are are copied on the device to where they belong.
     """
 
     def __init__(self, chunks: Sequence[Chunk], row_bytes: int, library: Nvcomp, device: torch.device) -> None:
         self._chunks, self._library, self._device = chunks, library, device
         self.codec = chunks[0].codec
-        sources, sizes, places = _places(chunks, library.alignment(self.codec))
-        self._stored = _on_host(_staged(chunks, places, sizes, sources), device)
+        sources, sizes, offsets = _offsets(chunks, library.alignment(self.codec))
+        self._stored = _on_host(_staged(chunks, offsets, sizes, sources), device)
         self._copy = torch.empty_like(self._stored, device=device)
         raw = np.concatenate([chunk.is_raw for chunk in chunks])
         decoded = np.concatenate([chunk.decoded_sizes for chunk in chunks])
         targets = np.cumsum(decoded) - decoded
         self.decoded_bytes = int(decoded.sum())
         self.decompressed = torch.zeros(self.decoded_bytes, dtype=torch.uint8, device=device)
-        self._raw = list(zip(places[raw].tolist(), targets[raw].tolist(), decoded[raw].tolist(), strict=True))
+        self._raw = list(zip(offsets[raw].tolist(), targets[raw].tolist(), decoded[raw].tolist(), strict=True))
         skipped = _ZLIB_HEAD if self.codec == "zlib" else 0
         less = _ZLIB_HEAD + _ZLIB_TAIL if self.codec == "zlib" else 0
         self._tables = {
-            "sources": self._table(places[~raw] + skipped + self._copy.data_ptr()),
+            "sources": self._table(offsets[~raw] + skipped + self._copy.data_ptr()),
             "source_sizes": self._table(sizes[~raw] - less),
             "targets": self._table(targets[~raw] + self.decompressed.data_ptr()),
             "target_sizes": self._table(decoded[~raw]),
@@ -67,8 +67,8 @@ class OnDevice:
 
     def decompress(self) -> None:
         """Begin to decompress the streams, and to copy those that are stored as they are."""
-        for place, target, length in self._raw:
-            self.decompressed[target : target + length].copy_(self._copy[place : place + length])
+        for offset, target, length in self._raw:
+            self.decompressed[target : target + length].copy_(self._copy[offset : offset + length])
         if not len(self._statuses):
             return
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
@@ -123,7 +123,7 @@ class OnDevice:
             begin = end
 
 
-def _places(chunks: Sequence[Chunk], alignment: int) -> tuple[Any, Any, Any]:
+def _offsets(chunks: Sequence[Chunk], alignment: int) -> tuple[Any, Any, Any]:
     """Return where each stream lies in all chunks, how long it is, and where it is put before it is copied."""
     begins = np.cumsum([0, *(len(chunk.stored) for chunk in chunks[:-1])])
     sources = np.concatenate([chunk.offsets + begin for chunk, begin in zip(chunks, begins, strict=True)])
@@ -136,13 +136,13 @@ def _places(chunks: Sequence[Chunk], alignment: int) -> tuple[Any, Any, Any]:
     return sources, sizes, np.cumsum(rooms) - rooms + (alignment - ahead % alignment) % alignment
 
 
-def _staged(chunks: Sequence[Chunk], places: Any, sizes: Any, sources: Any) -> Any:
+def _staged(chunks: Sequence[Chunk], offsets: Any, sizes: Any, sources: Any) -> Any:
     stored = np.frombuffer(b"".join(chunk.stored for chunk in chunks), np.uint8)
-    if places is sources:
+    if offsets is sources:
         return stored
-    out = np.zeros(int(places[-1] + sizes[-1]), np.uint8)
-    for source, size, place in zip(sources.tolist(), sizes.tolist(), places.tolist(), strict=True):
-        out[place : place + size] = stored[source : source + size]
+    out = np.zeros(int(offsets[-1] + sizes[-1]), np.uint8)
+    for source, size, offset in zip(sources.tolist(), sizes.tolist(), offsets.tolist(), strict=True):
+        out[offset : offset + size] = stored[source : source + size]
     return out
 
 
@@ -182,7 +182,7 @@ def unshuffle_rows(
     block_bytes, typesize
         Bytes of a block and of an item. With items of 1 byte, nothing is shuffled.
     slots
-        For each row in the order of `shuffled`, its place in `rows`.
+        For each row in the order of `shuffled`, its index in `rows`.
     rows
         Shape (rows, bytes); uint8.
     """
@@ -196,9 +196,9 @@ def unshuffle_rows(
     pieces = row_bytes // piece
     # (blocks, typesize, pieces of a block, items of a piece) -> (blocks, pieces of a block, items, typesize)
     source = shuffled.view(-1, typesize, block_bytes // piece, piece // typesize).permute(0, 2, 3, 1)
-    places = slots[:, None] * pieces + torch.arange(pieces, device=slots.device)
+    pieces_of_slots = slots[:, None] * pieces + torch.arange(pieces, device=slots.device)
     target = rows.view(len(rows) * pieces, piece // typesize, typesize)
-    target.index_put_((places.view(source.shape[:2]),), source)
+    target.index_put_((pieces_of_slots.view(source.shape[:2]),), source)
 
 
 def _unshuffled(block: torch.Tensor, typesize: int) -> torch.Tensor:

@@ -43,7 +43,7 @@ class Case:
     is_weighted
         Whether patches are drawn of the foreground alone.
     holds_index
-        Whether a voxel is the number of its place, instead of a smooth field with noise.
+        Whether a voxel is its own index in C order, instead of a smooth field with noise.
     """
 
     shape: Shape
@@ -65,7 +65,7 @@ class Case:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def small(self) -> Case:
-        """Return a small case of the same kind, whose voxels are the numbers of their places."""
+        """Return a small case of the same kind, whose voxels are their own indices."""
         return replace(
             self,
             shape=_divided(self.shape, _SMALLER),
@@ -141,7 +141,7 @@ def write(path: Path, case: Case) -> None:
 
 
 def _layer(case: Case, begin: int, end: int, rng: np.random.Generator) -> Voxels:
-    """Return the places [begin, end) along the first axis."""
+    """Return the voxels [begin, end) along the first axis."""
     shape = (end - begin, *case.shape[1:])
     if case.holds_index:
         first = begin * math.prod(case.shape[1:])
@@ -168,9 +168,9 @@ def foreground(case: Case) -> Voxels:
     return mask
 
 
-def _waves(shape: Shape, places: Sequence[Voxels]) -> Voxels:
-    """Return a wave along each axis, and their sum at a grid of places; float32, from -3 to 3."""
-    each = enumerate(zip(places, shape, strict=True))
+def _waves(shape: Shape, indices: Sequence[Voxels]) -> Voxels:
+    """Return a wave along each axis, and their sum on a grid of indices; float32, from -3 to 3."""
+    each = enumerate(zip(indices, shape, strict=True))
     z, y, x = (np.sin(at * 2 * np.pi * (2 + axis) / length) for axis, (at, length) in each)
     total: Voxels = z[:, None, None].astype("f4") + (y[:, None] + x).astype("f4")
     return total

@@ -6,7 +6,7 @@ python -m benchmarks.patches --scale full --cases "chunks 128, lz4" "hours, 256 
 python -m benchmarks.patches --scale full --peers all --peer-python peers/bin/python
 
 Before anything is timed, each side delivers patches, which are compared with what zarr-python reads; our tiles have to
-have each voxel once. At the small scale, a voxel is the number of its place. The sides take turns. One array is on the
+have each voxel once. At the small scale, a voxel is its own index. The sides take turns. One array is on the
 disk at a time.
 """
 

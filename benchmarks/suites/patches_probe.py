@@ -277,13 +277,13 @@ def xbatcher_side(task: Task) -> Side:
     opened = xarray.open_zarr(group, chunks=None, consolidated=False)["image"]
     patches = MapDataset(BatchGenerator(opened, dict(zip(opened.dims, task.size, strict=True)), preload_batch=False))
     grid = [range(length // size) for length, size in zip(array.shape, task.size, strict=True)]
-    places = np.array(list(itertools.product(*grid))) * task.size
+    begins = np.array(list(itertools.product(*grid))) * task.size
     chosen = np.random.default_rng(0).permutation(len(patches))[: len(task.given())].tolist()
     more: dict[str, Any] = {"persistent_workers": True} if task.workers else {}
     loader: Any = DataLoader(patches, task.batch, sampler=chosen, num_workers=task.workers, **more)
     in_turn: Any = DataLoader(patches, task.batch, sampler=chosen)
     return Side(
-        lambda: zip(in_turn, _cut(places[chosen], task.batch), strict=True),
+        lambda: zip(in_turn, _cut(begins[chosen], task.batch), strict=True),
         lambda: iter(loader),
         lambda starts: decoded_by_slicing(starts, task.size, array.shape, array.chunks),
         _inside(array.shape, task.size),

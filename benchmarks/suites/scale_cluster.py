@@ -73,7 +73,7 @@ class Cluster:
         fields = FieldSet((IndexField(samples),), (None,), None, self.rows)
         return Schedule.make(fields, order, ScheduleOptions(lanes=self.lanes, batch_size=_BATCH))
 
-    def places(self, node: int) -> list[RankInfo]:
+    def rank_infos(self, node: int) -> list[RankInfo]:
         """Return the ranks of a node: of all ranks, or with affinity of those that divide the part of the node."""
         infos = [RankInfo(node * self.local + i, self.ranks, self.local) for i in range(self.local)]
         return [info.in_node() for info in infos] if self.affinity and self.nodes > 1 else infos
@@ -83,21 +83,21 @@ class Cluster:
         return schedule.for_node(node, self.nodes) if self.affinity and self.nodes > 1 else schedule
 
 
-def blocks_of_ranks(schedule: Schedule, places: Sequence[RankInfo], epoch: int) -> list[Int64]:
+def blocks_of_ranks(schedule: Schedule, rank_infos: Sequence[RankInfo], epoch: int) -> list[Int64]:
     """Return the blocks that ranks read in an epoch, in order, one array a rank; a block is named each time.
 
     Where each rank has a lane of its own, the blocks are permuted once for all ranks; else each rank is planned.
     """
-    state = schedule.settle(EpochState(epoch), places[0].consumer())
-    line = schedule.line(state)
-    if line.lanes == places[0].world_size:
-        lanes = np.array([place.rank for place in places])
+    state = schedule.settle(EpochState(epoch), rank_infos[0].consumer())
+    order = schedule.order_of(state)
+    if order.lanes == rank_infos[0].world_size:
+        lanes = np.array([rank_info.rank for rank_info in rank_infos])
         assert (np.diff(lanes) > 0).all()
-        groups = line.groups(epoch, lanes)
-        blocks = line.blocks_at(groups.place)
+        groups = order.groups(epoch, lanes)
+        blocks = order.blocks_at(groups.held_index)
         pieces = np.bincount(np.searchsorted(lanes, groups.lane), np.diff(groups.begin), len(lanes)).astype(np.int64)
         return np.split(blocks, np.cumsum(pieces)[:-1])
-    return [schedule.plan(state, place.consumer()).segment_block for place in places]
+    return [schedule.plan(state, rank_info.consumer()).segment_block for rank_info in rank_infos]
 
 
 def interleaved(reads: Sequence[Int64]) -> Int64:
@@ -150,7 +150,7 @@ def simulate_hits(cluster: Cluster, *, sampled: Sequence[int], epochs: int, room
     hits = np.zeros((len(rooms), epochs))
     reads = np.zeros(epochs)
     together = not cluster.affinity  # all nodes divide one order, which is permuted once for all sampled ones
-    everyone = [place for node in sampled for place in cluster.places(node)]
+    everyone = [rank_info for node in sampled for rank_info in cluster.rank_infos(node)]
     for turn in [list(sampled)] if together else [[node] for node in sampled]:
         for epoch in range(epochs):
             if together:
@@ -158,7 +158,7 @@ def simulate_hits(cluster: Cluster, *, sampled: Sequence[int], epochs: int, room
             else:
                 of_node = of_nodes.get(turn[0]) or cluster.schedule_of(schedule, turn[0])
                 of_nodes = {turn[0]: of_node}
-                of_ranks = blocks_of_ranks(of_node, cluster.places(turn[0]), epoch)
+                of_ranks = blocks_of_ranks(of_node, cluster.rank_infos(turn[0]), epoch)
             for number, node in enumerate(turn):
                 blocks = interleaved(of_ranks[number * cluster.local : (number + 1) * cluster.local])
                 reads[epoch] += len(blocks)
@@ -235,11 +235,11 @@ def evenness(cluster: Cluster, variation: float) -> dict[str, Any]:
             "reads_per_node": spread([len(part.blocks) for part in parts]),
             "bytes_per_node": spread([sizes[part.blocks].sum() for part in parts]),
         }
-    place = RankInfo(0, cluster.ranks, cluster.local)
-    state = schedule.settle(EpochState(0), place.consumer())
-    division = schedule.division(state, place.consumer())
-    places = [place for node in range(cluster.nodes) for place in cluster.places(node)]
-    of_ranks = blocks_of_ranks(schedule, places, 0)
+    rank_info = RankInfo(0, cluster.ranks, cluster.local)
+    state = schedule.settle(EpochState(0), rank_info.consumer())
+    division = schedule.division(state, rank_info.consumer())
+    rank_infos = [rank_info for node in range(cluster.nodes) for rank_info in cluster.rank_infos(node)]
+    of_ranks = blocks_of_ranks(schedule, rank_infos, 0)
     reads = [len(blocks) for blocks in of_ranks]
     stored = np.array([sizes[blocks].sum() for blocks in of_ranks])
     node_bytes = stored.reshape(cluster.nodes, cluster.local).sum(1)

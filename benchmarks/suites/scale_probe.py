@@ -144,24 +144,24 @@ def plan(
             "samples": planned.steps,
             "state_bytes": len(json.dumps(dataset.state_dict())),
         }
-        schedule, place = session.schedule, RankInfo(rank, nodes * local, local)
+        schedule, rank_info = session.schedule, RankInfo(rank, nodes * local, local)
         if affinity:
-            place = place.in_node()
-            schedule = schedule.for_node(place.node, nodes)
-        state = resumable(schedule, place)
-        half = Consumer(place.rank // 2, place.world_size // 2, node=place.node)
+            rank_info = rank_info.in_node()
+            schedule = schedule.for_node(rank_info.node, nodes)
+        state = resumable(schedule, rank_info)
+        half = Consumer(rank_info.rank // 2, rank_info.world_size // 2, node=rank_info.node)
         clock.step("resumed", lambda: schedule.reading(state, half).to_core())
         if explains:
             clock.step("explain", dataset.explain)
     return figures | {"steps": clock.steps}
 
 
-def resumable(schedule: Schedule, place: RankInfo) -> EpochState:
+def resumable(schedule: Schedule, rank_info: RankInfo) -> EpochState:
     """Return a state between the batches of two of 4 workers, in the middle of an epoch."""
-    saved = replace(place.consumer(), num_workers=4)
+    saved = replace(rank_info.consumer(), num_workers=4)
     state = schedule.settle(EpochState(0), saved)
     division = schedule.division(state, saved)
-    cut = division.cut(division.batches(place.rank, place.node) // 2 | 1)
+    cut = division.cut(division.batches(rank_info.rank, rank_info.node) // 2 | 1)
     return replace(state, progress=state.progress.then(cut))
 
 

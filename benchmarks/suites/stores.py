@@ -101,7 +101,7 @@ def write(folder: Path, scale: Scale) -> Counter[int]:
     one = _create(folder / "one.zarr", sum(lengths), scale.shape)
     written: Counter[int] = Counter()
     buffer = np.empty((0, *scale.shape), np.uint8)
-    first = place = 0
+    first = offset = 0
     for number, length in enumerate(lengths):
         samples = rng.integers(0, 16, (length, *scale.shape), np.uint8)
         samples.reshape(length, -1)[:, :4] = np.arange(first, first + length, dtype="<u4").view(np.uint8).reshape(-1, 4)
@@ -110,8 +110,8 @@ def write(folder: Path, scale: Scale) -> Counter[int]:
         first += length
         buffer = np.concatenate([buffer, samples])
         whole = len(buffer) if number == len(lengths) - 1 else len(buffer) // _CHUNK * _CHUNK
-        one[place : place + whole] = buffer[:whole]
-        place, buffer = place + whole, buffer[whole:]
+        one[offset : offset + whole] = buffer[:whole]
+        offset, buffer = offset + whole, buffer[whole:]
     return written
 
 

@@ -54,8 +54,8 @@ class Numbers(torch.utils.data.IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         info = torch.utils.data.get_worker_info()
-        place, of = (0, 1) if info is None else (info.id, info.num_workers)
-        return iter(range(place, self.count, of))
+        worker, of = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(worker, self.count, of))
 
 
 def loader_of(dataset: Any, num_workers: int) -> Any:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace zarrfeed {
@@ -9,8 +10,11 @@ constexpr int64_t floor_div(int64_t a, int64_t b) {
   return a / b - (a % b < 0 ? 1 : 0);
 }
 
-/// a / b, rounded towards infinity; b is above 0.
+/// a / b, rounded towards infinity; b is above 0. It does not overflow, as (a + b - 1) / b may.
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
+  return a / b + (a % b > 0 ? 1 : 0);
+}
+constexpr size_t ceil_div(size_t a, size_t b) {
   return a / b + (a % b > 0 ? 1 : 0);
 }
 

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/division.h"
+
 namespace zarrfeed {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
 constexpr size_t round_up(size_t n, size_t to) {
-  return (n + to - 1) / to * to;
+  return ceil_div(n, to) * to;
 }
 
 /// Of the system: 4 KiB on most, 16 or 64 KiB on some with aarch64.

@@ -47,7 +47,7 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
-/// Where patches begin: their volume, and a place along each dimension, shape (patches, 1 + dimensions).
+/// Where patches begin: their volume, and an index along each dimension, shape (patches, 1 + dimensions).
 std::vector<PatchStart> patch_starts(const py::array_t<int64_t, py::array::c_style>& starts) {
   if (starts.ndim() != 2 || starts.shape(1) < 1 || starts.shape(1) > 1 + py::ssize_t{kMaxPatchDims}) {
     throw Error(ErrorKind::kConfig, "starts: must have the shape (patches, 1 + dimensions)");
@@ -232,7 +232,7 @@ py::dict stats_dict(Engine& engine) {
   return d;
 }
 
-/// (good chunks, stored bytes, decoded bytes, [(number, chunks, key, place in the shard, error or None)])
+/// (good chunks, stored bytes, decoded bytes, [(number, chunks, key, grid index in the shard, error or None)])
 py::tuple check_chunks(ChunkChecker& checker, int64_t begin, int64_t end) {
   ChunkCheck check;
   {
@@ -369,8 +369,8 @@ PYBIND11_MODULE(_core, m) {
       [](const PythonPlan& plan, int64_t batch_size) {
         const auto owned = plan.owned;
         const GilRelease release;
-        return owned->line == nullptr ? Engine::required_open_batches(owned->plan, batch_size)
-                                      : Admission::required_unfolded(owned, batch_size);
+        return owned->block_order == nullptr ? Engine::required_open_batches(owned->plan, batch_size)
+                                             : Admission::required_unfolded(owned, batch_size);
       },
       py::arg("plan"), py::arg("batch_size"));
   m.def(
@@ -380,7 +380,7 @@ PYBIND11_MODULE(_core, m) {
         py::array_t<int64_t> out(owned->plan.steps);
         const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
         const GilRelease release;
-        if (owned->line == nullptr) {
+        if (owned->block_order == nullptr) {
           list_order(owned->plan, view);
         } else {
           list_unfolded(owned, view);

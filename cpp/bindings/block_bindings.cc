@@ -7,7 +7,7 @@
 
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
-#include "plan/block_line.h"
+#include "plan/block_order.h"
 
 namespace zarrfeed {
 namespace {
@@ -41,8 +41,8 @@ py::array_t<int64_t> each(const Int64Array& numbers, int64_t end, Function&& of_
   return out;
 }
 
-py::array_t<int64_t> unfold(const BlockLine& line, int64_t begin, int64_t end) {
-  const int64_t num_blocks = line.table().num_blocks();
+py::array_t<int64_t> unfold(const BlockOrder& order, int64_t begin, int64_t end) {
+  const int64_t num_blocks = order.table().num_blocks();
   if (begin < 0 || begin > end || end > num_blocks) {
     throw Error(ErrorKind::kConfig,
                 "plan: there are no blocks " + std::to_string(begin) + " to " + std::to_string(end));
@@ -50,11 +50,11 @@ py::array_t<int64_t> unfold(const BlockLine& line, int64_t begin, int64_t end) {
   py::array_t<int64_t> out(end - begin);
   int64_t* to = out.mutable_data();
   const GilRelease release;
-  std::vector<uint32_t> places;
+  std::vector<uint32_t> held_indices;
   while (begin < end) {
-    line.unfold(begin, places);
-    const int64_t count = std::min<int64_t>(std::ssize(places), end - begin);
-    to = std::copy_n(places.begin(), count, to);
+    order.unfold(begin, held_indices);
+    const int64_t count = std::min<int64_t>(std::ssize(held_indices), end - begin);
+    to = std::copy_n(held_indices.begin(), count, to);
     begin += count;
   }
   return out;
@@ -66,19 +66,20 @@ void bind_blocks(py::module_& m) {
   py::class_<BlockTable, std::shared_ptr<BlockTable>>(m, "BlockTable")
       .def_static(
           "of_runs",
-          [](const Int64Array& place, const Int64Array& block, const Int64Array& first, const Int64Array& stride,
+          [](const Int64Array& held_index, const Int64Array& block, const Int64Array& first, const Int64Array& stride,
              const Int64Array& rows, int64_t num_blocks) {
             std::vector<BlockRun> runs;
-            const auto count = place.size();
+            const auto count = held_index.size();
             if (block.size() != count || first.size() != count || stride.size() != count || rows.size() != count) {
               throw Error(ErrorKind::kConfig, "plan: the arrays of runs of blocks have several lengths");
             }
             for (py::ssize_t i = 0; i < count; ++i) {
-              runs.push_back({place.data()[i], block.data()[i], first.data()[i], stride.data()[i], rows.data()[i]});
+              runs.push_back(
+                  {held_index.data()[i], block.data()[i], first.data()[i], stride.data()[i], rows.data()[i]});
             }
             return std::const_pointer_cast<BlockTable>(BlockTable::of_runs(std::move(runs), num_blocks));
           },
-          py::kw_only(), py::arg("place"), py::arg("block"), py::arg("first"), py::arg("stride"), py::arg("rows"),
+          py::kw_only(), py::arg("held_index"), py::arg("block"), py::arg("first"), py::arg("stride"), py::arg("rows"),
           py::arg("num_blocks"))
       .def_static(
           "of_steps",
@@ -96,73 +97,75 @@ void bind_blocks(py::module_& m) {
       .def_property_readonly("length", &BlockTable::length)
       .def(
           "at",
-          [](const BlockTable& table, const Int64Array& places) {
-            check_range(view(places), table.num_blocks());
-            py::array_t<int64_t> block(places.size());
-            py::array_t<int64_t> first(places.size());
-            py::array_t<int64_t> rows(places.size());
-            for (py::ssize_t i = 0; i < places.size(); ++i) {
-              const BlockRows one = table.at(places.data()[i]);
+          [](const BlockTable& table, const Int64Array& held_indices) {
+            check_range(view(held_indices), table.num_blocks());
+            py::array_t<int64_t> block(held_indices.size());
+            py::array_t<int64_t> first(held_indices.size());
+            py::array_t<int64_t> rows(held_indices.size());
+            for (py::ssize_t i = 0; i < held_indices.size(); ++i) {
+              const BlockRows one = table.at(held_indices.data()[i]);
               block.mutable_data()[i] = one.block;
               first.mutable_data()[i] = one.first;
               rows.mutable_data()[i] = one.rows;
             }
             return py::make_tuple(block, first, rows);
           },
-          py::arg("places"))
+          py::arg("held_indices"))
       .def(
           "rows_before",
-          [](const BlockTable& table, const Int64Array& places) {
-            return each(places, table.num_blocks() + 1, [&](int64_t place) { return table.rows_before(place); });
+          [](const BlockTable& table, const Int64Array& held_indices) {
+            return each(held_indices, table.num_blocks() + 1,
+                        [&](int64_t held_index) { return table.rows_before(held_index); });
           },
-          py::arg("places"))
+          py::arg("held_indices"))
       .def(
-          "places_of",
+          "indices_of",
           [](const BlockTable& table, const Int64Array& rows) {
-            return each(rows, table.length(), [&](int64_t row) { return table.place_of(row); });
+            return each(rows, table.length(), [&](int64_t row) { return table.index_of(row); });
           },
           py::arg("rows"));
-  py::class_<BlockLine, std::shared_ptr<BlockLine>>(m, "BlockLine")
+  py::class_<BlockOrder, std::shared_ptr<BlockOrder>>(m, "BlockOrder")
       .def_static(
           "natural",
           [](std::shared_ptr<BlockTable> table, int64_t first, bool short_last) {
-            return std::const_pointer_cast<BlockLine>(BlockLine::natural(std::move(table), first, short_last));
+            return std::const_pointer_cast<BlockOrder>(BlockOrder::natural(std::move(table), first, short_last));
           },
           py::arg("table"), py::kw_only(), py::arg("first") = 0, py::arg("short_last") = false)
       .def_static(
           "listed",
-          [](std::shared_ptr<BlockTable> table, const Int64Array& places) {
+          [](std::shared_ptr<BlockTable> table, const Int64Array& held_indices) {
             const GilRelease release;
-            return std::const_pointer_cast<BlockLine>(BlockLine::listed(std::move(table), view(places)));
+            return std::const_pointer_cast<BlockOrder>(BlockOrder::listed(std::move(table), view(held_indices)));
           },
-          py::arg("table"), py::arg("places"))
+          py::arg("table"), py::arg("held_indices"))
       .def_static(
           "combs",
           [](std::shared_ptr<BlockTable> table, uint64_t seed, uint64_t epoch, int64_t strata) {
             const GilRelease release;
-            return std::const_pointer_cast<BlockLine>(BlockLine::combs(std::move(table), seed, epoch, strata));
+            return std::const_pointer_cast<BlockOrder>(BlockOrder::combs(std::move(table), seed, epoch, strata));
           },
           py::arg("table"), py::kw_only(), py::arg("seed"), py::arg("epoch"), py::arg("strata"))
-      .def("places", &unfold, py::arg("begin"), py::arg("end"))
+      .def("held_indices", &unfold, py::arg("begin"), py::arg("end"))
       .def(
           "find",
-          [](const BlockLine& line, const Int64Array& positions) {
-            return each(positions, line.table().length(),
-                        [&](int64_t position) { return line.find(position).ordinal; });
+          [](const BlockOrder& order, const Int64Array& positions) {
+            return each(positions, order.table().length(),
+                        [&](int64_t position) { return order.find(position).ordinal; });
           },
           py::arg("positions"))
       .def(
           "begins",
-          [](const BlockLine& line, const Int64Array& ordinals) {
-            return each(ordinals, line.table().num_blocks(), [&](int64_t ordinal) { return line.at(ordinal).begin; });
+          [](const BlockOrder& order, const Int64Array& ordinals) {
+            return each(ordinals, order.table().num_blocks(), [&](int64_t ordinal) { return order.at(ordinal).begin; });
           },
           py::arg("ordinals"))
       .def(
           "ordinals_of",
-          [](const BlockLine& line, const Int64Array& places) {
-            return each(places, line.table().num_blocks(), [&](int64_t place) { return line.ordinal_of(place); });
+          [](const BlockOrder& order, const Int64Array& held_indices) {
+            return each(held_indices, order.table().num_blocks(),
+                        [&](int64_t held_index) { return order.ordinal_of(held_index); });
           },
-          py::arg("places"));
+          py::arg("held_indices"));
 }
 
 }  // namespace zarrfeed

@@ -217,7 +217,7 @@ std::shared_ptr<const void> keep(const py::object& array) {
 }
 
 void bind_samples(py::module_& m) {
-  using PlaceArray = py::array_t<uint16_t, py::array::c_style>;
+  using OffsetArray = py::array_t<uint16_t, py::array::c_style>;
   using FlagArray = py::array_t<uint8_t, py::array::c_style>;
   const auto for_each = [](const Int64Array& numbers, const auto& find) {
     py::array_t<int64_t> found(numbers.size());
@@ -243,12 +243,12 @@ void bind_samples(py::module_& m) {
           py::kw_only(), py::arg("begin"), py::arg("count"), py::arg("step") = 1)
       .def_static(
           "of_pages",
-          [shared](const PlaceArray& place, const Int64Array& before, unsigned bits) {
-            return shared(SampleTable::of_pages({place.data(), static_cast<size_t>(place.size())},
+          [shared](const OffsetArray& offset, const Int64Array& before, unsigned bits) {
+            return shared(SampleTable::of_pages({offset.data(), static_cast<size_t>(offset.size())},
                                                 {before.data(), static_cast<size_t>(before.size())}, bits,
-                                                keep(place)));
+                                                keep(offset)));
           },
-          py::kw_only(), py::arg("place"), py::arg("before"), py::arg("bits"))
+          py::kw_only(), py::arg("offset"), py::arg("before"), py::arg("bits"))
       .def_static(
           "of_flags",
           [shared](const FlagArray& flags) {
@@ -308,7 +308,7 @@ void bind_plans(py::module_& m) {
                        const Int64Array& segment_first, const Int64Array& segment_rows, const Int64Array& segment_start,
                        const Int64Array& segment_length, int64_t run, int64_t period,
                        const std::optional<CarryPlan>& carry, const std::optional<MixturePlan>& mixture,
-                       std::shared_ptr<PatchTable> patches, std::shared_ptr<BlockLine> line, int64_t mix) {
+                       std::shared_ptr<PatchTable> patches, std::shared_ptr<BlockOrder> block_order, int64_t mix) {
              auto owned = std::make_shared<OwnedPlan>();
              EpochPlan& plan = owned->plan;
              plan.seed = seed;
@@ -355,7 +355,7 @@ void bind_plans(py::module_& m) {
                throw Error(ErrorKind::kConfig, "plan: the patch table has another number of samples");
              }
              owned->patches = std::move(patches);
-             owned->line = std::move(line);
+             owned->block_order = std::move(block_order);
              owned->mix = mix;
              owned->bind();
              return PythonPlan{std::move(owned)};
@@ -367,12 +367,12 @@ void bind_plans(py::module_& m) {
            py::arg("first_step"), py::arg("last_step"), py::arg("selected"), py::arg("segment_block"),
            py::arg("segment_first"), py::arg("segment_rows"), py::arg("segment_start"), py::arg("segment_length"),
            py::arg("run") = 0, py::arg("period") = 0, py::arg("carry") = py::none(), py::arg("mixture") = py::none(),
-           py::arg("patches") = std::shared_ptr<PatchTable>{}, py::arg("line") = std::shared_ptr<BlockLine>{},
+           py::arg("patches") = std::shared_ptr<PatchTable>{}, py::arg("block_order") = std::shared_ptr<BlockOrder>{},
            py::arg("mix") = 1)
       .def("count_pieces", [](const PythonPlan& plan) {
         const auto owned = plan.owned;
         const GilRelease release;
-        if (owned->line == nullptr) return owned->segment_block.size();
+        if (owned->block_order == nullptr) return owned->segment_block.size();
         constexpr size_t kGroupsAtOnce = 1024;
         size_t pieces = 0;
         Unfolding unfolding(owned);

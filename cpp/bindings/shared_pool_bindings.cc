@@ -37,9 +37,9 @@ py::object take_over(SharedPool& pool, uint32_t slot, uint32_t generation, size_
 }
 
 py::object find_slot(uintptr_t address) {
-  auto place = SharedPool::find_slot(reinterpret_cast<const uint8_t*>(address));
-  if (!place) return py::none();
-  return py::make_tuple(std::move(place->pool), reinterpret_cast<uintptr_t>(place->data), place->bytes);
+  auto found = SharedPool::find_slot(reinterpret_cast<const uint8_t*>(address));
+  if (!found) return py::none();
+  return py::make_tuple(std::move(found->pool), reinterpret_cast<uintptr_t>(found->data), found->bytes);
 }
 
 }  // namespace

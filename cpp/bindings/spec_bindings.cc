@@ -146,15 +146,15 @@ RowMapSpec make_row_map(const RowMapTuple& map) {
   return {reinterpret_cast<const int64_t*>(address), num_samples, first, step};
 }
 
-/// (low, high, places among the offsets)
+/// (low, high, indices of offsets)
 using LeadTuple = std::tuple<int64_t, int64_t, std::vector<size_t>>;
 
 LeadSpec make_lead(const LeadTuple& lead, size_t num_offsets) {
-  const auto& [low, high, places] = lead;
-  if (low > high || std::ranges::any_of(places, [&](size_t place) { return place >= num_offsets; })) {
+  const auto& [low, high, offset_indices] = lead;
+  if (low > high || std::ranges::any_of(offset_indices, [&](size_t i) { return i >= num_offsets; })) {
     throw Error(ErrorKind::kConfig, "a lead ends before it begins, or stands for no offset");
   }
-  return {low, high, places};
+  return {low, high, offset_indices};
 }
 
 /// ("edge" or "fill", the item as it stands in the batch, borders of segments)

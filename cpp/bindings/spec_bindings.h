@@ -22,7 +22,7 @@ struct PythonPlan {
 void bind_specs(pybind11::module_& m);
 /// Binds CacheDirectory, ObjectVersions and CachedArray.
 void bind_cache(pybind11::module_& m);
-/// Binds BlockTable and BlockLine.
+/// Binds BlockTable and BlockOrder.
 void bind_blocks(pybind11::module_& m);
 /// Binds EpochPlan and CarryPlan. After bind_blocks(), whose classes plans name.
 void bind_plans(pybind11::module_& m);

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/division.h"
 
 namespace zarrfeed {
 namespace {
@@ -91,7 +92,7 @@ BloscChunk::BloscChunk(Bytes in, size_t max_decoded_bytes) : in_(in) {
   in_ = in.first(static_cast<size_t>(cbytes));
   decoded_bytes_ = static_cast<size_t>(nbytes);
   block_bytes_ = std::max<size_t>(1, static_cast<size_t>(blocksize));
-  num_blocks_ = (decoded_bytes_ + block_bytes_ - 1) / block_bytes_;
+  num_blocks_ = ceil_div(decoded_bytes_, block_bytes_);
   const size_t payload = in_.size() - kHeaderBytes;
   if ((flags_ & kMemcpyed) != 0) {
     if (payload < decoded_bytes_) {

@@ -16,7 +16,7 @@ class CodecPipeline {
   /// Throws Error(kUnsupported) for a codec that is not in the table.
   CodecPipeline(const std::vector<CodecSpec>& codecs, size_t decoded_bytes);
 
-  /// Decodes `stored`, using `out` (of decoded_bytes) as the place for the result.
+  /// Decodes `stored`, using `out` (of decoded_bytes) as the memory for the result.
   /// Returns a view of exactly decoded_bytes: of `out`, of `stored` where nothing had to be decompressed, or of the
   /// scratch where a checksum lies behind the decompressed bytes.
   /// Throws Error(kCorrupt) if the chunk does not decode to that size. Thread-safe with a scratch of one's own.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/division.h"
 #include "base/error.h"
 
 namespace zarrfeed {
@@ -13,8 +14,8 @@ BatchRing::BatchRing(int64_t steps, int64_t batch_size, int64_t size, int64_t pe
       size_(size),
       period_(period),
       capacity_(size * batch_size),
-      in_lane_((capacity_ + period - 1) / period),
-      num_batches_((steps + batch_size - 1) / batch_size),
+      in_lane_(ceil_div(capacity_, period)),
+      num_batches_(ceil_div(steps, batch_size)),
       num_tensors_(num_tensors),
       buffers_(static_cast<size_t>(size) * num_tensors),
       remaining_(std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(size))),

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/division.h"
 #include "base/error.h"
 #include "base/process.h"
 #include "engine/task_builder.h"
@@ -120,7 +121,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
   // Each window of a plan that is unfolded is checked when it is made.
-  auto unfolding = plan->line == nullptr ? nullptr : std::make_unique<Unfolding>(plan);
+  auto unfolding = plan->block_order == nullptr ? nullptr : std::make_unique<Unfolding>(plan);
   Admission::check(plan->plan);
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
   if (required > max_open_batches) Admission::throw_needs_more(required, max_open_batches);
@@ -147,10 +148,10 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   for (const auto& reader : *readers_) {
     if (reader != nullptr) reader->open(options_.caller_runs);
   }
-  keep_chunks(plan->plan, carry_table_ ? keep_bytes : 0);
+  open_planned_cache(plan->plan, carry_table_ ? keep_bytes : 0);
   plan_ = std::move(plan);
   unfolding_ = std::move(unfolding);
-  const int64_t num_batches = (plan_->plan.steps + options_.batch_size - 1) / options_.batch_size;
+  const int64_t num_batches = ceil_div(plan_->plan.steps, options_.batch_size);
   const int64_t max_open = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
   short_of_memory_ = short_of_memory;
   size_t batch_bytes = 0;
@@ -176,7 +177,7 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   // chunk.
   size_t segments = plan_->segment_block.size();
   if (unfolding_ != nullptr) {
-    const int64_t pieces = plan_->line->table().num_blocks() + plan_->plan.lanes;
+    const int64_t pieces = plan_->block_order->table().num_blocks() + plan_->plan.lanes;
     segments = static_cast<size_t>(std::min(plan_->plan.steps, pieces));
   }
   max_tasks_ = std::max<size_t>(1, segments * static_cast<size_t>(pieces_per_sample_.value_or(1)));
@@ -208,17 +209,17 @@ const EpochPlan* Engine::unfold_more() {
   return &window_->plan;
 }
 
-void Engine::keep_chunks(const EpochPlan& plan, size_t max_bytes) {
+void Engine::open_planned_cache(const EpochPlan& plan, size_t max_bytes) {
   if (max_bytes == 0) {
-    kept_.reset();
+    planned_cache_.reset();
     return;
   }
-  if (!kept_ || kept_->max_bytes() != max_bytes) {
+  if (!planned_cache_ || planned_cache_->max_bytes() != max_bytes) {
     std::vector<size_t> chunk_bytes;
     for (const FieldDecoder& field : fields_) chunk_bytes.push_back(field.decoded_bytes());
-    kept_.emplace(std::move(chunk_bytes), max_bytes);
+    planned_cache_.emplace(std::move(chunk_bytes), max_bytes);
   }
-  kept_->open(plan, fields_);
+  planned_cache_->open(plan, fields_);
 }
 
 void Engine::start_decode_threads(size_t count) {
@@ -270,7 +271,7 @@ void Engine::stop_locked() {
     consumer_claim_.tasks.clear();
     consumer_claim_.carried.clear();
     if (carry_table_) carry_table_->clear();
-    if (kept_) kept_->clear();
+    if (planned_cache_) planned_cache_->clear();
     tasks_.clear();
     fetched_.clear();
     fetch_queue_.clear();
@@ -284,7 +285,7 @@ void Engine::stop_locked() {
       for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
       scratch_bytes += fetch_queue_.spare_bytes();
       if (carry_table_) scratch_bytes += carry_table_->memory().mapped_bytes();
-      if (kept_) scratch_bytes += kept_->mapped_bytes();
+      if (planned_cache_) scratch_bytes += planned_cache_->mapped_bytes();
       scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     }
     running_ = false;

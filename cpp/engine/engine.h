@@ -27,8 +27,9 @@
 //   * With `caller_runs`, the consumer is decode thread 0 while it is in next(), and stop() waits until the consumer
 //     has left its task. Other threads are started only for much work: starting a thread takes longer than copying rows
 //     of cached chunks.
-//   * A thread that waits for storage owns all memory that it uses meanwhile (storage/access/stall_watch.h). So stop() leaves
-//     the thread behind if the storage does not answer, and the next epoch is read with new stores and new memory.
+//   * A thread that waits for storage owns all memory that it uses meanwhile (storage/access/stall_watch.h). So stop()
+//     leaves the thread behind if the storage does not answer, and the next epoch is read with new stores and new
+//     memory.
 //   * With `skip_bad`, rows of a chunk that cannot be read or decoded count as finished. Their slots are in the SkipLog
 //     before the batch is complete.
 
@@ -55,7 +56,7 @@
 #include "engine/chunks/buffer_pool.h"
 #include "engine/chunks/carried_chunk.h"
 #include "engine/chunks/chunk_cache.h"
-#include "engine/chunks/kept_chunks.h"
+#include "engine/chunks/planned_cache.h"
 #include "engine/chunks/task.h"
 #include "engine/fetch_queue.h"
 #include "engine/skip_log.h"
@@ -113,9 +114,9 @@ class Engine {
 
   /// Begins to read an epoch, with at most `max_open_batches` batches that are open or ready and not delivered.
   /// `short_of_memory` says that more open batches would help but the memory budget forbids them; only the statistics
-  /// use it. `keep_bytes` is memory for decoded chunks of patches that several lines of groups need (kept_chunks.h), if
-  /// chunks are carried at all. Throws Error(kBudget) if the plan needs more open batches at once, Error(kIo) if an array is gone,
-  /// Error(kConfig) if the plan has more samples than a field has rows.
+  /// use it. `keep_bytes` is memory for decoded chunks of patches that several chains of groups need (planned_cache.h),
+  /// if chunks are carried at all. Throws Error(kBudget) if the plan needs more open batches at once, Error(kIo) if an
+  /// array is gone, Error(kConfig) if the plan has more samples than a field has rows.
   void start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, bool short_of_memory = false,
              size_t keep_bytes = 0);
   /// Waits at most `timeout` for the next batch. Throws the first error of the epoch. Only one thread may call it.
@@ -199,8 +200,8 @@ class Engine {
   void admit_groups(Claim& claim);
   /// The chunks that a group shares with others.
   CarriedChunks take_carried(size_t group);
-  /// Finds the chunks of an epoch that are kept for other lines of groups, in so much memory.
-  void keep_chunks(const EpochPlan& plan, size_t max_bytes);
+  /// Finds the chunks of an epoch that are cached for other chains of groups, in so much memory.
+  void open_planned_cache(const EpochPlan& plan, size_t max_bytes);
   void open_batch(int64_t batch);
   /// Unfolds more groups of the plan; null at its end. The caller holds `mutex_`.
   const EpochPlan* unfold_more();
@@ -252,7 +253,8 @@ class Engine {
   /// Decodes a carried chunk for all tasks that share it, and copies the rows of this task. Returns false if this task
   /// does not decode a carried chunk, or if there is no memory for it.
   bool decode_carried(Task& task, WorkerScratch& scratch);
-  /// Decodes a carried chunk, and writes what is kept of it. Returns all of it, in memory of the thread, if it is cropped.
+  /// Decodes a carried chunk, and writes what is carried of it. Returns all of it, in memory of the thread, if it is
+  /// cropped.
   Bytes decode_to(const Task& task, uint8_t* out, WorkerScratch& scratch);
   void scatter_carried(Task& task, WorkerScratch& scratch);
   /// Queues tasks that waited for a carried chunk: they copy their rows, or decode the chunk themselves.
@@ -308,11 +310,11 @@ class Engine {
   size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
   FetchQueue fetch_queue_;
   SkipLog skip_log_;
-  std::optional<CarryTable> carry_table_;  ///< none: no chunk is carried from group to group
-  std::deque<Task> tasks_;                 ///< tasks whose chunk is not read yet
-  std::deque<Task> fetched_;               ///< tasks whose chunk was fetched
-  std::atomic<int> cold_credit_{0};        ///< tasks to fetch without trying the page cache first
-  std::optional<KeptChunks> kept_;         ///< none: no chunk is kept for other lines of groups
+  std::optional<CarryTable> carry_table_;      ///< none: no chunk is carried from group to group
+  std::deque<Task> tasks_;                     ///< tasks whose chunk is not read yet
+  std::deque<Task> fetched_;                   ///< tasks whose chunk was fetched
+  std::atomic<int> cold_credit_{0};            ///< tasks to fetch without trying the page cache first
+  std::optional<PlannedCache> planned_cache_;  ///< none: no chunk is cached for other chains of groups
 };
 
 }  // namespace zarrfeed

@@ -53,7 +53,7 @@ CarriedChunks Engine::take_carried(size_t group) {
   const EpochPlan& plan = plan_->plan;
   if (!carry_table_ || plan.next_group.empty()) return {};
   return carry_table_->take(group, plan.next_group[group], find_shared(plan, fields_, group),
-                            kept_ ? kept_->take(group) : CarriedChunks{});
+                            planned_cache_ ? planned_cache_->take(group) : CarriedChunks{});
 }
 
 void Engine::open_batch(int64_t batch) {

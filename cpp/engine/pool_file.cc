@@ -35,8 +35,8 @@ int make_file() {
 }
 
 uint64_t most_reserved() {
-  const uint64_t place = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  return std::min(kMostReserved, std::bit_floor(place) >> 8);
+  const uint64_t stack = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return std::min(kMostReserved, std::bit_floor(stack) >> 8);
 }
 
 uint8_t* map_file(int descriptor, uint64_t bytes) {

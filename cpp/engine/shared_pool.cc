@@ -28,7 +28,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x7a66706f6f6c0003;
 
-/// Slots of a living owner that forked children see. A child without a place here gets a copy.
+/// Slots of a living owner that forked children see. A child without an entry here gets a copy.
 constexpr size_t kMaxInherited = 2048;
 /// The owner looks after so many slots which children ended.
 constexpr uint32_t kLooksApart = 16;
@@ -178,7 +178,7 @@ std::shared_ptr<SharedPool> SharedPool::find(uint64_t id) {
   return registry.find(id);
 }
 
-std::optional<SharedPool::Place> SharedPool::find_slot(const uint8_t* data) {
+std::optional<SharedPool::FoundSlot> SharedPool::find_slot(const uint8_t* data) {
   std::shared_ptr<SharedPool> found;  // may be the last reference by now: dropped without the locks
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
@@ -191,7 +191,7 @@ std::optional<SharedPool::Place> SharedPool::find_slot(const uint8_t* data) {
     const auto slot = pool->slot_at(offset);
     if (!slot) return std::nullopt;
     const Local& local = pool->locals_[*slot];
-    return Place{std::move(found), pool->base_ + local.offset, local.bytes};
+    return FoundSlot{std::move(found), pool->base_ + local.offset, local.bytes};
   }
   return std::nullopt;
 }
@@ -308,14 +308,14 @@ std::optional<uint32_t> SharedPool::make_slot(uint64_t bytes) {
 }
 
 std::optional<SharedPool::Handle> SharedPool::share(const uint8_t* data, size_t bytes) {
-  const uint64_t place = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(base_);
-  if (process_id() != process_ || table_->owner != process_ || place >= reserved_) return std::nullopt;
+  const uint64_t offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(base_);
+  if (process_id() != process_ || table_->owner != process_ || offset >= reserved_) return std::nullopt;
   const std::lock_guard lock(mutex_);
   if (table_->is_retired.load() != 0) return std::nullopt;
-  const auto after = by_offset_.upper_bound(place);
+  const auto after = by_offset_.upper_bound(offset);
   if (after == by_offset_.begin()) return std::nullopt;
   const uint32_t slot = std::prev(after)->second;
-  const uint64_t begin = place - locals_[slot].offset;
+  const uint64_t begin = offset - locals_[slot].offset;
   if (locals_[slot].leases == 0 || begin > locals_[slot].bytes || bytes > locals_[slot].bytes - begin) {
     return std::nullopt;
   }

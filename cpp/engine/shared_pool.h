@@ -52,7 +52,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
     std::shared_ptr<void> keeps;
   };
   /// A slot with its whole memory. While `pool` or a copy of it is there, the memory stays mapped.
-  struct Place {
+  struct FoundSlot {
     std::shared_ptr<SharedPool> pool;
     uint8_t* data;
     size_t bytes;
@@ -77,7 +77,7 @@ class SharedPool : public std::enable_shared_from_this<SharedPool> {
   static std::shared_ptr<SharedPool> find(uint64_t id);
   /// The slot, of any pool, in which an address lies and of which this process has a lease. No value if there is none.
   /// What is done to its pages holds as long as they are mapped: a slot never gets other pages at the same addresses.
-  static std::optional<Place> find_slot(const uint8_t* data);
+  static std::optional<FoundSlot> find_slot(const uint8_t* data);
   /// Unmaps the pools that are over, each when its last lease of this process ends. Thread-safe; the end of a lease of a
   /// pool that is over does the same.
   static void forget_over();

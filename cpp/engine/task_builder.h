@@ -11,8 +11,8 @@
 //     task has all rows of a segment, and its `chunk` is 0.
 //   * Rows that are padded, which Placement::sample says by -1, are tasks of their own (`Task::pads`) if the field is
 //     stored; the task of cell 0 writes them whole.
-//   * Of patches, a task has one chunk, cell included, and each patch of the group with places in it; each patch with
-//     places in no chunk is in one task that pads.
+//   * Of patches, a task has one chunk, cell included, and each patch of the group with items in it; each patch with
+//     items in no chunk is in one task that pads.
 //   * A task with many rows of windows names its samples alone (`Task::rows` is null): window_rows.h finds the rows.
 //   * The rows of a task are in ascending order of their steps, and of one step in the order of their cells.
 // All functions are thread-safe.

@@ -35,7 +35,7 @@ void WindowRows::for_each(std::span<const Placement> samples, Take&& take) const
         take(Placement{lead, p.step});
         continue;
       }
-      for (const size_t place : spec.lead->places) offsets[place] = lead;
+      for (const size_t i : spec.lead->offset_indices) offsets[i] = lead;
     }
     int64_t step = p.step * std::ssize(offsets);
     for (const int64_t offset : offsets) take(Placement{field_.find_row(p.sample, offset, begin, end), step++});
@@ -81,8 +81,8 @@ std::vector<int64_t> WindowRows::find_chunks(std::span<const Placement> samples)
   const auto add = [&](int64_t chunk) {
     if (chunk == last || chunk == kOfOther) return;
     last = chunk;
-    const auto place = std::ranges::lower_bound(chunks, chunk);
-    if (place == chunks.end() || *place != chunk) chunks.insert(place, chunk);
+    const auto found = std::ranges::lower_bound(chunks, chunk);
+    if (found == chunks.end() || *found != chunk) chunks.insert(found, chunk);
   };
   if (!is_plain_) {
     for_each(samples, [&](const Placement& row) { add(chunk_of(row)); });

@@ -11,7 +11,7 @@
 namespace zarrfeed {
 namespace {
 
-/// Of listed blocks, the rows before every so many of them are kept.
+/// Of listed blocks, the rows before every so many of them are stored.
 constexpr int64_t kCountedEvery = 256;
 
 [[noreturn]] void refuse_blocks(const char* what) {
@@ -22,10 +22,10 @@ class RunTable final : public BlockTable {
  public:
   RunTable(std::vector<BlockRun> runs, int64_t num_blocks) : runs_(std::move(runs)) {
     num_blocks_ = num_blocks;
-    if (runs_.empty() || runs_.front().place != 0) refuse_blocks("do not begin with the first one");
+    if (runs_.empty() || runs_.front().held_index != 0) refuse_blocks("do not begin with the first one");
     for (size_t i = 0; i < runs_.size(); ++i) {
       const BlockRun& run = runs_[i];
-      const int64_t count = end_of(i) - run.place;
+      const int64_t count = end_of(i) - run.held_index;
       if (count < 1 || run.rows < 1 || run.first < 0 || run.block < 0 || run.stride < 0)
         refuse_blocks("are not in runs");
       if (count > (std::numeric_limits<int64_t>::max() - length_) / run.rows) refuse_blocks("have too many rows");
@@ -34,42 +34,42 @@ class RunTable final : public BlockTable {
     }
   }
 
-  [[nodiscard]] BlockRows at(int64_t place) const override {
-    const BlockRun& run = runs_[run_of(place)];
-    const int64_t i = place - run.place;
+  [[nodiscard]] BlockRows at(int64_t index) const override {
+    const BlockRun& run = runs_[run_of(index)];
+    const int64_t i = index - run.held_index;
     return {run.block + i, run.first + i * run.stride, run.rows};
   }
 
-  [[nodiscard]] int64_t rows_before(int64_t place) const override {
-    if (place == num_blocks_) return length_;
-    const size_t i = run_of(place);
-    return before_[i] + (place - runs_[i].place) * runs_[i].rows;
+  [[nodiscard]] int64_t rows_before(int64_t index) const override {
+    if (index == num_blocks_) return length_;
+    const size_t i = run_of(index);
+    return before_[i] + (index - runs_[i].held_index) * runs_[i].rows;
   }
 
-  [[nodiscard]] int64_t place_of(int64_t row) const override {
+  [[nodiscard]] int64_t index_of(int64_t row) const override {
     const auto found = std::upper_bound(before_.begin(), before_.end(), row) - 1;
     const BlockRun& run = runs_[static_cast<size_t>(found - before_.begin())];
-    return run.place + (row - *found) / run.rows;
+    return run.held_index + (row - *found) / run.rows;
   }
 
-  [[nodiscard]] Stretch stretch(int64_t place, int64_t end) const override {
-    const size_t i = run_of(place);
-    return {std::min(end, end_of(i)) - place, runs_[i].rows};
+  [[nodiscard]] Stretch stretch(int64_t index, int64_t end) const override {
+    const size_t i = run_of(index);
+    return {std::min(end, end_of(i)) - index, runs_[i].rows};
   }
 
   [[nodiscard]] bool has_stretches() const override { return true; }
 
-  void list_rows(int64_t place, std::span<int64_t> rows) const override {
-    for (int64_t& one : rows) one = at(place++).rows;
+  void list_rows(int64_t index, std::span<int64_t> rows) const override {
+    for (int64_t& one : rows) one = at(index++).rows;
   }
 
  private:
-  [[nodiscard]] int64_t end_of(size_t i) const { return i + 1 < runs_.size() ? runs_[i + 1].place : num_blocks_; }
+  [[nodiscard]] int64_t end_of(size_t i) const { return i + 1 < runs_.size() ? runs_[i + 1].held_index : num_blocks_; }
 
-  [[nodiscard]] size_t run_of(int64_t place) const {
-    if (place < end_of(0)) return 0;
-    const auto found = std::upper_bound(runs_.begin(), runs_.end(), place,
-                                        [](int64_t wanted, const BlockRun& run) { return wanted < run.place; });
+  [[nodiscard]] size_t run_of(int64_t index) const {
+    if (index < end_of(0)) return 0;
+    const auto found = std::upper_bound(runs_.begin(), runs_.end(), index,
+                                        [](int64_t wanted, const BlockRun& run) { return wanted < run.held_index; });
     return static_cast<size_t>(found - runs_.begin()) - 1;
   }
 
@@ -90,50 +90,50 @@ class StepTable final : public BlockTable {
     num_blocks_ = sparse() ? count : (start + step * (count - 1)) / block_rows - low_ + 1;
   }
 
-  [[nodiscard]] BlockRows at(int64_t place) const override {
-    const int64_t before = rows_before(place);
+  [[nodiscard]] BlockRows at(int64_t index) const override {
+    const int64_t before = rows_before(index);
     const int64_t first = start_ + step_ * before;
-    return {first / block_rows_, first, rows_before(place + 1) - before};
+    return {first / block_rows_, first, rows_before(index + 1) - before};
   }
 
-  [[nodiscard]] int64_t rows_before(int64_t place) const override {
-    if (sparse()) return place;
-    const int64_t begin = (low_ + place) * block_rows_;
+  [[nodiscard]] int64_t rows_before(int64_t index) const override {
+    if (sparse()) return index;
+    const int64_t begin = (low_ + index) * block_rows_;
     return begin <= start_ ? 0 : std::min(length_, ceil_div(begin - start_, step_));
   }
 
-  [[nodiscard]] int64_t place_of(int64_t row) const override {
+  [[nodiscard]] int64_t index_of(int64_t row) const override {
     return sparse() ? row : (start_ + step_ * row) / block_rows_ - low_;
   }
 
-  [[nodiscard]] Stretch stretch(int64_t place, int64_t end) const override {
-    if (sparse()) return {end - place, 1};
-    const int64_t rows = rows_before(place + 1) - rows_before(place);
-    if (!is_even() || place == 0 || place >= num_blocks_ - 1) return {1, rows};
-    return {std::min(end, num_blocks_ - 1) - place, rows};
+  [[nodiscard]] Stretch stretch(int64_t index, int64_t end) const override {
+    if (sparse()) return {end - index, 1};
+    const int64_t rows = rows_before(index + 1) - rows_before(index);
+    if (!is_even() || index == 0 || index >= num_blocks_ - 1) return {1, rows};
+    return {std::min(end, num_blocks_ - 1) - index, rows};
   }
 
   [[nodiscard]] bool has_stretches() const override { return sparse() || is_even(); }
 
-  void list_rows(int64_t place, std::span<int64_t> rows) const override {
+  void list_rows(int64_t index, std::span<int64_t> rows) const override {
     if (rows.empty()) return;
-    const int64_t end = place + std::ssize(rows);
-    rows.front() = at(place).rows;
-    if (place == 0 || end == num_blocks_) rows.back() = at(end - 1).rows;
+    const int64_t end = index + std::ssize(rows);
+    rows.front() = at(index).rows;
+    if (index == 0 || end == num_blocks_) rows.back() = at(end - 1).rows;
     if (sparse()) {
       std::ranges::fill(rows, 1);
       return;
     }
-    // Blocks between the first and the last one: their sums of rows go up as on a line, so divide once and go on.
+    // Blocks between the first and the last one: their sums of rows grow linearly, so divide once and go on.
     const int64_t quotient = block_rows_ / step_;
     const int64_t remainder = block_rows_ % step_;
-    const int64_t from = std::max<int64_t>(place, 1);
+    const int64_t from = std::max<int64_t>(index, 1);
     int64_t behind = ((low_ + from) * block_rows_ - start_ + step_ - 1) % step_;  // from the last sample on
     for (int64_t p = from; p < std::min(end, num_blocks_ - 1); ++p) {
       behind += remainder;
       const bool has_one_more = behind >= step_;
       if (has_one_more) behind -= step_;
-      rows[static_cast<size_t>(p - place)] = quotient + (has_one_more ? 1 : 0);
+      rows[static_cast<size_t>(p - index)] = quotient + (has_one_more ? 1 : 0);
     }
   }
 
@@ -181,35 +181,35 @@ class ListTable final : public BlockTable {
     if (block.empty() || block.size() != first.size() || block.size() != rows.size())
       refuse_blocks("are lists of no length");
     num_blocks_ = std::ssize(block);
-    for (int64_t place = 0; place < num_blocks_; ++place) {
-      if (place % kCountedEvery == 0) before_.push_back(length_);
-      if (rows_[place] < 1) refuse_blocks("have one without rows");
-      length_ += rows_[place];
+    for (int64_t index = 0; index < num_blocks_; ++index) {
+      if (index % kCountedEvery == 0) before_.push_back(length_);
+      if (rows_[index] < 1) refuse_blocks("have one without rows");
+      length_ += rows_[index];
     }
   }
 
-  [[nodiscard]] BlockRows at(int64_t place) const override { return {block_[place], first_[place], rows_[place]}; }
+  [[nodiscard]] BlockRows at(int64_t index) const override { return {block_[index], first_[index], rows_[index]}; }
 
-  [[nodiscard]] int64_t rows_before(int64_t place) const override {
-    if (place == num_blocks_) return length_;
-    int64_t rows = before_[static_cast<size_t>(place / kCountedEvery)];
-    for (int64_t p = place / kCountedEvery * kCountedEvery; p < place; ++p) rows += rows_[p];
+  [[nodiscard]] int64_t rows_before(int64_t index) const override {
+    if (index == num_blocks_) return length_;
+    int64_t rows = before_[static_cast<size_t>(index / kCountedEvery)];
+    for (int64_t p = index / kCountedEvery * kCountedEvery; p < index; ++p) rows += rows_[p];
     return rows;
   }
 
-  [[nodiscard]] int64_t place_of(int64_t row) const override {
+  [[nodiscard]] int64_t index_of(int64_t row) const override {
     const auto found = std::upper_bound(before_.begin(), before_.end(), row) - 1;
-    int64_t place = (found - before_.begin()) * kCountedEvery;
-    for (int64_t left = row - *found; left >= rows_[place]; ++place) left -= rows_[place];
-    return place;
+    int64_t index = (found - before_.begin()) * kCountedEvery;
+    for (int64_t left = row - *found; left >= rows_[index]; ++index) left -= rows_[index];
+    return index;
   }
 
-  [[nodiscard]] Stretch stretch(int64_t place, int64_t /*end*/) const override { return {1, rows_[place]}; }
+  [[nodiscard]] Stretch stretch(int64_t index, int64_t /*end*/) const override { return {1, rows_[index]}; }
 
   [[nodiscard]] bool has_stretches() const override { return false; }
 
-  void list_rows(int64_t place, std::span<int64_t> rows) const override {
-    for (int64_t& one : rows) one = rows_[place++];
+  void list_rows(int64_t index, std::span<int64_t> rows) const override {
+    for (int64_t& one : rows) one = rows_[index++];
   }
 
  private:

@@ -34,7 +34,7 @@ class Mixture {
   /// Throws Error(kConfig) if the numbers do not fit together.
   Mixture(int64_t columns, int64_t unit, std::vector<std::vector<Turn>> paths, std::vector<MixtureStage> stages);
 
-  /// The step that takes a position of the endless line of a source; -1 if no step below 2^62 does.
+  /// The step that takes a position of the endless sequence of a source; -1 if no step below 2^62 does.
   [[nodiscard]] int64_t step_of(size_t source, int64_t position) const;
 
   [[nodiscard]] size_t num_sources() const { return paths_.size(); }

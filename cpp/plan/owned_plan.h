@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "plan/block_line.h"
+#include "plan/block_order.h"
 #include "plan/mixture.h"
 #include "plan/patch_table.h"
 #include "plan/row_order.h"
@@ -26,7 +26,7 @@ struct OwnedPlan {
   std::vector<uint64_t> source_seed;
   /// The blocks that lanes are cut from, of a plan that is unfolded (unfolding.h); the arrays of groups and segments
   /// are empty. Null: the arrays have all groups.
-  std::shared_ptr<const BlockLine> line;
+  std::shared_ptr<const BlockOrder> block_order;
   int64_t mix = 1;  ///< of a plan that is unfolded: pieces of a group
   /// Of a window of a plan that is unfolded: that plan, whose extra positions and samples the window borrows.
   std::shared_ptr<const OwnedPlan> whole;

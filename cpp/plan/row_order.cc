@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/division.h"
 #include "base/error.h"
 
 namespace zarrfeed {
@@ -53,8 +54,8 @@ void for_each_step(const EpochPlan& plan, int64_t g, Function&& take) {
 }
 
 /// The position in the epoch order of a position of a source's pass; -1 if the epoch does not have it.
-int64_t position_in_mixture(const EpochPlan& plan, size_t source, int64_t pass, int64_t place) {
-  const int64_t step = plan.mixture->step_of(source, pass * plan.source_length[source] + place);
+int64_t position_in_mixture(const EpochPlan& plan, size_t source, int64_t pass, int64_t position) {
+  const int64_t step = plan.mixture->step_of(source, pass * plan.source_length[source] + position);
   if (step < plan.mixture_begin || step - plan.mixture_begin >= plan.length) return -1;
   return step - plan.mixture_begin;
 }
@@ -76,7 +77,7 @@ std::optional<EvenSteps> find_even_steps(const EpochPlan& plan, int64_t g, int64
   if (ahead % plan.stride != 0) return EvenSteps{};
   EvenSteps steps{plan.begin + ahead / plan.stride, lanes / plan.stride, 0, rows};
   const auto first_from = [&](int64_t distance) {  // the first position of the lane so far behind g, or farther
-    return std::clamp<int64_t>((distance + lanes - 1) / lanes, 0, rows);
+    return std::clamp<int64_t>(ceil_div(distance, lanes), 0, rows);
   };
   if (ahead < 0) steps.begin = first_from(-ahead);
   // From here on, the position is in a later turn or behind what the consumer reads.
@@ -134,14 +135,14 @@ int64_t sample_of(const EpochPlan& plan, size_t s, int64_t row) {
 
 /// Sets the placements of a group, whose begins of segments are there, from which sample of which segment stands at each
 /// position: those of each segment in the order of their steps.
-void place_by_segment(const EvenSteps& even, std::span<const PlacedRow> by_position, GroupPlacements& out) {
+void group_by_segment(const EvenSteps& even, std::span<const SegmentRow> by_position, GroupPlacements& out) {
   std::ranges::fill(out.begin, 0);
   for (int64_t at = even.begin; at < even.end; ++at) ++out.begin[by_position[static_cast<size_t>(at)].segment + 1];
   std::partial_sum(out.begin.begin(), out.begin.end(), out.begin.begin());
   out.rows.resize(out.begin.back());
   std::vector<size_t> next(out.begin.begin(), out.begin.end() - 1);
   for (int64_t at = even.begin; at < even.end; ++at) {
-    const PlacedRow& row = by_position[static_cast<size_t>(at)];
+    const SegmentRow& row = by_position[static_cast<size_t>(at)];
     out.rows[next[row.segment]++] = {row.sample, even.first + even.delta * at};
   }
 }
@@ -255,7 +256,7 @@ void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, 
     out.begin.push_back(out.rows.size());
     in_group += length;
   }
-  if (even && mixed) place_by_segment(*even, scratch.by_position, out);
+  if (even && mixed) group_by_segment(*even, scratch.by_position, out);
 }
 
 int64_t draw_lead(const EpochPlan& plan, int64_t sample, int64_t low, int64_t high) {

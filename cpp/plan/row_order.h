@@ -9,7 +9,8 @@
 //   group        `mix` consecutive block pieces of one lane; for mix > 1 their rows are permuted together
 //   step         the consumer that reads positions first, first + stride, ... reads g at step (g - first) / stride;
 //                the few positions that are on no stride (where a run was resumed, or ends) are listed one by one
-//   mixture      each source has orders of its own, one for each pass over it; position p of the endless line of its
+//   mixture      each source has orders of its own, one for each pass over it; position p of the endless sequence of
+//   its
 //                passes is the position of the mixture that mixture.h finds
 
 #include <cstdint>
@@ -115,7 +116,7 @@ struct SampleRange {
 SampleRange find_samples(const EpochPlan& plan, size_t segment);
 
 /// A sample at a position of a group, and the segment of the group that it is of.
-struct PlacedRow {
+struct SegmentRow {
   int64_t sample;
   size_t segment;
 };
@@ -124,7 +125,7 @@ struct PlacedRow {
 struct ShuffleScratch {
   std::vector<int64_t> block_permutation;
   std::vector<int64_t> group_permutation;
-  std::vector<PlacedRow> by_position;
+  std::vector<SegmentRow> by_position;
   std::vector<int64_t> block_samples;
 };
 

@@ -14,7 +14,7 @@ constexpr size_t kGroupsAtOnce = 256;
 }  // namespace
 
 SampleStream::SampleStream(std::shared_ptr<const OwnedPlan> plan) : plan_(std::move(plan)), window_(plan_) {
-  if (plan_->line == nullptr) return;
+  if (plan_->block_order == nullptr) return;
   unfolding_ = std::make_unique<Unfolding>(plan_);
   window_ = unfolding_->next(kGroupsAtOnce);
 }
@@ -26,13 +26,13 @@ bool SampleStream::expand(int64_t end) {
   }
   if (window_ == nullptr || window_->plan.first_step[group_] >= end) return false;
   expand_group(window_->plan, group_++, scratch_, placements_);
-  for (const Placement& placed : placements_.rows) {
-    if (placed.step < next_step_ || placed.step >= plan_->plan.steps) {
+  for (const Placement& sample : placements_.rows) {
+    if (sample.step < next_step_ || sample.step >= plan_->plan.steps) {
       throw Error(ErrorKind::kConfig, "plan: groups are not sorted by their steps");
     }
-    const auto at = static_cast<size_t>(placed.step - next_step_);
+    const auto at = static_cast<size_t>(sample.step - next_step_);
     if (at >= samples_.size()) samples_.resize(at + 1, -1);
-    samples_[at] = placed.sample;
+    samples_[at] = sample.sample;
   }
   return true;
 }

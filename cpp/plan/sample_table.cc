@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/division.h"
 #include "base/error.h"
 
 namespace zarrfeed {
@@ -54,7 +55,7 @@ class SampleRuns final : public SampleTable {
     const auto behind = std::lower_bound(begin_.begin(), begin_.end(), sample);
     if (behind == begin_.begin()) return 0;
     const auto run = static_cast<size_t>(behind - begin_.begin()) - 1;
-    return std::min(before_[run + 1], before_[run] + (sample - begin_[run] + step_ - 1) / step_);
+    return std::min(before_[run + 1], before_[run] + ceil_div(sample - begin_[run], step_));
   }
   void list(int64_t first, std::span<int64_t> out) const override {
     if (out.empty()) return;
@@ -78,24 +79,24 @@ class SampleRuns final : public SampleTable {
 
 class PagedSamples final : public SampleTable {
  public:
-  PagedSamples(std::span<const uint16_t> place, std::span<const int64_t> before, unsigned bits,
+  PagedSamples(std::span<const uint16_t> offset, std::span<const int64_t> before, unsigned bits,
                std::shared_ptr<const void> owner)
-      : place_(place), owner_(std::move(owner)), before_(before.begin(), before.end()), bits_(bits) {
-    const bool fits = bits <= 16 && !before.empty() && before.front() == 0 && before.back() == std::ssize(place) &&
+      : offset_(offset), owner_(std::move(owner)), before_(before.begin(), before.end()), bits_(bits) {
+    const bool fits = bits <= 16 && !before.empty() && before.front() == 0 && before.back() == std::ssize(offset) &&
                       std::ranges::is_sorted(before);
     if (!fits) throw Error(ErrorKind::kConfig, "plan: the pages of samples do not fit together");
     length_ = before.back();
   }
   [[nodiscard]] int64_t at(int64_t number) const override {
-    return (page_of(number) << bits_) + place_[static_cast<size_t>(number)];
+    return (page_of(number) << bits_) + offset_[static_cast<size_t>(number)];
   }
   [[nodiscard]] int64_t rank(int64_t sample) const override {
     if (sample <= 0) return 0;
     const auto page = static_cast<size_t>(sample >> bits_);
     if (page + 1 >= before_.size()) return length_;
-    const auto begin = place_.begin() + before_[page];
-    const int64_t place = sample & ((int64_t{1} << bits_) - 1);
-    return before_[page] + (std::lower_bound(begin, place_.begin() + before_[page + 1], place) - begin);
+    const auto begin = offset_.begin() + before_[page];
+    const int64_t offset = sample & ((int64_t{1} << bits_) - 1);
+    return before_[page] + (std::lower_bound(begin, offset_.begin() + before_[page + 1], offset) - begin);
   }
   void list(int64_t first, std::span<int64_t> out) const override {
     if (out.empty()) return;
@@ -103,7 +104,7 @@ class PagedSamples final : public SampleTable {
     int64_t number = first;
     for (int64_t& sample : out) {
       while (number == before_[static_cast<size_t>(page) + 1]) ++page;
-      sample = (page << bits_) + place_[static_cast<size_t>(number++)];
+      sample = (page << bits_) + offset_[static_cast<size_t>(number++)];
     }
   }
 
@@ -112,7 +113,7 @@ class PagedSamples final : public SampleTable {
     return std::upper_bound(before_.begin(), before_.end(), number) - before_.begin() - 1;
   }
 
-  const std::span<const uint16_t> place_;
+  const std::span<const uint16_t> offset_;
   const std::shared_ptr<const void> owner_;
   const std::vector<int64_t> before_;  ///< samples before each page, and of all pages
   const unsigned bits_;
@@ -192,10 +193,10 @@ std::shared_ptr<const SampleTable> SampleTable::of_runs(std::span<const int64_t>
   return std::make_shared<SampleRuns>(begin, count, step);
 }
 
-std::shared_ptr<const SampleTable> SampleTable::of_pages(std::span<const uint16_t> place,
+std::shared_ptr<const SampleTable> SampleTable::of_pages(std::span<const uint16_t> offset,
                                                          std::span<const int64_t> before, unsigned bits,
                                                          std::shared_ptr<const void> owner) {
-  return std::make_shared<PagedSamples>(place, before, bits, std::move(owner));
+  return std::make_shared<PagedSamples>(offset, before, bits, std::move(owner));
 }
 
 std::shared_ptr<const SampleTable> SampleTable::of_flags(std::span<const uint8_t> flags,

@@ -1,6 +1,6 @@
 #pragma once
 // The sample table: which samples are read, in ascending order, without an entry for each where a rule says them. A
-// sample that is read has a number, its place among those that are read.
+// sample that is read has a number, counted among the samples that are read.
 //
 // Pure. All functions are const, and may be called from several threads.
 
@@ -23,9 +23,9 @@ class SampleTable {
   /// before it. Copies the arrays.
   static std::shared_ptr<const SampleTable> of_runs(std::span<const int64_t> begin, std::span<const int64_t> count,
                                                     int64_t step);
-  /// The table of samples in pages of 2^bits: sample p * 2^bits + place[i] for each i of [before[p], before[p + 1]). Borrows
-  /// the places.
-  static std::shared_ptr<const SampleTable> of_pages(std::span<const uint16_t> place, std::span<const int64_t> before,
+  /// The table of samples in pages of 2^bits: sample p * 2^bits + offset[i] for each i of [before[p], before[p + 1]).
+  /// Borrows the offsets.
+  static std::shared_ptr<const SampleTable> of_pages(std::span<const uint16_t> offset, std::span<const int64_t> before,
                                                      unsigned bits, std::shared_ptr<const void> owner);
   /// The table of the samples whose flag is set: bit `s % 8` of byte `s / 8`. Borrows the flags, which `owner` keeps
   /// alive. of_runs() and of_pages() throw Error(kConfig) if the numbers do not fit together.

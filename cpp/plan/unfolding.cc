@@ -30,9 +30,10 @@ int64_t inverse_of(int64_t a, int64_t period) {
 }  // namespace
 
 Unfolding::Unfolding(std::shared_ptr<const OwnedPlan> plan)
-    : whole_(std::move(plan)), plan_(whole_->plan), line_(*whole_->line) {
+    : whole_(std::move(plan)), plan_(whole_->plan), block_order_(*whole_->block_order) {
   const int64_t length = plan_.length;
-  if (length != line_.table().length() || length < 1) refuse_plan("its line has another number of samples");
+  if (length != block_order_.table().length() || length < 1)
+    refuse_plan("its block order has another number of samples");
   if (plan_.lanes < 1 || plan_.lanes > length || plan_.stride < 1 || plan_.first < 0 || plan_.count < 0 ||
       plan_.run > 0 || whole_->mix < 1 || plan_.mixture != nullptr || plan_.patches != nullptr) {
     refuse_plan("it cannot be unfolded");
@@ -114,7 +115,7 @@ std::shared_ptr<const OwnedPlan> Unfolding::next(size_t most) {
     append(cursor.group, *window);
     const int64_t before = cursor.group.first_step;
     if (!advance(cursor)) {
-      cursor.places = {};
+      cursor.held_indices = {};
       heap_.pop_back();
       continue;
     }
@@ -131,14 +132,14 @@ int64_t Unfolding::lane_begin(int64_t lane) const {
 
 void Unfolding::seek(Cursor& cursor, int64_t offset) const {
   const int64_t begin = lane_begin(cursor.lane);
-  const BlockLine::Seat first = line_.find(begin);
-  const int64_t piece = line_.find(begin + offset).ordinal - first.ordinal;
+  const BlockOrder::Seat first = block_order_.find(begin);
+  const int64_t piece = block_order_.find(begin + offset).ordinal - first.ordinal;
   cursor.number = piece / whole_->mix;
   const int64_t skipped = cursor.number * whole_->mix;
-  const BlockLine::Seat seat = skipped == 0 ? first : line_.at(first.ordinal + skipped);
+  const BlockOrder::Seat seat = skipped == 0 ? first : block_order_.at(first.ordinal + skipped);
   cursor.ordinal = seat.ordinal;
   cursor.begin = seat.begin;
-  cursor.places.clear();
+  cursor.held_indices.clear();
   cursor.used = 0;
 }
 
@@ -154,11 +155,11 @@ bool Unfolding::make_group(Cursor& cursor) const {
   group.rows = 0;
   group.pieces.clear();
   for (int64_t i = 0; i < whole_->mix && cursor.begin < end; ++i) {
-    if (cursor.used == cursor.places.size()) {
-      line_.unfold(cursor.ordinal, cursor.places);
+    if (cursor.used == cursor.held_indices.size()) {
+      block_order_.unfold(cursor.ordinal, cursor.held_indices);
       cursor.used = 0;
     }
-    const BlockRows block = line_.table().at(cursor.places[cursor.used++]);
+    const BlockRows block = block_order_.table().at(cursor.held_indices[cursor.used++]);
     const int64_t from = std::max(begin, cursor.begin);
     const int64_t to = std::min(end, cursor.begin + block.rows);
     group.pieces.push_back({block, from - cursor.begin, to - from});

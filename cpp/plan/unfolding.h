@@ -2,11 +2,11 @@
 // Unfolding: makes the groups of a plan while the plan is read, some at a time, so that neither the first batch nor the
 // memory of a plan grows with the number of blocks.
 //
-// A plan that is unfolded names a line of blocks, lanes, and what its consumer reads. A cursor on each lane of the
-// consumer makes one group after another; a heap merges the cursors by the first step that their groups serve. So the
-// groups come in the order of a plan whose groups are all listed, and are the same groups, number by number.
-// The first groups of a lane are found by a search on the line, wherever the consumer begins: a run is resumed at the
-// price of one search for each of its lanes.
+// A plan that is unfolded names the order of its blocks, lanes, and what its consumer reads. A cursor on each lane of
+// the consumer makes one group after another; a heap merges the cursors by the first step that their groups serve. So
+// the groups come in the order of a plan whose groups are all listed, and are the same groups, number by number.
+// The first groups of a lane are found by a search in the order of blocks, wherever the consumer begins: a run is
+// resumed at the price of one search for each of its lanes.
 //
 // Groups that serve a later turn of the epoch order are few, and are found when the unfolding begins.
 //
@@ -22,15 +22,15 @@ namespace zarrfeed {
 
 class Unfolding {
  public:
-  /// `plan` has a line. Throws Error(kConfig) if it contradicts itself, or if its extra positions, in the first turn,
-  /// are not read in ascending order, all positions of the stride among them.
+  /// `plan` has a block order. Throws Error(kConfig) if it contradicts itself, or if its extra positions, in the first
+  /// turn, are not read in ascending order, all positions of the stride among them.
   explicit Unfolding(std::shared_ptr<const OwnedPlan> plan);
 
   /// Returns the next groups of the plan, `most` at most and one at least; null when there are no more.
   std::shared_ptr<const OwnedPlan> next(size_t most);
 
  private:
-  /// One group of the plan. Its blocks are found on the line.
+  /// One group of the plan. Its blocks are found in the block order.
   struct Piece {
     BlockRows block;
     int64_t start = 0;   ///< first position inside the permuted block
@@ -48,12 +48,12 @@ class Unfolding {
   /// Where the next group of a lane begins.
   struct Cursor {
     int64_t lane = 0;
-    int64_t number = 0;               ///< of the next group
-    int64_t ordinal = 0;              ///< of its first block
-    int64_t begin = 0;                ///< position on the line at which that block begins
-    int64_t last = -1;                ///< last position of the lane that the consumer reads
-    size_t extra = 0, extra_end = 0;  ///< the extra positions of the lane that were not reached yet
-    std::vector<uint32_t> places;     ///< of the blocks from `ordinal` on, without the first `used`
+    int64_t number = 0;                  ///< of the next group
+    int64_t ordinal = 0;                 ///< of its first block
+    int64_t begin = 0;                   ///< position in the block order at which that block begins
+    int64_t last = -1;                   ///< last position of the lane that the consumer reads
+    size_t extra = 0, extra_end = 0;     ///< the extra positions of the lane that were not reached yet
+    std::vector<uint32_t> held_indices;  ///< of the blocks from `ordinal` on, without the first `used`
     size_t used = 0;
     Group group;  ///< the one that was made last
   };
@@ -72,7 +72,7 @@ class Unfolding {
 
   const std::shared_ptr<const OwnedPlan> whole_;
   const EpochPlan& plan_;
-  const BlockLine& line_;
+  const BlockOrder& block_order_;
   int64_t common_ = 1;         ///< gcd of stride and lanes
   int64_t period_ = 1;         ///< the consumer reads every so many positions of a lane
   int64_t inverse_ = 0;        ///< of lanes / common, modulo `period_`

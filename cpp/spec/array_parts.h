@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/division.h"
+
 namespace zarrfeed {
 
 struct ArrayParts {
@@ -32,7 +34,7 @@ struct ArrayParts {
     int64_t chunk = 0;
     for (size_t p = 0; p < begin.size(); ++p) {
       first_chunk.push_back(chunk);
-      chunk += (end[p] - begin[p] + rows_per_chunk - 1) / rows_per_chunk;
+      chunk += ceil_div(end[p] - begin[p], rows_per_chunk);
     }
   }
 

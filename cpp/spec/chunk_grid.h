@@ -1,7 +1,7 @@
 #pragma once
 // Which read chunks an array consists of. Pure arithmetic of its specification.
 //
-// A read chunk is named by its index along the sample axis, `chunk`, and its cell: the place in the grid over the other
+// A read chunk is named by its index along the sample axis, `chunk`, and its cell: the index in the grid over the other
 // axes. One row of the array lies in all cells of one such index.
 
 #include <cstddef>

@@ -66,7 +66,7 @@ struct PadSpec {
 struct LeadSpec {
   int64_t low = 0;
   int64_t high = 0;
-  std::vector<size_t> places;  ///< of the offsets that it stands for
+  std::vector<size_t> offset_indices;  ///< of the offsets that it stands for
 };
 
 /// One field of the dataset: a stored array, rows that lie in memory, the global sample index itself, or a mask: one byte

@@ -2,8 +2,8 @@
 // A field whose samples are patches: boxes of an array.
 //
 // Patches lie on a grid that all fields share: up to kMaxPatchDims dimensions, in one of several volumes. A field says
-// for each axis of its array which dimension it is, and which places along the axis belong to a patch that begins at
-// some place of the grid.
+// for each axis of its array which dimension it is, and which indices along the axis belong to a patch that begins at
+// an index of the grid.
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace zarrfeed {
 
 inline constexpr size_t kMaxPatchDims = 8;
 
-/// Where a patch begins: its volume, and a place along each dimension. It may begin before the first place.
+/// Where a patch begins: its volume, and an index along each dimension. It may begin before index 0.
 struct PatchStart {
   int64_t volume = 0;
   std::array<int64_t, kMaxPatchDims> at{};
@@ -44,13 +44,13 @@ enum class Border {
 
 /// One axis of an array.
 struct PatchAxis {
-  int dim = -1;        ///< the dimension; -1: none, and a sample has the whole axis, or the places that `offsets` lists
-  int64_t size = 0;    ///< places of a sample along the axis
-  int64_t origin = 0;  ///< the place of the grid where place 0 of the axis begins, if there were no shift
-  int64_t scale = 1;   ///< places of the grid for each place of the axis
-  int64_t shift = 0;   ///< from where the patch begins to the first place of the sample, in places of the axis
+  int dim = -1;        ///< the dimension; -1: none, and a sample has the whole axis, or the items that `offsets` lists
+  int64_t size = 0;    ///< items of a sample along the axis
+  int64_t origin = 0;  ///< the index of the grid where item 0 of the axis begins, if there were no shift
+  int64_t scale = 1;   ///< indices of the grid for each item of the axis
+  int64_t shift = 0;   ///< from where the patch begins to the first item of the sample, in items of the axis
   Border border = Border::kFill;
-  std::vector<int64_t> offsets = {};  ///< `size` places relative to that, or to place 0; empty: 0, 1, 2, ...
+  std::vector<int64_t> offsets = {};  ///< `size` indices relative to that, or to item 0; empty: 0, 1, 2, ...
 };
 
 /// What of an array is one volume: the rows [begin, end) along its sample axis, counted from the first row of a chunk.

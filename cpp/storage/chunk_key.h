@@ -1,5 +1,5 @@
 #pragma once
-// Where a read chunk lies: the key of its stored object, and its place in there. Pure.
+// Where a read chunk lies: the key of its stored object, and its position in a shard. Pure.
 
 #include <algorithm>
 #include <cstdint>
@@ -29,9 +29,9 @@ inline size_t parts_of_key(const ArraySpec& array) {
   return 1 + static_cast<size_t>(std::count(key.begin(), key.end(), '/'));
 }
 
-/// Place of a read chunk in its shard, in C order; nothing if the array is not sharded.
+/// Position of a read chunk in its shard, in C order; nothing if the array is not sharded.
 template <typename Grid>
-std::optional<size_t> place_in_shard(const ArraySpec& array, const Grid& grid) {
+std::optional<size_t> position_in_shard(const ArraySpec& array, const Grid& grid) {
   if (!array.shard.is_sharded()) return std::nullopt;
   int64_t position = 0;
   for (size_t axis = 0; axis < array.shard.chunks.size(); ++axis) {

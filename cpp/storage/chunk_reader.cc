@@ -53,7 +53,7 @@ ChunkLocation ChunkReader::locate(int64_t chunk, size_t cell) const {
   const auto index = [&](size_t axis) { return axis == sample_axis ? chunk : cells_.index(cell, axis); };
   std::string key = chunk_key(array_, index);
   if (part) key.insert(0, array_.parts->prefix[*part]);
-  return {std::move(key), place_in_shard(array_, index), part};
+  return {std::move(key), position_in_shard(array_, index), part};
 }
 
 std::string ChunkReader::key_in_array(const ChunkLocation& at) const {

@@ -1,18 +1,21 @@
 #pragma once
-// The chunks of one array: the engine, `verify` and the yardsticks ask for a chunk and get its stored bytes or an error.
+// The chunks of one array: the engine, `verify` and the yardsticks ask for a chunk and get its stored bytes or an
+// error.
 //
-// Here, and nowhere else, is what lies between a chunk and a ByteStore: keys, indices of shards, further tries after errors
-// that may pass, how long a read may take, and what an error says. What holds:
+// Here, and nowhere else, is what lies between a chunk and a ByteStore: keys, indices of shards, further tries after
+// errors that may pass, how long a read may take, and what an error says. What holds:
 //   * A read ends exactly once: in bytes, in "the store lacks the chunk", or in an error that names the array and the
 //     chunk's key. It is dropped without a word only by stop().
-//   * A read is tried again after an error of which is_transient() holds, up to `max_retries` times, after pause_after(),
-//     and as long as all tries together stay below `timeout`. An error that stays is the one of the last try.
-//   * Reads are overdue if storage has answered none of them for `timeout`: find_overdue() tells, and the storage is not
-//     to be waited for any more. A read that waits for its turn behind others, which are answered one by one, is not: a
-//     slow store is no dead store. As only so many reads are asked for at once, one that is never answered is soon the
-//     only one. Somebody has to look; nobody here does by himself.
+//   * A read is tried again after an error of which is_transient() holds, up to `max_retries` times, after
+//     pause_after(), and as long as all tries together stay below `timeout`. An error that stays is the one of the last
+//     try.
+//   * Reads are overdue if storage has answered none of them for `timeout`: find_overdue() tells, and the storage is
+//     not to be waited for any more. A read that waits for its turn behind others, which are answered one by one, is
+//     not: a slow store is no dead store. As only so many reads are asked for at once, one that is never answered is
+//     soon the only one. Somebody has to look; nobody here does by himself.
 //   * No more bytes are handed over than a chunk of this array may have.
-// Which thread may do what: any thread may read. A completion runs on a thread of the store's, or on the one that calls.
+// Which thread may do what: any thread may read. A completion runs on a thread of the store's, or on the one that
+// calls.
 
 #include <atomic>
 #include <chrono>
@@ -45,7 +48,7 @@ struct ReadPolicy {
 /// Where a read chunk lies.
 struct ChunkLocation {
   std::string key;                      ///< below the array: of its object, or of the shard that it lies in
-  std::optional<size_t> inner_chunk{};  ///< its place in the shard, in C order
+  std::optional<size_t> inner_chunk{};  ///< its position in the shard, in C order
   std::optional<size_t> part{};  ///< the store that it lies in, of an array of several; `key` begins with its prefix
 };
 
@@ -64,8 +67,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   ChunkReader(ArraySpec array, std::shared_ptr<ByteStore> store, std::shared_ptr<IoThreads> io, size_t max_chunk_bytes,
               ReadPolicy policy, std::atomic<uint64_t>* retries = nullptr);
 
-  /// Begins an epoch. Throws Error(kIo) if the array is gone. Indices of shards are read anew, unless they are kept: of
-  /// shards that change they are in any case, of those that come to be they are not.
+  /// Begins an epoch. Throws Error(kIo) if the array is gone. Indices of shards are read anew, unless they are cached:
+  /// of shards that change they are in any case, of those that come to be they are not.
   void open(bool keep_indices = false);
   /// Begins nothing any more, and ends pauses between tries. Never waits.
   void cancel() { io_->cancel(); }
@@ -86,7 +89,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
     const ChunkLocation at = locate(chunk, cell);
     return error.at(name(at), label(at));
   }
-  /// Whether it is of use to ask for these two at once: they lie in one shard, of a store that reads neighbours together.
+  /// Whether it is of use to ask for these two at once: they lie in one shard, of a store that reads neighbours
+  /// together.
   [[nodiscard]] bool reads_together(int64_t chunk, size_t cell, int64_t other_chunk, size_t other_cell) const {
     return limits_.coalesce.limit > 0 && array_.shard.is_sharded() &&
            locate(chunk, cell).key == locate(other_chunk, other_cell).key;
@@ -111,8 +115,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
 
   /// The error of a chunk whose read took longer than it may.
   [[nodiscard]] Error overdue(const ChunkLocation& at) const;
-  /// The error of the read()s that have been waiting for longer than they may, if there are any: of the one that storage
-  /// was asked for first.
+  /// The error of the read()s that have been waiting for longer than they may, if there are any: of the one that
+  /// storage was asked for first.
   [[nodiscard]] std::optional<Error> find_overdue(Clock::time_point now);
   /// The same of a thread that went to storage for a chunk then.
   [[nodiscard]] std::optional<Error> find_overdue(int64_t chunk, size_t cell, Clock::time_point since,

@@ -28,7 +28,7 @@ class ShardIndex {
   /// Throws Error(kCorrupt) if it has another size, a wrong checksum, or ranges that cannot be.
   ShardIndex(const ShardSpec& spec, Bytes stored, std::optional<uint64_t> shard_bytes);
 
-  /// The place of an inner chunk, by its position in C order; nothing if the shard lacks it.
+  /// The byte range of an inner chunk, by its position in C order; nothing if the shard lacks it.
   [[nodiscard]] std::optional<ShardRange> find(size_t position) const;
   [[nodiscard]] size_t num_chunks() const { return ranges_.size(); }
 

@@ -79,8 +79,8 @@ bool ShardReader::stop(std::chrono::steady_clock::time_point deadline) {
 
 ReadResult ShardReader::try_read(const std::string& key, size_t inner_chunk, Buffer& room) {
   for (int attempt = 0; attempt < kMaxVersions; ++attempt) {
-    const SlotPtr place = slot(key);
-    const ShardPtr shard = try_find(key, *place);
+    const SlotPtr index_slot = slot(key);
+    const ShardPtr shard = try_find(key, *index_slot);
     if (shard == nullptr) return {.status = ReadStatus::kWouldBlock};
     const std::optional<ShardRange> range = shard->index ? shard->index->find(inner_chunk) : std::nullopt;
     if (!range) return {.status = ReadStatus::kMissing};
@@ -92,17 +92,17 @@ ReadResult ShardReader::try_read(const std::string& key, size_t inner_chunk, Buf
     } catch (const Error& error) {
       throw error.in("inner chunk " + inner_chunk_name(spec_, inner_chunk));
     }
-    drop(key, place);
+    drop(key, index_slot);
   }
   throw changed_too_often();
 }
 
 bool ShardReader::is_at_hand(const std::string& key, size_t inner_chunk) {
-  const SlotPtr place = slot(key);
+  const SlotPtr index_slot = slot(key);
   ShardPtr shard;
   {
-    const std::lock_guard lock(place->mutex);
-    shard = place->shard;
+    const std::lock_guard lock(index_slot->mutex);
+    shard = index_slot->shard;
   }
   if (shard == nullptr) return false;
   const std::optional<ShardRange> range = shard->index ? shard->index->find(inner_chunk) : std::nullopt;
@@ -144,18 +144,18 @@ void ShardReader::read_inner(WantedPtr wanted) {
     wanted->fail(changed_too_often());
     return;
   }
-  const SlotPtr place = slot(wanted->key());
-  find(wanted->key(), place,
-       [self = shared_from_this(), wanted, place](const ShardPtr& shard, const std::optional<Error>& error) {
+  const SlotPtr index_slot = slot(wanted->key());
+  find(wanted->key(), index_slot,
+       [self = shared_from_this(), wanted, index_slot](const ShardPtr& shard, const std::optional<Error>& error) {
          if (error) {
            wanted->fail(*error);
          } else {
-           self->read_ranges(*wanted, place, *shard);
+           self->read_ranges(*wanted, index_slot, *shard);
          }
        });
 }
 
-void ShardReader::read_ranges(Wanted& wanted, const SlotPtr& place, const Shard& shard) {
+void ShardReader::read_ranges(Wanted& wanted, const SlotPtr& index_slot, const Shard& shard) {
   std::vector<ReadRequest> found;
   found.reserve(wanted.requests.size());
   for (ReadRequest& inner : wanted.requests) {
@@ -171,7 +171,7 @@ void ShardReader::read_ranges(Wanted& wanted, const SlotPtr& place, const Shard&
       continue;
     }
     found.push_back(request_for(std::move(inner), ByteRange::at(range->offset, range->size, shard.version),
-                                wanted.versions, place));
+                                wanted.versions, index_slot));
   }
   read_together(std::move(found));
 }
@@ -194,11 +194,11 @@ void ShardReader::read_together(std::vector<ReadRequest> requests) {
 }
 
 /// A request for where an inner chunk lies, which begins again if the shard was replaced after its index was read.
-ReadRequest ShardReader::request_for(ReadRequest inner, ByteRange range, int versions, const SlotPtr& place) {
-  auto done = [self = shared_from_this(), place, key = inner.key, room = inner.room, position = *inner.inner_chunk,
+ReadRequest ShardReader::request_for(ReadRequest inner, ByteRange range, int versions, const SlotPtr& index_slot) {
+  auto done = [self = shared_from_this(), index_slot, key = inner.key, room = inner.room, position = *inner.inner_chunk,
                versions, use = std::move(inner.done)](ReadResult result) mutable {
     if (!result.error && result.status == ReadStatus::kChanged) {
-      self->drop(key, place);
+      self->drop(key, index_slot);
       const auto again = std::make_shared<Wanted>();
       again->versions = versions;
       again->requests.push_back({.key = key, .inner_chunk = position, .room = room, .done = std::move(use)});

@@ -116,7 +116,7 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   std::unordered_map<std::string, decltype(recent_)::iterator> slots_;
 };
 
-/// Place of an inner chunk in its shard, such as "3/0", from its position in C order.
+/// Name of an inner chunk, its grid index in the shard such as "3/0", from its position in C order.
 std::string inner_chunk_name(const ShardSpec& spec, size_t position);
 
 }  // namespace zarrfeed

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/division.h"
 #include "base/error.h"
 #include "engine/chunks/buffer_pool.h"
 #include "plan/row_order.h"
@@ -39,7 +40,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   const ArraySpec& array = field.array;
   const int64_t rows = decoder.rows_per_chunk();
   const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
-  const auto along = static_cast<size_t>((samples + rows - 1) / rows);
+  const auto along = static_cast<size_t>(ceil_div(samples, rows));
   for (const int64_t block : options.blocks) {
     if (block < 0 || block >= static_cast<int64_t>(along)) {
       throw Error(ErrorKind::kConfig,
@@ -65,8 +66,8 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
     const CodecPipeline pipeline(array.codecs, decoder.decoded_bytes());
     await_start();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
-      const int64_t place = order[i] / static_cast<int64_t>(decoder.num_cells());
-      const int64_t chunk = options.blocks.empty() ? place : options.blocks[static_cast<size_t>(place)];
+      const int64_t index = order[i] / static_cast<int64_t>(decoder.num_cells());
+      const int64_t chunk = options.blocks.empty() ? index : options.blocks[static_cast<size_t>(index)];
       const size_t cell = static_cast<size_t>(order[i]) % decoder.num_cells();
       const ReadResult read = read_chunk(*reader, chunk, cell, scratch.stored);
       if (read.status == ReadStatus::kMissing) continue;

@@ -168,18 +168,18 @@ class ChunkChecker::Chunks {
   [[nodiscard]] ChunkLocation location_of(int64_t number) const {
     const std::vector<int64_t> grid = grid_of(number);
     const auto index = [&](size_t axis) { return grid[axis]; };
-    return {chunk_key(array_, index), place_in_shard(array_, index)};
+    return {chunk_key(array_, index), position_in_shard(array_, index)};
   }
 
-  /// Place of a chunk in the grid of read chunks, which may be beyond the end of the array.
+  /// Index of a chunk in the grid of read chunks, which may be beyond the end of the array.
   [[nodiscard]] std::vector<int64_t> grid_of(int64_t number) const {
     std::vector<int64_t> grid(objects_.size());
     int64_t object = number / per_object_;
-    int64_t place = number % per_object_;
+    int64_t position = number % per_object_;
     for (size_t axis = grid.size(); axis-- > 0;) {
-      grid[axis] = object % objects_[axis] * chunks_along_[axis] + place % chunks_along_[axis];
+      grid[axis] = object % objects_[axis] * chunks_along_[axis] + position % chunks_along_[axis];
       object /= objects_[axis];
-      place /= chunks_along_[axis];
+      position /= chunks_along_[axis];
     }
     return grid;
   }

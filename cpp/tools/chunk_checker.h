@@ -1,13 +1,13 @@
 #pragma once
 // Reads and decodes the chunks of one array one by one, and tells what is wrong with each: the engine of `verify`.
 //
-// Chunks are numbered shard by shard: number = (shard in C order) * (inner chunks of a shard) + (place in it), so that a
-// run of numbers reads few indices. Places of a shard that lie beyond the end of the array have numbers, too, and are
-// passed over. Where there are no shards, a number is the chunk's place in the grid, in C order.
+// Chunks are numbered shard by shard: number = (shard in C order) * (inner chunks of a shard) + (position in it), so
+// that a run of numbers reads few indices. Positions of a shard that lie beyond the end of the array have numbers, too,
+// and are passed over. Where there are no shards, a number is the chunk's position in the grid, in C order.
 //
-// Chunks are read through a ChunkReader, as the engine reads them: with further tries after errors that may pass, and no
-// longer than `timeout`. A run of chunks is checked by a thread of the checker's own, which is left behind where storage
-// does not answer; the chunk that it waits for is then a finding, and another thread goes on with the next one.
+// Chunks are read through a ChunkReader, as the engine reads them: with further tries after errors that may pass, and
+// no longer than `timeout`. A run of chunks is checked by a thread of the checker's own, which is left behind where
+// storage does not answer; the chunk that it waits for is then a finding, and another thread goes on with the next one.
 
 #include <cstdint>
 #include <memory>
@@ -29,7 +29,7 @@ struct ChunkFinding {
   int64_t number = 0;
   int64_t chunks = 1;        ///< so many are concerned
   std::string key;           ///< of the stored object, below the array's directory
-  std::string inner;         ///< place of an inner chunk in its shard, such as "3/0"
+  std::string inner;         ///< grid index of an inner chunk in its shard, such as "3/0"
   std::optional<Error> bad;  ///< what is wrong; none: the chunk is missing
 };
 
@@ -43,7 +43,8 @@ struct ChunkCheck {
 /// Thread-safe. Memory follows the number of threads inside of it, never the number of chunks.
 class ChunkChecker {
  public:
-  /// Throws Error(kIo) if the array is gone. An array in a store that Python reads is not opened: it can only be decoded.
+  /// Throws Error(kIo) if the array is gone. An array in a store that Python reads is not opened: it can only be
+  /// decoded.
   explicit ChunkChecker(ArraySpec array, ReadPolicy policy = {});
   ~ChunkChecker();
   ChunkChecker(const ChunkChecker&) = delete;
@@ -51,7 +52,8 @@ class ChunkChecker {
 
   /// Numbers of chunks: [0, num_numbers()).
   [[nodiscard]] int64_t num_numbers() const;
-  /// Reads and decodes chunks [begin, end). Whatever is wrong is a finding; none takes longer than the policy's timeout.
+  /// Reads and decodes chunks [begin, end). Whatever is wrong is a finding; none takes longer than the policy's
+  /// timeout.
   ChunkCheck check(int64_t begin, int64_t end);
   /// Throws Error(kCorrupt) unless these bytes decode to a read chunk.
   void check_bytes(Bytes stored);

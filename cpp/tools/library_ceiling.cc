@@ -17,6 +17,7 @@
 
 #include "base/buffer.h"
 #include "base/bytes.h"
+#include "base/division.h"
 #include "base/error.h"
 #include "codecs/codec.h"
 #include "engine/chunks/buffer_pool.h"
@@ -118,7 +119,7 @@ std::vector<CellCopy> make_copies(const ArraySpec& array) {
   std::vector<int64_t> counts(axes, 1);
   int64_t cells = 1;
   for (size_t a = 1; a < axes; ++a) {
-    counts[a] = (array.shape[a] + array.chunk_shape[a] - 1) / array.chunk_shape[a];
+    counts[a] = ceil_div(array.shape[a], array.chunk_shape[a]);
     cells *= counts[a];
   }
   // Axes from `whole` on are not cut: with the one before, they are one run.
@@ -182,7 +183,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
   const size_t sample_bytes = decoder.sample_bytes();
 
   std::mt19937_64 random(1);
-  std::vector<size_t> order(static_cast<size_t>((samples + rows - 1) / rows) * copies.size());
+  std::vector<size_t> order(static_cast<size_t>(ceil_div(samples, rows)) * copies.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::shuffle(order.begin(), order.end(), random);
   const size_t window = std::max<size_t>(1, options.window_chunks / options.num_threads);

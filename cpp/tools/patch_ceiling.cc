@@ -15,7 +15,7 @@
 namespace zarrfeed {
 namespace {
 
-/// A chunk, and a patch that has places of it.
+/// A chunk, and a patch that has items of it.
 struct Piece {
   PatchCell cell;
   size_t patch;

@@ -1,6 +1,6 @@
 #pragma once
-// One field of the dataset: from the stored bytes of a chunk to rows in slots. Immutable while an epoch is read, hence shared by all
-// threads; what a thread needs for itself is in WorkerScratch.
+// One field of the dataset: from the stored bytes of a chunk to rows in slots. Immutable while an epoch is read, hence
+// shared by all threads; what a thread needs for itself is in WorkerScratch.
 
 #include <algorithm>
 #include <memory>
@@ -87,13 +87,15 @@ class FieldDecoder {
 
   /// Decodes `stored` and copies the rows that `placements` name to their slots.
   /// `streaming` says that the slots are more than the cache holds.
-  /// `targets[i].dest` is where the row of placement i goes; targets[i].row is the global sample index and becomes the row.
+  /// `targets[i].dest` is where the row of placement i goes; targets[i].row is the global sample index and becomes the
+  /// row.
   void decode_and_scatter(int64_t chunk, size_t cell, Bytes stored, std::span<RowTarget> targets, bool streaming,
                           WorkerScratch& scratch, Stats& stats) const;
   /// The same for patches.
   void decode_and_cut(PatchCell cell, Bytes stored, std::span<const PatchTarget> targets, WorkerScratch& scratch,
                       Stats& stats) const;
-  /// The two halves of this apart, for chunks that are kept: all of the chunk, and rows of one that was decoded.
+  /// The two halves of this apart, for chunks that are cached or carried: all of the chunk, and rows of one that was
+  /// decoded.
   DecodedChunk decode(Bytes stored, WorkerScratch& scratch, Stats& stats) const;
   /// The same to memory of the caller's, of decoded_bytes(); what is there if it throws is of no use.
   void decode_into(Bytes stored, MutableBytes out, WorkerScratch& scratch, Stats& stats) const;

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from mutation.near import Nearness
 from mutation.on_path.mutant_log import clock_s
-from mutation.places import Place, mutated
+from mutation.sites import Site, mutated
 
 Key: TypeAlias = tuple[str, int, str, str]
 KILLED = ("killed", "timed out")
@@ -33,20 +33,20 @@ HANGS_FROM, HANGS_TIMES = 1 / 6, 3
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change at a place of a module, whose path is relative to the folder of packages."""
+    """A change at a site of a module, whose path is relative to the folder of packages."""
 
     path: str
-    place: Place
+    site: Site
     new: str
 
     @property
     def key(self) -> Key:
         """Return what identifies the mutant in all runs on the same source."""
-        return self.path, self.place.start, self.place.old, self.new
+        return self.path, self.site.start, self.site.old, self.new
 
     def __str__(self) -> str:
-        old, new = (" ".join(text.split())[:50] or "nothing" for text in (self.place.old, self.new))
-        return f"src/{self.path}:{self.place.line}  {old} -> {new}"
+        old, new = (" ".join(text.split())[:50] or "nothing" for text in (self.site.old, self.new))
+        return f"src/{self.path}:{self.site.line}  {old} -> {new}"
 
 
 @dataclass
@@ -114,11 +114,11 @@ class Bench:
 
     def try_mutant(self, mutant: Mutant) -> Result:
         """Run the nearest tests on a mutant until one fails or the time is used."""
-        place = mutant.place
-        result = Result(mutant.path, place.line, place.start, place.old, mutant.new)
+        site = mutant.site
+        result = Result(mutant.path, site.line, site.start, site.old, mutant.new)
         module = Path(mutant.path).relative_to(self.package).as_posix()
-        line = (self.sound / mutant.path).read_text().splitlines()[place.line - 1]
-        files = self._near.ordered(module, " ".join([*place.scope, line]))
+        line = (self.sound / mutant.path).read_text().splitlines()[site.line - 1]
+        files = self._near.ordered(module, " ".join([*site.scope, line]))
         own = len(self._near.mirrored(module))
         rounds = [files[:own]] if own else []
         rounds += [files[at : at + FILES_AT_ONCE] for at in range(own, len(files), FILES_AT_ONCE)]
@@ -139,7 +139,7 @@ class Bench:
         """Write a copy of the package with the mutant in it."""
         shutil.copytree(self.sound, packages)
         path = packages / mutant.path
-        path.write_text(mutated(path.read_text(), mutant.place, mutant.new))
+        path.write_text(mutated(path.read_text(), mutant.site, mutant.new))
         for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             cached.unlink()
 
@@ -149,8 +149,8 @@ class Bench:
             names = [name for name in names if name not in self._unsound]
             if not names:
                 return False
-            place = f"{mutant.path}:{mutant.place.line}"
-            run = self._run(folder / "packages", folder, names, left_s, place)
+            site = f"{mutant.path}:{mutant.site.line}"
+            run = self._run(folder / "packages", folder, names, left_s, site)
             result.seconds += run.seconds
             if run.failed is None:
                 if run.expired and self._hangs(run, names):
@@ -201,14 +201,14 @@ class Bench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _run(self, packages: Path, folder: Path, names: list[str], limit_s: float, place: str) -> Run:
+    def _run(self, packages: Path, folder: Path, names: list[str], limit_s: float, site: str) -> Run:
         """Run tests in a process group of their own, and end whatever is left of it."""
         log = folder / "log"
         log.write_text("")
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ON_PATH), os.environ.get("PYTHONPATH")])),
             "MUTANT_PACKAGES": str(packages),
-            "MUTANT_PLACE": place,
+            "MUTANT_SITE": site,
             "MUTANT_REACHED": str(folder / "reached"),
             "MUTANT_LOG": str(log),
             "TMPDIR": str(folder / "tmp"),

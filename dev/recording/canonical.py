@@ -98,7 +98,7 @@ def numbers_of(text: str) -> str:
     return " ".join(sorted(_NUMBER.findall(text)))
 
 
-def without_places(text: str, folder: Path) -> str:
+def without_addresses(text: str, folder: Path) -> str:
     """Return a text without a folder's path, and without addresses in memory."""
     return _ADDRESS.sub(r"\1ADDRESS", text.replace(str(folder), "STORES"))
 

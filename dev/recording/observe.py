@@ -30,7 +30,7 @@ import zarr
 
 import zarrfeed as zf
 from recording.boundary import Boundary
-from recording.canonical import numbers_of, render, walk, without_places
+from recording.canonical import numbers_of, render, walk, without_addresses
 from recording.stores import Maker
 from recording.workers import play_worker
 from zarrfeed import device, objects
@@ -103,7 +103,7 @@ class Observation:
 
     def clean(self, text: str) -> str:
         """Return a text without what differs from run to run: paths, and addresses in memory."""
-        return without_places(text, self.folder)
+        return without_addresses(text, self.folder)
 
     @contextmanager
     def refusing(self, where: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import zarrfeed as zf
-from recording.canonical import without_places
+from recording.canonical import without_addresses
 from recording.record import TAKEN, shortened
 from recording.stores import Maker
 from zarrfeed import objects
@@ -303,7 +303,7 @@ def outcomes_of(some: Sequence[str], folder: Path) -> dict[str, tuple[str, ...]]
         warnings.simplefilter("ignore")
         exec(_SETUP, space)
         for call in some:
-            said = (without_places(_outcome(expression, space), folder) for expression in expressions(call))
+            said = (without_addresses(_outcome(expression, space), folder) for expression in expressions(call))
             outcomes[call] = tuple(map(shortened, said))
     return outcomes
 

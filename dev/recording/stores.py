@@ -250,11 +250,11 @@ class Maker:
             factor = 2**level
             lengths = [max(1, length // factor) for length in shape]
             self.array(f"{name}/{level}", lengths, [min(chunk, n) for n in lengths], dtype="u2", v=v, first=level)
-            places = [
+            transformations = [
                 {"type": "scale", "scale": [0.5 * factor] * len(shape)},
                 {"type": "translation", "translation": [0.25 * (factor - 1)] * len(shape)},
             ]
-            datasets.append({"path": str(level), "coordinateTransformations": places})
+            datasets.append({"path": str(level), "coordinateTransformations": transformations})
         named = [{"name": one, "type": kinds.get(one, "space")} for one in axes]
         _put_ome(group, {"multiscales": [{"axes": named, "datasets": datasets, "version": "0.4"}]})
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zarrfeed.metadata.face.mix_data import mix
     from zarrfeed.metadata.face.open_data import open
     from zarrfeed.packing.pack import pack
-    from zarrfeed.packing.report import PackProgress, PackReport
+    from zarrfeed.packing.pack_report import PackProgress, PackReport
     from zarrfeed.plan.samples.windows import lead
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
@@ -116,8 +116,8 @@ _MODULES = {
     "FieldStatistics": "spec.statistics",
     "LookAhead": "torch.datasets.look_ahead",
     "Mixing": "spec.feeding",
-    "PackProgress": "packing.report",
-    "PackReport": "packing.report",
+    "PackProgress": "packing.pack_report",
+    "PackReport": "packing.pack_report",
     "PatchWeights": "spec.patch_weights",
     "Requests": "spec.feeding",
     "SkippedChunk": "engine.substitution",

@@ -38,12 +38,14 @@ def test_wrong_shares_and_repetitions_are_found() -> None:
     rng = np.random.default_rng(0)
     kinds = np.tile([0, 0, 1, 0, 0, 2, 0, 0, 1, 0], 100)
     orders = [rng.permutation(length) + first for length, first in ((700, 0), (200, 700), (100, 900))]
-    line = np.empty(1000, dtype=np.int64)
+    epoch_order = np.empty(1000, dtype=np.int64)
     for one, order in enumerate(orders):
-        line[kinds == one] = order
-    assert wrong_mixture(line.tolist(), written) == ""
-    assert "samples from its share" in wrong_mixture(np.sort(line).tolist(), written)
-    assert wrong_mixture(np.sort(line).tolist(), written, at_any_prefix=False) == ""
-    assert "samples from its share" in wrong_mixture(np.sort(line)[:900].tolist(), written, at_any_prefix=False)
-    line[kinds == 0] = np.repeat(orders[0][:350], 2)
-    assert wrong_mixture(line.tolist(), written).startswith("source 0 has 350 samples that came more or less than")
+        epoch_order[kinds == one] = order
+    assert wrong_mixture(epoch_order.tolist(), written) == ""
+    assert "samples from its share" in wrong_mixture(np.sort(epoch_order).tolist(), written)
+    assert wrong_mixture(np.sort(epoch_order).tolist(), written, at_any_prefix=False) == ""
+    assert "samples from its share" in wrong_mixture(np.sort(epoch_order)[:900].tolist(), written, at_any_prefix=False)
+    epoch_order[kinds == 0] = np.repeat(orders[0][:350], 2)
+    assert wrong_mixture(epoch_order.tolist(), written).startswith(
+        "source 0 has 350 samples that came more or less than"
+    )

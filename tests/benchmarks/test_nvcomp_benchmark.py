@@ -125,7 +125,7 @@ class Library:
 
     def __init__(self, *, wrong: bool = False, status: int = 0) -> None:
         self.wrong, self.status = wrong, status
-        self.misplaced = 0
+        self.misaligned = 0
 
     def nvcompGetProperties(self, found: Any) -> int:  # noqa: N802 (the library's name)
         found._obj.version = 6123
@@ -165,9 +165,9 @@ class Library:
     ) -> None:
         assert (temp_bytes, bytes(options)) == (64, bytes(64))
         numbers = ctypes.c_int64 * count
-        table = [numbers.from_address(place) for place in (sources, source_sizes, targets, target_sizes)]
+        table = [numbers.from_address(address) for address in (sources, source_sizes, targets, target_sizes)]
         for i, (source, size, target, room) in enumerate(zip(*table, strict=True)):
-            self.misplaced += source % alignment != 0
+            self.misaligned += source % alignment != 0
             stream = ctypes.string_at(source, size)
             decoded = {
                 "LZ4": lambda: bytes(numcodecs.LZ4().decode(room.to_bytes(4, "little") + stream)),  # noqa: B023
@@ -203,14 +203,14 @@ def test_every_codec_comes_out_of_the_steps_on_a_device() -> None:
         "chunks that are copied among others": [first, copied, second, third, copied],
         "LZ4": chunks_of("lz4", 0),
         "Zstandard and bit shuffle": chunks_of("zstd", 2),
-        "zlib at places that are multiples of 4": chunks_of("zlib", 1, "i2"),
+        "zlib at offsets that are multiples of 4": chunks_of("zlib", 1, "i2"),
         "gzip": [zipped, zipped],
         "nothing to decompress": [raw, raw],
     }
     for what, chunks in cases.items():
         library = Library()
         found = time_on_device(chunks, 256, Nvcomp(library), CPU, repeats=2)
-        assert library.misplaced == 0, what
+        assert library.misaligned == 0, what
         assert found["streams"] == sum(len(chunk.offsets) for chunk in chunks), what
         assert ("scatter" in found["ms"]) == ("bit" not in what), what
         assert found["gb_per_s"] > 0, what
@@ -295,9 +295,9 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(NoNvcompError, match="not installed"):
         Nvcomp.find()
-    place = tmp_path / "nvidia" / "libnvcomp" / "lib64"
-    place.mkdir(parents=True)
-    (place.parent / "__init__.py").write_text("")
-    (place / "libnvcomp.so.6").write_bytes(b"no library")
+    folder = tmp_path / "nvidia" / "libnvcomp" / "lib64"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    (folder / "libnvcomp.so.6").write_bytes(b"no library")
     with pytest.raises(NoNvcompError, match="cannot be loaded"):
         Nvcomp.find()

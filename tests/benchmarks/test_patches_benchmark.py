@@ -72,7 +72,7 @@ def test_patches_that_are_turned_otherwise_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_small_voxels_are_the_numbers_of_their_places(name: str, tmp_path: Path) -> None:
+def test_small_voxels_are_their_own_indices(name: str, tmp_path: Path) -> None:
     case = CASES[name].small()
     write(tmp_path / "a", case)
     values = np.asarray(zarr.open_array(tmp_path / "a", mode="r")[...])

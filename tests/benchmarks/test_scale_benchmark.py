@@ -84,11 +84,11 @@ def test_the_blocks_of_ranks_are_those_of_their_plans(cluster: Cluster) -> None:
     schedule = cluster.schedule()
     everything = []
     for node in range(cluster.nodes):
-        places, of_node = cluster.places(node), cluster.schedule_of(schedule, node)
-        of_ranks = blocks_of_ranks(of_node, places, 3)
-        state = of_node.settle(EpochState(3), places[0].consumer())
-        for place, blocks in zip(places, of_ranks, strict=True):
-            assert blocks.tolist() == of_node.plan(state, place.consumer()).segment_block.tolist()
+        rank_infos, of_node = cluster.rank_infos(node), cluster.schedule_of(schedule, node)
+        of_ranks = blocks_of_ranks(of_node, rank_infos, 3)
+        state = of_node.settle(EpochState(3), rank_infos[0].consumer())
+        for rank_info, blocks in zip(rank_infos, of_ranks, strict=True):
+            assert blocks.tolist() == of_node.plan(state, rank_info.consumer()).segment_block.tolist()
         everything += of_ranks
     assert np.unique(np.concatenate(everything)).tolist() == list(range(cluster.chunks))
 
@@ -215,14 +215,14 @@ def test_real_caches_of_two_nodes_hit_what_is_simulated(
             )
             for rank in range(node * 2, node * 2 + 2)
         ]
-        model, places = NodeCache(cluster.chunks, int(room * part)), cluster.places(node)
+        model, rank_infos = NodeCache(cluster.chunks, int(room * part)), cluster.rank_infos(node)
         for epoch in range(3):
             site.chunk_gets()
             before = sum(rank.stats().cache.hits for rank in ranks)
             samples = [sum(len(batch) for batch in rank) for rank in ranks]
             assert samples == [cluster.chunks] * 2  # 4 samples a chunk, 4 ranks
             hits = sum(rank.stats().cache.hits for rank in ranks) - before
-            reads = blocks_of_ranks(cluster.schedule_of(schedule, node), places, epoch)
+            reads = blocks_of_ranks(cluster.schedule_of(schedule, node), rank_infos, epoch)
             simulated = model.read(np.concatenate(reads))
             requests = sum(site.chunk_gets().values())
             assert hits == pytest.approx(

@@ -45,15 +45,15 @@ def test_each_buffer_is_locked_once_and_none_after_the_first_epochs(
 ) -> None:
     made = dataset(numbers(tmp_path / "store"))
     counts: list[int] = []
-    places: set[int] = set()
+    addresses: set[int] = set()
     for _ in range(5):
         for batch in made:
-            places.update(tensor.data_ptr() for tensor in tensors(batch))
+            addresses.update(tensor.data_ptr() for tensor in tensors(batch))
             assert is_right(batch)
             del batch
         counts.append(device.blocks_made())
     assert counts[1:] == counts[1:2] * 4, "the allocator asked the driver again after the first epoch"
-    assert len(places) < 5 * 2 * N // BATCH_SIZE / 2, "no buffer came twice"
+    assert len(addresses) < 5 * 2 * N // BATCH_SIZE / 2, "no buffer came twice"
     record_property("page-locked blocks after each epoch", counts)
 
 

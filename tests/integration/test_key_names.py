@@ -241,13 +241,13 @@ def test_a_checkpoint_is_removed_by_the_name_that_it_was_saved_by(tmp_path: Path
         assert not list(tmp_path.iterdir())
 
 
-def test_a_task_elsewhere_opens_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_elsewhere_opens_the_same_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for given, place in (
+    for given, location in (
         ("s3://bucket/a%20b", "s3://bucket/a%20b"), ("file:///d/a%20b", "/d/a b"), ("file:/d/x", "/d/x"),
         ("a%20b#1", f"{tmp_path}/a%20b#1"), ("a/s3://b", f"{tmp_path}/a/s3:/b"),
     ):  # fmt: skip
-        assert as_location(given) == place
+        assert as_location(given) == location
 
 
 def test_a_checkpoint_of_dataflux_has_the_name_of_its_object() -> None:
@@ -263,8 +263,8 @@ def test_a_checkpoint_of_dataflux_has_the_name_of_its_object() -> None:
                 assert file.read() == name.encode()
 
 
-def test_other_places_have_other_names_in_the_node_cache() -> None:
-    """One name for two places would serve the bytes of one for the other."""
+def test_other_locations_have_other_names_in_the_node_cache() -> None:
+    """One name for two locations would serve the bytes of one for the other."""
     memory = AsyncFileSystemWrapper(fsspec.filesystem("memory"), asynchronous=True)
     web = fsspec.filesystem("http", asynchronous=True)
     stores = [

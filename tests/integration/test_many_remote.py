@@ -110,8 +110,8 @@ def test_stores_of_any_length_codec_and_format_are_one(server: ObjectServer, by:
         numbers = index.tolist()
         assert batch["x"].tolist() == [[i, i] for i in numbers]
         assert batch["name"] == [f"n{i}" for i in numbers]
-        store, place = data.locate(index)
-        assert [sum(lengths[:s]) + p for s, p in zip(store.tolist(), place.tolist(), strict=True)] == numbers
+        store, index_in_store = data.locate(index)
+        assert [sum(lengths[:s]) + p for s, p in zip(store.tolist(), index_in_store.tolist(), strict=True)] == numbers
         seen += numbers
     assert sorted(seen) == list(range(sum(lengths)))
     some = ZarrDataset(data)[[44, 0, 13, 13]]

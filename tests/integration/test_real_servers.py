@@ -30,7 +30,7 @@ from tests.support.real_servers import (
     serving_or_skip,
 )
 from zarrfeed import CorruptChunkError, StoreReadError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset, verify
-from zarrfeed.storage.access.options import obstore_options
+from zarrfeed.storage.access.obstore_options import obstore_options
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in:zarr.errors.ZarrUserWarning")

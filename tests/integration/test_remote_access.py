@@ -30,7 +30,7 @@ from benchmarks.harness.loopback import LoopbackServer
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import assert_parity, numbered
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.storage.access.options import _OWN, default_credentials, obstore_options
+from zarrfeed.storage.access.obstore_options import _OWN, default_credentials, obstore_options
 from zarrfeed.tools.cli import main
 from zarrfeed.tools.verify import verify
 

@@ -44,7 +44,7 @@ compat: Any = Later("zarrfeed.compat.lightning")
 SECRET = "S3CRET"
 #: Nobody listens there.
 CLOSED = "127.0.0.1:9"
-PLACE = {"region": "us-east-1", "allow_http": True, "retry_config": {"max_retries": 0}}
+CONNECTION = {"region": "us-east-1", "allow_http": True, "retry_config": {"max_retries": 0}}
 AZURE = {"account_name": "a", "endpoint": f"http://{CLOSED}", "allow_http": True}
 URLS = (
     f"https://user:{SECRET}@{CLOSED}/x", f"https://{CLOSED}/x?sig={SECRET}&sv=1", f"s3://user:{SECRET}@b/x",
@@ -53,9 +53,9 @@ URLS = (
     f"gs://b/x?X-Goog-Signature={SECRET}", f"abfs://c@a.dfs.core.windows.net/x?se=1&sig={SECRET}",
 )  # fmt: skip
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("s3://b/x", {**PLACE, "key": "a", "secret": SECRET, "endpoint_url": f"http://user:{SECRET}@{CLOSED}"}),
-    ("s3://b/x", {**PLACE, "key": "a", "secret": "b", "endpoint": f"http://{CLOSED}/?sig={SECRET}"}),
-    ("s3://b/x", {**PLACE, "anon": True, "client_options": {"timeout": SECRET}, "endpoint": f"http://{CLOSED}"}),
+    ("s3://b/x", {**CONNECTION, "key": "a", "secret": SECRET, "endpoint_url": f"http://user:{SECRET}@{CLOSED}"}),
+    ("s3://b/x", {**CONNECTION, "key": "a", "secret": "b", "endpoint": f"http://{CLOSED}/?sig={SECRET}"}),
+    ("s3://b/x", {**CONNECTION, "anon": True, "client_options": {"timeout": SECRET}, "endpoint": f"http://{CLOSED}"}),
     ("s3://b/x", {"secret": SECRET, "nonsense": SECRET}),
     ("s3://b/x", {"key": SECRET, "access_key_id": SECRET}),
     ("gs://b/x", {"service_account_key": json.dumps({"private_key": SECRET})}),
@@ -210,9 +210,9 @@ def test_an_error_of_a_given_store_says_no_secret() -> None:
     fsspec = pytest.importorskip("fsspec")
     pytest.importorskip("aiohttp")
     at_once = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
-    for place in (f"http://u:{SECRET}@{CLOSED}/x", f"http://{CLOSED}/x?sig={SECRET}"):
-        store = obstore.store.HTTPStore.from_url(place, **at_once)
-        web = fsspec.get_mapper(place)
+    for url in (f"http://u:{SECRET}@{CLOSED}/x", f"http://{CLOSED}/x?sig={SECRET}"):
+        store = obstore.store.HTTPStore.from_url(url, **at_once)
+        web = fsspec.get_mapper(url)
         for source in (store, web, ObjectStore(store, read_only=True), FsspecStore.from_mapper(web, read_only=True)):
             said = said_by(lambda source=source: zarrfeed.open(source, retries=0, timeout=5))  # type: ignore[misc]
             assert SECRET not in said, source
@@ -225,10 +225,10 @@ def test_a_skipped_chunk_and_a_failed_read_say_no_secret(tmp_path: Path) -> None
     with ObjectServer() as server:
         options = {**server.options(), "endpoint": server.options()["endpoint"].replace("//", f"//me:{SECRET}@")}
         zarr.create_array(tmp_path / "x", data=np.arange(12), chunks=(2,))
-        place = obstore.store.from_url("s3://bucket/x", **_as_obstore(server.options()))
+        bucket = obstore.store.from_url("s3://bucket/x", **_as_obstore(server.options()))
         for file in (tmp_path / "x").rglob("*"):
             if file.is_file():
-                obstore.put(place, str(file.relative_to(tmp_path / "x")), file.read_bytes())
+                obstore.put(bucket, str(file.relative_to(tmp_path / "x")), file.read_bytes())
         data = zarrfeed.open("s3://bucket/x", storage_options=options)
         assert SECRET not in repr(data) + data._repr_html_()
         server.fault = lambda request: Act("status", 403) if request.key.endswith("c/3") else None
@@ -246,7 +246,7 @@ def test_a_skipped_chunk_and_a_failed_read_say_no_secret(tmp_path: Path) -> None
 
 def _as_obstore(options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `obstore.store.from_url` for the options of the test server."""
-    from zarrfeed.storage.access.options import obstore_options
+    from zarrfeed.storage.access.obstore_options import obstore_options
 
     made = obstore_options("s3://bucket", "s3", options)
     return {name: value for name, value in made.items() if value}

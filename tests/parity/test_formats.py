@@ -59,7 +59,7 @@ def check(array: zarr.Array[Any], data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, array.ndim - 1), label="sample axis")
     shuffle = data.draw(st.booleans(), label="shuffle")
     if dtype.kind in "TUO":
-        check_lists(array, axis, shuffle, data)
+        check_vlen(array, axis, shuffle, data)
         return
     expected = read_all(array, sample_axis=axis)
     if dtype.kind in "Mm":
@@ -80,7 +80,7 @@ def random_access(array: zarr.Array[Any], axis: int, data: st.DataObject) -> tup
     return ZarrDataset(zarrfeed.open(array, sample_axis=axis), num_threads=2, cache=cache), indices
 
 
-def check_lists(array: zarr.Array[Any], axis: int, shuffle: bool, data: st.DataObject) -> None:
+def check_vlen(array: zarr.Array[Any], axis: int, shuffle: bool, data: st.DataObject) -> None:
     expected = np.moveaxis(np.asarray(array[...]).astype(object), axis, 0).tolist()
     with ZarrIterableDataset(
         zarrfeed.open(array, sample_axis=axis), batch_size=3, shuffle=shuffle, return_index=True

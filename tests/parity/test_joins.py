@@ -156,9 +156,9 @@ def test_windows_never_touch_a_gap(seed: int, tmp_path: Path) -> None:
         ]
         got, index = ordered(windowed)
         assert index.tolist() == wanted
-        places = np.array(wanted)
-        assert np.array_equal(got["a"], rows["a"][places[:, None] + np.array([-2, 0, 1])], equal_nan=True)
-        assert np.array_equal(got["b"], rows["b"][places + 3], equal_nan=True)
+        indices = np.array(wanted)
+        assert np.array_equal(got["a"], rows["a"][indices[:, None] + np.array([-2, 0, 1])], equal_nan=True)
+        assert np.array_equal(got["b"], rows["b"][indices + 3], equal_nan=True)
         if missing == "drop":
             said = str(ZarrIterableDataset(windowed).explain())
             assert "their windows read rows that an array of the join lacks" in said
@@ -173,13 +173,13 @@ def test_shuffled_ranks_deliver_each_joined_sample_once(how: Any, missing: Any, 
     data = zarrfeed.join({name: store.data() for name, store in stores.items()}, how=how, missing=missing)
     windowed = data.window({"a": (-1, 0), "b": 0, "c": 1})
     whole, whole_index = ordered(windowed)
-    place = {int(sample): i for i, sample in enumerate(whole_index)}
+    index_of = {int(sample): i for i, sample in enumerate(whole_index)}
     for world_size in (1, 3):
         seen: list[int] = []
         for rank in range(world_size):
             got, index = ordered(windowed, shuffle=True, seed=9, rank=rank, world_size=world_size, even="off")
             seen += index.tolist()
-            at = np.array([place[int(sample)] for sample in index])
+            at = np.array([index_of[int(sample)] for sample in index])
             for name in stores:
                 assert np.array_equal(got[name], whole[name][at], equal_nan=True)
         assert sorted(seen) == whole_index.tolist()

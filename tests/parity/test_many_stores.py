@@ -55,17 +55,17 @@ def make_stores(
     stores: list[Any] = []
     first = 0
     for number, (rows, chunk, codec) in enumerate(zip(lengths, chunks, codecs, strict=True)):
-        place: Any = folder / f"s{number:03}.zarr"
+        target: Any = folder / f"s{number:03}.zarr"
         if kind == "memory":
-            place = MemoryStore()
+            target = MemoryStore()
         elif kind == "zip":
-            place = ZipStore(folder / f"s{number:03}.zip", mode="w")
-        group = zarr.create_group(place, attributes={"history": f"written {number}"})
+            target = ZipStore(folder / f"s{number:03}.zip", mode="w")
+        group = zarr.create_group(target, attributes={"history": f"written {number}"})
         put(group, "x", numbers(first, rows), chunk, codec)
         put(group, "y", np.arange(first, first + rows), 5)
         if kind == "zip":
-            place.close()
-        stores.append(group if kind == "memory" else str(folder / f"s{number:03}.zip") if kind == "zip" else place)
+            target.close()
+        stores.append(group if kind == "memory" else str(folder / f"s{number:03}.zip") if kind == "zip" else target)
         first += rows
     return stores
 
@@ -102,8 +102,8 @@ def test_stores_of_any_lengths_and_layouts_are_their_arrays_concatenated(
     at = np.array(data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=9)))
     samples = ZarrDataset(described)[at]
     assert np.array_equal(samples["x"].numpy(), np.concatenate([numbers(i, 1) for i in at]))
-    store, place = described.locate(at)
-    assert np.array_equal(np.concatenate(([0], np.cumsum(lengths)))[store] + place, at)
+    store, index_in_store = described.locate(at)
+    assert np.array_equal(np.concatenate(([0], np.cumsum(lengths)))[store] + index_in_store, at)
     chosen = np.unique(at)
     part = ZarrIterableDataset(described.select(chosen), batch_size=batch, shuffle=True, return_index=True)
     check_epoch(part, chosen.tolist())
@@ -133,9 +133,9 @@ def test_windows_end_with_their_store_and_their_episode_or_are_padded(tmp_path: 
         for slot, row in enumerate(index.tolist()):
             found = [padded(row, offset, ends) for offset in offsets]
             expected = np.concatenate([numbers(at, 1) for at, _ in found]).astype(float)
-            for place, (_, is_padded) in enumerate(found):
+            for number, (_, is_padded) in enumerate(found):
                 if is_padded and pad not in ("edge", None):
-                    expected[place] = float(pad)
+                    expected[number] = float(pad)
             assert np.array_equal(samples["x"][slot].numpy(), expected, equal_nan=True)
             if pad is not None:
                 assert samples["x_is_pad"][slot].tolist() == [is_padded for _, is_padded in found]
@@ -370,10 +370,10 @@ def write_small_stores(folder: Path, count: int) -> None:
     document = (folder / "s00000.zarr" / "zarr.json").read_bytes()
     chunk = (folder / "s00000.zarr" / "c" / "0" / "0").read_bytes()
     for number in range(1, count):
-        place = folder / f"s{number:05}.zarr" / "c" / "0"
-        place.mkdir(parents=True)
-        (place / "0").write_bytes(chunk)
-        (place.parent.parent / "zarr.json").write_bytes(document)
+        chunks = folder / f"s{number:05}.zarr" / "c" / "0"
+        chunks.mkdir(parents=True)
+        (chunks / "0").write_bytes(chunk)
+        (chunks.parent.parent / "zarr.json").write_bytes(document)
 
 
 def test_more_stores_than_descriptors_are_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import zarrfeed
-from tests.support.mixtures import LENGTHS, Sources, dataset_of, line_of_ranks, mixture_of, read, write_sources
+from tests.support.mixtures import LENGTHS, Sources, dataset_of, mixture_of, order_of_ranks, read, write_sources
 from zarrfeed import ZarrDataLoader
 
 pytestmark = [
@@ -45,10 +45,10 @@ def test_workers_do_not_deliver_the_same_sequence(paths: list[str]) -> None:
 def test_the_shuffle_of_a_source_is_not_lost_in_the_mixture(paths: list[str]) -> None:
     """huggingface/datasets #7156, #7196: sources that had been shuffled came in order once they were combined."""
     loader = ZarrDataLoader(dataset_of(zarrfeed.mix(paths, (7, 2, 1), stop=1500)), num_workers=2, timeout=240)
-    line = np.concatenate(read(loader))
-    source = np.searchsorted(np.cumsum(LENGTHS), line, side="right")
+    epoch_order = np.concatenate(read(loader))
+    source = np.searchsorted(np.cumsum(LENGTHS), epoch_order, side="right")
     for number in range(3):
-        ours = line[source == number]
+        ours = epoch_order[source == number]
         assert (np.diff(ours[: LENGTHS[number]]) < 0).mean() > 0.2
         counts = np.bincount(ours - SOURCES.members[number][0], minlength=LENGTHS[number])
         assert counts.max() - counts.min() <= 2, "passes overlap by a batch of each worker"
@@ -69,7 +69,7 @@ def test_epochs_are_not_the_same_mixture(paths: list[str]) -> None:
     With a fixed number of steps an epoch, most samples of a large source then never came.
     """
     data = zarrfeed.mix(paths, (7, 2, 1), stop=60)
-    epochs = [line_of_ranks(data, 1, epoch).tolist() for epoch in range(4)]
+    epochs = [order_of_ranks(data, 1, epoch).tolist() for epoch in range(4)]
     assert len({tuple(epoch) for epoch in epochs}) == 4
     assert len({tuple(data.source_of(epoch).tolist()) for epoch in epochs}) == 4
     seen = [sample for epoch in epochs for sample in epoch if sample < LENGTHS[0]]
@@ -81,7 +81,7 @@ def test_epochs_are_not_the_same_mixture(paths: list[str]) -> None:
 def test_resuming_loses_and_repeats_no_sample(paths: list[str]) -> None:
     """huggingface/datasets #7901, #7444, #8408: states lacked the shuffle buffer, so resuming lost samples."""
     data = zarrfeed.mix(paths, (7, 2, 1), stop=400)
-    whole = line_of_ranks(data, 1).tolist()
+    whole = order_of_ranks(data, 1).tolist()
     for batches in (1, 2, 3, 17, 49):
         with dataset_of(data) as stopped, dataset_of(data) as resumed:
             taken = read(itertools.islice(stopped, batches))

@@ -29,8 +29,8 @@ from tests.support.mixtures import (
     dataset_of,
     errors,
     interleaved,
-    line_of_ranks,
     mixture_of,
+    order_of_ranks,
     read,
     write_sources,
 )
@@ -71,7 +71,7 @@ class Runs:
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
         self._made: dict[Any, Run] = {}
-        self._lines: dict[Any, Int64] = {}
+        self._orders: dict[Any, Int64] = {}
 
     def of(self, stop: Any, batching: Any, *, shuffle: bool, weights: tuple[int, ...] = WEIGHTS, **options: Any) -> Run:
         """Return the run of one rank over an epoch; batches have 3 samples, so that 8 ranks have 24 together."""
@@ -81,12 +81,12 @@ class Runs:
             self._made[key] = Run.of(data, **{"shuffle": shuffle, "batch_size": 3} | options)
         return self._made[key]
 
-    def line(self, stop: Any, batching: Any, *, shuffle: bool, ranks: int, workers: int = 0) -> Int64:
-        """Return the line of epoch 1; it is listed once for a mode and a setup."""
+    def sample_order(self, stop: Any, batching: Any, *, shuffle: bool, ranks: int, workers: int = 0) -> Int64:
+        """Return the order of epoch 1; it is listed once for a mode and a setup."""
         key = (stop, batching, shuffle, ranks, workers)
-        if key not in self._lines:
-            self._lines[key] = self.of(stop, batching, shuffle=shuffle).on(ranks, workers, 1).line()
-        return self._lines[key]
+        if key not in self._orders:
+            self._orders[key] = self.of(stop, batching, shuffle=shuffle).on(ranks, workers, 1).sample_order()
+        return self._orders[key]
 
 
 def source_of(samples: Int64) -> Int64:
@@ -94,9 +94,9 @@ def source_of(samples: Int64) -> Int64:
     return np.searchsorted(np.cumsum(LENGTHS), samples, side="right")
 
 
-def line_of_one(run: Run, ranks: int, epochs: range) -> Int64:
-    """Return the line of several ranks over some epochs, from one rank whose batches are as large as all of theirs."""
-    return np.concatenate([run.on(1, epoch=epoch, batch_size=3 * ranks).line() for epoch in epochs])
+def order_of_one(run: Run, ranks: int, epochs: range) -> Int64:
+    """Return the order of several ranks over some epochs, from one rank whose batches are as large as all of theirs."""
+    return np.concatenate([run.on(1, epoch=epoch, batch_size=3 * ranks).sample_order() for epoch in epochs])
 
 
 def late(position: Int64) -> int:
@@ -131,13 +131,13 @@ def test_an_epoch_has_the_same_samples_at_the_same_steps_on_any_ranks_and_worker
     for ranks, workers in setups(stop, batching, shuffle):
         case = f"{ranks} ranks, {workers} workers"
         if batching == "per_sample":
-            line = expected.setdefault(0, run.on(1, epoch=1).line())
+            epoch_order = expected.setdefault(0, run.on(1, epoch=1).sample_order())
         else:  # what the batches of all ranks have together counts
-            line = expected.setdefault(ranks, run.on(1, epoch=1, batch_size=3 * ranks).line())
-        found = runs.line(stop, batching, shuffle=shuffle, ranks=ranks, workers=workers)
-        assert np.sort(found).tolist() == np.sort(line).tolist(), case
+            epoch_order = expected.setdefault(ranks, run.on(1, epoch=1, batch_size=3 * ranks).sample_order())
+        found = runs.sample_order(stop, batching, shuffle=shuffle, ranks=ranks, workers=workers)
+        assert np.sort(found).tolist() == np.sort(epoch_order).tolist(), case
         if workers < 2 or not shuffle or batching == "per_batch":
-            assert found.tolist() == line.tolist(), case
+            assert found.tolist() == epoch_order.tolist(), case
         if batching == "per_batch":
             assert all(len(set(one)) == 1 for one in source_of(found).reshape(-1, 3 * ranks).tolist()), case
 
@@ -147,7 +147,9 @@ def test_ranks_are_even_and_their_batches_do_not_depend_on_workers(
     runs: Runs, stop: Any, batching: Any, shuffle: bool
 ) -> None:
     run = runs.of(stop, batching, shuffle=shuffle)
-    wholes = {ranks: Counter(runs.line(stop, batching, shuffle=shuffle, ranks=ranks).tolist()) for ranks in RANKS}
+    wholes = {
+        ranks: Counter(runs.sample_order(stop, batching, shuffle=shuffle, ranks=ranks).tolist()) for ranks in RANKS
+    }
     for ranks, even in itertools.product(RANKS, ("drop", "repeat", "off")):
         whole = wholes[ranks]
         n = whole.total()
@@ -177,14 +179,14 @@ def test_a_pass_over_a_source_goes_on_although_ranks_and_workers_change_between_
 ) -> None:
     """Without shuffling, a run that went on with another number of them read other samples of the pass."""
     alone = runs.of(50, "per_sample", shuffle=shuffle)
-    line = np.concatenate([alone.on(1, epoch=epoch).line() for epoch in range(24)])
+    epoch_order = np.concatenate([alone.on(1, epoch=epoch).sample_order() for epoch in range(24)])
     run = alone
     changing = itertools.cycle([(1, 0), (3, 0), (2, 2), (8, 0), (5, 3), (7, 1)])
     for epoch, (ranks, workers) in zip(range(24), changing, strict=False):
         run = run.following(ranks, workers) if epoch else alone.on(ranks, workers)
-        expected = line[50 * epoch : 50 * (epoch + 1)]
-        assert np.sort(run.line()).tolist() == np.sort(expected).tolist(), (epoch, ranks, workers)
-    passes = SOURCES.check(mixture_of(WEIGHTS, 3), line)
+        expected = epoch_order[50 * epoch : 50 * (epoch + 1)]
+        assert np.sort(run.sample_order()).tolist() == np.sort(expected).tolist(), (epoch, ranks, workers)
+    passes = SOURCES.check(mixture_of(WEIGHTS, 3), epoch_order)
     assert [len(passes.whole(source)) for source in range(3)] == [6, 3, 5]
     for source, members in enumerate(SOURCES.members):
         for order in passes.whole(source):
@@ -197,11 +199,11 @@ def test_a_sample_comes_again_when_nearly_all_others_of_its_source_have_come(
 ) -> None:
     """In the order of delivery. Batches of one source have one column, so no sample comes again too early."""
     run = runs.of(stop, batching, shuffle=shuffle)
-    for ranks in RANKS if batching == "per_batch" else (1,):  # which has the line of all others
-        line = line_of_one(run, ranks, range(4))
+    for ranks in RANKS if batching == "per_batch" else (1,):  # which has the order of all others
+        epoch_order = order_of_one(run, ranks, range(4))
         for members in SOURCES.members:
             counts, waiting = np.zeros(len(members), int), 0
-            for sample in (line[np.isin(line, members)] - members[0]).tolist():
+            for sample in (epoch_order[np.isin(epoch_order, members)] - members[0]).tolist():
                 waiting = max(waiting, int((counts < counts[sample]).sum()))
                 counts[sample] += 1
             assert waiting <= (MOST_LATE if batching == "per_sample" else 0), f"{ranks} ranks"
@@ -230,7 +232,7 @@ def test_an_epoch_ends_where_stop_says(runs: Runs, batching: Any, shuffle: bool)
         found = {}
         for stop in (*STOPS, 1):
             run = runs.of(stop, batching, shuffle=shuffle)
-            found[stop] = run.on(ranks).line().tolist()
+            found[stop] = run.on(ranks).sample_order().tolist()
             assert run.on(ranks, epoch=3).length == len(found[stop]), "all epochs have the same length"
         unit = 3 * ranks if batching == "per_batch" else 1
         assert (len(found[1]), len(found[301])) == (unit, -(-301 // unit) * unit)
@@ -247,10 +249,12 @@ def test_an_epoch_ends_where_stop_says(runs: Runs, batching: Any, shuffle: bool)
 def test_shares_hold_at_any_time_on_all_ranks_and_on_each(runs: Runs, stop: Any, batching: Any, shuffle: bool) -> None:
     """Each rank that has whole columns has the shares, too."""
     run = runs.of(stop, batching, shuffle=shuffle)
-    lines = {on: source_of(line_of_one(run, on, range(3))) for on in (RANKS if batching == "per_batch" else (1,))}
+    epoch_orders = {
+        on: source_of(order_of_one(run, on, range(3))) for on in (RANKS if batching == "per_batch" else (1,))
+    }
     for ranks in RANKS:
         unit = 3 * ranks if batching == "per_batch" else 1
-        source = lines[ranks if batching == "per_batch" else 1]
+        source = epoch_orders[ranks if batching == "per_batch" else 1]
         assert max(errors(source[::unit], WEIGHTS)) <= 8, ranks
         for rank in range(ranks if 24 % ranks == 0 and unit == 1 else 0):
             assert max(errors(source[rank::ranks], WEIGHTS)) <= 8, (rank, ranks)
@@ -268,21 +272,21 @@ def test_a_run_goes_on_with_exactly_the_samples_that_were_left(runs: Runs, data:
     alone = runs.of(stop, batching, shuffle=shuffle, mixing={"lanes": lanes})
     by_stride = batching == "per_sample" and (shuffle or lanes == 24)
     run = alone.on(data.draw(st.sampled_from(RANKS)), data.draw(st.sampled_from(WORKERS)), epoch)
-    lines = [alone.on(run.ranks, 0, epoch + more).line() for more in range(2)]
+    epoch_orders = [alone.on(run.ranks, 0, epoch + more).sample_order() for more in range(2)]
     got, in_steps = [], True
     for may_stop in (True, True, False):
         taken = run.batches_left - (data.draw(st.integers(0, run.batches_left)) if may_stop else 0)
-        got.append(run.line(taken))
+        got.append(run.sample_order(taken))
         in_steps &= run.workers < 2 or not by_stride
         # The batch of all ranks stays the same, or divides the one before, where it has one source.
         others = [one for one in RANKS if batching == "per_sample" or run.ranks % one == 0]
         run = run.after(taken, data.draw(st.sampled_from(others)), data.draw(st.sampled_from(WORKERS)))
         if run.state.epoch > epoch:
             break
-    for found, line in ((np.concatenate(got), lines[0]), (run.line(), lines[1])):
-        assert np.sort(found).tolist() == np.sort(line).tolist()
-        in_steps &= line is lines[0] or run.workers < 2 or not by_stride
-        assert not in_steps or found.tolist() == line.tolist()
+    for found, epoch_order in ((np.concatenate(got), epoch_orders[0]), (run.sample_order(), epoch_orders[1])):
+        assert np.sort(found).tolist() == np.sort(epoch_order).tolist()
+        in_steps &= epoch_order is epoch_orders[0] or run.workers < 2 or not by_stride
+        assert not in_steps or found.tolist() == epoch_order.tolist()
 
 
 @examples(80, deadline=None)
@@ -302,16 +306,16 @@ def test_any_mixture_is_read_alike_by_any_ranks_and_workers(data: st.DataObject)
     options: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "mixing": {"lanes": lanes}}
     alone = Run.of(zarrfeed.mix(arrays, weights, stop=steps), **options)
     alone = alone.on(1, batch_size=data.draw(st.integers(1, 9)))
-    run, line = alone, []
+    run, epoch_order = alone, []
     for epoch in range(3):
-        line.append(alone.on(1, epoch=epoch).line())
+        epoch_order.append(alone.on(1, epoch=epoch).sample_order())
         ranks, workers = data.draw(st.sampled_from(RANKS)), data.draw(st.sampled_from(WORKERS))
         run = run.following(ranks, workers) if epoch else alone.on(ranks, workers)
-        found = run.line()
-        assert np.sort(found).tolist() == np.sort(line[-1]).tolist()
+        found = run.sample_order()
+        assert np.sort(found).tolist() == np.sort(epoch_order[-1]).tolist()
         if workers < 2 or (not shuffle and lanes in (None, 1)):
-            assert found.tolist() == line[-1].tolist()
-    passes = Sources.of(lengths).check(mixture_of(weights, seed, lengths), np.concatenate(line))
+            assert found.tolist() == epoch_order[-1].tolist()
+    passes = Sources.of(lengths).check(mixture_of(weights, seed, lengths), np.concatenate(epoch_order))
     if not shuffle and lanes in (None, 1):
         assert all((np.diff(order) > 0).all() for order in passes.orders.values())
 
@@ -323,11 +327,11 @@ def test_batches_of_one_source_keep_their_size_when_a_run_resumes_between_epochs
         read(dataset)
         state = json.loads(json.dumps(dataset.state_dict()))
     assert (state["epoch"], state["position"], state["unit"]) == (1, 0, 12)
-    line = line_of_ranks(data, 2, 1, batch_size=6), line_of_ranks(data, 2, 2, batch_size=6)
+    epoch_order = order_of_ranks(data, 2, 1, batch_size=6), order_of_ranks(data, 2, 2, batch_size=6)
     with dataset_of(data, batch_size=6) as dataset:
         dataset.load_state_dict(state)
         assert len(dataset) == 16
-        assert [np.concatenate(read(dataset)).tolist() for _ in line] == [one.tolist() for one in line]
+        assert [np.concatenate(read(dataset)).tolist() for _ in epoch_order] == [one.tolist() for one in epoch_order]
     with dataset_of(data, batch_size=6, world_size=3) as dataset:
         with pytest.raises(zarrfeed.ConfigError, match=r"begun with batches of 12 .* batches of 18: .* set_epoch\(\)"):
             dataset.load_state_dict(state)
@@ -342,7 +346,7 @@ def test_a_pass_keeps_its_order_when_a_run_resumes_between_epochs(paths: list[st
     for rank in range(16):
         with dataset_of(data, rank=rank, world_size=16) as dataset:
             of_ranks.append([dataset.sample_order(epoch) for epoch in range(6)])
-    line = np.concatenate([interleaved(parts) for parts in zip(*of_ranks, strict=True)])
+    epoch_order = np.concatenate([interleaved(parts) for parts in zip(*of_ranks, strict=True)])
     got, state = [], None
     for ranks, batches in ((16, 1), (16, None), (24, None), (1, None), (40, None), (2, None), (9, None)):
         parts = []
@@ -352,13 +356,13 @@ def test_a_pass_keeps_its_order_when_a_run_resumes_between_epochs(paths: list[st
                     dataset.load_state_dict(state)
                     epoch = state["epoch"]
                     assert np.array_equal(
-                        dataset.sample_order(epoch), line[50 * epoch + rank : 50 * (epoch + 1) : ranks]
+                        dataset.sample_order(epoch), epoch_order[50 * epoch + rank : 50 * (epoch + 1) : ranks]
                     )
                 parts.append(np.concatenate([np.zeros(0, np.int64), *read(itertools.islice(dataset, batches))]))
                 saved = dataset.state_dict()
         state = json.loads(json.dumps(saved))
         got.append(interleaved(parts))
-    assert np.concatenate(got).tolist() == line.tolist()
+    assert np.concatenate(got).tolist() == epoch_order.tolist()
 
 
 # --- states of earlier releases ---------------------------------------------------------------------------------------
@@ -427,7 +431,7 @@ def test_the_order_of_mixtures_is_the_one_of_earlier_releases(paths: list[str]) 
     """On one rank; a change would be a version of its own."""
     data = zarrfeed.mix(paths, WEIGHTS, stop=300)
     for shuffle in SHUFFLES:
-        found = [digest(line_of_ranks(data, 1, epoch, shuffle=shuffle)) for epoch in range(3)]
+        found = [digest(order_of_ranks(data, 1, epoch, shuffle=shuffle)) for epoch in range(3)]
         assert found == EARLIER["orders"][str(shuffle)]
 
 

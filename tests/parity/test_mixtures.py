@@ -1,6 +1,6 @@
 """Mixtures against plain NumPy: which source each step takes, and that each pass of a source has each sample once.
 
-`plan.mixture` says which source a step takes and which position of the source's endless line. So the samples of any
+`plan.mixture` says which source a step takes and which position of the source's endless sequence. So the samples of any
 epoch are known but for the order of each pass. Samples say which they are.
 """
 
@@ -28,9 +28,9 @@ from tests.support.mixtures import (
     dataset_of,
     errors,
     interleaved,
-    line_of_ranks,
     mixed,
     mixture_of,
+    order_of_ranks,
     read,
     rows,
     write_sources,
@@ -65,35 +65,35 @@ def shorten(path: Path) -> None:
 # --- the oracle -------------------------------------------------------------------------------------------------
 
 
-def reference_line(mixture: Mixture, sources: Sources, num_steps: int) -> Any:
+def reference_order(mixture: Mixture, sources: Sources, num_steps: int) -> Any:
     """Return a mixture whose passes are permuted by NumPy."""
     source, position = mixture.at(np.arange(num_steps))
-    line = np.empty(num_steps, dtype=np.int64)
+    epoch_order = np.empty(num_steps, dtype=np.int64)
     for step, (one, at) in enumerate(zip(source, position, strict=True)):
-        which, place = divmod(int(at), sources.lengths[one])
-        line[step] = np.random.default_rng([one, which]).permutation(sources.members[one])[place]
-    return line
+        which, in_pass = divmod(int(at), sources.lengths[one])
+        epoch_order[step] = np.random.default_rng([one, which]).permutation(sources.members[one])[in_pass]
+    return epoch_order
 
 
-def test_the_check_of_a_line_finds_what_is_wrong() -> None:
-    line = reference_line(USUAL, SOURCES, 1500)
-    passes = SOURCES.check(USUAL, line)
+def test_the_check_of_an_order_finds_what_is_wrong() -> None:
+    epoch_order = reference_order(USUAL, SOURCES, 1500)
+    passes = SOURCES.check(USUAL, epoch_order)
     assert [len(passes.whole(source)) for source in range(3)] == [7, 4, 6]
     for source in range(3):
         passes.check_new_orders(source)
     with pytest.raises(AssertionError, match="has a sample of another source"):
-        SOURCES.check(mixture_of((7, 2, 1), 4), line)
+        SOURCES.check(mixture_of((7, 2, 1), 4), epoch_order)
     with pytest.raises(AssertionError, match="has a sample of another source"):
-        SOURCES.check(USUAL, line, first_step=1)
-    ours = np.flatnonzero(line < LENGTHS[0])
-    twice = line.copy()
-    twice[ours[0]] = line[ours[1]]
+        SOURCES.check(USUAL, epoch_order, first_step=1)
+    ours = np.flatnonzero(epoch_order < LENGTHS[0])
+    twice = epoch_order.copy()
+    twice[ours[0]] = epoch_order[ours[1]]
     with pytest.raises(AssertionError, match="pass 0 of source 0 repeats a sample"):
         SOURCES.check(USUAL, twice)
     kinds, position = USUAL.at(np.arange(1500))
     same = SOURCES.members[0][position % LENGTHS[0]]
     with pytest.raises(AssertionError, match="two passes of source 0 have the same order"):
-        SOURCES.check(USUAL, np.where(kinds == 0, same, line)).check_new_orders(0)
+        SOURCES.check(USUAL, np.where(kinds == 0, same, epoch_order)).check_new_orders(0)
 
 
 # --- orders -----------------------------------------------------------------------------------------------------
@@ -108,23 +108,23 @@ def test_every_step_has_its_source_and_every_pass_each_sample_once(
 ) -> None:
     mixture = mixture_of(weights, seed)
     with dataset_of(mix(paths, weights, stop=500), seed=seed) as dataset:
-        line = np.concatenate([dataset.sample_order(epoch) for epoch in range(3)])
-        assert len(line) == 1500
-        passes = SOURCES.check(mixture, line)
+        epoch_order = np.concatenate([dataset.sample_order(epoch) for epoch in range(3)])
+        assert len(epoch_order) == 1500
+        passes = SOURCES.check(mixture, epoch_order)
         for source in range(3):
             passes.check_new_orders(source)
-        assert np.concatenate(read(dataset) + read(dataset) + read(dataset)).tolist() == line.tolist()
+        assert np.concatenate(read(dataset) + read(dataset) + read(dataset)).tolist() == epoch_order.tolist()
 
 
 def test_without_shuffling_every_pass_is_in_order(paths: list[str]) -> None:
     with dataset_of(mix(paths, stop=700), shuffle=False) as dataset:
-        line = np.concatenate([dataset.sample_order(epoch) for epoch in range(2)])
-        passes = SOURCES.check(USUAL, line)
+        epoch_order = np.concatenate([dataset.sample_order(epoch) for epoch in range(2)])
+        passes = SOURCES.check(USUAL, epoch_order)
         assert len(passes.whole(0)) >= 6
         for source, members in enumerate(SOURCES.members):
             for order in passes.whole(source):
                 assert order.tolist() == members.tolist()
-        assert np.concatenate(read(dataset)).tolist() == line[:700].tolist()
+        assert np.concatenate(read(dataset)).tolist() == epoch_order[:700].tolist()
 
 
 @examples(16, deadline=None)
@@ -143,24 +143,24 @@ def test_sources_of_any_lengths_and_chunks(tmp_path_factory: pytest.TempPathFact
         delivered = np.concatenate(read(dataset) + read(dataset))
     assert len(delivered) == 2 * steps
     Sources.of(lengths).check(mixture_of(weights, seed, lengths), delivered)
-    line = line_of_ranks(described, world_size, epoch=1, **options)
-    assert line.tolist() == delivered[steps:].tolist()
+    epoch_order = order_of_ranks(described, world_size, epoch=1, **options)
+    assert epoch_order.tolist() == delivered[steps:].tolist()
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_ranks_share_one_order(paths: list[str], epoch: int) -> None:
     data = mix(paths, stop=333)  # no multiple of any of them
-    line = line_of_ranks(data, 1, epoch)
+    epoch_order = order_of_ranks(data, 1, epoch)
     for world_size in (2, 3, 8):
-        assert line_of_ranks(data, world_size, epoch).tolist() == line.tolist()
+        assert order_of_ranks(data, world_size, epoch).tolist() == epoch_order.tolist()
 
 
 def test_many_ranks_share_one_order_where_lanes_are_named(paths: list[str]) -> None:
     """Beyond 8 ranks there are at least as many lanes as ranks, as without a mixture; sources stay the same."""
     data = mix(paths, stop=200)
-    lines = [line_of_ranks(data, world_size, mixing={"lanes": 12}) for world_size in (1, 12)]
-    assert lines[0].tolist() == lines[1].tolist()
-    sources = [data.source_of(line_of_ranks(data, world_size)) for world_size in (1, 12)]
+    epoch_orders = [order_of_ranks(data, world_size, mixing={"lanes": 12}) for world_size in (1, 12)]
+    assert epoch_orders[0].tolist() == epoch_orders[1].tolist()
+    sources = [data.source_of(order_of_ranks(data, world_size)) for world_size in (1, 12)]
     assert sources[0].tolist() == sources[1].tolist()
 
 
@@ -168,7 +168,7 @@ def test_many_ranks_share_one_order_where_lanes_are_named(paths: list[str]) -> N
 def test_shares_are_near_the_weights_at_every_prefix(paths: list[str], world_size: int) -> None:
     """Of all ranks, and of each; over the ends of epochs, too."""
     data = mix(paths, stop=801)
-    index = np.concatenate([line_of_ranks(data, world_size, epoch) for epoch in range(3)])
+    index = np.concatenate([order_of_ranks(data, world_size, epoch) for epoch in range(3)])
     source = data.source_of(index)
     assert max(errors(source, (7, 2, 1))) <= 8
     for column in range(24):
@@ -181,7 +181,7 @@ def test_a_schedule_counts_steps_over_epochs(paths: list[str]) -> None:
     """Weights change at step 1200, which is in the third epoch, on all ranks."""
     data = mix(paths, {0: (8, 1, 1), 1200: (0, 1, 3)}, stop=500)
     for world_size in (1, 3):
-        index = np.concatenate([line_of_ranks(data, world_size, epoch) for epoch in range(4)])
+        index = np.concatenate([order_of_ranks(data, world_size, epoch) for epoch in range(4)])
         source = data.source_of(index)
         assert np.bincount(source[:1200]) == pytest.approx(np.array([960, 120, 120]), abs=8)
         assert np.bincount(source[1200:]) == pytest.approx(np.array([0, 200, 600]), abs=8)
@@ -198,10 +198,10 @@ def test_an_epoch_ends_where_stop_says(paths: list[str]) -> None:
         data = mix(paths, stop=stop)
         with dataset_of(data, batch_size=None) as dataset:
             lengths[stop] = len(dataset)
-            delivered[stop] = line_of_ranks(data, 1).tolist()
+            delivered[stop] = order_of_ranks(data, 1).tolist()
             assert len(delivered[stop]) == lengths[stop]
     assert (lengths[1], lengths[77]) == (1, 77)
-    assert delivered["first"] == line_of_ranks(mix(paths), 1).tolist(), "the default"
+    assert delivered["first"] == order_of_ranks(mix(paths), 1).tolist(), "the default"
     assert len(set(delivered["first"])) == lengths["first"]
     assert set(delivered["longest"]) >= set(SOURCES.members[0].tolist())
     assert set(delivered["all"]) == set(range(sum(LENGTHS)))
@@ -214,12 +214,12 @@ def test_an_epoch_ends_where_stop_says(paths: list[str]) -> None:
 def test_passes_of_sources_go_on_in_the_next_epoch(paths: list[str]) -> None:
     """An epoch of 50 steps is less than a pass of the first source; what it did not read comes before repetitions."""
     data = mix(paths, stop=50)
-    line = np.concatenate([line_of_ranks(data, 2, epoch) for epoch in range(20)])
-    passes = SOURCES.check(USUAL, line)
+    epoch_order = np.concatenate([order_of_ranks(data, 2, epoch) for epoch in range(20)])
+    passes = SOURCES.check(USUAL, epoch_order)
     assert len(passes.whole(0)) == 4
     with dataset_of(data) as dataset:
         dataset.set_epoch(7)
-        assert np.concatenate(read(dataset)).tolist() == line[350:400].tolist()
+        assert np.concatenate(read(dataset)).tolist() == epoch_order[350:400].tolist()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -245,14 +245,14 @@ def test_workers_deliver_the_batches_of_their_rank(
 ) -> None:
     """Batch i comes from worker i mod K, and has what one consumer would read as its share of the order."""
     data = mix(paths, stop=203)
-    lines = [line_of_ranks(data, 1, epoch) for epoch in range(2)]
+    epoch_orders = [order_of_ranks(data, 1, epoch) for epoch in range(2)]
     for rank in {0, world_size - 1}:
         dataset = dataset_of(data, rank=rank, world_size=world_size)
         batch_size = {"batch_size": None} if loader_class is DataLoader else {}
         loader = loader_class(dataset, num_workers=num_workers, timeout=240, **batch_size)
-        for line in lines:
+        for epoch_order in epoch_orders:
             share: dict[str, Any] = {"rank": rank, "world_size": world_size, "num_workers": num_workers}
-            expected = rank_batches(line, **share, batch_size=8, even="off", drop_last=False)
+            expected = rank_batches(epoch_order, **share, batch_size=8, even="off", drop_last=False)
             assert [batch.tolist() for batch in read(loader)] == [batch.tolist() for batch in expected]
 
 
@@ -277,23 +277,23 @@ def test_a_run_continues_on_1_then_8_then_3_ranks(paths: list[str], seed: int) -
     weights: Weights = (7, 2, 1) if seed % 2 else {0: (7, 2, 1), 900: (1, 1, 1)}
     data = mix(paths, weights, stop=777)
     epoch = int(rng.integers(0, 3))
-    lines = [line_of_ranks(data, 1, epoch + more) for more in range(2)]
+    epoch_orders = [order_of_ranks(data, 1, epoch + more) for more in range(2)]
     first, second = int(rng.integers(1, 40)), int(rng.integers(1, 7))
     with dataset_of(data) as dataset:
         dataset.set_epoch(epoch)
         state = dataset.state_dict()
     got = []
     for world_size, batches in ((1, first), (8, second), (3, None)):
-        line, state = run_of(data, world_size, state, batches)
-        got.append(line)
-    assert np.concatenate(got).tolist() == lines[0].tolist()
-    assert run_of(data, 3, state, None)[0].tolist() == lines[1].tolist()
+        epoch_order, state = run_of(data, world_size, state, batches)
+        got.append(epoch_order)
+    assert np.concatenate(got).tolist() == epoch_orders[0].tolist()
+    assert run_of(data, 3, state, None)[0].tolist() == epoch_orders[1].tolist()
 
 
 def test_a_run_with_workers_continues_on_8_then_3_ranks_without_them(paths: list[str]) -> None:
     """Two workers stop in different batches; what they did not read comes in the order in which it was left."""
     data = mix(paths, stop=300)
-    line = line_of_ranks(data, 1)
+    epoch_order = order_of_ranks(data, 1)
     share: dict[str, Any] = {"rank": 0, "world_size": 1, "num_workers": 2, "batch_size": 8}
     used = np.concatenate(rank_batches(np.arange(300), **share, even="off", drop_last=False)[:7])
     loader = ZarrDataLoader(dataset_of(data), num_workers=2, timeout=240)
@@ -301,10 +301,10 @@ def test_a_run_with_workers_continues_on_8_then_3_ranks_without_them(paths: list
     taken = np.concatenate(read(itertools.islice(batches, 7)))
     state = json.loads(json.dumps(loader.state_dict()))
     del batches
-    assert taken.tolist() == line[used].tolist()
+    assert taken.tolist() == epoch_order[used].tolist()
     middle, state = run_of(data, 8, state, 2)
     rest, _ = run_of(data, 3, state, None)
-    assert [*middle.tolist(), *rest.tolist()] == np.delete(line, used).tolist()
+    assert [*middle.tolist(), *rest.tolist()] == np.delete(epoch_order, used).tolist()
 
 
 def test_a_state_says_how_far_the_mixture_is(paths: list[str]) -> None:
@@ -343,12 +343,12 @@ def test_each_chunk_of_a_pass_is_decoded_by_one_rank(tmp_path: Path, world_size:
 def test_a_small_memory_changes_what_is_decoded_and_never_the_order(tmp_path: Path) -> None:
     """A group of the rare source serves steps far apart; with few open batches it is decoded anew for some of them."""
     data = zarrfeed.mix(write_sources(tmp_path, (1200, 200), (12, 20)), (20, 1), stop=1260)
-    lines, decoded = [], []
+    epoch_orders, decoded = [], []
     for budget in ("1GiB", "44KiB", "36KiB"):  # 27 KiB are for the plan
         with dataset_of(data, memory_budget=budget, mixing={"lanes": 6}) as dataset:
-            lines.append(np.concatenate(read(dataset)).tolist())
+            epoch_orders.append(np.concatenate(read(dataset)).tolist())
             decoded.append(dataset.stats().chunks_read)
-    assert lines[0] == lines[1] == lines[2]
+    assert epoch_orders[0] == epoch_orders[1] == epoch_orders[2]
     assert decoded[0] < decoded[1] < decoded[2]
 
 
@@ -356,8 +356,8 @@ def test_two_passes_that_overlap_are_both_whole(tmp_path: Path) -> None:
     """Where columns differ by a few samples, two passes of a small source are open at once."""
     data = zarrfeed.mix(write_sources(tmp_path, (7, 200), (2, 9)), (5, 5), stop=240)
     with dataset_of(data, batch_size=24) as dataset:
-        line = np.concatenate(read(dataset))
-    passes = Sources.of((7, 200)).check(mixture_of((1, 1), 3), line)
+        epoch_order = np.concatenate(read(dataset))
+    passes = Sources.of((7, 200)).check(mixture_of((1, 1), 3), epoch_order)
     assert len(passes.whole(0)) >= 15
 
 
@@ -372,7 +372,7 @@ def test_a_bad_chunk_is_an_error_that_names_its_store(tmp_path: Path) -> None:
 def test_bad_samples_are_replaced_by_samples_of_their_source(tmp_path: Path, batching: Any) -> None:
     """Each source has one good block; so whatever replaces a sample, the step keeps its source."""
     data = mixed(tmp_path, stop=480, batching=batching)
-    expected = data.source_of(line_of_ranks(data, 1))
+    expected = data.source_of(order_of_ranks(data, 1))
     good = [range(8, 16), range(150, 155), range(209, 217)]
     for number, kept in enumerate(({1}, {2}, {2, 3})):  # two chunks of the third source are one block
         for path in (tmp_path / f"source-{number}.zarr").glob("c/*/0"):
@@ -411,7 +411,7 @@ def test_batches_of_one_source(paths: list[str], world_size: int, num_workers: i
     `stop` is no multiple of the batches of all ranks: an epoch that ended within one would shift all batches after it.
     """
     data = mix(paths, (4, 2, 1), batching="per_batch", stop=665)
-    sources, lines = [], []
+    sources, epoch_orders = [], []
     for epoch in range(2):
         ranks = []
         for rank in range(world_size):
@@ -423,20 +423,20 @@ def test_batches_of_one_source(paths: list[str], world_size: int, num_workers: i
         for together in zip(*ranks, strict=True):
             (source,) = set(data.source_of(np.concatenate(together)).tolist())
             sources.append(source)
-        lines.append(line_of_ranks(data, world_size, epoch))
+        epoch_orders.append(order_of_ranks(data, world_size, epoch))
     assert set(sources) == {0, 1, 2}
     assert max(errors(np.array(sources), (4, 2, 1))) <= 8
-    line = np.concatenate(lines)
-    assert len(line) == 2 * 672
+    epoch_order = np.concatenate(epoch_orders)
+    assert len(epoch_order) == 2 * 672
     for number, members in enumerate(SOURCES.members):
-        ours = line[data.source_of(line) == number]
+        ours = epoch_order[data.source_of(epoch_order) == number]
         for begin in range(0, len(ours) - len(members), len(members)):
             assert len(set(ours[begin : begin + len(members)].tolist())) == len(members)
 
 
 def test_a_run_of_batches_of_one_source_is_resumed(paths: list[str]) -> None:
     data = mix(paths, batching="per_batch", stop=480)
-    whole = np.concatenate([line_of_ranks(data, 2, epoch) for epoch in range(2)])
+    whole = np.concatenate([order_of_ranks(data, 2, epoch) for epoch in range(2)])
     taken, state = run_of(data, 2, None, 7)
     assert state["mixture"]["step"] == 7 * 16
     rest, state = run_of(data, 2, state, None)
@@ -478,7 +478,7 @@ def test_windows_stay_in_their_source(paths: list[str], pad: Any) -> None:
     for one, end in zip(SOURCES.members, ends, strict=True):
         members.append(one if pad else one[1:-2])
         assert members[-1][-1] == (end - 1 if pad else end - 3)
-    line = []
+    epoch_order = []
     with dataset_of(data) as dataset:
         for samples, index in dataset:
             of = np.searchsorted(ends, index.numpy(), side="right")
@@ -486,8 +486,8 @@ def test_windows_stay_in_their_source(paths: list[str], pad: Any) -> None:
                 index.numpy()[:, None] + (-1, 0, 2), (ends[of] - np.array(LENGTHS)[of])[:, None], ends[of, None] - 1
             )
             assert np.array_equal(samples.numpy()[..., 0], at * 100)
-            line.append(index.numpy().copy())
-    Sources(tuple(members)).check(USUAL, np.concatenate(line))
+            epoch_order.append(index.numpy().copy())
+    Sources(tuple(members)).check(USUAL, np.concatenate(epoch_order))
 
 
 def test_many_stores_are_one_source(tmp_path: Path) -> None:
@@ -516,12 +516,12 @@ def test_text_targets_dtypes_and_conversions_of_each_source(tmp_path: Path) -> N
         zarrfeed.mix(sources)
     sources[1] = sources[1].normalize({"x": (0.0, 2.0)})
     data = zarrfeed.mix(sources, (1, 1), stop=60, dtype="float32")
-    line = []
+    epoch_order = []
     for samples, targets, index in dataset_of(data):
         assert samples["caption"] == [f"sample {i}" for i in targets.tolist()]
         divisor = torch.where(index < 30, 1.0, 2.0)
         assert samples["x"].dtype == torch.float32
         assert torch.equal(samples["x"][:, 1] * divisor, (index * 100 + 1).float())
         assert torch.equal(targets, index)
-        line.append(index.numpy().copy())
-    Sources.of((30, 20)).check(mixture_of((1, 1), 3), np.concatenate(line))
+        epoch_order.append(index.numpy().copy())
+    Sources.of((30, 20)).check(mixture_of((1, 1), 3), np.concatenate(epoch_order))

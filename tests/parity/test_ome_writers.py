@@ -1,4 +1,4 @@
-"""Images as ngff-zarr and ome-zarr-py write them, against what their own readers give at the same place."""
+"""Images as ngff-zarr and ome-zarr-py write them, against what their own readers give at the same position."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def check(
 ) -> None:
     """Check patches of all levels against the voxels, scales and translations of a reader.
 
-    A box begins where the reader's places put it; where scales are quotients of odd lengths, less than a voxel beside.
+    A box begins where the reader's transformations put it; where scales are quotients of odd lengths, less than a voxel
+    beside.
     """
     first, *others = levels
     voxels, scale, translation = (np.array(one) for one in levels[first])
@@ -49,10 +50,10 @@ def check(
         face = scale * (start - 0.5) + translation
         for name in others:
             array, of_level, moved = (np.array(one) for one in levels[name])
-            place = (face - (moved - of_level / 2)) / of_level
+            voxel = (face - (moved - of_level / 2)) / of_level
             inside = [-(-p // round(f)) for p, f in zip(SIZE, of_level / scale, strict=True)]
             before = np.array([(q - p) // 2 for q, p in zip(CONTEXT, inside, strict=True)])
-            begin = np.floor(place + 1e-6).astype(np.int64) - before
+            begin = np.floor(voxel + 1e-6).astype(np.int64) - before
             found = patch[name].numpy()
             near = [begin] if exact else [begin + np.array(d) for d in np.ndindex(2, 2, 2)]
             assert any(np.array_equal(found, box(array, one, CONTEXT)) for one in near), (name, start)
@@ -74,8 +75,8 @@ def test_images_of_ngff_zarr_are_cut_as_its_reader_has_them(
     path = tmp_path / "i.ome.zarr"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        places = {"scale": {"z": 2.0, "y": 0.325, "x": 0.325}, "translation": {"z": 10.0, "y": 0.0, "x": 3.7}}
-        made = ngff.to_ngff_image(image(shape), dims=["z", "y", "x"], **places)
+        transformations = {"scale": {"z": 2.0, "y": 0.325, "x": 0.325}, "translation": {"z": 10.0, "y": 0.0, "x": 3.7}}
+        made = ngff.to_ngff_image(image(shape), dims=["z", "y", "x"], **transformations)
         method = ngff.Methods.ITKWASM_BIN_SHRINK
         pyramid = ngff.to_multiscales(made, scale_factors=[2, {"z": 2, "y": 4, "x": 4}], method=method, chunks=16)
         ngff.to_ngff_zarr(str(path), pyramid, version=version, **options)
@@ -113,8 +114,8 @@ def test_images_of_ome_zarr_py_are_cut_as_its_reader_has_them(
     for name, prefix in (("i.zarr", ""), ("cells", "labels/cells/")):
         node = nodes[name]
         of_levels = zip(node.data, node.metadata["coordinateTransformations"], strict=True)
-        for number, (array, places) in enumerate(itertools.islice(of_levels, 3)):
-            kinds = {one["type"]: one[one["type"]] for one in places}
+        for number, (array, transformations) in enumerate(itertools.islice(of_levels, 3)):
+            kinds = {one["type"]: one[one["type"]] for one in transformations}
             levels[f"{prefix}s{number}"] = (np.asarray(array), kinds["scale"], kinds.get("translation", [0.0] * 3))
     assert len(levels) >= 5
     check(path, levels, exact=not any(n % 4 for n in shape))

@@ -80,13 +80,13 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_each_sample_comes_once_on_any_ranks_and_workers(runs: dict[bool, Run], shuffle: bool) -> None:
     """Shuffled, without workers, each step has the same sample; in order, one rank reads the samples in order."""
     for epoch in (0, 3):
-        line = runs[shuffle].on(1, epoch=epoch).line()
-        assert len(set(line.tolist())) == len(line) == runs[shuffle].on(1, epoch=epoch).length
+        epoch_order = runs[shuffle].on(1, epoch=epoch).sample_order()
+        assert len(set(epoch_order.tolist())) == len(epoch_order) == runs[shuffle].on(1, epoch=epoch).length
         for ranks in RANKS:
             for workers in WORKERS:
-                found = runs[shuffle].on(ranks, workers, epoch).line()
-                assert np.sort(found).tolist() == np.sort(line).tolist(), (ranks, workers)
-                assert not shuffle or workers > 1 or found.tolist() == line.tolist(), (ranks, workers)
+                found = runs[shuffle].on(ranks, workers, epoch).sample_order()
+                assert np.sort(found).tolist() == np.sort(epoch_order).tolist(), (ranks, workers)
+                assert not shuffle or workers > 1 or found.tolist() == epoch_order.tolist(), (ranks, workers)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -109,12 +109,12 @@ def test_a_run_goes_on_with_the_samples_that_were_left(runs: dict[bool, Run], da
     """On other ranks and workers, again and again, and then with a whole epoch."""
     alone = runs[data.draw(st.booleans())]
     run = alone.on(data.draw(st.sampled_from(RANKS)), data.draw(st.sampled_from(WORKERS)), 1)
-    expected, got = alone.on(1, epoch=1).line(), []
+    expected, got = alone.on(1, epoch=1).sample_order(), []
     for may_stop in (True, True, False):
         taken = run.batches_left - (data.draw(st.integers(0, run.batches_left)) if may_stop else 0)
-        got.append(run.line(taken))
+        got.append(run.sample_order(taken))
         run = run.after(taken, data.draw(st.sampled_from(RANKS)), data.draw(st.sampled_from(WORKERS)))
         if run.state.epoch > 1:
             break
     assert np.sort(np.concatenate(got)).tolist() == np.sort(expected).tolist()
-    assert np.sort(run.line()).tolist() == np.sort(alone.on(1, epoch=2).line()).tolist()
+    assert np.sort(run.sample_order()).tolist() == np.sort(alone.on(1, epoch=2).sample_order()).tolist()

@@ -40,9 +40,9 @@ def touches_bad(start: npt.NDArray[Any], wraps: tuple[int, ...]) -> bool:
     for bad in BAD:
         inside = True
         for axis, (index, chunk) in enumerate(zip(bad, CHUNKS, strict=True)):
-            places = np.arange(start[axis], start[axis] + SIZE[axis])
-            places = places % SHAPE[axis] if axis in wraps else places
-            inside &= bool(((places // chunk == index) & (places >= 0) & (places < SHAPE[axis])).any())
+            voxels = np.arange(start[axis], start[axis] + SIZE[axis])
+            voxels = voxels % SHAPE[axis] if axis in wraps else voxels
+            inside &= bool(((voxels // chunk == index) & (voxels >= 0) & (voxels < SHAPE[axis])).any())
         if inside:
             return True
     return False

@@ -80,7 +80,7 @@ def test_periodic_dimensions_are_turned(tmp_path: Path) -> None:
         np.testing.assert_array_equal(patch.numpy(), turned(box, turns.at(0, 0, np.array([number]))[0]))
 
 
-def test_missing_chunks_have_the_fill_value_at_the_turned_place(tmp_path: Path) -> None:
+def test_missing_chunks_have_the_fill_value_at_the_turned_index(tmp_path: Path) -> None:
     array = volume()
     path = stored(tmp_path / "v", array, chunks=CHUNKS, fill_value=-9)
     (tmp_path / "v" / "c" / "1" / "0" / "2").unlink()
@@ -210,9 +210,9 @@ def test_a_run_is_not_resumed_with_other_turns(tmp_path: Path) -> None:
         of: list[dict[str, Any]] = [{}, {"flip": [0]}, {"flip": [1]}, {"flip": [0], "rotate": [0, 1]}]
         sets = [ZarrIterableDataset(volumes.patch(CUBE, **sampling, **one)) for one in of]  # type: ignore[arg-type]
         states = [one.state_dict() for one in sets]
-        for place, dataset in enumerate(sets):
+        for number, dataset in enumerate(sets):
             for other, state in enumerate(states):
-                if place == other:
+                if number == other:
                     dataset.load_state_dict(state)
                     continue
                 with pytest.raises(zarrfeed.ConfigError, match="patches"):

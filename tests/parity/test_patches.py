@@ -188,10 +188,10 @@ def test_each_store_is_a_volume_and_so_is_each_run_of_samples(tmp_path: Path) ->
 
 def test_volumes_may_differ_in_size_and_chunks_if_each_is_cut(tmp_path: Path) -> None:
     shapes = [(30, 26), (5, 40), (17, 9)]
-    arrays = [volume(shape, first=1000 * place) for place, shape in enumerate(shapes)]
+    arrays = [volume(shape, first=1000 * i) for i, shape in enumerate(shapes)]
     cut = []
-    for place, array in enumerate(arrays):
-        path = stored(tmp_path / str(place), array, chunks=(4 + place, 9 - place))
+    for i, array in enumerate(arrays):
+        path = stored(tmp_path / str(i), array, chunks=(4 + i, 9 - i))
         cut.append(zarrfeed.open(path).patch({0: 8, 1: 5}, pad=-1))
     cut[0] = zarrfeed.open(tmp_path / "0").select(slice(4, 28)).patch({0: 8, 1: 5}, pad=-1)
     data = zarrfeed.concat(cut)
@@ -205,7 +205,7 @@ def test_volumes_may_differ_in_size_and_chunks_if_each_is_cut(tmp_path: Path) ->
             np.testing.assert_array_equal(patch.numpy(), expected)
             counts[store][max(rows.start, start[0]) : start[0] + 8, max(0, start[1]) : start[1] + 5] += 1
     counts[0][28:] = 3  # patches reach there, and have padding
-    assert all(set(np.unique(one[4 * (place == 0) :])) == {3} for place, one in enumerate(counts))
+    assert all(set(np.unique(one[4 * (i == 0) :])) == {3} for i, one in enumerate(counts))
     other = zarrfeed.open(tmp_path / "1").patch({0: 8, 1: 5}, pad=-2)
     with pytest.raises(zarrfeed.ConfigError, match="other patches"):
         zarrfeed.concat([cut[0], other])

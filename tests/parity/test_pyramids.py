@@ -1,4 +1,4 @@
-"""Patches of several levels of OME-Zarr images, against NumPy's slices of each level at the same physical place."""
+"""Patches of several levels of OME-Zarr images, against NumPy's slices of each level at the same physical position."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check(
     ("zarr_format", "translated", "rounded"), [(2, True, "down"), (3, True, "up"), (2, False, "up"), (3, False, "down")]
 )
 @pytest.mark.parametrize("kind", list(FACTORS))
-def test_each_level_has_the_box_of_the_same_place(
+def test_each_level_has_the_box_of_the_same_position(
     kind: str, zarr_format: Any, translated: bool, rounded: str, tmp_path: Path
 ) -> None:
     factors = FACTORS[kind]
@@ -277,10 +277,10 @@ def test_single_planes_have_the_plane_of_each_level_that_they_lie_in(tmp_path: P
     arrays = image(tmp_path / "i", factors, rounded="up")
     planes = zarrfeed.open(tmp_path / "i", multiscale=["0", "1", "2"])
     for batch, index in ZarrIterableDataset(planes, batch_size=6, shuffle=True, return_index=True):
-        for place, z in enumerate(index.tolist()):
-            np.testing.assert_array_equal(batch["0"][place].numpy(), arrays[0][z])
-            np.testing.assert_array_equal(batch["1"][place].numpy(), arrays[1][z // 4])
-            np.testing.assert_array_equal(batch["2"][place].numpy(), arrays[2][z // 8])
+        for i, z in enumerate(index.tolist()):
+            np.testing.assert_array_equal(batch["0"][i].numpy(), arrays[0][z])
+            np.testing.assert_array_equal(batch["1"][i].numpy(), arrays[1][z // 4])
+            np.testing.assert_array_equal(batch["2"][i].numpy(), arrays[2][z // 8])
     boxes = planes.patch({"y": 8, "x": 8}, context={"2": {"y": 5}})
     for patch, number in read(ZarrIterableDataset(boxes, batch_size=6, shuffle=True, return_index=True)):
         _, (z, *start) = boxes.locate(number)
@@ -298,11 +298,11 @@ def test_windows_over_time_have_boxes_of_all_levels(tmp_path: Path) -> None:
     assert [one.shape for one in data.fields] == [(2, 8, 8), (2, 4, 5)]
     for patch, number in read(ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True)):
         _, (t, *start) = data.locate(number)
-        for place, offset in enumerate((-2, 0)):
+        for i, offset in enumerate((-2, 0)):
             at = np.array(start)
-            np.testing.assert_array_equal(patch["0"][place].numpy(), patch_of(arrays[0][t + offset], at, size))
+            np.testing.assert_array_equal(patch["0"][i].numpy(), patch_of(arrays[0][t + offset], at, size))
             expected = level_patch(arrays[1][t + offset], at, size, (2, 4), (4, 5))
-            np.testing.assert_array_equal(patch["1"][place].numpy(), expected)
+            np.testing.assert_array_equal(patch["1"][i].numpy(), expected)
 
 
 def test_patches_by_index_have_all_levels(tmp_path: Path) -> None:

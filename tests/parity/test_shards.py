@@ -199,18 +199,18 @@ def share_bytes(stored: bytes, location: Location, num_chunks: int) -> bytes:
     """Return a shard of uncompressed inner chunks that has the bytes of equal ones once; the index has a checksum."""
     words = 16 * num_chunks
     index = stored[:words] if location == "start" else stored[-words - 4 : -4]
-    body, places, places_of = bytearray(), [], {}
+    body, entries, entry_of = bytearray(), [], {}
     start = words + 4 if location == "start" else 0
     for offset, size in np.frombuffer(index, "<u8").reshape(-1, 2).tolist():
         if offset == 2**64 - 1:
-            places.append((offset, size))
+            entries.append((offset, size))
             continue
         chunk = stored[offset : offset + size]
-        if chunk not in places_of:
-            places_of[chunk] = (start + len(body), size)
+        if chunk not in entry_of:
+            entry_of[chunk] = (start + len(body), size)
             body += chunk
-        places.append(places_of[chunk])
-    made = np.array(places, "<u8").tobytes()
+        entries.append(entry_of[chunk])
+    made = np.array(entries, "<u8").tobytes()
     made += int(google_crc32c.value(made)).to_bytes(4, "little")
     return made + bytes(body) if location == "start" else bytes(body) + made
 
@@ -359,7 +359,7 @@ def test_explain_says_what_the_shards_are(tmp_path: Path) -> None:
     assert "blocks are the shards of samples" in str(page)
 
 
-def test_the_line_of_blocks_that_are_shards_is_another_one(tmp_path: Path) -> None:
+def test_the_order_of_blocks_that_are_shards_is_another_one(tmp_path: Path) -> None:
     data = numbered((64, 2))
     write(tmp_path / "a", data, (2, 2), (16, 2))
     with ZarrIterableDataset(

@@ -266,7 +266,7 @@ def read(array: zarr.Array[Any]) -> None:
         list(dataset)
 
 
-def test_an_inner_chunk_that_does_not_decode_is_an_error_with_its_place_and_cause(tmp_path: Path) -> None:
+def test_an_inner_chunk_that_does_not_decode_is_an_error_with_its_index_and_cause(tmp_path: Path) -> None:
     array, file = bz2_shards(tmp_path / "a")
     shard = bytearray(file.read_bytes())
     begin = int(np.frombuffer(shard[-68:-4], "<u8").reshape(4, 2)[2, 0])

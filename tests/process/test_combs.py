@@ -213,7 +213,7 @@ def test_windows_and_bad_chunks_find_their_blocks_in_combs(store: str, tmp_path:
     with pytest.warns(match="skipped"):
         found = read(dataset)
     session = make(store).session
-    places = session.schedule.line(session.settle(None, None).begin).places(0)
-    after = int(places[(np.flatnonzero(places == 7)[0] + 1) % len(places)])
+    held_indices = session.schedule.order_of(session.settle(None, None).begin).held_indices(0)
+    after = int(held_indices[(np.flatnonzero(held_indices == 7)[0] + 1) % len(held_indices)])
     replaced = {7 * CHUNK + row: after * CHUNK + row % min(CHUNK, N - after * CHUNK) for row in range(CHUNK)}
     assert found == [[replaced.get(i, i) for i in batch] for batch in read(make(store))]

@@ -58,7 +58,7 @@ def test_a_dask_cluster_loses_a_worker_and_verify_finds_what_threads_find(
 ) -> None:
     make_damaged(tmp_path / "a.zarr")
     expected = zarrfeed.verify(tmp_path / "a.zarr")
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_BYTES", 1000)  # many ranges
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_BYTES", 1000)  # many ranges
     killed: list[int] = []
 
     def kill(_: Progress) -> None:

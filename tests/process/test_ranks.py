@@ -17,7 +17,7 @@ import zarr
 from tests.support import ranks as on_ranks
 from tests.support.flat import iterable_dataset
 from tests.support.ranks import Cell, RankError, Ranks
-from tests.support.shares import assert_shared_out, epoch_line, rank_batches, rank_length, unshuffled_line
+from tests.support.shares import assert_shared_out, rank_batches, rank_length, shuffled_order, unshuffled_order
 from zarrfeed import ConfigError, Digest, ZarrDataLoader, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
 
 SIZES = (211, 64, 5)  # a prime; one that divides by 1, 2 and 4; fewer samples than consumers
@@ -95,11 +95,11 @@ def chosen(cells: list[tuple[int, Cell]], method: str | None, world_size: int, *
 def expected_batches(n: int, cell: Cell, *, rank: int, world_size: int, epoch: int = 0) -> list[np.ndarray[Any, Any]]:
     settings = cell.dataset
     if settings["shuffle"]:
-        line = epoch_line(cell.store, epoch=epoch, seed=settings["seed"], lanes=settings["lanes"])
+        epoch_order = shuffled_order(cell.store, epoch=epoch, seed=settings["seed"], lanes=settings["lanes"])
     else:
-        line = unshuffled_line(n, min(n, world_size * max(1, cell.num_workers)))
+        epoch_order = unshuffled_order(n, min(n, world_size * max(1, cell.num_workers)))
     return rank_batches(
-        line,
+        epoch_order,
         rank=rank,
         world_size=world_size,
         num_workers=cell.num_workers,
@@ -116,7 +116,7 @@ def is_read(n: int, cell: Cell, world_size: int) -> bool:
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_ranks_that_read_in_order_drop_another_tail_in_each_epoch(world_size: int, stores: dict[int, str]) -> None:
-    """In 53 epochs, as many as there are blocks, the line begins at each block once; the seed has no part in it."""
+    """In 53 epochs, as many as there are blocks, the order begins at each block once; the seed has no part in it."""
     n = 211
     made = [
         ZarrIterableDataset(stores[n], batch_size=BATCH_SIZE, return_index=True, rank=rank, world_size=world_size)
@@ -186,13 +186,13 @@ def test_global_batches_are_the_same_for_every_world_size(
     stores: dict[int, str], ranks: Ranks, lanes: int | None
 ) -> None:
     n, global_batch = 211, 12
-    line = epoch_line(stores[n], seed=3, lanes=lanes)
+    epoch_order = shuffled_order(stores[n], seed=3, lanes=lanes)
     for world_size in WORLD_SIZES:
         settings = {"batch_size": global_batch // world_size, "shuffle": True, "seed": 3, "lanes": lanes}
         delivered = ranks.run(on_ranks.read, Cell(stores[n], settings), world_size=world_size)
         for step in range(n // global_batch):
             together = np.stack([one.epochs[0][step] for one in delivered], axis=1).ravel()
-            assert together.tolist() == line[step * global_batch : (step + 1) * global_batch].tolist()
+            assert together.tolist() == epoch_order[step * global_batch : (step + 1) * global_batch].tolist()
 
 
 def test_the_tail_that_is_dropped_changes_with_the_epoch(stores: dict[int, str], ranks: Ranks) -> None:
@@ -278,7 +278,7 @@ def test_a_dataset_made_before_the_process_group_learns_its_rank(
     delivered = ranks.run(on_ranks.read_made_before_the_group, cell, rendezvous, world_size=2)
     for rank, one in enumerate(delivered):
         batches = rank_batches(
-            epoch_line(stores[n], lanes=LANES),
+            shuffled_order(stores[n], lanes=LANES),
             rank=rank,
             world_size=2,
             num_workers=num_workers,

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from tests.support import ranks as on_ranks
 from tests.support.flat import iterable_dataset
 from tests.support.ranks import Cell, Ranks, take
-from tests.support.shares import assert_shared_out, epoch_line
+from tests.support.shares import assert_shared_out, shuffled_order
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -130,8 +130,8 @@ def rest_of(used: Int64) -> Int64:
 def assert_rest(used: Int64, leg: Leg, *, even: str, drop_last: bool = False, batch_size: int = 0) -> None:
     """Check that a leg that ran to the end of the epoch delivered what was not used: all of it, or as `even` says."""
     rest = rest_of(used)
-    place = np.searchsorted(rest, leg.together)
-    assert np.array_equal(rest[np.minimum(place, len(rest) - 1)], leg.together), "a used sample came again"
+    index = np.searchsorted(rest, leg.together)
+    assert np.array_equal(rest[np.minimum(index, len(rest) - 1)], leg.together), "a used sample came again"
     if not drop_last:
         assert_shared_out([np.searchsorted(rest, samples) for samples in leg.samples], len(rest), even=even)
         return
@@ -481,10 +481,10 @@ def test_a_state_of_another_order_is_refused(store: str, changed: dict[str, Any]
 def test_the_lanes_of_a_state_hold_for_the_rest_of_its_epoch(store: str) -> None:
     """Lanes that were chosen may depend on the batch size: those of the run that was saved go on, then our own."""
     point = run(store, Setup(2, 0, 7), steps=3)
-    own = epoch_line(store, epoch=1, seed=5, lanes=4)
+    own = shuffled_order(store, epoch=1, seed=5, lanes=4)
     _, loader = Setup(1, 0, 5).cell(store, lanes=4).make()
     loader.load_state_dict(point.state)
-    assert np.array_equal(np.concatenate(take(iter(loader))), epoch_line(store, seed=5, lanes=6)[42:])
+    assert np.array_equal(np.concatenate(take(iter(loader))), shuffled_order(store, seed=5, lanes=6)[42:])
     assert np.array_equal(np.concatenate(take(iter(loader))), own)
 
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from tests.support.flat import iterable_dataset
 from tests.support.ranks import take
-from tests.support.shares import rank_batches, unshuffled_line
+from tests.support.shares import rank_batches, unshuffled_order
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.base.native import core
 from zarrfeed.compat import zarrdataset
@@ -95,10 +95,10 @@ class Planned:
     def fresh(self, epoch: int) -> State:
         return make_state_dict(EpochState(epoch), self.schedule.part, self.schedule.fields.fields)
 
-    def line(self, setup: Setup, state: State) -> Int64:
-        """Return the whole line of the epoch that a run reads."""
+    def sample_order(self, setup: Setup, state: State) -> Int64:
+        """Return the whole order of the epoch that a run reads."""
         schedule, begin = self._read(setup, state)
-        order = schedule.line(schedule.settle(begin, Consumer(0, setup.world_size, 0, setup.num_workers)))
+        order = schedule.order_of(schedule.settle(begin, Consumer(0, setup.world_size, 0, setup.num_workers)))
         samples: Int64 = core.sample_order(order.plan(begin.epoch).to_core())
         return samples
 
@@ -200,16 +200,16 @@ def test_after_any_chain_of_changes_what_is_left_is_numbered_as_the_rule_says(
 ) -> None:
     """A leg with the setup of the one before continues its batches; another setup shares out anew what is left."""
     setup, state = Setup(2, 2, 3), planned.fresh(1)
-    line = planned.line(setup, state)
+    epoch_order = planned.sample_order(setup, state)
     expected = planned.run(setup, state)
-    state = planned.saved(setup, state, 1)  # from here on the line is settled
+    state = planned.saved(setup, state, 1)  # from here on the order is settled
     used = [sample for batches in expected for sample in batches[0]]
     expected = [batches[1:] for batches in expected]
     for kind, other, steps in legs:
         other = replace(other, batch_size=other.batch_size or 1)
         if kind == "other" and other != setup:
             setup = other
-            left = line[~np.isin(line, used)]
+            left = epoch_order[~np.isin(epoch_order, used)]
             expected = [
                 [
                     batch.tolist()
@@ -252,7 +252,7 @@ def test_runs_of_whole_chunks_deliver_each_sample_once_after_any_chain_of_change
     assert len({len(samples) for samples in delivered}) == 1, "ranks have as many samples"
     together = used + [sample for samples in delivered for sample in samples]
     assert len(set(together)) == len(together)
-    missing = set(planned.line(last, state).tolist()) - set(together)
+    missing = set(planned.sample_order(last, state).tolist()) - set(together)
     assert len(missing) < last.world_size
 
 
@@ -276,7 +276,7 @@ def test_other_settings_are_another_division(store: str) -> None:
 # ---- old states
 
 
-#: What version 1 of `compat` saved after 3 batches of 7 from 2 workers, in order: the line has a lane a worker.
+#: What version 1 of `compat` saved after 3 batches of 7 from 2 workers, in order: the order has a lane a worker.
 OLD_STATE_OF_COMPAT: State = json.loads(
     """{"version": 1, "epoch": 0, "used": [[14, 1, 2, 7]], "lanes": 2, "first_block": 0, "position": 21,
     "order": {"num_samples": 97, "block_rows": 4, "blocks": null, "select": null, "shuffle": false, "seed": 0, "mix": 1,
@@ -285,11 +285,11 @@ OLD_STATE_OF_COMPAT: State = json.loads(
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_state_of_version_1_of_compat_keeps_the_line_that_it_has(store: str, num_workers: int) -> None:
+def test_a_state_of_version_1_of_compat_keeps_the_order_that_it_has(store: str, num_workers: int) -> None:
     planned = Planned(store, **RUNS["runs in order"], buffer_shuffle_seed=7)
     (batches,) = planned.run(Setup(1, num_workers, 7), OLD_STATE_OF_COMPAT)
-    line = unshuffled_line(N, 2)
-    assert sorted(s for batch in batches for s in batch) == sorted([*line[15:28:2], *line[28:]])
+    epoch_order = unshuffled_order(N, 2)
+    assert sorted(s for batch in batches for s in batch) == sorted([*epoch_order[15:28:2], *epoch_order[28:]])
 
 
 #: What version 1 saved after 3 batches of 7 from 2 workers, with the lanes of "shuffled".
@@ -304,8 +304,8 @@ OLD_STATE: State = json.loads(
 def test_a_state_of_version_1_is_read_as_version_1_read_it(store: str, num_workers: int) -> None:
     """It does not say who reads how: what is left is numbered anew, and nothing comes twice or not at all."""
     planned, setup = Planned(store, **ORDERS["shuffled"]), Setup(1, num_workers, 7)
-    line = planned.line(setup, OLD_STATE)
-    left = np.concatenate([line[15:28:2], line[28:]])
+    epoch_order = planned.sample_order(setup, OLD_STATE)
+    left = np.concatenate([epoch_order[15:28:2], epoch_order[28:]])
     expected = rank_batches(
         left, rank=0, world_size=1, num_workers=num_workers, batch_size=7, even="off", drop_last=False
     )
@@ -425,7 +425,7 @@ def test_a_plain_data_loader_continues_the_state_of_ours(store: str) -> None:
 
 
 def test_what_is_repeated_at_the_end_does_not_depend_on_a_stop(store: str) -> None:
-    """Ranks are filled up with the first samples of the line, also where these were delivered before the stop."""
+    """Ranks are filled up with the first samples of the order, also where these were delivered before the stop."""
     whole = lists(iter(dataset_of(store, rank=2, world_size=3, even="repeat")))
     dataset = dataset_of(store, rank=2, world_size=3, even="repeat")
     feed = iter(dataset)

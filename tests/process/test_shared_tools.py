@@ -30,7 +30,7 @@ from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.tools import cli
 from zarrfeed.tools.cache import commands
 from zarrfeed.tools.cache.shared_warming import WarmJob, token_in, warm_keys
-from zarrfeed.tools.verify import Progress, ranges
+from zarrfeed.tools.verify import Progress, chunk_ranges
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -54,8 +54,8 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_BYTES", 1000)
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_CHUNKS", 7)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_BYTES", 1000)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_CHUNKS", 7)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -95,8 +95,8 @@ def test_findings_beyond_the_most_are_counted_alike(tmp_path: Path, monkeypatch:
     array[4 * 500 : 4 * 520] = 1  # all other shards are missing
     expected = zarrfeed.verify(array, num_threads=1)
     assert (expected.arrays[0].missing, len(expected.findings)) == (4320, 1000)
-    monkeypatch.setattr(ranges, "_MOST_PARTS", 1)
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_CHUNKS", 3)  # shards of four lie in two ranges
+    monkeypatch.setattr(chunk_ranges, "_MOST_SLICES", 1)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_CHUNKS", 3)  # shards of four lie in two ranges
     with ThreadPoolExecutor(3) as threads:
         assert zarrfeed.verify(array, executor=threads) == expected
 
@@ -124,16 +124,21 @@ def test_a_process_that_is_killed_breaks_the_pool_and_what_was_checked_is_kept(t
 
 
 def test_a_worker_that_sees_another_store_is_an_error(damaged: Path, tmp_path: Path) -> None:
-    job = ranges.RangeJob(
-        ranges.describe_store(damaged), "plain", "of another one", StoreAccess(), num_threads=1, budget=1 << 28
+    job = chunk_ranges.RangeJob(
+        chunk_ranges.describe_store(damaged), "plain", "of another one", StoreAccess(), num_threads=1, budget=1 << 28
     )
     with pytest.raises(zarrfeed.ConfigError, match=r"finds another array at .*: all workers must see the same store"):
-        ranges.check_range(job, (0, 1))
-    gone = ranges.RangeJob(
-        ranges.describe_store(tmp_path / "nothing.zarr"), "plain", "", StoreAccess(), num_threads=1, budget=1 << 28
+        chunk_ranges.check_range(job, (0, 1))
+    gone = chunk_ranges.RangeJob(
+        chunk_ranges.describe_store(tmp_path / "nothing.zarr"),
+        "plain",
+        "",
+        StoreAccess(),
+        num_threads=1,
+        budget=1 << 28,
     )
     with pytest.raises(zarrfeed.StoreReadError, match=r"nothing\.zarr"):
-        ranges.check_range(gone, (0, 1))
+        chunk_ranges.check_range(gone, (0, 1))
 
 
 def test_statistics_of_processes_have_the_bits_of_threads(

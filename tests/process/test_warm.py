@@ -372,9 +372,9 @@ def test_a_request_that_differs_in_its_start_is_warm(server: warm.Server, tmp_pa
         assert not is_warm(server, option), option
     for hidden in ("decimal.py", "decimal/__init__.py", "sitecustomize.py"):
         with case(hidden):
-            place = tmp_path / hidden.replace("/", "-") / hidden
-            place.parent.mkdir(parents=True)
-            place.write_text("")
+            path = tmp_path / hidden.replace("/", "-") / hidden
+            path.parent.mkdir(parents=True)
+            path.write_text("")
             folder = str(tmp_path / hidden.replace("/", "-"))
             assert not is_warm(server, PYTHONPATH=folder)
             done = outcome(server.command, ["-c", "import decimal; print(decimal.__file__)"], cwd=folder)

@@ -1,4 +1,4 @@
-"""dev/mutate.py: the places that it finds, and what becomes of mutants of a tiny package with tiny tests."""
+"""dev/mutate.py: the sites that it finds, and what becomes of mutants of a tiny package with tiny tests."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def mutate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def places(mutate: ModuleType) -> ModuleType:  # noqa: ARG001 - it makes the module known
-    return sys.modules["mutation.places"]
+def sites(mutate: ModuleType) -> ModuleType:  # noqa: ARG001 - it makes the module known
+    return sys.modules["mutation.sites"]
 
 
 @pytest.fixture
@@ -155,27 +155,27 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.py")}
 
 
-# --- places ------------------------------------------------------------------------------------------------------
+# --- sites -------------------------------------------------------------------------------------------------------
 
 
-def test_a_mutant_differs_in_one_small_change(places: ModuleType) -> None:
+def test_a_mutant_differs_in_one_small_change(sites: ModuleType) -> None:
     for source, expected in CHANGED.items():
-        found = {places.mutated(source, place, new) for place in places.find_places(source) for new in place.variants}
+        found = {sites.mutated(source, site, new) for site in sites.find_sites(source) for new in site.variants}
         assert {text.rstrip() for text in found} == expected, source
 
 
-def test_text_has_no_mutants(places: ModuleType) -> None:
+def test_text_has_no_mutants(sites: ModuleType) -> None:
     for source in UNCHANGED:
-        assert places.find_places(source) == [], source
+        assert sites.find_sites(source) == [], source
 
 
-def test_a_place_knows_its_line_and_the_functions_around_it(places: ModuleType) -> None:
-    (place,) = places.find_places("class A:\n    def f(self):\n        x = (a\n            < b)")
-    assert (place.line, place.old, place.scope) == (4, "<", ("A", "f"))
+def test_a_site_knows_its_line_and_the_functions_around_it(sites: ModuleType) -> None:
+    (site,) = sites.find_sites("class A:\n    def f(self):\n        x = (a\n            < b)")
+    assert (site.line, site.old, site.scope) == (4, "<", ("A", "f"))
 
 
 def test_mutants_of_the_package_are_valid_and_drawn_again_by_the_same_seed(
-    mutate: ModuleType, places: ModuleType
+    mutate: ModuleType, sites: ModuleType
 ) -> None:
     mutants = mutate.draw(ROOT / "src", mutate.FOLDERS, 7, 200)
     assert len(mutants) == 200
@@ -184,7 +184,7 @@ def test_mutants_of_the_package_are_valid_and_drawn_again_by_the_same_seed(
     assert few[1] == few[0][:5] != few[2]
     for mutant in mutants:
         source = (ROOT / "src" / mutant.path).read_text()
-        changed = places.mutated(source, mutant.place, mutant.new)
+        changed = sites.mutated(source, mutant.site, mutant.new)
         assert changed != source, mutant
         compile(changed, mutant.path, "exec", dont_inherit=True)
 
@@ -193,17 +193,17 @@ def test_mutants_of_the_package_are_valid_and_drawn_again_by_the_same_seed(
 
 
 @pytest.fixture
-def trial(mutate: ModuleType, places: ModuleType, tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def trial(mutate: ModuleType, sites: ModuleType, tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Try the mutant that has `new` in place of the first `old` of a function."""
     work = tmp_path / "work"
     work.mkdir()
     bench = mutate.Bench(tiny / "src", "tiny", tiny, work, 6)
 
     def try_one(function: str, old: str, new: str) -> Any:
-        found = places.find_places((tiny / "src/tiny/steps.py").read_text())
-        place = next(place for place in found if place.scope == (function,) and place.old == old)
-        assert new in place.variants
-        return bench.try_mutant(mutate.Mutant("tiny/steps.py", place, new))
+        found = sites.find_sites((tiny / "src/tiny/steps.py").read_text())
+        site = next(site for site in found if site.scope == (function,) and site.old == old)
+        assert new in site.variants
+        return bench.try_mutant(mutate.Mutant("tiny/steps.py", site, new))
 
     yield try_one
     assert [path.name for path in work.iterdir()] == ["sound"]

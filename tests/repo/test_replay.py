@@ -128,8 +128,8 @@ def test_numbers_of_a_page_stay_when_its_words_and_lines_move() -> None:
 
 
 def test_what_differs_between_two_runs_is_taken_out_of_a_text(tmp_path: Path) -> None:
-    without_places = tool("canonical").without_places
-    assert without_places(f"{tmp_path}/s0, memory://139985, <x at 0x7fab>", tmp_path) == (
+    without_addresses = tool("canonical").without_addresses
+    assert without_addresses(f"{tmp_path}/s0, memory://139985, <x at 0x7fab>", tmp_path) == (
         "STORES/s0, memory://ADDRESS, <x at 0xADDRESS>"
     )
 

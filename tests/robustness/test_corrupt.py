@@ -170,7 +170,7 @@ def test_random_bits_that_flip_are_an_error_or_what_numcodecs_reads(name: str) -
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_random_bytes_in_a_random_place_are_an_error_or_what_numcodecs_reads(name: str) -> None:
+def test_random_bytes_at_a_random_offset_are_an_error_or_what_numcodecs_reads(name: str) -> None:
     stored, _, _ = CHUNKS[name]
     noise = np.random.default_rng(list(CHUNKS).index(name) + 1000)
     for _ in range(200):

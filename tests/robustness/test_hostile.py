@@ -301,14 +301,14 @@ class Payload:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("place", ["compressor", "filters"])
+@pytest.mark.parametrize("member", ["compressor", "filters"])
 @pytest.mark.parametrize("dtype", ["|O", "<i4"])
-def test_nothing_that_is_stored_is_unpickled(place: str, dtype: str, tmp_path: Path) -> None:
+def test_nothing_that_is_stored_is_unpickled(member: str, dtype: str, tmp_path: Path) -> None:
     proof = tmp_path / "executed"
     store = tmp_path / "a.zarr"
     store.mkdir()
     codec = {"id": "pickle", "protocol": 5}
-    metadata = V2 | {"dtype": dtype, place: codec if place == "compressor" else [codec]}
+    metadata = V2 | {"dtype": dtype, member: codec if member == "compressor" else [codec]}
     (store / ".zarray").write_text(json.dumps(metadata))
     for i in range(10):
         (store / f"{i}.0").write_bytes(pickle.dumps(Payload(proof)))

@@ -144,18 +144,18 @@ def resume(store: str, directory: Path) -> dict[str, Any]:
     results = {}
     for workers in (0, 2):
         parts = []
-        for place in (None, directory / f"saved-{workers}"):
+        for folder in (None, directory / f"saved-{workers}"):
             accelerator = Accelerator(cpu=True)
             loader = accelerator.prepare(make(store, "zarr", **(FORK if workers else {}))[1])
-            if place is None:
+            if folder is None:
                 parts.append([take(loader) for _ in range(3)])
                 continue
             begun = [take(loader), take(loader, 5)]
-            accelerator.save_state(str(place))
+            accelerator.save_state(str(folder))
             accelerator.wait_for_everyone()
             accelerator = Accelerator(cpu=True)
             loader = accelerator.prepare(make(store, "zarr", **(FORK if workers else {}))[1])
-            accelerator.load_state(str(place))
+            accelerator.load_state(str(folder))
             parts.append([begun[0], begun[1] + take(loader), take(loader)])
         results[str(workers)] = parts
     return results
@@ -212,10 +212,10 @@ def skip(store: str) -> dict[str, Any]:
 def identity(store: str) -> dict[str, Any]:
     """Return what `prepare()` makes of a `ZarrDataLoader`."""
     loader = make(store, "zarr")[1]
-    placed, unplaced = Accelerator(cpu=True), Accelerator(cpu=True, device_placement=False)
-    results = {"before": loader._is_accelerate_prepared, "same": placed.prepare(loader) is loader}
-    results["device"] = loader._preparation.device == placed.device
-    results["same by name"] = unplaced.prepare_data_loader(loader) is loader
+    moving, not_moving = Accelerator(cpu=True), Accelerator(cpu=True, device_placement=False)
+    results = {"before": loader._is_accelerate_prepared, "same": moving.prepare(loader) is loader}
+    results["device"] = loader._preparation.device == moving.device
+    results["same by name"] = not_moving.prepare_data_loader(loader) is loader
     results["no device"] = loader._preparation.device is None
     results["asked again"] = loader._is_accelerate_prepared
     return results

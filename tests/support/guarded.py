@@ -36,7 +36,7 @@ M_PERTURB = -6
 
 
 class Guarded:
-    """Memory that ends at a page that cannot be read; `place` copies bytes to its end."""
+    """Memory that ends at a page that cannot be read; `put` copies bytes to its end."""
 
     def __init__(self, size: int) -> None:
         self._room = -(-size // PAGE) * PAGE
@@ -46,7 +46,7 @@ class Guarded:
         if LIBC.mprotect(address, ctypes.c_size_t(PAGE), 0) != 0:
             raise OSError(ctypes.get_errno(), "mprotect")
 
-    def place(self, data: bytes) -> npt.NDArray[np.uint8]:
+    def put(self, data: bytes) -> npt.NDArray[np.uint8]:
         where = self._bytes[self._room - len(data) : self._room]
         where[:] = np.frombuffer(data, np.uint8)
         where.flags.writeable = False
@@ -164,7 +164,7 @@ def try_all(name: str, changes: int) -> dict[str, int]:
         for filling in (0x55, 0xAA):  # of memory that malloc returns: what is not written must not come out
             LIBC.mallopt(M_PERTURB, filling)
             try:
-                found.append(to_bytes(decode_guarded(codec, memory.place(damaged), expected)))
+                found.append(to_bytes(decode_guarded(codec, memory.put(damaged), expected)))
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 (of any class: the pipeline makes a DecodeError of it)

@@ -1,7 +1,7 @@
 """Mixtures, said plainly: which source each step takes, and what the samples of its steps have to be.
 
-What is checked is stated for a line of steps, whoever delivers it. Which source a step takes comes from `plan.mixture`
-alone. Of a source, nothing is known but that each of its passes is a permutation.
+What is checked is stated for an order of steps, whoever delivers it. Which source a step takes comes from
+`plan.mixture` alone. Of a source, nothing is known but that each of its passes is a permutation.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Sources:
         Parameters
         ----------
         mixture
-            Which source each step takes, and which position of its endless line.
+            Which source each step takes, and which position of its endless sequence.
         index
             The global indices of the samples.
         first_step
@@ -98,11 +98,11 @@ class Sources:
         made: dict[tuple[int, int], Int64] = {}
         for number, members in enumerate(self.members):
             is_of = source == number
-            taken, places = index[is_of], position[is_of]
+            taken, positions = index[is_of], position[is_of]
             assert np.isin(taken, members).all(), f"a step of source {number} has a sample of another source"
-            for which in np.unique(places // len(members)).tolist():
-                is_in = places // len(members) == which
-                order = taken[is_in][np.argsort(places[is_in])]
+            for which in np.unique(positions // len(members)).tolist():
+                is_in = positions // len(members) == which
+                order = taken[is_in][np.argsort(positions[is_in])]
                 assert len(np.unique(order)) == len(order), f"pass {which} of source {number} repeats a sample"
                 made[number, which] = order
         return Passes(self, made)
@@ -128,7 +128,7 @@ class Passes:
 
 
 def errors(source: Int64, weights: Sequence[float]) -> Iterator[float]:
-    """Yield, for each source, how far any prefix of a line is from the weights, at most, in samples."""
+    """Yield, for each source, how far any prefix of an order is from the weights, at most, in samples."""
     prefix = np.arange(1, len(source) + 1)
     for number, weight in enumerate(weights):
         yield float(np.abs(np.cumsum(source == number) - prefix * (weight / sum(weights))).max())
@@ -149,7 +149,7 @@ def dataset_of(data: Data, **options: Any) -> ZarrIterableDataset:
     return ZarrIterableDataset(data, **(defaults | options))
 
 
-def line_of_ranks(data: Data, world_size: int, epoch: int = 0, **options: Any) -> Int64:
+def order_of_ranks(data: Data, world_size: int, epoch: int = 0, **options: Any) -> Int64:
     """Return the order of all ranks of an epoch, interleaved."""
     parts = []
     for rank in range(world_size):
@@ -159,11 +159,11 @@ def line_of_ranks(data: Data, world_size: int, epoch: int = 0, **options: Any) -
 
 
 def interleaved(parts: Sequence[Int64]) -> Int64:
-    """Return the line that ranks share: sample q of rank r is sample r + W q of it."""
-    line = np.full(sum(map(len, parts)), -1, dtype=np.int64)
+    """Return the order that ranks share: sample q of rank r is sample r + W q of it."""
+    epoch_order = np.full(sum(map(len, parts)), -1, dtype=np.int64)
     for rank, part in enumerate(parts):
-        line[rank :: len(parts)] = part
-    return line
+        epoch_order[rank :: len(parts)] = part
+    return epoch_order
 
 
 def read(batches: Any) -> list[Int64]:

@@ -36,17 +36,17 @@ def changed_bytes(content: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 2, 4))):
         if not made:
             break
-        place, what = rng.randrange(len(made)), rng.random()
+        offset, what = rng.randrange(len(made)), rng.random()
         if what < 0.5:
-            made[place] = rng.randrange(256)
+            made[offset] = rng.randrange(256)
         elif what < 0.7:
-            del made[place : place + rng.randrange(1, 9)]
+            del made[offset : offset + rng.randrange(1, 9)]
         elif what < 0.85:
-            made[place:place] = rng.randbytes(rng.randrange(1, 5))
+            made[offset:offset] = rng.randbytes(rng.randrange(1, 5))
         elif what < 0.9:
-            del made[place:]
+            del made[offset:]
         else:
-            made[place] ^= 1 << rng.randrange(8)
+            made[offset] ^= 1 << rng.randrange(8)
     return bytes(made)
 
 
@@ -64,8 +64,8 @@ def _change(inside: Any, key: Any, document: Any, spots: list[Spot], rng: random
     elif what < 0.6 and type(value) in (int, float) and abs(value) < 2**62:
         inside[key] = value * rng.choice((-1, 2, 0.5)) + rng.choice((-1, 0, 1))
     elif what < 0.65 and isinstance(value, str) and value:
-        place = rng.randrange(len(value))
-        inside[key] = value[:place] + rng.choice(("", "x", "/", "0")) + value[place + 1 :]
+        offset = rng.randrange(len(value))
+        inside[key] = value[:offset] + rng.choice(("", "x", "/", "0")) + value[offset + 1 :]
     else:
         inside[key] = copy.deepcopy(rng.choice(_VALUES))
 

@@ -30,7 +30,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.base.native import core
-from zarrfeed.engine.arrays import ByteArrays
+from zarrfeed.engine.batch_arrays import ByteArrays
 from zarrfeed.plan.order.order import Order
 
 AnyArray: TypeAlias = npt.NDArray[Any]
@@ -234,7 +234,7 @@ def encoded_array(size: int, codecs: Sequence[str | dict[str, Any]], root: Path)
 
 
 @cache
-def _place_of_chunk() -> tuple[tempfile.TemporaryDirectory[str], int, core.EpochPlan]:
+def _folder_of_chunk() -> tuple[tempfile.TemporaryDirectory[str], int, core.EpochPlan]:
     """Make, once, the folder of the chunk that `decode` reads, its file, which stays open, and the plan."""
     directory = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     file = os.open(Path(directory.name) / "c.0.0", os.O_RDWR | os.O_CREAT)
@@ -244,7 +244,7 @@ def _place_of_chunk() -> tuple[tempfile.TemporaryDirectory[str], int, core.Epoch
 @lru_cache(maxsize=1)  # each keeps a thread
 def _engine_of_chunk(size: int, codecs: str) -> core.Engine:
     """Return the engine for chunks of a size with these codecs, as JSON: to start one takes longer than to decode."""
-    field = core.FieldSpec.stored(encoded_array(size, json.loads(codecs), Path(_place_of_chunk()[0].name)))
+    field = core.FieldSpec.stored(encoded_array(size, json.loads(codecs), Path(_folder_of_chunk()[0].name)))
     return core.Engine([field], core.EngineOptions(batch_size=1, num_threads=1, num_fetch_threads=0))
 
 
@@ -254,7 +254,7 @@ def decode(stored: bytes, size: int, *codecs: str | dict[str, Any]) -> bytes:
     The chunk is written over the one before, and calls in a row for the same size and codecs share an engine, which
     goes on after errors: a new file and a new thread for each took four fifths of the time.
     """
-    _, file, plan = _place_of_chunk()
+    _, file, plan = _folder_of_chunk()
     os.ftruncate(file, len(stored))
     assert os.pwrite(file, stored, 0) == len(stored)
     engine = _engine_of_chunk(size, json.dumps(codecs))

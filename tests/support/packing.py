@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from zarrfeed.packing.report import PackProgress, PackReport
+from zarrfeed.packing.pack_report import PackProgress, PackReport
 from zarrfeed.plan.order.random_bijection import RandomBijection
 
 #: Options of a `pack` of 2000 samples in many units, for the processes of a cluster.

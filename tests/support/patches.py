@@ -55,8 +55,8 @@ def turned(box: Voxels, orientation: Sequence[int]) -> Voxels:
 def read(dataset: ZarrIterableDataset) -> Iterator[tuple[Any, int]]:
     """Return the samples of a pass, each with its number."""
     for samples, index in dataset:
-        for place, number in enumerate(index.tolist()):
-            yield {k: t[place] for k, t in samples.items()} if isinstance(samples, dict) else samples[place], number
+        for slot, number in enumerate(index.tolist()):
+            yield {k: t[slot] for k, t in samples.items()} if isinstance(samples, dict) else samples[slot], number
 
 
 def check_ranks_and_resume(data: zarrfeed.Data, num_batches: int) -> list[int]:

@@ -42,7 +42,7 @@ def put_pyramid(
         Of each level.
     translated
         Whether the image says that voxel 0 of a level begins where that of level 0 does. Else it says that their
-        middles are at the same place.
+        middles are at the same position.
     rounded
         How lengths are rounded: one of `ROUNDINGS`.
     axes
@@ -57,10 +57,10 @@ def put_pyramid(
         lengths = [ROUNDINGS[rounded](n, f) for n, f in zip(shape, of_level, strict=True)]
         levels.append(volume(lengths, first))
         group.create_array(str(number), data=levels[-1], chunks=tuple(chunk))
-        places: list[dict[str, Any]] = [{"type": "scale", "scale": [voxel * f for f in of_level]}]
+        transformations: list[dict[str, Any]] = [{"type": "scale", "scale": [voxel * f for f in of_level]}]
         if translated:
-            places.append({"type": "translation", "translation": [voxel * (f - 1) / 2 for f in of_level]})
-        datasets.append({"path": str(number), "coordinateTransformations": places})
+            transformations.append({"type": "translation", "translation": [voxel * (f - 1) / 2 for f in of_level]})
+        datasets.append({"path": str(number), "coordinateTransformations": transformations})
     kinds = {"t": "time", "c": "channel"}
     named = [{"name": name, "type": kinds.get(name, "space")} for name in axes]
     put_ome(group, {"multiscales": [{"axes": named, "datasets": datasets, "version": "0.4"}]})
@@ -76,7 +76,7 @@ def put_ome(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 
 
 def begin_at_level(start: Voxels, factor: Sequence[int], *, translated: bool = True) -> Voxels:
-    """Return the voxel of a level in which the first face of a voxel of level 0 lies, from the places of both."""
+    """Return the voxel of a level in which the first face of a voxel of level 0 lies."""
     f = np.array(factor)
     translation = (f - 1) / 2 if translated else np.zeros(len(f))
     face = start - 0.5  # in voxels of level 0, of which voxel 0 has its middle at 0
@@ -101,9 +101,9 @@ def level_patch(
     context = inside if context is None else context
     begin = begin_at_level(start, factor, translated=translated)
     begin -= np.array([(q - p) // 2 for q, p in zip(context, inside, strict=True)])
-    # np.pad of the places along each axis, by as much as a patch reaches beyond and by one more patch
+    # np.pad of the indices along each axis, by as much as a patch reaches beyond and by one more patch
     around = max(itertools.chain(context, np.abs(begin), begin + context)) + max(context)
-    places = []
+    indices = []
     for axis, (first, length) in enumerate(zip(begin, context, strict=True)):
         line = np.arange(level.shape[axis])
         if axis in wraps:
@@ -112,8 +112,8 @@ def level_patch(
             line = np.pad(line, around, mode=pad)  # type: ignore[call-overload]
         else:
             line = np.pad(line, around, constant_values=-1)
-        places.append(line[first + around : first + around + length])
-    found: Voxels = level[np.ix_(*places)]
+        indices.append(line[first + around : first + around + length])
+    found: Voxels = level[np.ix_(*indices)]
     if not isinstance(pad, str):
-        found[(np.array(np.meshgrid(*places, indexing="ij")) < 0).any(axis=0)] = pad
+        found[(np.array(np.meshgrid(*indices, indexing="ij")) < 0).any(axis=0)] = pad
     return found

@@ -216,8 +216,8 @@ def serving_s3(directory: Path) -> Iterator[Endpoint]:
         raise NotHereError("moto is not installed: pip install 'moto[server]'")
     with _started([sys.executable, "-W", "ignore", "-c", _MOTO, BUCKET, OPEN_BUCKET, _REGION]) as server:
         port, key, secret = json.loads(_first_line(server, "["))
-        place = {"endpoint": f"http://127.0.0.1:{port}", "region": _REGION, "allow_http": True}
-        options = {**place, "access_key_id": key, "secret_access_key": secret}
+        connection = {"endpoint": f"http://127.0.0.1:{port}", "region": _REGION, "allow_http": True}
+        options = {**connection, "access_key_id": key, "secret_access_key": secret}
         wrong = "not-the-secret-that-belongs-to-the-key"
         endpoint = Endpoint(
             f"s3://{BUCKET}",
@@ -227,7 +227,7 @@ def serving_s3(directory: Path) -> Iterator[Endpoint]:
                 "wrong secret": {**options, "secret_access_key": wrong},
                 "wrong key": {**options, "access_key_id": "AKIANOBODYHASTHISKEY"},
             },
-            anonymous={**place, "anon": True},
+            anonymous={**connection, "anon": True},
             open_url=f"s3://{OPEN_BUCKET}",
             secrets=(secret, wrong),
             put=_put_by_obstore(f"s3://{BUCKET}", options),
@@ -358,20 +358,20 @@ def serving_azure(directory: Path) -> Iterator[Endpoint]:
         url = _first_line(server, "successfully listens on").split()[-1] + f"/{_ACCOUNT}"
         _create_container(url, BUCKET)
         _create_container(url, OPEN_BUCKET, **{"x-ms-blob-public-access": "blob"})
-        place = {"account_name": _ACCOUNT, "endpoint": url, "allow_http": True}
-        options = {**place, "account_key": _ACCOUNT_KEY}
+        connection = {"account_name": _ACCOUNT, "endpoint": url, "allow_http": True}
+        options = {**connection, "account_key": _ACCOUNT_KEY}
         wrong_key = base64.b64encode(b"not the key of the account").decode()
         token, wrong_token = _sas_token(BUCKET), _sas_token(BUCKET, wrong_key)
         endpoint = Endpoint(
             f"az://{BUCKET}",
-            {**place, "sas_token": token},
+            {**connection, "sas_token": token},
             nowhere=f"az://{NO_BUCKET}",
             refused={
-                "wrong key": {**place, "account_key": wrong_key},
-                "wrong token": {**place, "sas_token": wrong_token},
-                "no credentials": {**place, "anon": True},
+                "wrong key": {**connection, "account_key": wrong_key},
+                "wrong token": {**connection, "sas_token": wrong_token},
+                "no credentials": {**connection, "anon": True},
             },
-            anonymous={**place, "anon": True},
+            anonymous={**connection, "anon": True},
             open_url=f"az://{OPEN_BUCKET}",
             owner=options,
             secrets=(_ACCOUNT_KEY, wrong_key, *(one.partition("sig=")[2] for one in (token, wrong_token))),

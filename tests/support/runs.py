@@ -57,8 +57,8 @@ class Run:
         of_worker = []
         for worker in range(count):
             plan = self.plan(rank, worker)
-            line = core.sample_order(plan.to_core())
-            of_worker.append([line[begin : begin + size] for begin in range(0, len(line), size)])
+            epoch_order = core.sample_order(plan.to_core())
+            of_worker.append([epoch_order[begin : begin + size] for begin in range(0, len(epoch_order), size)])
         taken = sum(map(len, of_worker))
         return [of_worker[i % count][i // count] for i in range(taken)]
 
@@ -66,7 +66,7 @@ class Run:
         """Return the batches of each rank."""
         return [self.batches(rank) for rank in range(self.ranks)]
 
-    def line(self, most_batches: int | None = None) -> Int64:
+    def sample_order(self, most_batches: int | None = None) -> Int64:
         """Return the samples of some batches of each rank, or of all: step by step, if workers take no strides."""
         taken = [batches[:most_batches] for batches in self.all_batches()]
         return interleaved([np.concatenate([np.zeros(0, np.int64), *batches]) for batches in taken])

@@ -13,16 +13,18 @@ from zarrfeed import ZarrIterableDataset
 Int64: TypeAlias = npt.NDArray[np.int64]
 
 
-def epoch_line(store: str, *, epoch: int = 0, seed: int = 0, lanes: int | None = None, mix: int | None = None) -> Int64:
-    """Return the shuffled line: the order in which a single consumer reads (test_order.py proves that one)."""
+def shuffled_order(
+    store: str, *, epoch: int = 0, seed: int = 0, lanes: int | None = None, mix: int | None = None
+) -> Int64:
+    """Return the shuffled epoch order, in which a single consumer reads (test_order.py proves that one)."""
     alone = ZarrIterableDataset(
         store, batch_size=1, shuffle=True, seed=seed, rank=0, world_size=1, mixing={"lanes": lanes, "mix": mix}
     )
     return alone.sample_order(epoch)
 
 
-def unshuffled_line(n: int, num_consumers: int) -> Int64:
-    """Return the line of an epoch without shuffling: one contiguous piece a consumer, dealt round robin."""
+def unshuffled_order(n: int, num_consumers: int) -> Int64:
+    """Return the order of an epoch without shuffling: one contiguous piece a consumer, dealt round robin."""
     pieces = np.array_split(np.arange(n), num_consumers)  # the first n mod L are one longer
     return np.array([piece[i] for i in range(len(pieces[0])) for piece in pieces if i < len(piece)], dtype=np.int64)
 
@@ -35,12 +37,12 @@ def rank_length(n: int, *, rank: int, world_size: int, even: str) -> int:
 
 
 def rank_batches(
-    line: Int64, *, rank: int, world_size: int, num_workers: int, batch_size: int, even: str, drop_last: bool
+    epoch_order: Int64, *, rank: int, world_size: int, num_workers: int, batch_size: int, even: str, drop_last: bool
 ) -> list[Int64]:
     """Return the batches of a rank, in order."""
-    n = len(line)
+    n = len(epoch_order)
     length = rank_length(n, rank=rank, world_size=world_size, even=even)
-    mine = line[(np.arange(length) * world_size + rank) % n]
+    mine = epoch_order[(np.arange(length) * world_size + rank) % n]
     num_workers = max(1, num_workers)
     in_rounds = n // world_size // (num_workers * batch_size) * (num_workers * batch_size)  # the same on every rank
     # (rounds, samples of a worker, workers) -> (rounds, workers, samples): worker w takes every num_workers-th position

@@ -141,17 +141,17 @@ def main(store: str, output: str) -> None:
     }
     saves: dict[str, Any]
     for name, arguments in {"default": {}, "own shares": own}.items():
-        place = directory / name
+        folder = directory / name
         saves = {"save_strategy": "steps", "save_steps": 23, **arguments}
-        begun = train(store, place, stop=23, **saves)
-        resumed = train(store, place, resume=True, **saves)
+        begun = train(store, folder, stop=23, **saves)
+        resumed = train(store, folder, resume=True, **saves)
         results[f"resumed, {name}"] = {"batches": begun["batches"] + resumed["batches"]}
-    place = directory / "loader"
+    folder = directory / "loader"
     saves = {"save_strategy": "steps", "save_steps": 23, "options": batched, "trainer": BatchTrainer}
-    train(store, place, stop=23, **saves)
-    results["resumed, loader"] = train(store, place, resume=True, **saves)
-    begun = train(store, place, stop=23, **saves)
-    resumed = train(store, place, resume=True, epoch=1, **saves)
+    train(store, folder, stop=23, **saves)
+    results["resumed, loader"] = train(store, folder, resume=True, **saves)
+    begun = train(store, folder, stop=23, **saves)
+    resumed = train(store, folder, resume=True, epoch=1, **saves)
     results["resumed, loader, epoch named"] = {"batches": begun["batches"] + resumed["batches"]}
     Path(output).write_text(json.dumps(results))
     if int(os.environ["WORLD_SIZE"]) > 1:

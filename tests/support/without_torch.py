@@ -154,10 +154,10 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     fields, _ = zarrfeed.open(source).resolved.planned(room=0)
     order = make_order(fields.num_samples, fields.block_rows, None, shuffle=True, seed=5, mix=2, lanes=None)
     schedule = Schedule.make(fields, order, ScheduleOptions(batch_size=BATCH, num_threads=2, budget=64 << 20))
-    place = RankInfo()
-    state = schedule.settle(EpochState(EPOCH), place.consumer())
-    plan = schedule.plan(state, place.consumer())
-    resources = schedule.resources(plan.order, place, place.consumer())
+    rank_info = RankInfo()
+    state = schedule.settle(EpochState(EPOCH), rank_info.consumer())
+    plan = schedule.plan(state, rank_info.consumer())
+    resources = schedule.resources(plan.order, rank_info, rank_info.consumer())
     page = explain(
         fields=fields,
         plan=plan,
@@ -168,7 +168,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     )
     assert str(N) in str(page)
     stored = [f for f in fields.fields if isinstance(f, StoredField)]
-    lists = [
+    vlen_readers = [
         VlenReader(f, cache_bytes=1 << 20, max_decodes=2, policy=Faults())
         for f in fields.fields
         if isinstance(f, VlenField)
@@ -188,7 +188,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     )
     samples = core.sample_order(plan.to_core())
     try:
-        for reader in lists:
+        for reader in vlen_readers:
             reader.open(plan, resources.max_open_batches)
         engine.start(plan.to_core(), resources.max_open_batches)
         feeder.start()
@@ -200,7 +200,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
             assert rows == len(index)
             assert skipped is None
             tensors = (in_numpy(f, b, rows) for f, b in zip(stored, buffers, strict=False))
-            texts = (reader.take(index) for reader in lists)
+            texts = (reader.take(index) for reader in vlen_readers)
             yield index, [next(texts) if isinstance(f, VlenField) else next(tensors) for f in fields.fields]
         assert engine.next() is None
     finally:

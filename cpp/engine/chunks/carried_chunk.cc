@@ -85,10 +85,10 @@ void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks) {
   }
 }
 
-CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const SharedChunk> shared, CarriedChunks kept) {
+CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const SharedChunk> shared, CarriedChunks cached) {
   CarriedChunks of_group;
   if (auto node = for_later_.extract(group)) of_group = std::move(node.mapped());
-  of_group.merge(kept);
+  of_group.merge(cached);
   CarriedChunks to_next;
   for (const SharedChunk& one : shared) {
     const ChunkKey key(one.field, one.chunk, one.cell);

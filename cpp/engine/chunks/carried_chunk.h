@@ -10,8 +10,8 @@
 //     the chunk themselves.
 //   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
 //     cycle keeps a chunk alive.
-//   * Of a chunk that patches are cut out of, no more than a crop is kept. Every task that shares the chunk finds its
-//     places in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it.
+//   * Of a chunk that patches are cut out of, no more than a crop is carried. Every task that shares the chunk finds
+//     its items in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it.
 //   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
 //     group that may still make one, lets go of the chunk.
 
@@ -41,11 +41,11 @@ class CarryMemory {
   /// `chunk_bytes` has the size of a decoded chunk of each field.
   CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes);
 
-  /// Returns memory for what is kept of a chunk of a field; nullptr if it would be more than `max_bytes` in use.
+  /// Returns memory for what is carried of a chunk of a field; nullptr if it would be more than `max_bytes` in use.
   uint8_t* acquire(size_t field, size_t crop_room = 0);
   void release(size_t field, uint8_t* bytes, size_t crop_room = 0);
-  /// Sets bytes aside for one acquire(); false if all that are set aside would be more than `max_bytes`. Memory of which
-  /// some is set aside is acquired in no other way.
+  /// Sets bytes aside for one acquire(); false if all that are set aside would be more than `max_bytes`. Memory of
+  /// which some is set aside is acquired in no other way.
   bool reserve(size_t bytes);
   void free_reserved(size_t bytes) { reserved_ -= bytes; }
   /// Bytes that were mapped, in use or free.
@@ -75,18 +75,18 @@ class CarriedChunk {
   /// or give_up() of the other task returns it. If false, either the task shares no chunk, or the chunk is decoded, or
   /// this task has to decode it (Task::decodes_carried).
   static bool defer(Task& task);
-  /// Ends decoding by `task`, with the kept bytes in memory of the chunk's CarryMemory; null: the store lacks the
+  /// Ends decoding by `task`, with the carried bytes in memory of the chunk's CarryMemory; null: the store lacks the
   /// chunk. Returns the tasks that waited.
   static std::vector<Task> finish(Task& task, uint8_t* bytes) { return end_decoding(task, State::kReady, bytes); }
   /// Ends decoding by `task` without a result. Returns the tasks that waited; none if `task` decodes no shared chunk.
   static std::vector<Task> give_up(Task& task) { return end_decoding(task, State::kIdle, nullptr); }
 
-  /// The memory that the kept bytes are in.
+  /// The memory that the carried bytes are in.
   [[nodiscard]] CarryMemory& memory() const { return *memory_; }
-  /// What is kept of the chunk; null: all of it. In CarryMemory it has crop_room().
+  /// The crop of the chunk that is carried; null: all of it. In CarryMemory it has crop_room().
   [[nodiscard]] const ChunkCrop* crop() const { return crop_ ? &*crop_ : nullptr; }
   [[nodiscard]] size_t crop_room() const { return crop_room_; }
-  /// The kept bytes, for tasks that defer() let pass because the chunk is decoded; null: the store lacks the chunk.
+  /// The carried bytes, for tasks that defer() let pass because the chunk is decoded; null: the store lacks the chunk.
   [[nodiscard]] const uint8_t* bytes() const { return bytes_; }
 
  private:
@@ -117,9 +117,9 @@ class CarryTable {
   explicit CarryTable(std::shared_ptr<CarryMemory> memory) : memory_(std::move(memory)) {}
 
   /// Returns the chunks that `group` shares, which find_shared() found, and keeps those that `next`, the next group of
-  /// its lane, needs. Called once for each group, in the order of admission. `kept` has chunks that the group shares with
-  /// others, if no group hands them to it.
-  CarriedChunks take(size_t group, int64_t next, std::span<const SharedChunk> shared, CarriedChunks kept = {});
+  /// its lane, needs. Called once for each group, in the order of admission. `cached` has chunks that the group shares
+  /// with others, if no group hands them to it.
+  CarriedChunks take(size_t group, int64_t next, std::span<const SharedChunk> shared, CarriedChunks cached = {});
   /// Lets go of all chunks.
   void clear() { for_later_.clear(); }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Recycled memory for what is kept of chunks that patches are cut out of. Its sizes are as many as there are ways in
+// Recycled memory for the crops of chunks that patches are cut out of. Its sizes are as many as there are ways in
 // which a wall cuts a chunk.
 //
 // Invariants:

@@ -19,7 +19,7 @@ using Cells = std::vector<PatchCell>;
 struct Needs {
   Cells cells;  ///< ascending, each once
   int64_t volume = 0;
-  std::vector<std::vector<ChunkSpan>> spans;  ///< what of them is kept, by axis, ascending by chunk; empty: all
+  std::vector<std::vector<ChunkSpan>> spans;  ///< what of them is carried, by axis, ascending by chunk; empty: all
 };
 
 /// Sets the chunks of all patches of a block of tiles. They are a grid: along each axis, what any of its tiles needs.
@@ -88,7 +88,7 @@ Cells cells_of(const std::vector<Needs>& segments) {
   return found;
 }
 
-/// What is kept of a chunk that segments need; none: the whole chunk.
+/// The crop of a chunk that segments need; none: the whole chunk.
 std::optional<ChunkCrop> crop_of(const std::vector<Needs>& segments, PatchCell cell, const FieldDecoder& field) {
   std::optional<ChunkCrop> crop;
   for (const Needs& one : segments) {
@@ -106,7 +106,7 @@ std::optional<ChunkCrop> crop_of(const std::vector<Needs>& segments, PatchCell c
   return is_smaller ? crop : std::nullopt;
 }
 
-/// Whether the next group finds in what is kept for this one all that it keeps itself.
+/// Whether the next group finds in the crop for this one all of its own crop.
 bool suffices(const std::optional<ChunkCrop>& crop, const std::optional<ChunkCrop>& of_next) {
   return !crop || (of_next && crop->holds(*of_next));
 }

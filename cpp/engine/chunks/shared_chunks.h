@@ -1,11 +1,11 @@
 #pragma once
-// Which chunks a group of the plan shares with the next one of its lane, and what of them is kept. Pure.
+// Which chunks a group of the plan shares with the next one of its lane, and what of them is carried. Pure.
 //
-// Of a chunk of rows, all is kept. Of a chunk of patches, the crop is kept that the column of the group needs: across
-// the sweep axis what the group needs, along it all that lies in the volume.
+// Of a chunk of rows, all is carried. Of a chunk of patches, the crop is carried that the column of the group needs:
+// across the sweep axis what the group needs, along it all that lies in the volume.
 //
 // Invariants:
-//   * Each patch of a group finds in the crop of the group every place that it needs of the chunk.
+//   * Each patch of a group finds in the crop of the group every item that it needs of the chunk.
 //   * A group shares a chunk with the next one only if the crop of the next one lies in its own. For groups of one run,
 //     both are the same.
 
@@ -27,20 +27,21 @@ struct SharedChunk {
   int64_t chunk = 0;
   size_t cell = 0;
   bool next = false;  ///< the next group of the lane shares it; otherwise several segments of this group do
-  std::optional<ChunkCrop> crop = {};  ///< what of it is kept; none: the whole chunk
-  size_t crop_room = 0;                ///< the memory for what is kept, of patches; 0: that of a chunk of the field
+  std::optional<ChunkCrop> crop = {};  ///< what of it is carried; none: the whole chunk
+  size_t crop_room = 0;                ///< the memory for the crop, of patches; 0: that of a chunk of the field
 };
 
 /// A chunk: field, chunk, cell.
 using ChunkKey = std::tuple<size_t, int64_t, size_t>;
 
-/// Returns the chunks that the patches of a group need, ascending, each once, the group being taken to have whole blocks.
-/// Throws Error(kConfig) if the plan contradicts itself.
+/// Returns the chunks that the patches of a group need, ascending, each once, the group being taken to have whole
+/// blocks. Throws Error(kConfig) if the plan contradicts itself.
 std::vector<ChunkKey> find_needed(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group);
 
-/// Returns the chunks that a group shares. Of rows, the plan lists them. Of patches, they are the chunks that patches of
-/// two segments, or of the group and of the next one, have places in, unless the next one needs other parts of them. Both groups are taken to have whole blocks, so
-/// there may be chunks that one of them does not need. Throws Error(kConfig) if the plan contradicts itself.
+/// Returns the chunks that a group shares. Of rows, the plan lists them. Of patches, they are the chunks that patches
+/// of two segments, or of the group and of the next one, have items in, unless the next one needs other parts of them.
+/// Both groups are taken to have whole blocks, so there may be chunks that one of them does not need. Throws
+/// Error(kConfig) if the plan contradicts itself.
 std::vector<SharedChunk> find_shared(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group);
 
 }  // namespace zarrfeed

@@ -46,17 +46,17 @@ class Changer {
     changed_.insert(path);
     if (!fs::is_regular_file(path)) return;  // changed before
     ByteVector content = testing::read_file(path);
-    const auto place = [&](size_t room) {
+    const auto position = [&](size_t room) {
       return content.size() < room ? 0 : static_cast<size_t>(draw.pick(0, 65'535)) % (content.size() - room + 1);
     };
     bool seen_by_checksum = false;
     switch (kind) {
       case Change::kByte:
-        if (!content.empty()) content[place(1)] = draw.byte();
+        if (!content.empty()) content[position(1)] = draw.byte();
         seen_by_checksum = true;
         break;
       case Change::kTruncate:
-        content.resize(place(0));
+        content.resize(position(0));
         seen_by_checksum = true;
         break;
       case Change::kAppend: {
@@ -183,7 +183,7 @@ void run_input(Bytes input) {
   for (int64_t i = 0; i < early; ++i) changer.change(draw, true);
   read(reader, reading, changer, draw, late, late_at);
   changer.restore();
-  // Decoded chunks and, where the consumer works, indices may be kept from epoch to epoch.
+  // Decoded chunks and, where the consumer works, indices may be cached from epoch to epoch.
   if (reading.options.cache_bytes > 0 || reading.options.caller_runs) return;
   bool timed_out = false;
   int waits = 0;

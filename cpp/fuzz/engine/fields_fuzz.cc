@@ -1,6 +1,6 @@
 // Fields of every kind over whole stores: arrays in several stores of several layouts, joined by row maps, windows that
 // are padded inside of segments, distances that are drawn, and fields side by side in one tensor. Maps, borders, offsets,
-// places in tensors and the plan are drawn, and may be wrong.
+// ranges of rows of tensors and the plan are drawn, and may be wrong.
 //
 // What must hold: an epoch ends with an error of the plan or of a field, and if nothing but fields may be wrong, only if a
 // sample of the epoch lacks a row that nothing takes the place of; or with every batch, of which every row is what the
@@ -34,8 +34,8 @@ namespace zarrfeed::fuzzing {
 namespace {
 
 using Row = std::vector<uint8_t>;
-using testing::LineSpec;
 using testing::ManyStores;
+using testing::PlanSpec;
 
 constexpr int64_t kTelling[] = {
     0, 1, -1, 1 << 20, int64_t{1} << 40, std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()};
@@ -111,7 +111,7 @@ struct Window {
     }
     std::vector<int64_t> distances = offsets.empty() ? std::vector<int64_t>{0} : offsets;
     if (lead) {
-      for (const size_t place : lead->places) distances[place] = draw_lead(plan, sample, lead->low, lead->high);
+      for (const size_t i : lead->offset_indices) distances[i] = draw_lead(plan, sample, lead->low, lead->high);
     }
     std::vector<int64_t> out;
     for (const int64_t distance : distances) {
@@ -175,8 +175,8 @@ Window draw_window(Draw& draw, bool is_wild, int64_t num_samples, int64_t num_ro
   return out;
 }
 
-/// What fields write to one place of the rows of a tensor.
-struct Place {
+/// The fields that write to one range of bytes of the rows of a tensor.
+struct RowRange {
   SlotSpec slot;
   Window window;
   size_t row_bytes = 0;
@@ -199,7 +199,7 @@ class Drawn {
  public:
   Drawn(Draw& draw, bool is_wild, int64_t num_samples) {
     const Stored& stored = draw_stored(draw);
-    places_.reserve(4);
+    ranges_.reserve(4);
     const size_t both = ManyStores::kRowBytes + kResidentBytes;
     const Window of_one = draw_window(draw, is_wild, num_samples, stored.one.num_rows(), draw.pick(0, 4));
     const int64_t length = draw.pick(0, 4);
@@ -215,7 +215,7 @@ class Drawn {
         std::move(in_memory));
     FieldSpec mask;
     mask.kind = FieldSpec::Kind::kPadMask;
-    Place masked{{2, 1, 0}, of_one, 1, nullptr, true};
+    RowRange masked{{2, 1, 0}, of_one, 1, nullptr, true};
     masked.window.map = Window::Map::kNone;
     masked.window.pad = PadSpec::Mode::kFill;
     add(std::move(masked), std::move(mask));
@@ -226,26 +226,26 @@ class Drawn {
 
   /// Whether a field has no row map, and not as many rows as the plan has samples.
   [[nodiscard]] bool is_too_short(int64_t num_samples) const {
-    return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-      return !place.is_mask && place.window.map == Window::Map::kNone && place.window.num_rows < num_samples;
+    return std::any_of(ranges_.begin(), ranges_.end(), [&](const RowRange& range) {
+      return !range.is_mask && range.window.map == Window::Map::kNone && range.window.num_rows < num_samples;
     });
   }
   /// Whether a sample lacks a row that nothing takes the place of.
   [[nodiscard]] bool lacks_a_row(int64_t sample, const EpochPlan& plan) const {
-    return std::any_of(places_.begin(), places_.end(),
-                       [&](const Place& place) { return !place.window.rows_of(sample, plan).has_value(); });
+    return std::any_of(ranges_.begin(), ranges_.end(),
+                       [&](const RowRange& range) { return !range.window.rows_of(sample, plan).has_value(); });
   }
   void check(const ReadyBatch& batch, int64_t slot, int64_t sample, const EpochPlan& plan) const {
-    for (const Place& place : places_) {
-      const auto rows = place.window.rows_of(sample, plan);
+    for (const RowRange& range : ranges_) {
+      const auto rows = range.window.rows_of(sample, plan);
       if (!rows) FAIL("sample " + std::to_string(sample) + " lacks a row, and arrived");
       for (size_t k = 0; k < rows->size(); ++k) {
-        const size_t at = (static_cast<size_t>(slot) * rows->size() + k) * place.slot.row_bytes + place.slot.offset;
-        if (expected(place, (*rows)[k]) ==
-            Row(batch.buffers[place.slot.tensor] + at, batch.buffers[place.slot.tensor] + at + place.row_bytes)) {
+        const size_t at = (static_cast<size_t>(slot) * rows->size() + k) * range.slot.row_bytes + range.slot.offset;
+        if (expected(range, (*rows)[k]) ==
+            Row(batch.buffers[range.slot.tensor] + at, batch.buffers[range.slot.tensor] + at + range.row_bytes)) {
           continue;
         }
-        FAIL("tensor " + std::to_string(place.slot.tensor) + ": row " + std::to_string(k) + " of sample " +
+        FAIL("tensor " + std::to_string(range.slot.tensor) + ": row " + std::to_string(k) + " of sample " +
              std::to_string(sample) + " is not row " + std::to_string((*rows)[k]));
       }
     }
@@ -255,19 +255,19 @@ class Drawn {
   bool has_changed_slot = false;
 
  private:
-  void add_stored(const ManyStores& many, Place place) {
-    place.many = &many;
-    const Place& placed = places_.emplace_back(std::move(place));
-    for (FieldSpec& field : many.fields(placed.slot)) {
-      placed.window.apply(field);
+  void add_stored(const ManyStores& many, RowRange range) {
+    range.many = &many;
+    const RowRange& added = ranges_.emplace_back(std::move(range));
+    for (FieldSpec& field : many.fields(added.slot)) {
+      added.window.apply(field);
       fields.push_back(std::move(field));
     }
   }
 
-  void add(Place place, FieldSpec field) {
-    const Place& placed = places_.emplace_back(std::move(place));
-    placed.window.apply(field);
-    field.slot = placed.slot;
+  void add(RowRange range, FieldSpec field) {
+    const RowRange& added = ranges_.emplace_back(std::move(range));
+    added.window.apply(field);
+    field.slot = added.slot;
     fields.push_back(std::move(field));
   }
 
@@ -278,37 +278,37 @@ class Drawn {
     *numbers[draw.pick(0, 2)] = static_cast<size_t>(draw.pick(0, 40));
   }
 
-  static Row expected(const Place& place, int64_t row) {
-    if (place.is_mask) return {row < 0 ? uint8_t{1} : uint8_t{0}};
-    if (row >= 0 && place.many != nullptr) return place.many->row(row);
+  static Row expected(const RowRange& range, int64_t row) {
+    if (range.is_mask) return {row < 0 ? uint8_t{1} : uint8_t{0}};
+    if (row >= 0 && range.many != nullptr) return range.many->row(row);
     Row out;
-    for (size_t i = 0; i < place.row_bytes; ++i) {
-      const Row& item = place.window.item;
+    for (size_t i = 0; i < range.row_bytes; ++i) {
+      const Row& item = range.window.item;
       const size_t at = static_cast<size_t>(std::max<int64_t>(row, 0)) * kResidentBytes + i;
       out.push_back(row >= 0 ? resident()[at] : item.empty() ? uint8_t{0} : item[i % item.size()]);
     }
     return out;
   }
 
-  std::vector<Place> places_;
+  std::vector<RowRange> ranges_;
 };
 
-LineSpec draw_line(Draw& draw, int64_t num_samples) {
-  LineSpec line;
-  line.num_samples = num_samples;
-  line.shuffle = draw.coin();
-  line.seed = draw.byte();
-  line.block_rows = draw.pick(1, 12);
-  line.lanes = std::min(draw.pick(1, 5), num_samples);
-  line.mix = draw.pick(1, 3);
-  line.first = draw.pick(0, 1);
-  line.stride = line.first + draw.pick(1, 2);
-  if (line.first >= num_samples) line.first = 0;
-  for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
-  std::mt19937_64 random(line.seed);
-  if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
-  if (draw.pick(0, 3) == 0) line.select(random);
-  return line;
+PlanSpec draw_plan_spec(Draw& draw, int64_t num_samples) {
+  PlanSpec spec;
+  spec.num_samples = num_samples;
+  spec.shuffle = draw.coin();
+  spec.seed = draw.byte();
+  spec.block_rows = draw.pick(1, 12);
+  spec.lanes = std::min(draw.pick(1, 5), num_samples);
+  spec.mix = draw.pick(1, 3);
+  spec.first = draw.pick(0, 1);
+  spec.stride = spec.first + draw.pick(1, 2);
+  if (spec.first >= num_samples) spec.first = 0;
+  for (int64_t block = 0; block < spec.num_blocks(); ++block) spec.block_order.push_back(block);
+  std::mt19937_64 random(spec.seed);
+  if (spec.shuffle) std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
+  if (draw.pick(0, 3) == 0) spec.select(random);
+  return spec;
 }
 
 /// Sets some numbers of a plan to others.
@@ -400,12 +400,12 @@ void run_input(Bytes input) {
   const bool is_wild = manner % 4 == 0;
   const bool has_changed_plan = manner % 4 == 1;
   const EngineOptions options = draw_options(draw);
-  const LineSpec line = draw_line(draw, draw.pick(1, is_wild ? kMaxSamples + 2 : kMaxSamples));
+  const PlanSpec spec = draw_plan_spec(draw, draw.pick(1, is_wild ? kMaxSamples + 2 : kMaxSamples));
   const int64_t more_open = draw.pick(0, 3);
-  auto plan = testing::build_plan(line);
+  auto plan = testing::build_plan(spec);
   if (has_changed_plan) change_plan(draw, *plan);
   const std::shared_ptr<const OwnedPlan> owned = std::move(plan);
-  const Drawn drawn(draw, is_wild, line.num_samples);
+  const Drawn drawn(draw, is_wild, spec.num_samples);
   std::unique_ptr<Engine> engine;
   testing::ProvidedMemory provided;
   try {
@@ -414,9 +414,9 @@ void run_input(Bytes input) {
     if (error.kind() != ErrorKind::kConfig || !drawn.has_changed_slot) throw;
     return;
   }
-  const std::vector<int64_t> order = testing::reference_order(line);
+  const std::vector<int64_t> order = testing::reference_order(spec);
   const bool is_refused =
-      drawn.is_too_short(line.num_samples) ||
+      drawn.is_too_short(spec.num_samples) ||
       std::any_of(order.begin(), order.end(), [&](int64_t sample) { return drawn.lacks_a_row(sample, owned->plan); });
   for (int epoch = 0; epoch < 2; ++epoch) {
     const bool ended = read(*engine, provided, drawn, owned, options, has_changed_plan ? nullptr : &order, more_open);

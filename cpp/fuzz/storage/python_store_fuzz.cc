@@ -47,7 +47,7 @@ class Feeder {
       : store_(&store),
         engine_(&engine),
         missing_is_error_(options.missing_is_error),
-        keeps_indices_(options.caller_runs) {}
+        caches_indices_(options.caller_runs) {}
 
   /// Takes what was asked for and finished, and answers some requests as `draw` says; when that is empty, all of them, as
   /// stored. Returns true if any request is left to answer.
@@ -154,8 +154,8 @@ class Feeder {
     const OpenPart request = std::move(open_.back());
     open_.pop_back();
     auto kind = static_cast<Answer>(draw.pick(0, kNumAnswers - 1));
-    // What an index that is kept says holds for later epochs, too, which are to be right.
-    if (request.is_index && keeps_indices_ && is_other(kind)) kind = Answer::kAsStored;
+    // What a cached index says holds for later epochs, too, which are to be right.
+    if (request.is_index && caches_indices_ && is_other(kind)) kind = Answer::kAsStored;
     std::optional<ByteVector> bytes = stored(request);
     note(request, kind);
     switch (kind) {
@@ -207,7 +207,7 @@ class Feeder {
   const Store* store_;
   Engine* engine_;
   bool missing_is_error_;
-  bool keeps_indices_;
+  bool caches_indices_;
   Damage damage_;
   Chunks given_;
   std::vector<OpenPart> open_;

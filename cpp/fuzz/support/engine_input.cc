@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/division.h"
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 
@@ -113,10 +114,10 @@ Reading draw_reading(Draw& draw, const Store& store) {
   if ((manner & 8U) != 0) options.coalesce = {.gap = (manner & 16U) != 0 ? 64U : 0U, .limit = 1000};
   const int64_t block_rows = draw.pick(1, 20);
   const int64_t lanes = draw.pick(1, 6);
-  reading.line = testing::shuffled_line(store.data, block_rows, lanes, draw.byte());
+  reading.spec = testing::shuffled_plan_spec(store.data, block_rows, lanes, draw.byte());
   if (!store.data.offsets.empty()) {
-    std::mt19937_64 random(reading.line.seed);
-    reading.line.select(random, store.data.first_window, store.data.end_window);
+    std::mt19937_64 random(reading.spec.seed);
+    reading.spec.select(random, store.data.first_window, store.data.end_window);
   }
   reading.more_open = draw.pick(0, 3);
   reading.stop_after = draw.pick(0, 50);
@@ -139,12 +140,12 @@ std::vector<ByteVector> make_reading_seeds(const std::function<void(Pen&, int64_
 Reader::Reader(const Store& store, std::vector<FieldSpec> fields, const Reading& reading)
     : store_(&store),
       reading_(reading),
-      order_(testing::reference_order(reading.line)),
+      order_(testing::reference_order(reading.spec)),
       engine_(std::move(fields), reading.options) {}
 
 void Reader::start(int64_t stop_after) {
   stop_after_ = stop_after;
-  auto plan = testing::build_plan(reading_.line);
+  auto plan = testing::build_plan(reading_.spec);
   const int64_t open = Engine::required_open_batches(plan->plan, reading_.options.batch_size) + reading_.more_open;
   taken_ = 0;
   engine_.start(std::move(plan), open);
@@ -166,7 +167,7 @@ bool Reader::take(std::chrono::milliseconds timeout, const Damage& damage, bool&
   const NextStatus status = engine_.next(batch, timeout);
   timed_out = status == NextStatus::kTimeout;
   if (status == NextStatus::kEnd) {
-    CHECK_EQ(taken_, (std::ssize(order_) + reading_.options.batch_size - 1) / reading_.options.batch_size);
+    CHECK_EQ(taken_, ceil_div(std::ssize(order_), reading_.options.batch_size));
     return false;
   }
   if (timed_out) return true;

@@ -33,7 +33,7 @@ struct Store {
 /// One of the stores. They are made when they are first asked for, and live as long as the process.
 const Store& draw_store(Draw& draw);
 
-/// Chunks of fields, by the object that they lie in, or by their place in there where they are meant alone.
+/// Chunks of fields, by the object that they lie in, or by their position in there where they are meant alone.
 using Chunks = std::set<std::pair<size_t, std::string>>;
 std::string label(const std::string& key, std::optional<size_t> position);
 
@@ -47,7 +47,7 @@ struct Damage {
 /// One epoch, as drawn.
 struct Reading {
   EngineOptions options;
-  testing::LineSpec line;
+  testing::PlanSpec spec;
   int64_t more_open = 0;
   int64_t stop_after = 0;  ///< batches; more than there are: to the end
 };

@@ -38,29 +38,29 @@ ByteVector changed(ByteVector input, std::mt19937_64& random) {
   constexpr uint8_t kTelling[] = {0, 1, 2, 4, 8, 0x10, 0x7f, 0x80, 0xfe, 0xff};
   for (size_t n = 1 + random() % 4; n > 0 && !input.empty(); --n) {
     const size_t at = random() % 3 == 0 ? random() % std::min<size_t>(input.size(), 32) : random() % input.size();
-    const auto place = input.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto position = input.begin() + static_cast<std::ptrdiff_t>(at);
     switch (random() % 6) {
       case 0:
-        *place = static_cast<uint8_t>(random());
+        *position = static_cast<uint8_t>(random());
         break;
       case 1:
-        *place = static_cast<uint8_t>(*place ^ (1U << random() % 8));
+        *position = static_cast<uint8_t>(*position ^ (1U << random() % 8));
         break;
       case 2:
-        *place = kTelling[random() % std::size(kTelling)];
+        *position = kTelling[random() % std::size(kTelling)];
         break;
       case 3:
-        input.insert(place, random() % 8 + 1, static_cast<uint8_t>(random()));
+        input.insert(position, random() % 8 + 1, static_cast<uint8_t>(random()));
         break;
       case 4:
-        input.erase(place, place + static_cast<std::ptrdiff_t>(std::min(input.size() - at, random() % 8 + 1)));
+        input.erase(position, position + static_cast<std::ptrdiff_t>(std::min(input.size() - at, random() % 8 + 1)));
         break;
       default: {
         const size_t size = std::min(input.size() - at, random() % 64 + 1);
         const size_t from = random() % (input.size() - size + 1);
         const ByteVector copied(input.begin() + static_cast<std::ptrdiff_t>(from),
                                 input.begin() + static_cast<std::ptrdiff_t>(from + size));
-        std::copy(copied.begin(), copied.end(), place);
+        std::copy(copied.begin(), copied.end(), position);
       }
     }
   }

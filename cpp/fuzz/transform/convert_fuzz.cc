@@ -1,4 +1,4 @@
-// Conversion of items: any two types, any constants, any bytes, places and alignments.
+// Conversion of items: any two types, any constants, any bytes, indices and alignments.
 //
 // What must hold: what becomes of an item depends on the item and its position alone, and not on how many are converted
 // at once, nor on alignment; float32 and float64 are what the definition in types.h gives, step by step; nothing outside

@@ -21,7 +21,7 @@ constexpr off_t kCounterByte = 0;
 constexpr off_t kProcessesByte = 1;
 constexpr off_t kFirstEntryByte = 16;
 
-constexpr size_t kCheckedPlaces = size_t{1} << 17;
+constexpr size_t kHashSlots = size_t{1} << 17;
 constexpr std::chrono::seconds kFullPause{1};
 
 /// Locks or unlocks a byte. 0, or the errno; EAGAIN where another process has it.
@@ -99,7 +99,7 @@ class CacheDirectory::StateLock {
 };
 
 CacheDirectory::CacheDirectory(std::string path, uint64_t limit, std::optional<gid_t> group)
-    : folder_(std::move(path), group), limit_(limit), checked_(kCheckedPlaces), present_(kCheckedPlaces) {}
+    : folder_(std::move(path), group), limit_(limit), checked_(kHashSlots), present_(kHashSlots) {}
 
 std::shared_ptr<CacheDirectory> CacheDirectory::open(const std::string& path, uint64_t limit,
                                                      std::optional<gid_t> group) {
@@ -283,11 +283,11 @@ bool CacheDirectory::contains(const CacheEntry& entry) const {
 CacheDirectory::Found CacheDirectory::read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait,
                                            Bytes& out) {
   const Found found = read_file(entry, room, max_bytes, may_wait, out);
-  std::atomic<uint64_t>& place = present_[entry.hash % present_.size()];
+  std::atomic<uint64_t>& slot = present_[entry.hash % present_.size()];
   if (found == Found::kHit) {
-    place.store(entry.hash, std::memory_order_relaxed);
-  } else if (found != Found::kWouldBlock && place.load(std::memory_order_relaxed) == entry.hash) {
-    place.store(0, std::memory_order_relaxed);
+    slot.store(entry.hash, std::memory_order_relaxed);
+  } else if (found != Found::kWouldBlock && slot.load(std::memory_order_relaxed) == entry.hash) {
+    slot.store(0, std::memory_order_relaxed);
   }
   return found;
 }
@@ -307,10 +307,10 @@ CacheDirectory::Found CacheDirectory::read_file(const CacheEntry& entry, Buffer&
   Found found = CacheEntryFile::read(file.get(), size, entry, max_bytes, may_wait, room, content);
   if (found == Found::kHit) {
     const uint64_t known = mix_bits(entry.hash) ^ identity_of(info) ^ mix_bits(size);
-    std::atomic<uint64_t>& place = checked_[known % checked_.size()];
-    if (place.load(std::memory_order_relaxed) != known) {
+    std::atomic<uint64_t>& slot = checked_[known % checked_.size()];
+    if (slot.load(std::memory_order_relaxed) != known) {
       if (content.is_intact()) {
-        place.store(known, std::memory_order_relaxed);
+        slot.store(known, std::memory_order_relaxed);
       } else {
         found = Found::kDamaged;
       }

@@ -161,11 +161,11 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   std::atomic<bool> has_locks_{true};
   std::atomic<bool> is_closed_{false};
   std::atomic<int64_t> full_until_ns_{0};  ///< of the steady clock
-  /// Which entries were checked: their hashes, each at its place modulo the size. A hash that lost its place to another
-  /// one means that the entry is checked again.
+  /// Hashes of entries that were checked, each in the slot `hash % size`. An entry whose hash lost its slot to another
+  /// one is checked again.
   std::vector<std::atomic<uint64_t>> checked_;
 
-  /// Hashes of entries that this process read last, each at its place modulo the size: these are there.
+  /// Hashes of entries that this process read last, each in the slot `hash % size`: these entries exist.
   std::vector<std::atomic<uint64_t>> present_;
 
   mutable std::mutex mutex_;  ///< of what follows, and of the counter in this process

@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
 
 /// Whether a part of an object may have been looked up in an index that the cache has, so that it says nothing of versions.
-bool is_placed_by_entry(const ByteRange& range, bool is_index) {
+bool may_come_from_cached_index(const ByteRange& range, bool is_index) {
   return range.kind == ByteRange::Kind::kAt && !is_index && !range.version;
 }
 
@@ -87,7 +87,7 @@ bool NodeCache::is_listed_version(const std::string& key, const ByteRange& range
     changed_keys_.insert(key);
   }
   any_changed_.store(true, std::memory_order_release);
-  if (is_placed_by_entry(range, is_index)) result = {.status = ReadStatus::kChanged};
+  if (may_come_from_cached_index(range, is_index)) result = {.status = ReadStatus::kChanged};
   return false;
 }
 
@@ -143,7 +143,7 @@ void NodeCache::read(std::vector<ReadRequest> requests) {
     auto entry = entry_of(request.key, request.range);
     if (!entry) {
       add(counters_->unversioned);
-      if (has_changed(request.key) && is_placed_by_entry(request.range, request.is_index)) {
+      if (has_changed(request.key) && may_come_from_cached_index(request.range, request.is_index)) {
         request.done({.status = ReadStatus::kChanged});
         continue;
       }
@@ -265,7 +265,7 @@ ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimP
     std::shared_ptr<const std::vector<uint8_t>> copy;
     try {
       copy = std::make_shared<const std::vector<uint8_t>>(result.bytes.begin(), result.bytes.end());
-    } catch (const std::bad_alloc&) {  // then it is not kept
+    } catch (const std::bad_alloc&) {  // then it is not cached
     }
     done(std::move(result));
     if (copy != nullptr) self->write(std::move(entry), std::move(copy), std::move(claim));

@@ -14,8 +14,8 @@
 //   * Nothing goes wrong because of the cache: an error of the directory is a miss. Errors of reads are those of the inner
 //     store.
 //   * Where the inner store tells versions, as a FileStore does, an answer of another version than was listed is handed on
-//     and not kept, and the object is read from the inner store from then on. A part of it whose place may have been looked
-//     up in an entry is kChanged, so that ShardReader reads the index anew.
+//     and not cached, and the object is read from the inner store from then on. A part of it whose byte range may have
+//     been looked up in an entry is kChanged, so that ShardReader reads the index anew.
 //   * After stop() has begun, no request goes to the inner store any more. stop() waits for entries that are being written,
 //     at most until its deadline.
 
@@ -55,7 +55,7 @@ struct CacheCounters {
   std::atomic<uint64_t> unversioned{0};    ///< reads of objects whose version is not known; no misses
   std::atomic<uint64_t> damaged{0};        ///< entries that were damaged; misses, too
   std::atomic<uint64_t> written_bytes{0};  ///< of new entries
-  std::atomic<uint64_t> refused{0};        ///< misses that were not kept: the cache is full, or cannot be written
+  std::atomic<uint64_t> refused{0};        ///< misses that were not cached: the cache is full, or cannot be written
 };
 
 class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCache> {

@@ -33,8 +33,8 @@ File open_plain(int folder, const std::string& path, int flags, mode_t mode) {
 }
 
 /// Folder and name of a path: the folder is opened, unless it is the given one.
-struct Place {
-  Place(int folder, const std::string& path) : at(folder), name(path) {
+struct OpenedPath {
+  OpenedPath(int folder, const std::string& path) : at(folder), name(path) {
     const size_t slash = path.rfind('/');
     if (slash == std::string::npos) return;
     name = path.substr(slash + 1);
@@ -116,17 +116,17 @@ File make_file(int folder, const std::string& path, const FileOwners& owners) {
 }
 
 int make_folder(int folder, const std::string& path, const FileOwners& owners) {
-  const Place place(folder, path);
-  if (place.at < 0) return errno;
-  if (mkdirat(place.at, place.name.c_str(), owners.folder_mode() & 0777) != 0) return errno == EEXIST ? 0 : errno;
-  const File made = open_plain(place.at, place.name, O_RDONLY | O_DIRECTORY, 0);
+  const OpenedPath opened(folder, path);
+  if (opened.at < 0) return errno;
+  if (mkdirat(opened.at, opened.name.c_str(), owners.folder_mode() & 0777) != 0) return errno == EEXIST ? 0 : errno;
+  const File made = open_plain(opened.at, opened.name, O_RDONLY | O_DIRECTORY, 0);
   return made ? set_access(made.get(), owners, owners.folder_mode()) : errno;
 }
 
 int remove_beneath(int folder, const std::string& path, int flags) {
-  const Place place(folder, path);
-  if (place.at < 0) return errno;
-  return unlinkat(place.at, place.name.c_str(), flags) == 0 ? 0 : errno;
+  const OpenedPath opened(folder, path);
+  if (opened.at < 0) return errno;
+  return unlinkat(opened.at, opened.name.c_str(), flags) == 0 ? 0 : errno;
 }
 
 int remove_contents(int folder) {

@@ -57,10 +57,10 @@ bool deliver_if_complete(Admission& admission, const EpochPlan& plan, size_t adm
 TEST(every_plan_is_read_to_its_end_with_as_few_open_batches_as_it_requires) {
   std::mt19937_64 random(8);
   for (int i = 0; i < 300; ++i) {
-    LineSpec line = random_line(random, 200);
-    if (i % 2 == 0) line.select(random);
-    const Context context(describe(line));
-    const auto owned = build_plan(line);
+    PlanSpec spec = random_plan_spec(random, 200);
+    if (i % 2 == 0) spec.select(random);
+    const Context context(describe(spec));
+    const auto owned = build_plan(spec);
     const EpochPlan& plan = owned->plan;
     const int64_t batch_size = pick(random, 1, 20);
     const int64_t max_open = Admission::required_open_batches(plan, batch_size) + (i % 3 == 0 ? pick(random, 0, 4) : 0);

@@ -19,7 +19,7 @@ int64_t pick(std::mt19937_64& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-/// A ring whose batch b has the buffers of place b % size; field f of a batch has memory of its own.
+/// A ring whose batch b has the buffers b % size; field f of a batch has memory of its own.
 struct OwnedRing {
   OwnedRing(int64_t steps, int64_t batch_rows, int64_t batches, int64_t period, size_t fields, size_t sample_bytes)
       : ring(steps, batch_rows, batches, period, fields), batch_size(batch_rows), size(batches) {
@@ -27,10 +27,10 @@ struct OwnedRing {
   }
 
   void open(int64_t batch, size_t sample_bytes, int64_t pieces) {
-    for (size_t f = 0; f < memory.size(); ++f) ring.buffers(batch)[f] = place(f, batch * batch_size, sample_bytes);
+    for (size_t f = 0; f < memory.size(); ++f) ring.buffers(batch)[f] = address_of(f, batch * batch_size, sample_bytes);
     ring.open(batch, pieces);
   }
-  [[nodiscard]] uint8_t* place(size_t field, int64_t step, size_t sample_bytes) {
+  [[nodiscard]] uint8_t* address_of(size_t field, int64_t step, size_t sample_bytes) {
     return memory[field].data() + static_cast<size_t>(step % (size * batch_size)) * sample_bytes;
   }
 
@@ -71,7 +71,7 @@ TEST(rows_go_to_the_slots_of_their_steps) {
     CHECK_EQ(targets.size(), rows.size());
     for (size_t k = 0; k < rows.size(); ++k) {
       const size_t sample_bytes = row_bytes * static_cast<size_t>(in_sample);
-      uint8_t* const sample = owned.place(1, rows[k].step / in_sample, sample_bytes);
+      uint8_t* const sample = owned.address_of(1, rows[k].step / in_sample, sample_bytes);
       CHECK_EQ(targets[k].row, rows[k].sample);
       CHECK(targets[k].dest == sample + static_cast<size_t>(rows[k].step % in_sample) * row_bytes);
     }
@@ -178,8 +178,8 @@ TEST(rows_of_fields_that_share_a_tensor_go_to_their_offsets) {
   std::vector<RowTarget> targets;
   // Windows of 2 rows of 12 bytes, of which this field has those from byte 5 on; steps 5 and 6 are in samples 2 and 3.
   owned.ring.find_targets(std::vector<Placement>{{30, 5}, {31, 6}}, 0, 2, 12, 5, targets);
-  CHECK(targets[0].dest == owned.place(0, 2, 24) + 12 + 5);
-  CHECK(targets[1].dest == owned.place(0, 3, 24) + 5);
+  CHECK(targets[0].dest == owned.address_of(0, 2, 24) + 12 + 5);
+  CHECK(targets[1].dest == owned.address_of(0, 3, 24) + 5);
 }
 
 TEST(every_step_is_claimed_once_in_each_turn_of_the_ring) {
@@ -214,5 +214,5 @@ TEST(the_first_step_that_nobody_claimed_is_named) {
   owned.ring.claim(rows);
   CHECK_EQ(owned.ring.first_unclaimed(0), int64_t{0});
   CHECK_EQ(owned.ring.first_unclaimed(1), int64_t{17});
-  CHECK_EQ(owned.ring.first_unclaimed(3), int64_t{30});  // the place was claimed in an earlier turn alone
+  CHECK_EQ(owned.ring.first_unclaimed(3), int64_t{30});  // the slot was claimed in an earlier turn alone
 }

@@ -27,32 +27,32 @@ TEST(batches_are_the_same_with_a_cache_of_any_size) {
   for (const size_t bytes : {size_t{1}, size_t{2000}, size_t{5000}, size_t{1} << 30}) {
     Engine engine(data.fields(), with_cache(bytes));
     for (uint64_t epoch = 0; epoch < 4; ++epoch) {
-      LineSpec line = shuffled_line(data, 8, 4, epoch);
-      if (epoch % 2 == 1) line.select(random);
-      start(engine, line, 16);
-      drain(engine, data, line, 16);
+      PlanSpec spec = shuffled_plan_spec(data, 8, 4, epoch);
+      if (epoch % 2 == 1) spec.select(random);
+      start(engine, spec, 16);
+      drain(engine, data, spec, 16);
     }
   }
 }
 
-TEST(a_chunk_that_is_kept_is_not_read_again) {
+TEST(a_chunk_that_is_cached_is_not_read_again) {
   const Dataset data = simple_dataset(64, 8, Packing::kZstd);
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   Engine engine(data.fields(), with_cache(size_t{1} << 20));
   for (int epoch = 0; epoch < 3; ++epoch) {
-    start(engine, line, 16);
-    drain(engine, data, line, 16);
+    start(engine, spec, 16);
+    drain(engine, data, spec, 16);
   }
   CHECK_EQ(engine.stats().chunks_read.load(), uint64_t{8});
 }
 
 TEST(without_a_cache_chunks_are_read_in_every_epoch) {
   const Dataset data = simple_dataset(64, 8, Packing::kZstd);
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   Engine engine(data.fields(), with_cache(0));
   for (int epoch = 0; epoch < 3; ++epoch) {
-    start(engine, line, 16);
-    drain(engine, data, line, 16);
+    start(engine, spec, 16);
+    drain(engine, data, spec, 16);
   }
   CHECK_EQ(engine.stats().chunks_read.load(), uint64_t{24});
 }
@@ -61,13 +61,13 @@ TEST(a_sample_may_be_delivered_many_times_in_one_plan) {
   for (const Packing packing : {Packing::kRaw, Packing::kZstd, Packing::kBlosc}) {
     for (const size_t cache : {size_t{0}, size_t{1} << 20}) {
       const Dataset data = simple_dataset(20, 8, packing);
-      LineSpec line = shuffled_line(data, 8, 1);
-      line.shuffle = false;
-      line.block_order = {0, 1, 2};
-      line.steps = 0;
-      // Positions 3, 11 and 19 of the line, which are the samples, at the steps 0 ... 6.
+      PlanSpec spec = shuffled_plan_spec(data, 8, 1);
+      spec.shuffle = false;
+      spec.block_order = {0, 1, 2};
+      spec.steps = 0;
+      // Positions 3, 11 and 19 of the epoch order, which are the samples, at the steps 0 ... 6.
       const std::vector<int64_t> order = {11, 3, 11, 19, 3, 3, 19};
-      auto plan = build_plan(line);
+      auto plan = build_plan(spec);
       plan->group_begin = {0, 1, 2, 3};
       plan->group_lane = plan->group_turn = {0, 0, 0};
       plan->group_offset = {8, 0, 16};

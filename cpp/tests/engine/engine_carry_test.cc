@@ -31,15 +31,15 @@ TEST(batches_are_the_same_whatever_is_carried) {
     const size_t room = std::array{size_t{1}, size_t{3000}, size_t{1} << 30}[seed % 3];
     Engine engine(data.fields(), with_carry(room, 1 + seed % 4, 7));
     for (const int64_t block_rows : {1, 8, 20}) {
-      LineSpec line = line_of_windows(data, block_rows);
-      start_shared(engine, line, 7, 1);
-      drain(engine, data, line, 7);
-      line.shuffle = true;
-      line.lanes = std::min<int64_t>(3, line.length());
-      line.mix = 2;
-      std::shuffle(line.block_order.begin(), line.block_order.end(), random);
-      start_shared(engine, line, 7, 20);
-      drain(engine, data, line, 7);
+      PlanSpec spec = plan_spec_of_windows(data, block_rows);
+      start_shared(engine, spec, 7, 1);
+      drain(engine, data, spec, 7);
+      spec.shuffle = true;
+      spec.lanes = std::min<int64_t>(3, spec.length());
+      spec.mix = 2;
+      std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
+      start_shared(engine, spec, 7, 20);
+      drain(engine, data, spec, 7);
     }
   }
 }
@@ -53,9 +53,9 @@ TEST(a_chunk_is_decoded_once_for_all_groups_of_a_lane) {
     Engine engine(data.fields(), with_carry(size_t{1} << 30, threads, 32));
     for (const int64_t block_rows : {1, 8, 16}) {
       const uint64_t before = engine.stats().chunks_read;
-      const LineSpec line = line_of_windows(data, block_rows);
-      start_shared(engine, line, 32, 40);
-      drain(engine, data, line, 32);
+      const PlanSpec spec = plan_spec_of_windows(data, block_rows);
+      start_shared(engine, spec, 32, 40);
+      drain(engine, data, spec, 32);
       CHECK_EQ(engine.stats().chunks_read - before, uint64_t{8});
     }
   }
@@ -67,9 +67,9 @@ TEST(without_room_every_block_decodes_its_chunks) {
   data.first_window = 1;
   data.end_window = 63;
   Engine engine(data.fields(), with_carry(1, 2, 32));
-  const LineSpec line = line_of_windows(data, 16);
-  start_shared(engine, line, 32, 40);
-  drain(engine, data, line, 32);
+  const PlanSpec spec = plan_spec_of_windows(data, 16);
+  start_shared(engine, spec, 32, 40);
+  drain(engine, data, spec, 32);
   CHECK_EQ(engine.stats().chunks_read.load(), uint64_t{4 * 2 + 2 * 3});
 }
 
@@ -79,15 +79,15 @@ TEST(an_epoch_that_is_given_up_leaves_nothing_behind) {
   data.first_window = 1;
   data.end_window = 63;
   Engine engine(data.fields(), with_carry(size_t{8} << 20, 3, 4));
-  const LineSpec line = line_of_windows(data, 8);
+  const PlanSpec spec = plan_spec_of_windows(data, 8);
   for (int round = 0; round < 20; ++round) {
-    start_shared(engine, line, 4, 3);
+    start_shared(engine, spec, 4, 3);
     if (round % 2 == 1) release(engine, *take(engine));
     engine.stop();
   }
   // All of the room is free again: 8 chunks of 512 KiB are carried, and none is decoded twice.
   const uint64_t before = engine.stats().chunks_read;
-  start_shared(engine, line, 4, 40);
-  drain(engine, data, line, 4);
+  start_shared(engine, spec, 4, 40);
+  drain(engine, data, spec, 4);
   CHECK_EQ(engine.stats().chunks_read - before, uint64_t{8});
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/division.h"
 #include "engine/engine.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
@@ -34,9 +35,9 @@ void damage(const Dataset& data, size_t array, const std::string& key) {
 /// Takes all batches of an epoch; checks that those slots are listed that `is_bad` says, and that the others are right.
 /// Returns how many were not.
 template <typename IsBad>
-int64_t drain_skipping(Engine& engine, const Dataset& data, const LineSpec& line, int64_t batch_size,
+int64_t drain_skipping(Engine& engine, const Dataset& data, const PlanSpec& spec, int64_t batch_size,
                        const IsBad& is_bad) {
-  const std::vector<int64_t> order = reference_order(line);
+  const std::vector<int64_t> order = reference_order(spec);
   int64_t skipped = 0;
   int64_t number = 0;
   for (; const auto batch = take(engine); ++number) {
@@ -59,7 +60,7 @@ int64_t drain_skipping(Engine& engine, const Dataset& data, const LineSpec& line
     skipped += std::ssize(listed);
     release(engine, *batch);
   }
-  CHECK_EQ(number, (std::ssize(order) + batch_size - 1) / batch_size);
+  CHECK_EQ(number, ceil_div(std::ssize(order), batch_size));
   return skipped;
 }
 
@@ -78,15 +79,15 @@ struct FailingReads {
 
 TEST(reads_that_fail_are_tried_again) {
   const Dataset data = rich_dataset();
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   for (const size_t fetchers : {size_t{0}, size_t{1}, size_t{4}}) {
     for (const int error : {EIO, EMFILE, ESTALE}) {
       Engine engine(data.fields(), {.num_threads = 2, .num_fetch_threads = fetchers, .batch_size = 8});
       faults.error = error;
       faults.reads_to_fail = 2;
       faults.opens_to_fail = 2;
-      start(engine, line, 8);
-      CHECK_EQ(drain(engine, data, line, 8), int64_t{13});
+      start(engine, spec, 8);
+      CHECK_EQ(drain(engine, data, spec, 8), int64_t{13});
       CHECK_EQ(faults.reads_to_fail.load(), 0);
       CHECK_EQ(faults.opens_to_fail.load(), 0);
       // To open a chunk is first tried where it need not wait; another try there is none of these.
@@ -97,13 +98,13 @@ TEST(reads_that_fail_are_tried_again) {
 
 TEST(an_error_that_stays_is_raised_with_the_chunk_after_so_many_tries) {
   const Dataset data = simple_dataset(40, 8);
-  const LineSpec line = shuffled_line(data, 8, 1);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 1);
   for (const size_t retries : {size_t{0}, size_t{2}}) {
     Engine engine(data.fields(), {.num_threads = 1, .num_fetch_threads = 1, .batch_size = 8, .max_retries = retries});
     faults.error = EIO;
     faults.reads_to_fail = 1 << 30;
-    start(engine, line, 8);
-    CHECK_THROWS(kIo, "array0 chunk " + data.arrays[0]->keys()[static_cast<size_t>(line.block_order[0])], take(engine));
+    start(engine, spec, 8);
+    CHECK_THROWS(kIo, "array0 chunk " + data.arrays[0]->keys()[static_cast<size_t>(spec.block_order[0])], take(engine));
     CHECK_EQ(engine.stats().retries.load(), retries);
     faults.reads_to_fail = 0;
   }
@@ -114,25 +115,25 @@ TEST(an_error_that_will_not_pass_is_raised_at_once) {
   Engine engine(data.fields(), with_threads(2, 8));
   faults.error = EACCES;
   faults.opens_to_fail = 1;
-  start(engine, shuffled_line(data, 8, 1), 8);
+  start(engine, shuffled_plan_spec(data, 8, 1), 8);
   CHECK_THROWS(kIo, "cannot be opened", take(engine));
   CHECK_EQ(engine.stats().retries.load(), uint64_t{0});
 }
 
 TEST(storage_that_does_not_answer_is_an_error_and_holds_nobody_up) {
   const Dataset data = rich_dataset();
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   for (const bool at_open : {false, true}) {
     for (const size_t fetchers : {size_t{0}, size_t{3}}) {
       {
         Engine engine(data.fields(),
                       {.num_threads = 2, .num_fetch_threads = fetchers, .batch_size = 8, .timeout = milliseconds(150)});
-        start(engine, line, 8);
-        CHECK_EQ(drain(engine, data, line, 8), int64_t{13});
+        start(engine, spec, 8);
+        CHECK_EQ(drain(engine, data, spec, 8), int64_t{13});
         for (int again = 0; again < 2; ++again) {
           (at_open ? faults.stalls_open : faults.stalls) = true;
           auto begin = Clock::now();
-          start(engine, line, 8);
+          start(engine, spec, 8);
           CHECK_THROWS(kIo, "did not answer within 0.15 s (timeout)", take(engine));
           CHECK(Clock::now() - begin >= milliseconds(150));
           begin = Clock::now();
@@ -141,8 +142,8 @@ TEST(storage_that_does_not_answer_is_an_error_and_holds_nobody_up) {
           CHECK(faults.stalled > 0);
           // Those who are held up stay so, and the engine goes on.
           faults.stalls = faults.stalls_open = false;
-          start(engine, line, 8);
-          CHECK_EQ(drain(engine, data, line, 8), int64_t{13});
+          start(engine, spec, 8);
+          CHECK_EQ(drain(engine, data, spec, 8), int64_t{13});
         }
       }
       faults.release();  // the engine is gone
@@ -155,7 +156,7 @@ TEST(an_epoch_is_given_up_at_once_though_storage_does_not_answer) {
   for (int i = 0; i < 4; ++i) {
     auto engine = std::make_unique<Engine>(data.fields(), with_threads(3, 8));
     faults.stalls = true;
-    start(*engine, shuffled_line(data, 8, 4), 8);
+    start(*engine, shuffled_plan_spec(data, 8, 4), 8);
     std::this_thread::sleep_for(milliseconds(5 * i));
     const auto begin = Clock::now();
     if (i % 2 == 0) engine->stop();
@@ -170,7 +171,7 @@ TEST(pauses_between_tries_end_with_the_epoch) {
   Engine engine(data.fields(), {.num_threads = 1, .num_fetch_threads = 2, .batch_size = 8, .max_retries = 1000});
   faults.error = EIO;
   faults.reads_to_fail = 1 << 30;
-  start(engine, shuffled_line(data, 8, 1), 8);
+  start(engine, shuffled_plan_spec(data, 8, 1), 8);
   while (engine.stats().retries < 3) std::this_thread::sleep_for(milliseconds(1));
   const auto begin = Clock::now();
   engine.stop();
@@ -184,7 +185,7 @@ TEST(tries_end_with_the_time_that_a_read_may_take) {
       data.fields(),
       {.num_threads = 1, .num_fetch_threads = 1, .batch_size = 8, .max_retries = 1000, .timeout = milliseconds(300)});
   const FailingReads failing;
-  start(engine, shuffled_line(data, 8, 1), 8);
+  start(engine, shuffled_plan_spec(data, 8, 1), 8);
   // On a machine that is busy for so long, the store did not answer: that error comes in place of EIO.
   CHECK_THROWS(kIo, "array0 chunk", take(engine));
   CHECK(engine.stats().retries <= 5);
@@ -193,13 +194,13 @@ TEST(tries_end_with_the_time_that_a_read_may_take) {
 TEST(requests_that_nobody_answers_are_an_error) {
   const Dataset data = simple_dataset(64, 8);
   Engine engine(fed_fields(data), {.num_threads = 2, .max_requests = 4, .batch_size = 8, .timeout = milliseconds(150)});
-  start(engine, shuffled_line(data, 8, 2), 8);
+  start(engine, shuffled_plan_spec(data, 8, 2), 8);
   CHECK_THROWS(kIo, "array0 chunk", take(engine));
 }
 
 TEST(bad_chunks_are_skipped_and_what_lacks_them_is_listed) {
   const Dataset data = rich_dataset();
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   // Two cells of one chunk of the first array, and one of the second.
   const std::vector<std::string>& first = data.arrays[0]->keys();
   damage(data, 0, first[6]);
@@ -213,8 +214,8 @@ TEST(bad_chunks_are_skipped_and_what_lacks_them_is_listed) {
       options.cache_bytes = cached ? size_t{1} << 20 : 0;
       Engine engine(data.fields(), options);
       for (int epoch = 0; epoch < 2; ++epoch) {
-        start(engine, line, 8);
-        CHECK_EQ(drain_skipping(engine, data, line, 8, is_bad), int64_t{8 + 13});
+        start(engine, spec, 8);
+        CHECK_EQ(drain_skipping(engine, data, spec, 8, is_bad), int64_t{8 + 13});
       }
     }
   }
@@ -224,31 +225,31 @@ TEST(chunks_that_cannot_be_read_are_skipped_and_missing_ones_only_where_they_are
   for (const bool missing_is_error : {false, true}) {
     Dataset data = rich_dataset();
     data.arrays[0]->remove_chunk(data.arrays[0]->keys()[2]);  // of samples 8 to 15
-    const LineSpec line = shuffled_line(data, 8, 4);
+    const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
     EngineOptions options = with_threads(2, 8);
     options.missing_is_error = missing_is_error;
     {
       Engine strict(data.fields(), options);
-      start(strict, line, 8);
+      start(strict, spec, 8);
       if (missing_is_error) {
-        CHECK_THROWS(kIo, "is missing from the store", drain(strict, data, line, 8));
+        CHECK_THROWS(kIo, "is missing from the store", drain(strict, data, spec, 8));
       } else {
-        CHECK_EQ(drain(strict, data, line, 8), int64_t{13});
+        CHECK_EQ(drain(strict, data, spec, 8), int64_t{13});
       }
     }
     options.skip_bad = true;
     Engine engine(data.fields(), options);
-    start(engine, line, 8);
+    start(engine, spec, 8);
     const auto is_bad = [&](int64_t sample) { return missing_is_error && sample / 8 == 1; };
-    CHECK_EQ(drain_skipping(engine, data, line, 8, is_bad), int64_t{missing_is_error ? 8 : 0});
+    CHECK_EQ(drain_skipping(engine, data, spec, 8, is_bad), int64_t{missing_is_error ? 8 : 0});
     options.max_retries = 0;
     Engine failing(data.fields(), options);
     faults.error = EIO;
     faults.reads_to_fail = 1 << 30;
-    start(failing, line, 8);
-    CHECK_EQ(drain_skipping(failing, data, line, 8, [](int64_t) { return true; }), int64_t{100});
+    start(failing, spec, 8);
+    CHECK_EQ(drain_skipping(failing, data, spec, 8, [](int64_t) { return true; }), int64_t{100});
     faults.error = EMFILE;  // says nothing of the chunks
-    start(failing, line, 8);
+    start(failing, spec, 8);
     CHECK_THROWS(kIo, "Too many open files", take(failing));
     faults.reads_to_fail = 0;
   }
@@ -256,31 +257,31 @@ TEST(chunks_that_cannot_be_read_are_skipped_and_missing_ones_only_where_they_are
 
 TEST(refused_requests_are_skipped) {
   const Dataset data = rich_dataset();
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   EngineOptions options = with_threads(2, 8);
   options.max_requests = 8;
   options.skip_bad = true;
   Engine engine(fed_fields(data), options);
-  start(engine, line, 8);
+  start(engine, spec, 8);
   const TestFeeder feeder(engine, data, 1, /*refusing=*/true);
-  CHECK_EQ(drain_skipping(engine, data, line, 8, [](int64_t) { return true; }), int64_t{100});
+  CHECK_EQ(drain_skipping(engine, data, spec, 8, [](int64_t) { return true; }), int64_t{100});
 }
 
 TEST(rows_that_memory_lacks_are_skipped) {
   const Dataset data = rich_dataset();
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   std::vector<FieldSpec> fields = data.fields();
   fields[2].bad_rows = {{10, 14, 5, "c/5", Error(ErrorKind::kCorrupt, "no number")},
                         {60, 61, 30, "c/30", Error::io("unreadable", EIO)}};
   const auto is_bad = [](int64_t sample) { return (sample >= 10 && sample < 14) || sample == 60; };
   EngineOptions options = with_threads(2, 8);
   Engine trusting(fields, options);
-  start(trusting, line, 8);
-  CHECK_EQ(drain(trusting, data, line, 8), int64_t{13});
+  start(trusting, spec, 8);
+  CHECK_EQ(drain(trusting, data, spec, 8), int64_t{13});
   options.skip_bad = true;
   Engine engine(fields, options);
-  start(engine, line, 8);
-  CHECK_EQ(drain_skipping(engine, data, line, 8, is_bad), int64_t{5});
+  start(engine, spec, 8);
+  CHECK_EQ(drain_skipping(engine, data, spec, 8, is_bad), int64_t{5});
 }
 
 TEST(random_windows_that_lack_a_row_are_skipped) {
@@ -289,17 +290,17 @@ TEST(random_windows_that_lack_a_row_are_skipped) {
     const Context context("case " + std::to_string(i));
     Dataset data = rich_dataset();
     data.add_windows(random);
-    LineSpec line = shuffled_line(data, 8, 1);
-    for (int64_t sample = data.first_window; sample < data.end_window; ++sample) line.selected.push_back(sample);
-    std::erase_if(line.block_order, [&](int64_t block) { return line.samples_of(block).empty(); });
+    PlanSpec spec = shuffled_plan_spec(data, 8, 1);
+    for (int64_t sample = data.first_window; sample < data.end_window; ++sample) spec.selected.push_back(sample);
+    std::erase_if(spec.block_order, [&](int64_t block) { return spec.samples_of(block).empty(); });
     const int64_t chunk = pick(random, 0, 12);
     damage(data, 0, data.arrays[0]->keys()[static_cast<size_t>(2 * chunk + pick(random, 0, 1))]);
     const std::vector<int64_t> offsets = data.offsets[0].empty() ? std::vector<int64_t>{0} : data.offsets[0];
     EngineOptions options = with_threads(3, 7);
     options.skip_bad = true;
     Engine engine(data.fields(), options);
-    start(engine, line, 7);
-    drain_skipping(engine, data, line, 7, [&](int64_t sample) {
+    start(engine, spec, 7);
+    drain_skipping(engine, data, spec, 7, [&](int64_t sample) {
       return std::any_of(offsets.begin(), offsets.end(),
                          [&](int64_t offset) { return (sample + offset) / 8 == chunk; });
     });

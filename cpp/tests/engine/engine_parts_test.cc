@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/division.h"
 #include "engine/engine.h"
 #include "engine/task_builder.h"
 #include "tests/support/check.h"
@@ -28,8 +29,8 @@ namespace {
 
 using Row = std::vector<uint8_t>;
 
-/// What fields write to one place of the rows of a tensor.
-struct Place {
+/// The fields that write to one range of bytes of the rows of a tensor.
+struct RowRange {
   SlotSpec slot;
   WindowRows window;
   std::function<Row(int64_t)> row;   ///< the bytes of a row that is not padded
@@ -42,15 +43,15 @@ struct Place {
 /// map, beside rows in memory. Tensor 2: the mask of tensor 0. Tensor 3: the index.
 class Joined {
  public:
-  Joined(std::mt19937_64& random, const LineSpec& line)
-      : num_samples_(line.num_samples),
+  Joined(std::mt19937_64& random, const PlanSpec& spec)
+      : num_samples_(spec.num_samples),
         one_(random, directory_.path() / "one", num_samples_, random() % 3 + 1),
         other_(random, directory_.path() / "other", pick(random, 1, 60), random() % 3 + 1),
         resident_(static_cast<size_t>(pick(random, 1, 60)) * kResidentBytes) {
     for (size_t i = 0; i < resident_.size(); ++i) resident_[i] = static_cast<uint8_t>(i * 31 + i / 256);
     const size_t both = ManyStores::kRowBytes + kResidentBytes;
     const int64_t length = pick(random, 0, 4);
-    places_.reserve(4);
+    ranges_.reserve(4);
     const WindowRows rows_of_one = random_rows(random, num_samples_, num_samples_, pick(random, 0, 4));
     add_stored(one_, rows_of_one, {.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0});
     add_stored(other_, random_rows(random, num_samples_, other_.num_rows(), length),
@@ -67,22 +68,22 @@ class Joined {
   /// Overwrites chunks of both arrays.
   void damage(std::mt19937_64& random, int count) {
     for (; count > 0; --count) {
-      const Place& place = places_[random() % 2];
-      const ManyStores::Chunk chunk = place.many->damage(random);
-      bad_.insert({place.first_field + chunk.layout, chunk.number, chunk.key});
+      const RowRange& range = ranges_[random() % 2];
+      const ManyStores::Chunk chunk = range.many->damage(random);
+      bad_.insert({range.first_field + chunk.layout, chunk.number, chunk.key});
     }
   }
 
   /// The bad chunks that a sample needs, by field.
   [[nodiscard]] std::set<ManyStores::Chunk> bad_of(int64_t sample) const {
     std::set<ManyStores::Chunk> out;
-    for (const Place& place : places_) {
-      if (place.many == nullptr) continue;
-      for (const int64_t row : place.window.rows(sample)) {
+    for (const RowRange& range : ranges_) {
+      if (range.many == nullptr) continue;
+      for (const int64_t row : range.window.rows(sample)) {
         if (row < 0) continue;
-        const size_t field = place.first_field + place.many->store_of(row).layout;
+        const size_t field = range.first_field + range.many->store_of(row).layout;
         for (const ManyStores::Chunk& bad : bad_) {
-          if (bad.layout == field && bad.number == place.many->chunk_of(row)) out.insert(bad);
+          if (bad.layout == field && bad.number == range.many->chunk_of(row)) out.insert(bad);
         }
       }
     }
@@ -91,8 +92,8 @@ class Joined {
 
   /// Takes all batches of an epoch and checks every byte of them. Returns how many slots were skipped. What was
   /// delivered in provided memory is still there at the end.
-  int64_t drain(Engine& engine, ProvidedMemory& memory, const LineSpec& line, int64_t batch_size) const {
-    const std::vector<int64_t> order = reference_order(line);
+  int64_t drain(Engine& engine, ProvidedMemory& memory, const PlanSpec& spec, int64_t batch_size) const {
+    const std::vector<int64_t> order = reference_order(spec);
     std::vector<std::pair<const uint8_t*, Row>> delivered;
     int64_t number = 0;
     int64_t skipped = 0;
@@ -116,7 +117,7 @@ class Joined {
         engine.memory(t)->release(batch->buffers[t]);
       }
     }
-    CHECK_EQ(number, (std::ssize(order) + batch_size - 1) / batch_size);
+    CHECK_EQ(number, ceil_div(std::ssize(order), batch_size));
     for (const auto& [buffer, bytes] : delivered) CHECK(std::equal(bytes.begin(), bytes.end(), buffer));
     return skipped;
   }
@@ -125,9 +126,9 @@ class Joined {
   static constexpr size_t kResidentBytes = 3;
 
   void add_stored(const ManyStores& many, WindowRows window, const SlotSpec& slot) {
-    const Place& place = places_.emplace_back(Place{
+    const RowRange& range = ranges_.emplace_back(RowRange{
         slot, std::move(window), [&many](int64_t row) { return many.row(row); }, {1, 2, 3, 4}, &many, fields_.size()});
-    for (FieldSpec& field : many.fields(slot)) add_field(place, std::move(field));
+    for (FieldSpec& field : many.fields(slot)) add_field(range, std::move(field));
   }
 
   void add_resident(WindowRows window, const SlotSpec& slot) {
@@ -140,7 +141,7 @@ class Joined {
     field.rows = resident_.data();
     field.sample_bytes = kResidentBytes;
     field.slot = slot;
-    add_field(places_.emplace_back(Place{slot, std::move(window), row, {9}}), std::move(field));
+    add_field(ranges_.emplace_back(RowRange{slot, std::move(window), row, {9}}), std::move(field));
   }
 
   /// A mask says of edges, too, that they are padded.
@@ -149,13 +150,13 @@ class Joined {
     FieldSpec field;
     field.kind = FieldSpec::Kind::kPadMask;
     const SlotSpec slot{.tensor = 2, .row_bytes = 1, .offset = 0};
-    add_field(places_.emplace_back(Place{slot, std::move(window), [](int64_t) { return Row{0}; }, {1}}),
+    add_field(ranges_.emplace_back(RowRange{slot, std::move(window), [](int64_t) { return Row{0}; }, {1}}),
               std::move(field));
   }
 
-  void add_field(const Place& place, FieldSpec field) {
-    place.window.apply(field);
-    field.pad.item = place.pad;
+  void add_field(const RowRange& range, FieldSpec field) {
+    range.window.apply(field);
+    field.pad.item = range.pad;
     fields_.push_back(std::move(field));
   }
 
@@ -165,22 +166,22 @@ class Joined {
       int64_t index = -1;
       std::memcpy(&index, batch.buffers[3] + slot * sizeof(index), sizeof(index));
       CHECK_EQ(index, samples[slot]);
-      for (const Place& place : places_) {
-        const std::vector<int64_t> rows = place.window.rows(samples[slot]);
+      for (const RowRange& range : ranges_) {
+        const std::vector<int64_t> rows = range.window.rows(samples[slot]);
         for (size_t k = 0; k < rows.size(); ++k) {
           const uint8_t* const got =
-              batch.buffers[place.slot.tensor] + (slot * rows.size() + k) * place.slot.row_bytes + place.slot.offset;
+              batch.buffers[range.slot.tensor] + (slot * rows.size() + k) * range.slot.row_bytes + range.slot.offset;
           if (rows[k] >= 0) {
-            const Row expected = place.row(rows[k]);
+            const Row expected = range.row(rows[k]);
             if (std::equal(expected.begin(), expected.end(), got)) continue;
           } else {
             const size_t bytes =
-                place.many != nullptr ? ManyStores::kRowBytes : std::min(place.slot.row_bytes, kResidentBytes);
+                range.many != nullptr ? ManyStores::kRowBytes : std::min(range.slot.row_bytes, kResidentBytes);
             size_t same = 0;
-            while (same < bytes && got[same] == place.pad[same % place.pad.size()]) ++same;
+            while (same < bytes && got[same] == range.pad[same % range.pad.size()]) ++same;
             if (same == bytes) continue;
           }
-          FAIL("tensor " + std::to_string(place.slot.tensor) + ", slot " + std::to_string(slot) + ", row " +
+          FAIL("tensor " + std::to_string(range.slot.tensor) + ", slot " + std::to_string(slot) + ", row " +
                std::to_string(k) + " of the window is not row " + std::to_string(rows[k]));
         }
       }
@@ -207,7 +208,7 @@ class Joined {
   ManyStores one_;
   ManyStores other_;
   std::vector<uint8_t> resident_;
-  std::vector<Place> places_;
+  std::vector<RowRange> ranges_;
   std::vector<FieldSpec> fields_;
   std::set<ManyStores::Chunk> bad_;  ///< `layout` is the number of the field here
 };
@@ -223,11 +224,11 @@ EngineOptions random_options(std::mt19937_64& random) {
 }
 
 /// Starts an epoch with some more open batches than it needs; where chunks are carried, groups share all of them.
-void start_any(Engine& engine, ProvidedMemory& memory, const LineSpec& line, const EngineOptions& options,
+void start_any(Engine& engine, ProvidedMemory& memory, const PlanSpec& spec, const EngineOptions& options,
                int64_t more) {
-  options.carry_bytes > 0 ? start_shared(engine, line, options.batch_size, more)
-                          : start(engine, line, options.batch_size, more);
-  const int64_t required = Engine::required_open_batches(build_plan(line)->plan, options.batch_size);
+  options.carry_bytes > 0 ? start_shared(engine, spec, options.batch_size, more)
+                          : start(engine, spec, options.batch_size, more);
+  const int64_t required = Engine::required_open_batches(build_plan(spec)->plan, options.batch_size);
   if (options.provided_memory) memory.provide(engine, required + more);
 }
 
@@ -267,16 +268,16 @@ TEST(every_byte_of_every_batch_is_what_the_definition_says) {
   for (uint64_t seed = 0; seed < static_cast<uint64_t>(30 * stress()); ++seed) {
     const Context context("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const LineSpec line = random_line(random, 60);
-    const Joined data(random, line);
+    const PlanSpec spec = random_plan_spec(random, 60);
+    const Joined data(random, spec);
     const EngineOptions options = random_options(random);
     Engine engine(data.fields(), options);
     CHECK_EQ(engine.num_tensors(), size_t{4});
     ProvidedMemory memory;
     for (int epoch = 0; epoch < 2; ++epoch) {
       if (random() % 3 == 0) drop_from_page_cache(data.directory());
-      start_any(engine, memory, line, options, pick(random, 0, 3));
-      CHECK_EQ(data.drain(engine, memory, line, options.batch_size), int64_t{0});
+      start_any(engine, memory, spec, options, pick(random, 0, 3));
+      CHECK_EQ(data.drain(engine, memory, spec, options.batch_size), int64_t{0});
     }
   }
 }
@@ -286,16 +287,16 @@ TEST(samples_that_need_a_bad_chunk_of_any_store_are_skipped_and_all_such_chunks_
   for (uint64_t seed = 100; seed < static_cast<uint64_t>(100 + 30 * stress()); ++seed) {
     const Context context("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const LineSpec line = random_line(random, 60);
-    Joined data(random, line);
+    const PlanSpec spec = random_plan_spec(random, 60);
+    Joined data(random, spec);
     data.damage(random, 4);
     EngineOptions options = random_options(random);
     options.skip_bad = true;
     Engine engine(data.fields(), options);
     ProvidedMemory memory;
     for (int epoch = 0; epoch < 2; ++epoch) {
-      start_any(engine, memory, line, options, pick(random, 0, 3));
-      skipped += data.drain(engine, memory, line, options.batch_size);
+      start_any(engine, memory, spec, options, pick(random, 0, 3));
+      skipped += data.drain(engine, memory, spec, options.batch_size);
     }
   }
   CHECK(skipped > 50);
@@ -306,14 +307,14 @@ TEST(batches_of_layouts_with_different_cells_are_complete_when_all_their_cells_a
   const TempDir directory;
   const int64_t num_stores = 24;
   const std::vector<FieldSpec> fields = two_layouts(directory, num_stores);
-  LineSpec line;
-  line.shuffle = true;
-  line.num_samples = 5 * num_stores;
-  line.block_rows = 5;
-  line.lanes = 4;
-  line.mix = 2;
-  for (int64_t block = 0; block < num_stores; ++block) line.block_order.push_back(block);
-  const std::vector<int64_t> order = reference_order(line);
+  PlanSpec spec;
+  spec.shuffle = true;
+  spec.num_samples = 5 * num_stores;
+  spec.block_rows = 5;
+  spec.lanes = 4;
+  spec.mix = 2;
+  for (int64_t block = 0; block < num_stores; ++block) spec.block_order.push_back(block);
+  const std::vector<int64_t> order = reference_order(spec);
   for (const size_t threads : {size_t{1}, size_t{8}}) {
     for (const size_t fetchers : {size_t{0}, size_t{4}}) {
       EngineOptions options = with_threads(threads, 3);
@@ -322,15 +323,15 @@ TEST(batches_of_layouts_with_different_cells_are_complete_when_all_their_cells_a
       CHECK(!TaskBuilder::pieces_per_sample(engine.fields()).has_value());
       for (int64_t epoch = 0; epoch < 10 * stress(); ++epoch) {
         if (fetchers > 0) drop_from_page_cache(directory.path());
-        start(engine, line, 3, 4);
+        start(engine, spec, 3, 4);
         size_t step = 0;
         while (const auto batch = take(engine)) {
           for (int64_t slot = 0; slot < batch->rows; ++slot, ++step) {
             std::vector<uint32_t> row(24);
             std::memcpy(row.data(), batch->buffers[0] + static_cast<size_t>(slot) * ManyStores::kRowBytes,
                         ManyStores::kRowBytes);
-            for (size_t place = 0; place < row.size(); ++place) {
-              CHECK_EQ(row[place], static_cast<uint32_t>(order[step]) * 1'000'003U + static_cast<uint32_t>(place) * 7U);
+            for (size_t i = 0; i < row.size(); ++i) {
+              CHECK_EQ(row[i], static_cast<uint32_t>(order[step]) * 1'000'003U + static_cast<uint32_t>(i) * 7U);
             }
           }
           std::memset(batch->buffers[0], 0xa5, engine.memory(0)->buffer_bytes());
@@ -350,16 +351,16 @@ TEST(a_chunk_of_a_part_is_decoded_once_for_all_groups_of_a_lane) {
     field.offsets = {-3, 0, 3};
     field.pad.mode = PadSpec::Mode::kEdge;
   }
-  LineSpec line;
-  line.num_samples = 5 * num_stores;
-  line.block_rows = 5;
-  for (int64_t block = 0; block < num_stores; ++block) line.block_order.push_back(block);
+  PlanSpec spec;
+  spec.num_samples = 5 * num_stores;
+  spec.block_rows = 5;
+  for (int64_t block = 0; block < num_stores; ++block) spec.block_order.push_back(block);
   for (const size_t threads : {size_t{1}, size_t{4}}) {
     for (const size_t room : {size_t{1}, size_t{1} << 30}) {
       EngineOptions options = with_threads(threads, 7);
       options.carry_bytes = room;
       Engine engine(fields, options);
-      start_shared(engine, line, 7, 40);
+      start_shared(engine, spec, 7, 40);
       int64_t sample = 0;
       while (const auto batch = take(engine)) {
         for (int64_t slot = 0; slot < batch->rows; ++slot, ++sample) {
@@ -367,7 +368,7 @@ TEST(a_chunk_of_a_part_is_decoded_once_for_all_groups_of_a_lane) {
             uint32_t value = 0;
             std::memcpy(&value, batch->buffers[0] + static_cast<size_t>(3 * slot + k) * ManyStores::kRowBytes,
                         sizeof(value));
-            const int64_t row = std::clamp<int64_t>(sample + 3 * k - 3, 0, line.num_samples - 1);
+            const int64_t row = std::clamp<int64_t>(sample + 3 * k - 3, 0, spec.num_samples - 1);
             CHECK_EQ(value, static_cast<uint32_t>(row) * 1'000'003U);
           }
         }
@@ -383,14 +384,14 @@ TEST(a_chunk_of_a_part_is_decoded_once_for_all_groups_of_a_lane) {
 TEST(a_store_that_is_gone_is_an_error_that_names_it_and_a_chunk_that_is_missing_is_fill) {
   const TempDir directory;
   const std::vector<FieldSpec> fields = two_layouts(directory, 4);
-  LineSpec line;
-  line.num_samples = 20;
-  line.block_rows = 5;
-  line.block_order = {0, 1, 2, 3};
+  PlanSpec spec;
+  spec.num_samples = 20;
+  spec.block_rows = 5;
+  spec.block_order = {0, 1, 2, 3};
   std::filesystem::remove(directory.path() / "s2" / "1.0.0");  // rows 12 and 13
   {
     Engine engine(fields, with_threads(2, 20));
-    start(engine, line, 20);
+    start(engine, spec, 20);
     const auto batch = take(engine);
     for (size_t row = 0; row < 20; ++row) {
       uint32_t value = 0;
@@ -404,11 +405,11 @@ TEST(a_store_that_is_gone_is_an_error_that_names_it_and_a_chunk_that_is_missing_
   EngineOptions strict = with_threads(2, 20);
   strict.missing_is_error = true;
   Engine refusing(fields, strict);
-  start(refusing, line, 20);
+  start(refusing, spec, 20);
   CHECK_THROWS(kIo, "s2 chunk 1.0.0: is missing from the store", take(refusing));
   std::filesystem::remove_all(directory.path() / "s2");
   Engine engine(fields, with_threads(2, 20));
-  start(engine, line, 20);
+  start(engine, spec, 20);
   CHECK_THROWS(kIo, "s2", take(engine));
 }
 

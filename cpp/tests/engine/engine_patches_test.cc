@@ -1,4 +1,4 @@
-// Patches through the whole engine: every place of every patch, whatever is carried from group to group, and each chunk
+// Patches through the whole engine: every item of every patch, whatever is carried from group to group, and each chunk
 // decoded once by a lane that sweeps through a column of the volume.
 
 #include <algorithm>
@@ -29,16 +29,16 @@ TEST(patches_are_those_of_the_volume_whatever_is_carried) {
     volume.data.arrays[0]->remove_chunk(volume.data.arrays[0]->keys().front());
     const size_t room = std::array{size_t{0}, size_t{2000}, size_t{6000}, size_t{1} << 30}[static_cast<size_t>(i) % 4];
     Engine engine(volume.fields, with_carry(room, 1 + static_cast<size_t>(i / 6) % 4));
-    volume.read(engine, volume.line(1, false), 0);
-    volume.read(engine, volume.line(3, true), 5);
-    LineSpec half = volume.line(2, true);  // of two ranks, the second one
+    volume.read(engine, volume.plan_spec(1, false), 0);
+    volume.read(engine, volume.plan_spec(3, true), 5);
+    PlanSpec half = volume.plan_spec(2, true);  // of two ranks, the second one
     half.first = 1;
     half.stride = 2;
     volume.read(engine, half, 2);
   }
 }
 
-TEST(chunks_that_columns_share_are_decoded_once_if_they_are_kept) {
+TEST(chunks_that_columns_share_are_decoded_once_if_they_are_cached) {
   const std::vector<int64_t> chunk = {8, 7, 5};
   constexpr uint64_t kChunks = uint64_t{4} * 3 * 3;
   for (const Columns& columns : kColumns) {
@@ -48,26 +48,26 @@ TEST(chunks_that_columns_share_are_decoded_once_if_they_are_kept) {
         const Volume volume({{.shape = kShape, .chunk_shape = chunk, .packing = Packing::kBlosc},
                              {.shape = kShape, .chunk_shape = {25, 18, 14}, .packing = Packing::kZstd}},
                             columns);
-        const LineSpec line = volume.line(lanes, true);
+        const PlanSpec spec = volume.plan_spec(lanes, true);
         Engine engine(volume.fields, with_carry(size_t{1} << 30, threads));
-        const uint64_t without = volume.read(engine, line, 3);
+        const uint64_t without = volume.read(engine, spec, 3);
         uint64_t before = without;
         for (const size_t keep : {size_t{2000}, size_t{40'000}, size_t{1} << 30}) {
-          const uint64_t decodes = volume.read(engine, line, 3, keep);
+          const uint64_t decodes = volume.read(engine, spec, 3, keep);
           CHECK(decodes <= before || keep < 40'000);
           before = std::min(before, decodes);
         }
         CHECK_EQ(before, kChunks + 1);
-        CHECK_EQ(volume.read(engine, line, 3), without);  // nothing is kept from the epochs before
+        CHECK_EQ(volume.read(engine, spec, 3), without);  // nothing is cached from the epochs before
       }
     }
   }
 }
 
-TEST(consumers_keep_chunks_for_their_own_groups) {
+TEST(consumers_cache_chunks_for_their_own_groups) {
   const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}}, kColumns[1]);
   for (int64_t first = 0; first < 3; ++first) {
-    LineSpec part = volume.line(4, true);  // lanes of which each consumer has some patches
+    PlanSpec part = volume.plan_spec(4, true);  // lanes of which each consumer has some patches
     part.first = first;
     part.stride = 3;
     Engine engine(volume.fields, with_carry(size_t{1} << 30, 2));
@@ -78,11 +78,11 @@ TEST(consumers_keep_chunks_for_their_own_groups) {
   }
 }
 
-TEST(chunks_are_not_kept_where_none_are_carried) {
+TEST(chunks_are_not_cached_where_none_are_carried) {
   const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}}, kColumns[1]);
-  const LineSpec line = volume.line(2, true);
+  const PlanSpec spec = volume.plan_spec(2, true);
   Engine engine(volume.fields, with_carry(0, 2));
-  CHECK_EQ(volume.read(engine, line, 3, size_t{1} << 30), volume.read(engine, line, 3));
+  CHECK_EQ(volume.read(engine, spec, 3, size_t{1} << 30), volume.read(engine, spec, 3));
 }
 
 TEST(groups_that_need_other_parts_of_a_chunk_than_the_group_before_them_get_them) {
@@ -92,23 +92,23 @@ TEST(groups_that_need_other_parts_of_a_chunk_than_the_group_before_them_get_them
     const Volume volume({{.shape = kShape, .chunk_shape = {25, 18, 14}, .packing = Packing::kZstd},
                          {.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}},
                         kColumns[static_cast<size_t>(i) % kColumns.size()]);
-    LineSpec line = volume.line(1 + i % 3, i % 2 == 0);
-    line.mix = 1 + i / 6;  // blocks of several columns in one group
-    std::shuffle(line.block_order.begin(), line.block_order.end(), random);
+    PlanSpec spec = volume.plan_spec(1 + i % 3, i % 2 == 0);
+    spec.mix = 1 + i / 6;  // blocks of several columns in one group
+    std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
     Engine engine(volume.fields, with_carry(size_t{1} << 30, 1 + static_cast<size_t>(i) % 3));
-    volume.read(engine, line, 3);
+    volume.read(engine, spec, 3);
   }
 }
 
 TEST(a_lane_that_sweeps_decodes_each_chunk_once) {
   for (const size_t threads : {1, 3}) {
     const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}});
-    LineSpec line = volume.line(1, false);
-    line.shuffle = true;
+    PlanSpec spec = volume.plan_spec(1, false);
+    spec.shuffle = true;
     Engine engine(volume.fields, with_carry(size_t{1} << 30, threads));
-    CHECK_EQ(volume.read(engine, line, 3), uint64_t{4 * 3 * 3});
+    CHECK_EQ(volume.read(engine, spec, 3), uint64_t{4 * 3 * 3});
     Engine alone(volume.fields, with_carry(0, threads));  // every layer of tiles decodes what it needs
-    CHECK_EQ(volume.read(alone, line, 3), uint64_t{(7 + 3) * 3 * 3});
+    CHECK_EQ(volume.read(alone, spec, 3), uint64_t{(7 + 3) * 3 * 3});
   }
 }
 
@@ -120,7 +120,8 @@ TEST(a_lane_decodes_each_chunk_once_for_each_column) {
                            {.shape = kShape, .chunk_shape = chunks[1], .packing = Packing::kRaw}},
                           columns);
       Engine engine(volume.fields, with_carry(size_t{1} << 30, threads));
-      CHECK_EQ(volume.read(engine, volume.line(1, false), 3), columns.decodes(chunks[0]) + columns.decodes(chunks[1]));
+      CHECK_EQ(volume.read(engine, volume.plan_spec(1, false), 3),
+               columns.decodes(chunks[0]) + columns.decodes(chunks[1]));
     }
   }
 }
@@ -129,15 +130,15 @@ TEST(a_lane_needs_no_memory_for_what_lies_beyond_its_column_or_the_volume) {
   const std::vector<int64_t> chunk = {8, 18, 100};
   const Columns columns{0, {1, 5, 2}};
   const Volume volume({{.shape = kShape, .chunk_shape = chunk, .packing = Packing::kBlosc}}, columns);
-  const size_t of_layer = 8 * 18 * 8 * 4;  // the second column has 8 places of the 100
+  const size_t of_layer = 8 * 18 * 8 * 4;  // the second column has 8 items of the 100
   Engine engine(volume.fields, with_carry(3 * of_layer, 1));
-  CHECK_EQ(volume.read(engine, volume.line(1, false), 0), columns.decodes(chunk));
+  CHECK_EQ(volume.read(engine, volume.plan_spec(1, false), 0), columns.decodes(chunk));
 }
 
 TEST(a_plan_without_a_table_of_patches_is_an_error) {
   const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}}});
   Engine engine(volume.fields, with_carry(0, 2));
-  auto owned = volume.plan(volume.line(1, false));
+  auto owned = volume.plan(volume.plan_spec(1, false));
   owned->patches = nullptr;
   owned->next_group.clear();
   owned->bind();

@@ -64,12 +64,12 @@ void double_group(OwnedPlan& plan, size_t group, size_t before) {
 
 TEST(a_plan_that_leaves_steps_out_is_an_error_at_any_number_of_threads) {
   const Dataset data = simple_dataset(64, 8);
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   for (const size_t threads : {1, 2, 7}) {
-    for (size_t group = 0; group < build_plan(line)->plan.num_groups(); ++group) {
+    for (size_t group = 0; group < build_plan(spec)->plan.num_groups(); ++group) {
       for (const bool all_open : {true, false}) {  // false: other groups wait for the batch that lacks rows
         Engine engine(data.fields(), with_threads(threads, 4));
-        auto plan = build_plan(line);
+        auto plan = build_plan(spec);
         remove_group(*plan, group);
         const int64_t required = Engine::required_open_batches(plan->plan, 4);
         engine.start(std::move(plan), all_open ? 16 : required);
@@ -85,7 +85,7 @@ TEST(a_plan_that_leaves_steps_out_is_an_error_where_the_consumer_reads) {
   options.caller_runs = true;
   for (const bool all_open : {true, false}) {
     Engine engine(data.fields(), options);
-    auto plan = build_plan(shuffled_line(data, 8, 4));
+    auto plan = build_plan(shuffled_plan_spec(data, 8, 4));
     remove_group(*plan, 1);
     const int64_t required = Engine::required_open_batches(plan->plan, 4);
     engine.start(std::move(plan), all_open ? 16 : required);
@@ -96,7 +96,7 @@ TEST(a_plan_that_leaves_steps_out_is_an_error_where_the_consumer_reads) {
 TEST(a_plan_that_serves_nothing_is_an_error_at_its_first_step) {
   const Dataset data = simple_dataset(64, 8);
   Engine engine(data.fields(), with_threads(2, 4));
-  auto plan = build_plan(shuffled_line(data, 8, 4));
+  auto plan = build_plan(shuffled_plan_spec(data, 8, 4));
   while (plan->plan.num_groups() > 0) remove_group(*plan, 0);
   engine.start(std::move(plan), 16);
   CHECK_THROWS(kConfig, "plan: nothing serves step 0", drain_unchecked(engine));
@@ -104,10 +104,10 @@ TEST(a_plan_that_serves_nothing_is_an_error_at_its_first_step) {
 
 TEST(the_step_that_is_left_out_is_named_after_the_batches_before_it) {
   const Dataset data = simple_dataset(32, 8);
-  LineSpec line = shuffled_line(data, 8, 1);
-  line.shuffle = false;
+  PlanSpec spec = shuffled_plan_spec(data, 8, 1);
+  spec.shuffle = false;
   Engine engine(data.fields(), with_threads(2, 4));
-  auto plan = build_plan(line);
+  auto plan = build_plan(spec);
   remove_group(*plan, 2);
   engine.start(std::move(plan), 16);
   for (int batch = 0; batch < 4; ++batch) release(engine, *take(engine));
@@ -116,13 +116,13 @@ TEST(the_step_that_is_left_out_is_named_after_the_batches_before_it) {
 
 TEST(a_plan_that_serves_a_step_twice_is_an_error) {
   const Dataset data = simple_dataset(64, 8);
-  const LineSpec line = shuffled_line(data, 8, 4);
-  const size_t groups = build_plan(line)->plan.num_groups();
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
+  const size_t groups = build_plan(spec)->plan.num_groups();
   for (const size_t threads : {1, 2, 7}) {
     for (size_t group = 0; group < groups; ++group) {
       for (const size_t before : {group, groups}) {  // at once, and after the batches that it serves were delivered
         Engine engine(data.fields(), with_threads(threads, 4));
-        auto plan = build_plan(line);
+        auto plan = build_plan(spec);
         const bool is_in_order = before == group || plan->first_step[group] == plan->first_step.back();
         double_group(*plan, group, before);
         const int64_t required = Engine::required_open_batches(plan->plan, 4);
@@ -149,7 +149,7 @@ TEST(a_plan_of_more_samples_than_a_field_has_rows_is_refused) {
     std::vector<FieldSpec> fields = data.fields();
     fields.push_back(field);
     Engine engine(fields, with_threads(2, 4));
-    const auto begin = [&] { start(engine, shuffled_line(data, 8, 4), 4); };
+    const auto begin = [&] { start(engine, shuffled_plan_spec(data, 8, 4), 4); };
     if (num_rows != 63) {
       begin();
       drain_unchecked(engine);
@@ -161,13 +161,13 @@ TEST(a_plan_of_more_samples_than_a_field_has_rows_is_refused) {
   const Dataset small = simple_dataset(56, 8);
   Engine engine(small.fields(), with_threads(2, 4));
   CHECK_THROWS(kConfig, "plan: is of 64 samples, field 0 has 56 rows",
-               start(engine, shuffled_line(simple_dataset(64, 8), 8, 4), 4));
+               start(engine, shuffled_plan_spec(simple_dataset(64, 8), 8, 4), 4));
 }
 
 TEST(a_plan_whose_groups_are_out_of_order_is_refused) {
   const Dataset data = simple_dataset(64, 8);
   Engine engine(data.fields(), with_threads(2, 4));
-  auto plan = build_plan(shuffled_line(data, 8, 4));
+  auto plan = build_plan(shuffled_plan_spec(data, 8, 4));
   plan->last_step.back() = 64;
   plan->bind();
   CHECK_THROWS(kConfig, "serves the steps", engine.start(std::move(plan), 16));
@@ -176,14 +176,14 @@ TEST(a_plan_whose_groups_are_out_of_order_is_refused) {
 TEST(plans_that_are_right_are_never_refused) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 60; ++i) {
-    LineSpec line = random_line(random, 120);
-    if (i % 2 == 0) line.select(random);
-    const Dataset data = simple_dataset(line.num_samples, std::max<int64_t>(1, line.block_rows));
+    PlanSpec spec = random_plan_spec(random, 120);
+    if (i % 2 == 0) spec.select(random);
+    const Dataset data = simple_dataset(spec.num_samples, std::max<int64_t>(1, spec.block_rows));
     const int64_t batch_size = pick(random, 1, 20);
     Engine engine(data.fields(), with_threads(static_cast<size_t>(pick(random, 1, 4)), batch_size));
     for (int epoch = 0; epoch < 3; ++epoch) {
-      start(engine, line, batch_size, pick(random, 0, 3));
-      drain(engine, data, line, batch_size);
+      start(engine, spec, batch_size, pick(random, 0, 3));
+      drain(engine, data, spec, batch_size);
     }
   }
 }
@@ -200,7 +200,7 @@ TEST(memory_that_one_field_does_not_get_is_an_error_and_the_others_give_theirs_b
   huge.rows = &byte;
   huge.sample_bytes = size_t{1} << 58;
   Engine engine(std::move(fields), with_threads(2, 4));
-  start(engine, shuffled_line(data, 8, 4), 4);
+  start(engine, shuffled_plan_spec(data, 8, 4), 4);
   bool refused = false;
   try {
     static_cast<void>(take(engine));

@@ -49,7 +49,7 @@ TEST(epochs_are_read_from_a_store_of_another_kind) {
   Dataset data = rich_dataset();
   data.arrays[0]->remove_chunk(data.arrays[0]->keys()[2]);
   for (const auto& array : data.arrays) pack(*array);
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   for (const bool waits : {false, true}) {
     for (const size_t threads : {size_t{0}, size_t{1}, size_t{5}}) {
       for (const bool caller_runs : {false, true}) {
@@ -57,8 +57,8 @@ TEST(epochs_are_read_from_a_store_of_another_kind) {
         options.caller_runs = caller_runs;
         Engine engine(data.fields(), options, std::make_shared<PackedStores>(waits, threads));
         for (int epoch = 0; epoch < 2; ++epoch) {
-          start(engine, line, 8);
-          CHECK_EQ(drain(engine, data, line, 8), int64_t{13});
+          start(engine, spec, 8);
+          CHECK_EQ(drain(engine, data, spec, 8), int64_t{13});
           engine.stop();
         }
         CHECK(engine.stats().chunks_missing >= 2);
@@ -77,7 +77,7 @@ TEST(an_error_of_such_a_store_has_the_array_and_the_key) {
     EngineOptions options = with_threads(2, 8);
     options.max_retries = 0;
     Engine engine(data.fields(), options, std::make_shared<PackedStores>(waits, 2));
-    start(engine, shuffled_line(data, 8, 2), 8);
+    start(engine, shuffled_plan_spec(data, 8, 2), 8);
     const auto drained = [&] {
       while (const auto batch = take(engine)) release(engine, *batch);
     };

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/division.h"
 #include "engine/engine.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
@@ -39,25 +40,25 @@ std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
   return data;
 }
 
-LineSpec line_over(const Dataset& data, std::mt19937_64& random) {
-  LineSpec line = random_line(random, 200);
-  line.num_samples = data.num_samples();
-  line.block_rows =
+PlanSpec plan_spec_over(const Dataset& data, std::mt19937_64& random) {
+  PlanSpec spec = random_plan_spec(random, 200);
+  spec.num_samples = data.num_samples();
+  spec.block_rows =
       random() % 2 == 0
           ? data.arrays[0]->field().array.chunk_shape[static_cast<size_t>(data.arrays[0]->field().array.sample_axis)]
           : pick(random, 1, 30);
-  line.block_rows = std::min(line.block_rows, line.num_samples);
-  line.lanes = std::min(line.lanes, line.num_samples);
-  line.block_order.clear();
-  for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
-  if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
+  spec.block_rows = std::min(spec.block_rows, spec.num_samples);
+  spec.lanes = std::min(spec.lanes, spec.num_samples);
+  spec.block_order.clear();
+  for (int64_t block = 0; block < spec.num_blocks(); ++block) spec.block_order.push_back(block);
+  if (spec.shuffle) std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
   if (!data.offsets.empty()) {
-    line.select(random, data.first_window, data.end_window);
+    spec.select(random, data.first_window, data.end_window);
   } else if (random() % 3 == 0) {
-    line.select(random);
+    spec.select(random);
   }
-  line.steps = random() % 4 == 0 ? pick(random, 0, line.num_samples) : -1;
-  return line;
+  spec.steps = random() % 4 == 0 ? pick(random, 0, spec.num_samples) : -1;
+  return spec;
 }
 
 /// A consumer with whims: it stops early, sleeps, keeps batches, and has memory of its own.
@@ -79,18 +80,18 @@ class Consumer {
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;
 
-  void read_epoch(const LineSpec& line) {
-    const Context context(zarrfeed::testing::describe(line) + ", batch size " + std::to_string(options_.batch_size) +
+  void read_epoch(const PlanSpec& spec) {
+    const Context context(zarrfeed::testing::describe(spec) + ", batch size " + std::to_string(options_.batch_size) +
                           ", threads " + std::to_string(options_.num_threads) + ", provided " +
                           std::to_string(static_cast<int>(options_.provided_memory)) + ", cache " +
                           std::to_string(options_.cache_bytes) + ", consumer works " +
                           std::to_string(static_cast<int>(options_.caller_runs)));
     std::mt19937_64& random = *random_;
-    auto plan = build_plan(line);
-    const auto order = std::make_shared<const std::vector<int64_t>>(reference_order(line));
+    auto plan = build_plan(spec);
+    const auto order = std::make_shared<const std::vector<int64_t>>(reference_order(spec));
     const int64_t required = Engine::required_open_batches(plan->plan, options_.batch_size);
     const int64_t open = required + pick(random, 0, 3);
-    const int64_t batches = (line.num_steps() + options_.batch_size - 1) / options_.batch_size;
+    const int64_t batches = ceil_div(spec.num_steps(), options_.batch_size);
     const int64_t stop_after = random() % 3 == 0 ? pick(random, 0, batches) : batches + 1;
     const bool slow = random() % 8 == 0;
     engine_.start(std::move(plan), open);
@@ -154,7 +155,7 @@ TEST(random_datasets_read_in_random_ways_arrive_as_the_definition_says) {
     Consumer consumer(*data, random);
     for (int epoch = 0; epoch < 4; ++epoch) {
       if (random() % 6 == 0) data->drop_from_page_cache();
-      consumer.read_epoch(line_over(*data, random));
+      consumer.read_epoch(plan_spec_over(*data, random));
     }
   }
 }
@@ -163,62 +164,62 @@ TEST(threads_share_the_indices_of_shards_in_the_page_cache_and_out_of_it) {
   // 60 shards and room for the indices of a few: they are dropped and read again while others use them.
   const Dataset data({{.shape = {600, 5}, .chunk_shape = {2, 5}, .packing = Packing::kLz4, .shard_chunks = {5, 1}}},
                      false, true);
-  LineSpec line = shuffled_line(data, 2, 8);
+  PlanSpec spec = shuffled_plan_spec(data, 2, 8);
   std::vector<FieldSpec> fields = data.fields();
   fields[0].array.shard.cache_bytes = 4096;
   Engine engine(std::move(fields), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8});
-  for (line.epoch = 0; line.epoch < static_cast<uint64_t>(6 * stress()); ++line.epoch) {
-    if (line.epoch % 2 == 1) data.drop_from_page_cache();
-    start(engine, line, 8, 3);
-    drain(engine, data, line, 8);
+  for (spec.epoch = 0; spec.epoch < static_cast<uint64_t>(6 * stress()); ++spec.epoch) {
+    if (spec.epoch % 2 == 1) data.drop_from_page_cache();
+    start(engine, spec, 8, 3);
+    drain(engine, data, spec, 8);
   }
 }
 
 TEST(small_chunks_on_many_threads_are_neither_lost_nor_doubled) {
   // One row a chunk and one row a batch: all the time goes to the queue, the claims and the batches.
   const Dataset data({{.shape = {300, 3}, .chunk_shape = {1, 3}}}, false, true);
-  LineSpec line = shuffled_line(data, 1, 12);
+  PlanSpec spec = shuffled_plan_spec(data, 1, 12);
   Engine engine(data.fields(), {.num_threads = 8, .num_fetch_threads = 2, .batch_size = 1});
-  for (line.epoch = 0; line.epoch < static_cast<uint64_t>(10 * stress()); ++line.epoch) {
-    start(engine, line, 1, static_cast<int64_t>(line.epoch % 5));
-    drain(engine, data, line, 1);
+  for (spec.epoch = 0; spec.epoch < static_cast<uint64_t>(10 * stress()); ++spec.epoch) {
+    start(engine, spec, 1, static_cast<int64_t>(spec.epoch % 5));
+    drain(engine, data, spec, 1);
   }
 }
 
 TEST(large_groups_are_shared_between_threads) {
   // More than a claim's worth of decoded bytes in a group, in many cells.
   const Dataset data({{.shape = {96, 400, 10}, .chunk_shape = {16, 50, 5}, .packing = Packing::kLz4}}, true, true);
-  LineSpec line = shuffled_line(data, 16, 2);
+  PlanSpec spec = shuffled_plan_spec(data, 16, 2);
   Engine engine(data.fields(), {.num_threads = 8, .num_fetch_threads = 3, .batch_size = 24});
-  for (line.epoch = 0; line.epoch < static_cast<uint64_t>(2 * stress()); ++line.epoch) {
-    if (line.epoch % 2 == 1) data.drop_from_page_cache();
-    start(engine, line, 24, 1);
-    drain(engine, data, line, 24);
+  for (spec.epoch = 0; spec.epoch < static_cast<uint64_t>(2 * stress()); ++spec.epoch) {
+    if (spec.epoch % 2 == 1) data.drop_from_page_cache();
+    start(engine, spec, 24, 1);
+    drain(engine, data, spec, 24);
   }
 }
 
 TEST(more_open_batches_than_the_cache_holds_arrive_whole) {
   const Dataset data({{.shape = {600, 16'384}, .chunk_shape = {8, 16'384}, .packing = Packing::kBlosc}}, false, true);
-  LineSpec line = shuffled_line(data, 8, 6);
+  PlanSpec spec = shuffled_plan_spec(data, 8, 6);
   Engine engine(data.fields(), {.num_threads = 4, .num_fetch_threads = 2, .batch_size = 64});
-  for (line.epoch = 0; line.epoch < static_cast<uint64_t>(stress()); ++line.epoch) {
-    start(engine, line, 64, 10);
-    drain(engine, data, line, 64);
+  for (spec.epoch = 0; spec.epoch < static_cast<uint64_t>(stress()); ++spec.epoch) {
+    start(engine, spec, 64, 10);
+    drain(engine, data, spec, 64);
   }
 }
 
 TEST(many_engines_come_and_go) {
   const Dataset data = simple_dataset(120, 8, Packing::kBlosc);
-  const LineSpec line = shuffled_line(data, 8, 6);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 6);
   const size_t descriptors = open_descriptors();
   for (int64_t i = 0; i < 30 * stress(); ++i) {
     std::vector<std::unique_ptr<Engine>> engines;
     for (int e = 0; e < 3; ++e) {
       engines.push_back(std::make_unique<Engine>(
           data.fields(), EngineOptions{.num_threads = 3, .num_fetch_threads = 2, .batch_size = 7}));
-      start(*engines.back(), line, 7);
+      start(*engines.back(), spec, 7);
     }
-    drain(*engines[static_cast<size_t>(i % 3)], data, line, 7);
+    drain(*engines[static_cast<size_t>(i % 3)], data, spec, 7);
   }
   CHECK_EQ(open_descriptors(), descriptors);
 }
@@ -265,9 +266,9 @@ class Neighbour {
   }
 
   std::string read_epoch(Engine& engine, bool broken) {
-    const LineSpec line = line_over(*data_, random_);
-    const std::vector<int64_t> order = reference_order(line);
-    start(engine, line, batch_size_, pick(random_, 0, 2));
+    const PlanSpec spec = plan_spec_over(*data_, random_);
+    const std::vector<int64_t> order = reference_order(spec);
+    start(engine, spec, batch_size_, pick(random_, 0, 2));
     const int64_t stop_after = random_() % 3 == 0 ? pick(random_, 0, 5) : std::ssize(order) + 1;
     const bool slow = random_() % 4 == 0;
     std::thread stopper;

@@ -40,16 +40,16 @@ class Provider {
 
 }  // namespace
 
-TEST(batches_are_the_line_at_any_number_of_threads) {
+TEST(batches_have_the_epoch_order_at_any_number_of_threads) {
   const Dataset data = rich_dataset();
-  LineSpec line = shuffled_line(data, 8, 4);
+  PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   for (const size_t threads : {size_t{1}, size_t{2}, size_t{4}, size_t{8}}) {
     for (const int64_t batch_size : {1, 7, 32, 100, 1000}) {
-      for (line.mix = 1; line.mix <= 3; line.mix += 2) {
+      for (spec.mix = 1; spec.mix <= 3; spec.mix += 2) {
         const Context context(std::to_string(threads) + " threads, batch size " + std::to_string(batch_size));
         Engine engine(data.fields(), with_threads(threads, batch_size));
-        start(engine, line, batch_size);
-        drain(engine, data, line, batch_size);
+        start(engine, spec, batch_size);
+        drain(engine, data, spec, batch_size);
         CHECK_EQ(take(engine), nullptr);  // the end stays the end
       }
     }
@@ -60,37 +60,37 @@ TEST(every_packing_arrives) {
   for (int packing = 0; packing < kNumPackings; ++packing) {
     const Context context("packing " + std::to_string(packing));
     const Dataset data = simple_dataset(70, 8, static_cast<Packing>(packing));
-    const LineSpec line = shuffled_line(data, 8, 3);
+    const PlanSpec spec = shuffled_plan_spec(data, 8, 3);
     Engine engine(data.fields(), with_threads(2, 16));
-    start(engine, line, 16);
-    drain(engine, data, line, 16);
+    start(engine, spec, 16);
+    drain(engine, data, spec, 16);
   }
 }
 
 TEST(chunks_in_order_are_decoded_straight_into_the_batch_and_arrive_the_same) {
   for (const Packing packing : {Packing::kRaw, Packing::kZstd, Packing::kBlosc}) {
     const Dataset data = simple_dataset(64, 8, packing);
-    LineSpec line = shuffled_line(data, 8, 1);
-    line.shuffle = false;
-    std::sort(line.block_order.begin(), line.block_order.end());
+    PlanSpec spec = shuffled_plan_spec(data, 8, 1);
+    spec.shuffle = false;
+    std::sort(spec.block_order.begin(), spec.block_order.end());
     for (const int64_t batch_size : {8, 16, 12, 64}) {
       Engine engine(data.fields(), with_threads(2, batch_size));
-      start(engine, line, batch_size, 3);
-      drain(engine, data, line, batch_size);
+      start(engine, spec, batch_size, 3);
+      drain(engine, data, spec, batch_size);
     }
   }
 }
 
 TEST(consumers_of_a_stride_get_their_share) {
   const Dataset data = rich_dataset();
-  LineSpec line = shuffled_line(data, 8, 4);
+  PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   for (const int64_t stride : {2, 3, 4, 5}) {
     for (int64_t first = 0; first < stride; ++first) {
-      line.stride = stride;
-      line.first = first;
+      spec.stride = stride;
+      spec.first = first;
       Engine engine(data.fields(), with_threads(2, 9));
-      start(engine, line, 9);
-      drain(engine, data, line, 9);
+      start(engine, spec, 9);
+      drain(engine, data, spec, 9);
     }
   }
 }
@@ -98,14 +98,14 @@ TEST(consumers_of_a_stride_get_their_share) {
 TEST(one_engine_reads_many_epochs_in_the_same_memory) {
   const Dataset data = rich_dataset();
   Engine engine(data.fields(), with_threads(2, 16));
-  LineSpec line = shuffled_line(data, 8, 4);
+  PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   size_t mapped = 0;
   size_t descriptors = 0;
-  for (line.epoch = 0; line.epoch < 30; ++line.epoch) {
-    start(engine, line, 16, 2);
-    drain(engine, data, line, 16);
+  for (spec.epoch = 0; spec.epoch < 30; ++spec.epoch) {
+    start(engine, spec, 16, 2);
+    drain(engine, data, spec, 16);
     engine.stop();
-    if (line.epoch == 0) {
+    if (spec.epoch == 0) {
       mapped = engine.memory(0)->mapped_bytes();
       descriptors = open_descriptors();
     }
@@ -117,13 +117,13 @@ TEST(one_engine_reads_many_epochs_in_the_same_memory) {
 
 TEST(batches_outlive_their_engine) {
   const Dataset data = simple_dataset(64, 8);
-  const LineSpec line = shuffled_line(data, 8, 2);
-  const std::vector<int64_t> order = reference_order(line);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 2);
+  const std::vector<int64_t> order = reference_order(spec);
   std::unique_ptr<ReadyBatch> batch;
   std::shared_ptr<BufferPool> memory;
   {
     Engine engine(data.fields(), with_threads(2, 16));
-    start(engine, line, 16);
+    start(engine, spec, 16);
     batch = take(engine);
     memory = engine.memory(0);
   }
@@ -135,7 +135,7 @@ TEST(batches_outlive_their_engine) {
 
 TEST(batches_that_are_held_are_never_overwritten) {
   const Dataset data = rich_dataset();
-  LineSpec line = shuffled_line(data, 8, 4);
+  PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   Engine engine(data.fields(), with_threads(4, 8));
   std::mt19937_64 random(6);
   struct Held {
@@ -144,9 +144,9 @@ TEST(batches_that_are_held_are_never_overwritten) {
     std::vector<int64_t> order;
   };
   std::vector<Held> held;
-  for (line.epoch = 0; line.epoch < 6; ++line.epoch) {
-    start(engine, line, 8, 2);
-    const std::vector<int64_t> order = reference_order(line);
+  for (spec.epoch = 0; spec.epoch < 6; ++spec.epoch) {
+    start(engine, spec, 8, 2);
+    const std::vector<int64_t> order = reference_order(spec);
     for (int64_t b = 0; auto batch = take(engine); ++b) {
       held.push_back({std::move(batch), b, order});
       if (held.size() > 10) {
@@ -162,14 +162,14 @@ TEST(batches_that_are_held_are_never_overwritten) {
 
 TEST(a_consumer_that_waits_long_holds_the_engine_back) {
   const Dataset data = simple_dataset(400, 4);
-  const LineSpec line = shuffled_line(data, 4, 2);
+  const PlanSpec spec = shuffled_plan_spec(data, 4, 2);
   Engine engine(data.fields(), with_threads(4, 4));
-  start(engine, line, 4, 1);
-  const int64_t open = Engine::required_open_batches(build_plan(line)->plan, 4) + 1;
+  start(engine, spec, 4, 1);
+  const int64_t open = Engine::required_open_batches(build_plan(spec)->plan, 4) + 1;
   // However long nobody takes a batch, no more than the open batches are written.
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   CHECK(engine.stats().bytes_scattered.load() <= static_cast<uint64_t>(open * 4) * data.arrays[0]->sample_bytes());
-  drain(engine, data, line, 4);
+  drain(engine, data, spec, 4);
 }
 
 TEST(a_missing_chunk_is_the_fill_value_and_is_counted) {
@@ -177,19 +177,19 @@ TEST(a_missing_chunk_is_the_fill_value_and_is_counted) {
   data.arrays[0]->remove_chunk("0.1.0");
   data.arrays[0]->remove_chunk("12.0.0");
   data.arrays[1]->remove_chunk("1.7");
-  const LineSpec line = shuffled_line(data, 8, 1);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 1);
   Engine engine(data.fields(), with_threads(2, 10));
-  start(engine, line, 10);
-  drain(engine, data, line, 10);
+  start(engine, spec, 10);
+  drain(engine, data, spec, 10);
   CHECK(engine.stats().chunks_missing.load() >= 3);
 }
 
 TEST(counters_say_what_was_read) {
   const Dataset data = simple_dataset(60, 8);
-  const LineSpec line = shuffled_line(data, 8, 1);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 1);
   Engine engine(data.fields(), with_threads(2, 8));
-  start(engine, line, 8);
-  drain(engine, data, line, 8);
+  start(engine, spec, 8);
+  drain(engine, data, spec, 8);
   const Stats& stats = engine.stats();
   CHECK_EQ(stats.chunks_read.load(), uint64_t{8});
   CHECK_EQ(stats.chunks_missing.load(), uint64_t{0});
@@ -204,14 +204,14 @@ TEST(chunks_that_are_not_in_the_page_cache_are_waited_for) {
   for (const Packing packing : {Packing::kRaw, Packing::kBlosc}) {
     const Dataset data({{.shape = {256, 1500}, .chunk_shape = {8, 1000}, .packing = packing}}, true, true);
     data.arrays[0]->remove_chunk("3.1");
-    const LineSpec line = shuffled_line(data, 8, 4);
+    const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
     for (const size_t fetchers : {size_t{0}, size_t{1}, size_t{4}, size_t{16}}) {
       Engine engine(data.fields(), {.num_threads = 2, .num_fetch_threads = fetchers, .batch_size = 16});
       for (int epoch = 0; epoch < 2; ++epoch) {
         const bool cold = data.drop_from_page_cache();
         const uint64_t before = engine.stats().chunks_waited.load();
-        start(engine, line, 16);
-        drain(engine, data, line, 16);
+        start(engine, spec, 16);
+        drain(engine, data, spec, 16);
         CHECK(!cold || engine.stats().chunks_waited.load() > before);
       }
     }
@@ -221,37 +221,37 @@ TEST(chunks_that_are_not_in_the_page_cache_are_waited_for) {
 TEST(fetch_threads_may_be_started_while_decode_threads_still_are) {
   // The first decode thread found a chunk that is not in the page cache, and start() was still adding its siblings.
   const Dataset data = simple_dataset(64, 2);
-  const LineSpec line = shuffled_line(data, 2, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 2, 4);
   for (int i = 0; i < 40; ++i) {
     data.drop_from_page_cache();
     Engine engine(data.fields(), {.num_threads = 16, .num_fetch_threads = 8, .batch_size = 8});
-    start(engine, line, 8);
+    start(engine, spec, 8);
     release(engine, *take(engine));
   }
 }
 
 TEST(an_epoch_without_samples_ends_at_once) {
   const Dataset data = simple_dataset(16, 8);
-  LineSpec line = shuffled_line(data, 8, 2);
-  line.steps = 0;
+  PlanSpec spec = shuffled_plan_spec(data, 8, 2);
+  spec.steps = 0;
   Engine engine(data.fields(), with_threads(2, 8));
-  start(engine, line, 8);
+  start(engine, spec, 8);
   CHECK_EQ(take(engine), nullptr);
 }
 
 TEST(lent_memory_is_what_batches_are_written_to_and_held_batches_stay) {
   const Dataset data = rich_dataset();
-  LineSpec line = shuffled_line(data, 8, 4);
+  PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   Engine engine(data.fields(), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8, .provided_memory = true});
-  for (line.epoch = 0; line.epoch < 5; ++line.epoch) {
+  for (spec.epoch = 0; spec.epoch < 5; ++spec.epoch) {
     Provider provider(engine, 8);
-    const std::vector<int64_t> order = reference_order(line);
-    start(engine, line, 8);
-    const int64_t open = Engine::required_open_batches(build_plan(line)->plan, 8);
+    const std::vector<int64_t> order = reference_order(spec);
+    start(engine, spec, 8);
+    const int64_t open = Engine::required_open_batches(build_plan(spec)->plan, 8);
     for (int64_t i = 0; i < open; ++i) provider.provide_buffers(engine);
     std::vector<std::unique_ptr<ReadyBatch>> held;
     std::set<uint8_t*> seen;
-    const bool give_up = line.epoch % 2 == 1;
+    const bool give_up = spec.epoch % 2 == 1;
     while (!give_up || held.size() < 5) {
       auto batch = take(engine);
       if (batch == nullptr) break;
@@ -273,9 +273,9 @@ TEST(lent_memory_is_what_batches_are_written_to_and_held_batches_stay) {
 
 TEST(lent_memory_may_come_one_set_at_a_time_from_another_thread) {
   const Dataset data = simple_dataset(256, 8);
-  const LineSpec line = shuffled_line(data, 8, 4);
+  const PlanSpec spec = shuffled_plan_spec(data, 8, 4);
   Engine engine(data.fields(), {.num_threads = 4, .num_fetch_threads = 4, .batch_size = 8, .provided_memory = true});
-  start(engine, line, 8, 2);
+  start(engine, spec, 8, 2);
   Provider provider(engine, 8);
   std::thread other([&] {
     for (int i = 0; i < 32; ++i) {
@@ -283,7 +283,7 @@ TEST(lent_memory_may_come_one_set_at_a_time_from_another_thread) {
       std::this_thread::yield();
     }
   });
-  const std::vector<int64_t> order = reference_order(line);
+  const std::vector<int64_t> order = reference_order(spec);
   std::vector<std::unique_ptr<ReadyBatch>> held;
   try {
     while (auto batch = take(engine)) held.push_back(std::move(batch));
@@ -298,8 +298,8 @@ TEST(lent_memory_may_come_one_set_at_a_time_from_another_thread) {
 
 TEST(two_engines_read_at_once) {
   const Dataset data = rich_dataset();
-  const LineSpec a = shuffled_line(data, 8, 4, 1);
-  const LineSpec b = shuffled_line(data, 10, 2, 2);
+  const PlanSpec a = shuffled_plan_spec(data, 8, 4, 1);
+  const PlanSpec b = shuffled_plan_spec(data, 10, 2, 2);
   Engine first(data.fields(), with_threads(2, 8));
   Engine second(data.fields(), with_threads(2, 5));
   const std::vector<int64_t> order_a = reference_order(a);
@@ -324,11 +324,11 @@ TEST(blocks_need_not_be_chunks) {
   const Dataset data = rich_dataset();
   for (const int64_t block_rows : {1, 3, 8, 20, 100}) {
     const Context context("block_rows = " + std::to_string(block_rows));
-    LineSpec line = shuffled_line(data, block_rows, 5);
-    for (line.mix = 1; line.mix <= 2; ++line.mix) {
+    PlanSpec spec = shuffled_plan_spec(data, block_rows, 5);
+    for (spec.mix = 1; spec.mix <= 2; ++spec.mix) {
       Engine engine(data.fields(), with_threads(2, 11));
-      start(engine, line, 11);
-      drain(engine, data, line, 11);
+      start(engine, spec, 11);
+      drain(engine, data, spec, 11);
     }
   }
 }

@@ -21,15 +21,15 @@ TEST(windows_over_all_kinds_of_fields_arrive_row_by_row) {
     options.cache_bytes = seed % 2 == 0 ? 0 : 3000;
     Engine engine(data.fields(), options);
     for (const int64_t block_rows : {1, 8, 20, 100}) {
-      LineSpec line = line_of_windows(data, block_rows);
-      start(engine, line, 7, 1);
-      drain(engine, data, line, 7);
-      line.shuffle = true;
-      line.lanes = std::min<int64_t>(3, line.length());
-      line.mix = 2;
-      std::shuffle(line.block_order.begin(), line.block_order.end(), random);
-      start(engine, line, 7, 1);
-      drain(engine, data, line, 7);
+      PlanSpec spec = plan_spec_of_windows(data, block_rows);
+      start(engine, spec, 7, 1);
+      drain(engine, data, spec, 7);
+      spec.shuffle = true;
+      spec.lanes = std::min<int64_t>(3, spec.length());
+      spec.mix = 2;
+      std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
+      start(engine, spec, 7, 1);
+      drain(engine, data, spec, 7);
     }
   }
 }
@@ -40,10 +40,10 @@ TEST(rows_of_large_windows_are_taken_from_one_decoded_chunk) {
   data.offsets = {{-1, 0, 1}};
   data.first_window = 1;
   data.end_window = 63;
-  const LineSpec line = line_of_windows(data, 16);
+  const PlanSpec spec = plan_spec_of_windows(data, 16);
   Engine engine(data.fields(), with_threads(2, 32));
-  start(engine, line, 32, 40);
-  drain(engine, data, line, 32);
+  start(engine, spec, 32, 40);
+  drain(engine, data, spec, 32);
   // Four blocks of two chunks, and one chunk on either side of each that is not at an end of the array.
   CHECK_EQ(engine.stats().chunks_read.load(), uint64_t{4 * 2 + 2 * 3});
 }
@@ -53,10 +53,10 @@ TEST(an_offset_alone_shifts_rows) {
   data.offsets = {{3}, {-2}};
   data.first_window = 2;
   data.end_window = 37;
-  const LineSpec line = line_of_windows(data, 8);
+  const PlanSpec spec = plan_spec_of_windows(data, 8);
   Engine engine(data.fields(), with_threads(2, 4));
-  start(engine, line, 4);
-  drain(engine, data, line, 4);
+  start(engine, spec, 4);
+  drain(engine, data, spec, 4);
 }
 
 TEST(a_window_that_reaches_beyond_the_array_is_an_error_and_reads_nothing_there) {
@@ -66,7 +66,7 @@ TEST(a_window_that_reaches_beyond_the_array_is_an_error_and_reads_nothing_there)
       data.offsets.assign(2, {});
       data.offsets[field] = {offset};
       Engine engine(data.fields(), with_threads(2, 64));
-      start(engine, shuffled_line(data, 8, 4), 64);
+      start(engine, shuffled_plan_spec(data, 8, 4), 64);
       CHECK_THROWS(kConfig, "reaches beyond the array", take(engine));
     }
   }

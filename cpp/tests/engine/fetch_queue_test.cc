@@ -97,7 +97,7 @@ TEST(neighbours_wait_until_half_of_the_pool_is_free_and_are_handed_out_together)
   FetchQueue::Tasks fetches;
   queue.finish(*flying[0]);
   queue.next(0, together, fetches);
-  CHECK(fetches.empty());  // one of four places is free
+  CHECK(fetches.empty());  // one of four requests has ended
   queue.finish(*flying[1]);
   queue.next(0, together, fetches);
   CHECK(chunks_of(fetches) == (std::vector<int64_t>{4, 5}));

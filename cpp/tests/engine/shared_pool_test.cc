@@ -29,10 +29,10 @@ TEST(a_slot_is_used_again_when_its_last_lease_ends_and_not_before) {
   const auto pool = make_pool();
   auto first = pool->acquire(kBytes);
   CHECK(first.has_value());
-  const uint8_t* const place = first->data;
+  const uint8_t* const address = first->data;
   const auto copy = first->keeps;
   first.reset();
-  CHECK(pool->acquire(kBytes)->data != place);  // the copy holds it
+  CHECK(pool->acquire(kBytes)->data != address);  // the copy holds it
   CHECK_EQ(pool->num_leases(), size_t{1});
 }
 
@@ -49,21 +49,21 @@ TEST(no_two_slots_share_a_page_of_the_system) {
 
 TEST(a_free_slot_serves_what_is_a_little_smaller) {
   const auto pool = make_pool();
-  const uint8_t* const place = pool->acquire(10 * kBytes)->data;
-  CHECK(pool->acquire(10 * kBytes)->data == place);
-  CHECK(pool->acquire(9 * kBytes)->data == place);  // a short last batch
-  CHECK(pool->acquire(kBytes)->data != place);
+  const uint8_t* const address = pool->acquire(10 * kBytes)->data;
+  CHECK(pool->acquire(10 * kBytes)->data == address);
+  CHECK(pool->acquire(9 * kBytes)->data == address);  // a short last batch
+  CHECK(pool->acquire(kBytes)->data != address);
   CHECK_EQ(pool->num_slots(), uint32_t{2});
 }
 
 TEST(what_was_sent_is_not_written_until_it_was_taken_over_and_dropped) {
   const auto pool = make_pool();
   auto lease = filled(*pool, 7);
-  const uint8_t* const place = lease.data;
+  const uint8_t* const address = lease.data;
   const auto handle = pool->share(lease.data, kBytes);
   CHECK(handle.has_value());
   lease = {};
-  CHECK(pool->acquire(kBytes)->data != place);  // under way
+  CHECK(pool->acquire(kBytes)->data != address);  // under way
   Signal taken;
   Signal go_on;
   Signal dropped;
@@ -80,10 +80,10 @@ TEST(what_was_sent_is_not_written_until_it_was_taken_over_and_dropped) {
   });
   taken.wait();
   CHECK(pool->is_opened());
-  CHECK(filled(*pool, 8).data != place);  // held by the other process
+  CHECK(filled(*pool, 8).data != address);  // held by the other process
   go_on.send();
   dropped.wait();
-  CHECK(pool->acquire(kBytes)->data == place);
+  CHECK(pool->acquire(kBytes)->data == address);
 }
 
 TEST(who_opened_a_pool_keeps_no_descriptor) {
@@ -103,7 +103,7 @@ TEST(who_opened_a_pool_keeps_no_descriptor) {
 TEST(a_slot_that_was_sent_twice_is_free_after_both) {
   const auto pool = make_pool();
   auto lease = filled(*pool, 3);
-  const uint8_t* const place = lease.data;
+  const uint8_t* const address = lease.data;
   const std::vector handles{*pool->share(lease.data, kBytes), *pool->share(lease.data + 100, 50)};
   lease = {};
   const auto take_over = [&](const SharedPool::Handle& handle) {
@@ -114,9 +114,9 @@ TEST(a_slot_that_was_sent_twice_is_free_after_both) {
     });
   };
   CHECK_EQ(take_over(handles[0]), 0);
-  CHECK(pool->acquire(kBytes)->data != place);
+  CHECK(pool->acquire(kBytes)->data != address);
   CHECK_EQ(take_over(handles[1]), 0);
-  CHECK(pool->acquire(kBytes)->data == place);
+  CHECK(pool->acquire(kBytes)->data == address);
 }
 
 TEST(a_handle_says_where_in_the_slot_its_bytes_lie) {
@@ -138,12 +138,12 @@ TEST(an_address_is_found_in_its_whole_slot_while_it_has_a_lease) {
   const auto other = filled(*pool, 2);
   const auto handle = pool->share(lease.data + 500, 20);
   for (const uint8_t* inside : {lease.data, lease.data + 500}) {
-    const auto place = SharedPool::find_slot(inside);
-    CHECK(place.has_value());
-    CHECK(place->pool == pool);
-    CHECK(place->data == lease.data);
-    CHECK(place->bytes >= kBytes);
-    CHECK(place->data + place->bytes <= other.data || other.data + kBytes <= place->data);
+    const auto slot = SharedPool::find_slot(inside);
+    CHECK(slot.has_value());
+    CHECK(slot->pool == pool);
+    CHECK(slot->data == lease.data);
+    CHECK(slot->bytes >= kBytes);
+    CHECK(slot->data + slot->bytes <= other.data || other.data + kBytes <= slot->data);
   }
   const uint8_t* const left = pool->acquire(kBytes)->data;
   CHECK(!SharedPool::find_slot(left).has_value());  // nothing holds it any more
@@ -152,8 +152,8 @@ TEST(an_address_is_found_in_its_whole_slot_while_it_has_a_lease) {
   const auto in_a_reader = [&] {
     const auto own = opened(*pool);
     const auto got = own->take_over(*handle);
-    const auto place = SharedPool::find_slot(got.data);
-    return place.has_value() && place->pool == own && place->data == got.data - 500 && place->bytes >= kBytes ? 0 : 1;
+    const auto slot = SharedPool::find_slot(got.data);
+    return slot.has_value() && slot->pool == own && slot->data == got.data - 500 && slot->bytes >= kBytes ? 0 : 1;
   };
   CHECK_EQ(result_of_child(in_a_reader), 0);
 }
@@ -209,23 +209,23 @@ TEST(a_handle_that_no_pool_wrote_is_refused) {
 TEST(a_forked_child_reads_and_writes_a_copy_of_its_own) {
   const auto pool = make_pool();
   auto lease = filled(*pool, 5);
-  uint8_t* const place = lease.data;
+  uint8_t* const address = lease.data;
   Signal written;
   const Signal result;
   const Child child([&] {
     written.wait();
-    const bool is_kept = holds(lease.data, kBytes, 5);
+    const bool is_unchanged = holds(lease.data, kBytes, 5);
     std::memset(lease.data, 9, kBytes);
     lease = {};
-    const bool is_refused =
-        !pool->acquire(kBytes).has_value() && !pool->share(place, kBytes).has_value() && SharedPool::find(0) == nullptr;
-    result.send(is_kept && is_refused);
+    const bool is_refused = !pool->acquire(kBytes).has_value() && !pool->share(address, kBytes).has_value() &&
+                            SharedPool::find(0) == nullptr;
+    result.send(is_unchanged && is_refused);
   });
   lease = {};
   std::optional<SharedPool::Lease> again;
   do {  // the child holds the slot until it has its copy
     again.emplace(filled(*pool, 6));
-  } while (again->data != place);
+  } while (again->data != address);
   written.send();
   bool is_good = false;
   CHECK(result.receive(is_good));
@@ -289,7 +289,7 @@ TEST(a_batch_outlives_the_worker_that_was_killed) {
 
 TEST(a_pool_that_was_retired_gives_its_memory_back_when_the_last_lease_ends) {
   const auto pool = make_pool();
-  auto kept = filled(*pool, 1, 1 << 20);
+  auto lease = filled(*pool, 1, 1 << 20);
   {
     const auto dropped = filled(*pool, 2, 1 << 20);
     CHECK(resident_bytes(*pool) >= size_t{2} << 20);
@@ -298,8 +298,8 @@ TEST(a_pool_that_was_retired_gives_its_memory_back_when_the_last_lease_ends) {
   CHECK(!pool->acquire(kBytes).has_value());
   CHECK(resident_bytes(*pool) >= size_t{1} << 20);
   CHECK(resident_bytes(*pool) < size_t{2} << 20);
-  CHECK(holds(kept.data, 1 << 20, 1));
-  kept = {};
+  CHECK(holds(lease.data, 1 << 20, 1));
+  lease = {};
   CHECK(resident_bytes(*pool) < size_t{1} << 20);
 }
 

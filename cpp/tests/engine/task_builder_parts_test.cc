@@ -109,13 +109,13 @@ TEST(every_row_is_in_a_task_of_the_field_whose_part_has_it) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const Context context("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const LineSpec line = random_line(random, 50);
-    const int64_t num_rows = random() % 2 == 0 ? line.num_samples : pick(random, 1, 50);
+    const PlanSpec spec = random_plan_spec(random, 50);
+    const int64_t num_rows = random() % 2 == 0 ? spec.num_samples : pick(random, 1, 50);
     const TempDir directory;
     const ManyStores many(random, directory.path(), num_rows, random() % 3 + 1);
-    WindowRows window = random_rows(random, line.num_samples, num_rows, pick(random, 0, 4));
+    WindowRows window = random_rows(random, spec.num_samples, num_rows, pick(random, 0, 4));
     const std::vector<FieldDecoder> fields = decoders_of(many, window);
-    padded += check_tasks(fields, many, window, build_plan(line)->plan);
+    padded += check_tasks(fields, many, window, build_plan(spec)->plan);
     if (!TaskBuilder::pieces_per_sample(fields)) ++with_counts;
   }
   CHECK(padded > 50);
@@ -127,16 +127,16 @@ TEST(a_window_over_two_stores_is_a_task_of_each) {
   std::vector<FieldSpec> specs = {part_of_field({0, 10}, {5, 20}, 6, slot), part_of_field({5}, {10}, 6, slot)};
   specs[1].is_variant = true;
   std::vector<FieldDecoder> fields;
-  for (FieldSpec& spec : specs) {
-    spec.offsets = {0, 1};
-    spec.pad.mode = PadSpec::Mode::kFill;
-    fields.emplace_back(std::move(spec));
+  for (FieldSpec& field : specs) {
+    field.offsets = {0, 1};
+    field.pad.mode = PadSpec::Mode::kFill;
+    fields.emplace_back(std::move(field));
   }
-  LineSpec line;
-  line.num_samples = 20;
-  line.block_rows = 1;
-  for (int64_t block = 0; block < 20; ++block) line.block_order.push_back(block);
-  const auto plan = build_plan(line);
+  PlanSpec spec;
+  spec.num_samples = 20;
+  spec.block_rows = 1;
+  for (int64_t block = 0; block < 20; ++block) spec.block_order.push_back(block);
+  const auto plan = build_plan(spec);
   ShuffleScratch scratch;
   std::vector<Task> tasks;
   TaskBuilder(fields, plan->plan).build(4, scratch, tasks);  // rows 4 and 5
@@ -167,11 +167,11 @@ TEST(borders_beyond_the_samples_end_at_the_samples) {
   field.pad.borders = std::make_shared<const std::vector<int64_t>>(std::vector<int64_t>{-3, 8, 30});
   std::vector<FieldDecoder> fields;
   fields.emplace_back(std::move(field));
-  LineSpec line;
-  line.num_samples = 20;
-  line.block_rows = 20;
-  line.block_order = {0};
-  const auto plan = build_plan(line);
+  PlanSpec spec;
+  spec.num_samples = 20;
+  spec.block_rows = 20;
+  spec.block_order = {0};
+  const auto plan = build_plan(spec);
   ShuffleScratch scratch;
   std::vector<Task> tasks;
   TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
@@ -194,9 +194,9 @@ TEST(pieces_of_a_sample_are_counted_once_for_fields_that_share_a_slot) {
   const SlotSpec beside{.tensor = 0, .row_bytes = 12, .offset = 6};
   const auto pieces = [](std::vector<FieldSpec> specs) {
     std::vector<FieldDecoder> fields;
-    for (FieldSpec& spec : specs) {
-      spec.offsets = {-1, 0, 1};
-      fields.emplace_back(std::move(spec));
+    for (FieldSpec& field : specs) {
+      field.offsets = {-1, 0, 1};
+      fields.emplace_back(std::move(field));
     }
     return TaskBuilder::pieces_per_sample(fields);
   };
@@ -215,12 +215,12 @@ TEST(samples_of_a_group_in_one_chunk_of_a_part_share_the_rows_of_the_group) {
   std::vector<FieldSpec> specs = {part_of_field({0}, {6}, 3, slot), part_of_field({6}, {20}, 3, slot)};
   specs[1].is_variant = true;
   std::vector<FieldDecoder> fields;
-  for (FieldSpec& spec : specs) fields.emplace_back(std::move(spec));
-  LineSpec line;
-  line.num_samples = 20;
-  line.block_rows = 2;
-  for (int64_t block = 0; block < 10; ++block) line.block_order.push_back(block);
-  const auto plan = build_plan(line);
+  for (FieldSpec& field : specs) fields.emplace_back(std::move(field));
+  PlanSpec spec;
+  spec.num_samples = 20;
+  spec.block_rows = 2;
+  for (int64_t block = 0; block < 10; ++block) spec.block_order.push_back(block);
+  const auto plan = build_plan(spec);
   for (const size_t group : {size_t{0}, size_t{3}}) {
     ShuffleScratch scratch;
     std::vector<Task> tasks;

@@ -94,10 +94,10 @@ TEST(tasks_have_each_row_that_a_group_needs_once) {
   const std::vector<FieldDecoder> fields = decoders(data);
   for (const int64_t block_rows : {1, 3, 8, 20, 100}) {
     for (const int64_t lanes : {1, 4}) {
-      LineSpec line = shuffled_line(data, block_rows, lanes);
-      check_tasks(fields, build_plan(line)->plan);
-      line.mix = 2;
-      check_tasks(fields, build_plan(line)->plan);
+      PlanSpec spec = shuffled_plan_spec(data, block_rows, lanes);
+      check_tasks(fields, build_plan(spec)->plan);
+      spec.mix = 2;
+      check_tasks(fields, build_plan(spec)->plan);
     }
   }
 }
@@ -110,14 +110,14 @@ TEST(tasks_have_each_row_that_the_windows_of_a_group_need_once) {
     data.add_windows(random);
     const std::vector<FieldDecoder> fields = decoders(data);
     for (const int64_t block_rows : {1, 8, 20, 100}) {
-      LineSpec line = line_of_windows(data, block_rows);
-      check_tasks(fields, build_plan(line)->plan);
-      check_tasks(fields, build_plan(line)->plan, 0);
-      line.shuffle = true;
-      line.lanes = std::min<int64_t>(3, line.length());
-      line.mix = 2;
-      check_tasks(fields, build_plan(line)->plan);
-      check_tasks(fields, build_plan(line)->plan, 0);
+      PlanSpec spec = plan_spec_of_windows(data, block_rows);
+      check_tasks(fields, build_plan(spec)->plan);
+      check_tasks(fields, build_plan(spec)->plan, 0);
+      spec.shuffle = true;
+      spec.lanes = std::min<int64_t>(3, spec.length());
+      spec.mix = 2;
+      check_tasks(fields, build_plan(spec)->plan);
+      check_tasks(fields, build_plan(spec)->plan, 0);
     }
   }
 }
@@ -125,7 +125,7 @@ TEST(tasks_have_each_row_that_the_windows_of_a_group_need_once) {
 TEST(samples_of_one_chunk_are_one_task_that_shares_the_rows_of_the_group) {
   const Dataset data = simple_dataset(64, 8);
   const std::vector<FieldDecoder> fields = decoders(data);
-  const auto plan = build_plan(shuffled_line(data, 8, 1));
+  const auto plan = build_plan(shuffled_plan_spec(data, 8, 1));
   ShuffleScratch scratch;
   std::vector<Task> tasks;
   const TaskBuilder::Rows samples = TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
@@ -138,7 +138,7 @@ TEST(a_window_that_reaches_beyond_the_array_is_refused) {
     Dataset data = simple_dataset(64, 8);
     data.offsets.assign(data.num_fields(), {offset});
     const std::vector<FieldDecoder> fields = decoders(data);
-    const auto plan = build_plan(shuffled_line(data, 64, 1));
+    const auto plan = build_plan(shuffled_plan_spec(data, 64, 1));
     ShuffleScratch scratch;
     std::vector<Task> tasks;
     CHECK_THROWS(kConfig, "reaches beyond the array", TaskBuilder(fields, plan->plan).build(0, scratch, tasks));

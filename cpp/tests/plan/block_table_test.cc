@@ -20,25 +20,25 @@ void check_table(const BlockTable& table, const std::vector<BlockRows>& blocks) 
   std::vector<int64_t> listed(blocks.size());
   table.list_rows(0, listed);
   int64_t before = 0;
-  for (int64_t place = 0; place < std::ssize(blocks); ++place) {
-    const BlockRows& wanted = blocks[static_cast<size_t>(place)];
-    const BlockRows found = table.at(place);
+  for (int64_t index = 0; index < std::ssize(blocks); ++index) {
+    const BlockRows& wanted = blocks[static_cast<size_t>(index)];
+    const BlockRows found = table.at(index);
     CHECK_EQ(found.block, wanted.block);
     CHECK_EQ(found.first, wanted.first);
     CHECK_EQ(found.rows, wanted.rows);
-    CHECK_EQ(listed[static_cast<size_t>(place)], wanted.rows);
-    CHECK_EQ(table.rows_before(place), before);
-    CHECK_EQ(table.place_of(before), place);
-    CHECK_EQ(table.place_of(before + wanted.rows - 1), place);
+    CHECK_EQ(listed[static_cast<size_t>(index)], wanted.rows);
+    CHECK_EQ(table.rows_before(index), before);
+    CHECK_EQ(table.index_of(before), index);
+    CHECK_EQ(table.index_of(before + wanted.rows - 1), index);
     before += wanted.rows;
   }
   CHECK_EQ(table.rows_before(table.num_blocks()), before);
   CHECK_EQ(table.length(), before);
-  for (int64_t place = 0; place < table.num_blocks();) {
-    const Stretch stretch = table.stretch(place, table.num_blocks());
-    CHECK(stretch.count >= 1 && place + stretch.count <= table.num_blocks());
-    for (const int64_t end = place + stretch.count; place < end; ++place) {
-      CHECK_EQ(blocks[static_cast<size_t>(place)].rows, stretch.rows);
+  for (int64_t index = 0; index < table.num_blocks();) {
+    const Stretch stretch = table.stretch(index, table.num_blocks());
+    CHECK(stretch.count >= 1 && index + stretch.count <= table.num_blocks());
+    for (const int64_t end = index + stretch.count; index < end; ++index) {
+      CHECK_EQ(blocks[static_cast<size_t>(index)].rows, stretch.rows);
     }
   }
   const int64_t from = table.num_blocks() / 3;

@@ -1,4 +1,4 @@
-// The order: the generator, the permutation, and the place of every sample against the definition.
+// The order: the generator, the permutation, and the position of every sample against the definition.
 
 #include "plan/row_order.h"
 
@@ -29,23 +29,23 @@ std::vector<int64_t> permutation(uint64_t key, size_t n) {
   return out;
 }
 
-std::vector<int64_t> listed(const LineSpec& line) {
-  const auto plan = build_plan(line);
-  std::vector<int64_t> out(static_cast<size_t>(line.num_steps()), -1);
+std::vector<int64_t> listed(const PlanSpec& spec) {
+  const auto plan = build_plan(spec);
+  std::vector<int64_t> out(static_cast<size_t>(spec.num_steps()), -1);
   list_order(plan->plan, out);
   return out;
 }
 
 /// Twenty samples in blocks of 6 (the last has 2), permuted blocks, and lanes that cut two of them.
-LineSpec hand_made() {
-  LineSpec line;
-  line.seed = 42;
-  line.epoch = 3;
-  line.num_samples = 20;
-  line.block_rows = 6;
-  line.lanes = 3;
-  line.block_order = {2, 3, 0, 1};
-  return line;
+PlanSpec hand_made() {
+  PlanSpec spec;
+  spec.seed = 42;
+  spec.epoch = 3;
+  spec.num_samples = 20;
+  spec.block_rows = 6;
+  spec.lanes = 3;
+  spec.block_order = {2, 3, 0, 1};
+  return spec;
 }
 
 }  // namespace
@@ -144,51 +144,51 @@ TEST(all_permutations_of_four_are_equally_likely) {
 }
 
 TEST(the_order_of_a_seed_is_the_same_in_every_version) {
-  LineSpec line = hand_made();
-  line.shuffle = true;
-  CHECK_EQ(listed(line), (std::vector<int64_t>{17, 19, 10, 14, 0, 7, 16, 2, 9, 13, 1, 8, 15, 3, 11, 12, 4, 6, 18, 5}));
-  line.mix = 2;
-  CHECK_EQ(listed(line), (std::vector<int64_t>{14, 2, 10, 15, 0, 7, 17, 19, 9, 12, 1, 8, 16, 3, 11, 13, 5, 6, 18, 4}));
+  PlanSpec spec = hand_made();
+  spec.shuffle = true;
+  CHECK_EQ(listed(spec), (std::vector<int64_t>{17, 19, 10, 14, 0, 7, 16, 2, 9, 13, 1, 8, 15, 3, 11, 12, 4, 6, 18, 5}));
+  spec.mix = 2;
+  CHECK_EQ(listed(spec), (std::vector<int64_t>{14, 2, 10, 15, 0, 7, 17, 19, 9, 12, 1, 8, 16, 3, 11, 13, 5, 6, 18, 4}));
 }
 
 TEST(lanes_cut_blocks_and_are_dealt_round_robin) {
-  // The line is 12..17, 18 19, 0..5, 6..11; the lanes have 7, 7 and 6 positions.
-  const LineSpec line = hand_made();
+  // The order of samples is 12..17, 18 19, 0..5, 6..11; the lanes have 7, 7 and 6 positions.
+  const PlanSpec spec = hand_made();
   const std::vector<int64_t> by_hand = {12, 19, 6, 13, 0, 7, 14, 1, 8, 15, 2, 9, 16, 3, 10, 17, 4, 11, 18, 5};
-  CHECK_EQ(listed(line), by_hand);
-  CHECK_EQ(reference_order(line), by_hand);
+  CHECK_EQ(listed(spec), by_hand);
+  CHECK_EQ(reference_order(spec), by_hand);
 }
 
-TEST(a_stride_takes_every_nth_position_of_the_same_line) {
-  LineSpec line = hand_made();
-  line.shuffle = true;
-  line.mix = 2;
-  const std::vector<int64_t> whole = listed(line);
-  for (line.stride = 1; line.stride <= 8; ++line.stride) {
-    for (line.first = 0; line.first < line.stride; ++line.first) {
+TEST(a_stride_takes_every_nth_position_of_the_same_order) {
+  PlanSpec spec = hand_made();
+  spec.shuffle = true;
+  spec.mix = 2;
+  const std::vector<int64_t> whole = listed(spec);
+  for (spec.stride = 1; spec.stride <= 8; ++spec.stride) {
+    for (spec.first = 0; spec.first < spec.stride; ++spec.first) {
       std::vector<int64_t> expected;
-      for (auto g = static_cast<size_t>(line.first); g < whole.size(); g += static_cast<size_t>(line.stride)) {
+      for (auto g = static_cast<size_t>(spec.first); g < whole.size(); g += static_cast<size_t>(spec.stride)) {
         expected.push_back(whole[g]);
       }
-      CHECK_EQ(listed(line), expected);
+      CHECK_EQ(listed(spec), expected);
     }
   }
 }
 
-TEST(a_consumer_that_starts_later_sees_the_rest_of_the_same_line) {
-  LineSpec line = hand_made();
-  line.shuffle = true;
-  const std::vector<int64_t> whole = listed(line);
-  for (line.first = 0; line.first <= line.num_samples; ++line.first) {
-    CHECK_EQ(listed(line), std::vector<int64_t>(whole.begin() + line.first, whole.end()));
+TEST(a_consumer_that_starts_later_sees_the_rest_of_the_same_order) {
+  PlanSpec spec = hand_made();
+  spec.shuffle = true;
+  const std::vector<int64_t> whole = listed(spec);
+  for (spec.first = 0; spec.first <= spec.num_samples; ++spec.first) {
+    CHECK_EQ(listed(spec), std::vector<int64_t>(whole.begin() + spec.first, whole.end()));
   }
 }
 
 TEST(a_block_that_a_lane_ends_in_gives_each_of_its_rows_once) {
-  LineSpec line = hand_made();
-  line.shuffle = true;
-  line.lanes = 7;
-  std::vector<int64_t> got = listed(line);
+  PlanSpec spec = hand_made();
+  spec.shuffle = true;
+  spec.lanes = 7;
+  std::vector<int64_t> got = listed(spec);
   std::sort(got.begin(), got.end());
   std::vector<int64_t> all(20);
   std::iota(all.begin(), all.end(), 0);
@@ -196,25 +196,25 @@ TEST(a_block_that_a_lane_ends_in_gives_each_of_its_rows_once) {
 }
 
 TEST(epochs_and_seeds_give_other_orders) {
-  LineSpec line = hand_made();
-  line.shuffle = true;
-  const std::vector<int64_t> before = listed(line);
-  line.epoch += 1;
-  const std::vector<int64_t> other_epoch = listed(line);
+  PlanSpec spec = hand_made();
+  spec.shuffle = true;
+  const std::vector<int64_t> before = listed(spec);
+  spec.epoch += 1;
+  const std::vector<int64_t> other_epoch = listed(spec);
   CHECK(other_epoch != before);
-  line.epoch -= 1;
-  line.seed += 1;
-  CHECK(listed(line) != before);
-  CHECK(listed(line) != other_epoch);
+  spec.epoch -= 1;
+  spec.seed += 1;
+  CHECK(listed(spec) != before);
+  CHECK(listed(spec) != other_epoch);
 }
 
 TEST(every_step_gets_the_sample_that_the_definition_says) {
   std::mt19937_64 random(20'240'501);
   for (int i = 0; i < 2000; ++i) {
-    LineSpec line = random_line(random, i % 10 == 0 ? 300 : 60);
-    if (i % 2 == 0) line.select(random);
-    const Context context(describe(line));
-    CHECK_EQ(listed(line), reference_order(line));
+    PlanSpec spec = random_plan_spec(random, i % 10 == 0 ? 300 : 60);
+    if (i % 2 == 0) spec.select(random);
+    const Context context(describe(spec));
+    CHECK_EQ(listed(spec), reference_order(spec));
   }
 }
 
@@ -223,10 +223,10 @@ TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
   ShuffleScratch scratch;
   GroupPlacements placements;
   for (int i = 0; i < 500; ++i) {
-    LineSpec line = random_line(random, 80);
-    if (i % 2 == 0) line.select(random);
-    const Context context(describe(line));
-    const auto owned = build_plan(line);
+    PlanSpec spec = random_plan_spec(random, 80);
+    if (i % 2 == 0) spec.select(random);
+    const Context context(describe(spec));
+    const auto owned = build_plan(spec);
     const EpochPlan& plan = owned->plan;
     for (size_t g = 0; g < plan.num_groups(); ++g) {
       expand_group(plan, g, scratch, placements);
@@ -239,7 +239,7 @@ TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
           const Placement& p = placements.rows[r];
           CHECK(p.step >= plan.first_step[g] && p.step <= plan.last_step[g]);
           CHECK(r == placements.begin[s] || placements.rows[r - 1].step < p.step);
-          CHECK_EQ(p.sample / line.block_rows, plan.segment_block[static_cast<size_t>(plan.group_begin[g]) + s]);
+          CHECK_EQ(p.sample / spec.block_rows, plan.segment_block[static_cast<size_t>(plan.group_begin[g]) + s]);
         }
       }
     }
@@ -248,9 +248,9 @@ TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
 
 TEST(a_segment_outside_of_its_block_is_refused) {
   const auto broken = [](void (*damage)(OwnedPlan&)) {
-    LineSpec line = hand_made();
-    line.shuffle = true;
-    const auto plan = build_plan(line);
+    PlanSpec spec = hand_made();
+    spec.shuffle = true;
+    const auto plan = build_plan(spec);
     damage(*plan);
     plan->bind();
     std::vector<int64_t> out(20);
@@ -266,11 +266,11 @@ TEST(a_segment_outside_of_its_block_is_refused) {
 TEST(a_segment_that_is_wrong_is_refused_before_the_rows_of_its_group_are_permuted) {
   for (const int64_t wrong : {int64_t{-1}, int64_t{-100}, INT64_MIN, INT64_MAX}) {
     for (const size_t segment : {0, 1}) {
-      LineSpec line = hand_made();
-      line.shuffle = true;
-      line.lanes = 1;
-      line.mix = 2;
-      const auto plan = build_plan(line);
+      PlanSpec spec = hand_made();
+      spec.shuffle = true;
+      spec.lanes = 1;
+      spec.mix = 2;
+      const auto plan = build_plan(spec);
       plan->segment_length[segment] = wrong;
       plan->bind();
       std::vector<int64_t> out(20);
@@ -283,10 +283,10 @@ namespace {
 
 /// Lists the order of a plan after some damage to it.
 [[gnu::noinline]] void list_damaged(bool listed, const std::function<void(OwnedPlan&)>& damage) {
-  LineSpec line = hand_made();
-  if (listed) line.selected = {0, 1, 5, 12, 13, 18, 19};
-  if (listed) line.block_order = {0, 2, 3};
-  const auto plan = build_plan(line);
+  PlanSpec spec = hand_made();
+  if (listed) spec.selected = {0, 1, 5, 12, 13, 18, 19};
+  if (listed) spec.block_order = {0, 2, 3};
+  const auto plan = build_plan(spec);
   damage(*plan);
   plan->bind();
   std::vector<int64_t> out(20);
@@ -320,11 +320,11 @@ TEST(a_block_outside_of_the_array_or_of_the_listed_samples_is_refused) {
 }
 
 TEST(a_plan_without_steps_lists_nothing) {
-  LineSpec line = hand_made();
-  line.steps = 0;
-  const auto plan = build_plan(line);
+  PlanSpec spec = hand_made();
+  spec.steps = 0;
+  const auto plan = build_plan(spec);
   CHECK_EQ(plan->plan.num_groups(), size_t{0});
-  CHECK(listed(line).empty());
+  CHECK(listed(spec).empty());
 }
 
 TEST(how_a_patch_is_turned_depends_on_seed_epoch_and_number_alone) {
@@ -378,10 +378,10 @@ TEST(steps_that_are_evenly_apart_are_those_that_are_looked_up_one_by_one) {
   std::mt19937_64 random(5);
   int even = 0;
   for (int i = 0; i < 400; ++i) {
-    LineSpec line = random_line(random, 300);
-    if (i % 2 == 0) line.stride = 1;
-    const Context context(describe(line));
-    const auto plan = build_plan(line);
+    PlanSpec spec = random_plan_spec(random, 300);
+    if (i % 2 == 0) spec.stride = 1;
+    const Context context(describe(spec));
+    const auto plan = build_plan(spec);
     EpochPlan looked_up = plan->plan;
     const int64_t nowhere[] = {std::numeric_limits<int64_t>::max()};
     const int64_t at_no_step[] = {0};

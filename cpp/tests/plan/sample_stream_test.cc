@@ -16,18 +16,18 @@ using namespace zarrfeed::testing;
 TEST(a_stream_lists_the_samples_of_the_order) {
   for (const uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     std::mt19937_64 random(seed);
-    LineSpec line;
-    line.num_samples = static_cast<int64_t>(random() % 200 + 1);
-    line.block_rows = static_cast<int64_t>(random() % 12 + 1);
-    line.lanes = std::min<int64_t>(static_cast<int64_t>(random() % 6 + 1), line.num_samples);
-    line.mix = static_cast<int64_t>(random() % 3 + 1);
-    line.shuffle = random() % 2 == 0;
-    line.seed = seed;
-    line.stride = static_cast<int64_t>(random() % 3 + 1);
-    for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
-    if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
-    if (random() % 2 == 0) line.select(random);
-    const std::shared_ptr<const OwnedPlan> plan = build_plan(line);
+    PlanSpec spec;
+    spec.num_samples = static_cast<int64_t>(random() % 200 + 1);
+    spec.block_rows = static_cast<int64_t>(random() % 12 + 1);
+    spec.lanes = std::min<int64_t>(static_cast<int64_t>(random() % 6 + 1), spec.num_samples);
+    spec.mix = static_cast<int64_t>(random() % 3 + 1);
+    spec.shuffle = random() % 2 == 0;
+    spec.seed = seed;
+    spec.stride = static_cast<int64_t>(random() % 3 + 1);
+    for (int64_t block = 0; block < spec.num_blocks(); ++block) spec.block_order.push_back(block);
+    if (spec.shuffle) std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
+    if (random() % 2 == 0) spec.select(random);
+    const std::shared_ptr<const OwnedPlan> plan = build_plan(spec);
     std::vector<int64_t> listed(static_cast<size_t>(plan->plan.steps));
     list_order(plan->plan, listed);
     SampleStream stream(plan);
@@ -43,11 +43,11 @@ TEST(a_stream_lists_the_samples_of_the_order) {
 }
 
 TEST(a_plan_that_lacks_a_step_is_refused) {
-  LineSpec line;
-  line.num_samples = 8;
-  line.block_rows = 4;
-  line.block_order = {0, 1};
-  const std::shared_ptr<OwnedPlan> plan = build_plan(line);
+  PlanSpec spec;
+  spec.num_samples = 8;
+  spec.block_rows = 4;
+  spec.block_order = {0, 1};
+  const std::shared_ptr<OwnedPlan> plan = build_plan(spec);
   plan->plan.steps = 9;
   SampleStream stream(plan);
   std::vector<int64_t> out(9);

@@ -18,13 +18,13 @@ namespace {
 constexpr unsigned kBits = 4;  // small pages, so that samples have many
 
 std::shared_ptr<const SampleTable> paged_table(const std::vector<int64_t>& samples) {
-  const auto place = std::make_shared<std::vector<uint16_t>>();
+  const auto offset = std::make_shared<std::vector<uint16_t>>();
   std::vector<int64_t> before(static_cast<size_t>((samples.back() >> kBits) + 2), 0);
   for (const int64_t sample : samples) {
-    place->push_back(static_cast<uint16_t>(sample & ((1 << kBits) - 1)));
+    offset->push_back(static_cast<uint16_t>(sample & ((1 << kBits) - 1)));
     for (auto page = static_cast<size_t>(sample >> kBits) + 1; page < before.size(); ++page) ++before[page];
   }
-  return SampleTable::of_pages(*place, before, kBits, place);
+  return SampleTable::of_pages(*offset, before, kBits, offset);
 }
 
 std::shared_ptr<const SampleTable> flagged_table(const std::vector<int64_t>& samples) {
@@ -51,8 +51,8 @@ std::shared_ptr<const SampleTable> run_table(const std::vector<int64_t>& samples
 }
 
 [[gnu::noinline]] void pages(const std::vector<int64_t>& before) {
-  const std::vector<uint16_t> places = {1, 2};
-  SampleTable::of_pages(places, before, kBits, nullptr);
+  const std::vector<uint16_t> offsets = {1, 2};
+  SampleTable::of_pages(offsets, before, kBits, nullptr);
 }
 
 void check_table(const SampleTable& table, const std::vector<int64_t>& samples) {

@@ -15,8 +15,8 @@ using namespace zarrfeed::testing;
 namespace {
 
 /// The same plan without groups.
-std::shared_ptr<OwnedPlan> without_groups(const LineSpec& line) {
-  std::shared_ptr<OwnedPlan> plan = build_plan(line);
+std::shared_ptr<OwnedPlan> without_groups(const PlanSpec& spec) {
+  std::shared_ptr<OwnedPlan> plan = build_plan(spec);
   for (auto* of : {&plan->group_begin, &plan->group_lane, &plan->group_offset, &plan->group_number, &plan->group_turn,
                    &plan->first_step, &plan->last_step, &plan->segment_block, &plan->segment_first, &plan->segment_rows,
                    &plan->segment_start, &plan->segment_length}) {
@@ -24,20 +24,20 @@ std::shared_ptr<OwnedPlan> without_groups(const LineSpec& line) {
   }
   plan->group_begin.push_back(0);
   plan->bind();
-  plan->mix = line.mix;
-  std::vector<int64_t> ascending = line.block_order, first, rows, places;
+  plan->mix = spec.mix;
+  std::vector<int64_t> ascending = spec.block_order, first, rows, indices;
   std::ranges::sort(ascending);
   int64_t before = 0;
   for (const int64_t block : ascending) {
-    const std::vector<int64_t> samples = line.samples_of(block);
+    const std::vector<int64_t> samples = spec.samples_of(block);
     first.push_back(plan->selected == nullptr ? samples.front() : before);
     rows.push_back(std::ssize(samples));
     before += std::ssize(samples);
   }
-  for (const int64_t block : line.block_order) {
-    places.push_back(std::ranges::lower_bound(ascending, block) - ascending.begin());
+  for (const int64_t block : spec.block_order) {
+    indices.push_back(std::ranges::lower_bound(ascending, block) - ascending.begin());
   }
-  plan->line = BlockLine::listed(BlockTable::of_list(ascending, first, rows), places);
+  plan->block_order = BlockOrder::listed(BlockTable::of_list(ascending, first, rows), indices);
   return plan;
 }
 
@@ -51,11 +51,11 @@ void extend(std::vector<T>& all, std::span<const T> more) {
 TEST(unfolded_groups_are_those_that_a_plan_lists) {
   std::mt19937_64 random(3);
   for (int64_t i = 0; i < 400 * stress(); ++i) {
-    LineSpec line = random_line(random, 300);
-    if (i % 3 == 1) line.select(random);
-    const Context context(describe(line));
-    const auto listed = build_plan(line);
-    const auto plan = without_groups(line);
+    PlanSpec spec = random_plan_spec(random, 300);
+    if (i % 3 == 1) spec.select(random);
+    const Context context(describe(spec));
+    const auto listed = build_plan(spec);
+    const auto plan = without_groups(spec);
     OwnedPlan all;
     Unfolding unfolding(plan);
     const auto most = static_cast<size_t>(pick(random, 1, 40));
@@ -90,18 +90,18 @@ TEST(unfolded_groups_are_those_that_a_plan_lists) {
     CHECK(all.segment_rows == listed->segment_rows);
     CHECK(all.segment_start == listed->segment_start);
     CHECK(all.segment_length == listed->segment_length);
-    std::vector<int64_t> order(static_cast<size_t>(line.num_steps()), -1);
+    std::vector<int64_t> order(static_cast<size_t>(spec.num_steps()), -1);
     list_unfolded(plan, order);
-    CHECK(order == reference_order(line));
+    CHECK(order == reference_order(spec));
   }
 }
 
-TEST(a_plan_that_contradicts_its_line_is_refused) {
+TEST(a_plan_that_contradicts_its_block_order_is_refused) {
   std::mt19937_64 random(4);
-  LineSpec line = random_line(random, 300);
-  while (line.num_steps() < 3 || line.stride < 2) line = random_line(random, 300);
+  PlanSpec spec = random_plan_spec(random, 300);
+  while (spec.num_steps() < 3 || spec.stride < 2) spec = random_plan_spec(random, 300);
   const auto broken = [&](auto damage) {
-    const auto plan = without_groups(line);
+    const auto plan = without_groups(spec);
     damage(*plan);
     plan->bind();
     Unfolding{plan};
@@ -117,6 +117,6 @@ TEST(a_plan_that_contradicts_its_line_is_refused) {
       p.extra_step = {step};
     });
   };
-  CHECK_THROWS(kConfig, "below 0", with_extra(-1, line.num_steps()));
-  CHECK_THROWS(kConfig, "ascending order", with_extra(line.first, line.num_steps()));
+  CHECK_THROWS(kConfig, "below 0", with_extra(-1, spec.num_steps()));
+  CHECK_THROWS(kConfig, "ascending order", with_extra(spec.first, spec.num_steps()));
 }

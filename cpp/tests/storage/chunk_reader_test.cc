@@ -74,7 +74,7 @@ class ToldStore : public ByteStore {
         request.done(std::move(*result));
       } else {
         const std::lock_guard lock(mutex_);
-        kept_.push_back(std::move(request));
+        pending_.push_back(std::move(request));
       }
     }
   }
@@ -82,18 +82,18 @@ class ToldStore : public ByteStore {
   [[nodiscard]] std::optional<Asked> oldest() const override { return asked; }
   bool stop(Clock::time_point /*deadline*/) override {
     const std::lock_guard lock(mutex_);
-    kept_.clear();
+    pending_.clear();
     return true;
   }
 
-  /// Ends the requests that were kept.
-  void answer_kept(const ReadResult& result) {
-    std::vector<ReadRequest> kept;
+  /// Ends the requests that were pending.
+  void answer_pending(const ReadResult& result) {
+    std::vector<ReadRequest> pending;
     {
       const std::lock_guard lock(mutex_);
-      kept.swap(kept_);
+      pending.swap(pending_);
     }
-    for (const ReadRequest& request : kept) request.done(result);
+    for (const ReadRequest& request : pending) request.done(result);
   }
 
   void tell(ReadResult result) {
@@ -119,7 +119,7 @@ class ToldStore : public ByteStore {
   const Limits limits_;
   std::mutex mutex_;
   std::deque<ReadResult> results_;
-  std::vector<ReadRequest> kept_;
+  std::vector<ReadRequest> pending_;
 };
 
 /// A reader over such a store, and what becomes of reads.
@@ -365,7 +365,7 @@ TEST(who_waits_himself_tries_again_and_is_seen_to_wait) {
   while (!held->waiting()) std::this_thread::sleep_for(milliseconds(1));
   CHECK_EQ(held->waiting()->chunk, int64_t{7});
   CHECK(held->abandon());
-  told.store->answer_kept(good());
+  told.store->answer_pending(good());
   waiting.join();
   CHECK(was_left.load());
 }

@@ -158,7 +158,7 @@ TEST(a_shard_that_is_missing_because_the_array_is_gone_is_an_error) {
   CHECK_THROWS(kIo, "zarr.json is gone", store.read("c/9/9", 0));
 }
 
-TEST(no_more_indices_are_kept_than_there_is_memory_for) {
+TEST(no_more_indices_are_cached_than_there_is_memory_for) {
   Store store;
   store.spec.cache_bytes = 2 * (6 * 16 + 512);
   store.shards = std::make_shared<ShardReader>(store.local, store.spec, kMaxBytes);
@@ -240,7 +240,7 @@ TEST(a_shard_that_is_replaced_by_one_of_equal_size_is_read_by_its_own_index) {
   }
 }
 
-TEST(names_of_inner_chunks_are_their_places) {
+TEST(names_of_inner_chunks_are_their_grid_indices) {
   const ShardSpec spec{.chunks = {2, 3, 4}};
   CHECK_EQ(inner_chunk_name(spec, 0), std::string("0/0/0"));
   CHECK_EQ(inner_chunk_name(spec, 23), std::string("1/2/3"));

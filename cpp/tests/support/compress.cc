@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 // After blosc2.h: the compiler compares what both declare.
+#include "base/division.h"
 #include "codecs/codec.h"
 
 extern "C" {
@@ -169,7 +170,7 @@ ByteVector compress_blosc1(ByteView data, const Blosc1Options& options) {
   constexpr size_t kMinSplitElements = 128;
   constexpr size_t kMaxSplits = 16;
   const size_t blocksize = options.blocksize == 0 ? data.size() : options.blocksize;
-  const size_t blocks = (data.size() + blocksize - 1) / blocksize;
+  const size_t blocks = ceil_div(data.size(), blocksize);
   const size_t typesize = options.typesize;
   const auto flags =
       static_cast<uint8_t>(static_cast<unsigned>(options.compressor) << 5 | static_cast<unsigned>(options.shuffle) |

@@ -11,13 +11,15 @@
 #include <span>
 #include <vector>
 
+#include "base/huge_pages.h"
+
 namespace zarrfeed::testing {
 
 class GuardedBytes {
  public:
   explicit GuardedBytes(size_t size) : size_(size) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t accessible = (size + page - 1) / page * page;
+    const size_t accessible = round_up(size, page);
     mapped_ = accessible + page;
     void* base = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) throw std::bad_alloc();

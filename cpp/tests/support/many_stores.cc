@@ -156,9 +156,9 @@ ManyStores::Chunk ManyStores::damage(std::mt19937_64& random) const {
   write_file(store.array->chunk_path(keys[at]), std::vector<uint8_t>(41, 1));
   // Keys are in C order of the axes: the sample axis is the first one or the second of three, the third has one chunk.
   const int64_t along = (store.array->num_samples() - 1) / store.rows_per_chunk + 1;
-  const auto place = static_cast<int64_t>(at);
+  const auto number = static_cast<int64_t>(at);
   const bool is_first = store.array->field().array.sample_axis == 0;
-  const int64_t chunk = is_first ? place / (std::ssize(keys) / along) : place % along;
+  const int64_t chunk = is_first ? number / (std::ssize(keys) / along) : number % along;
   return {store.layout, store.first_chunk + chunk, keys[at]};
 }
 

@@ -24,9 +24,9 @@ class PackedStore : public ByteStore {
   ~PackedStore() override { PackedStore::close(); }
 
   void open() override {
-    places_.clear();
+    ranges_.clear();
     std::ifstream index(directory_ / "index");
-    for (std::string key; index >> key;) index >> places_[key].first >> places_[key].second;
+    for (std::string key; index >> key;) index >> ranges_[key].first >> ranges_[key].second;
     file_ = ::open((directory_ / "data").c_str(), O_RDONLY | O_CLOEXEC);
     if (file_ < 0) throw Error::io((directory_ / "data").string() + " cannot be opened", errno);
   }
@@ -46,9 +46,9 @@ class PackedStore : public ByteStore {
 
  private:
   [[nodiscard]] ReadResult find(const std::string& key, Buffer& room) const {
-    const auto place = places_.find(key);
-    if (place == places_.end()) return {.status = ReadStatus::kMissing};
-    const auto [offset, size] = place->second;
+    const auto found = ranges_.find(key);
+    if (found == ranges_.end()) return {.status = ReadStatus::kMissing};
+    const auto [offset, size] = found->second;
     const MutableBytes bytes = room.reserve(size);
     const ssize_t n = pread(file_, bytes.data(), size, static_cast<off_t>(offset));
     if (n != static_cast<ssize_t>(size)) return {.error = Error::io("cannot be read", n < 0 ? errno : EIO)};
@@ -59,7 +59,7 @@ class PackedStore : public ByteStore {
   const bool waits_;
   const size_t threads_;
   int file_ = -1;
-  std::map<std::string, std::pair<size_t, size_t>> places_;
+  std::map<std::string, std::pair<size_t, size_t>> ranges_;
 };
 
 }  // namespace zarrfeed::testing

@@ -18,7 +18,7 @@ namespace zarrfeed::testing {
 
 inline constexpr int64_t kBatch = 11;
 inline constexpr int64_t kSide = 4;
-inline constexpr size_t kPlaces = kSide * kSide * kSide;
+inline constexpr size_t kPatchItems = kSide * kSide * kSide;
 inline const std::vector<int64_t> kShape = {25, 18, 14};
 inline const std::vector<int64_t> kTiles = {7, 5, 4};  // with the phase, tiles of kSide cover the volume
 inline constexpr int64_t kPhase = 2;
@@ -76,12 +76,12 @@ struct Volume {
   }
 
   /// All blocks: in order, or if shuffled the columns at random, each begun at a random layer.
-  [[nodiscard]] LineSpec line(int64_t lanes, bool shuffle) const {
-    LineSpec line;
-    line.block_rows = columns.rows();
-    line.num_samples = kTiles[0] * kTiles[1] * kTiles[2];
-    line.lanes = lanes;
-    line.shuffle = shuffle;
+  [[nodiscard]] PlanSpec plan_spec(int64_t lanes, bool shuffle) const {
+    PlanSpec spec;
+    spec.block_rows = columns.rows();
+    spec.num_samples = kTiles[0] * kTiles[1] * kTiles[2];
+    spec.lanes = lanes;
+    spec.shuffle = shuffle;
     std::mt19937_64 random(static_cast<uint64_t>(lanes));
     std::vector<int64_t> order(static_cast<size_t>(columns.num_columns()));
     std::iota(order.begin(), order.end(), 0);
@@ -89,14 +89,14 @@ struct Volume {
     for (const int64_t column : order) {
       const int64_t first = shuffle ? pick(random, 0, columns.layers() - 1) : 0;
       for (int64_t layer = 0; layer < columns.layers(); ++layer) {
-        line.block_order.push_back(column * columns.layers() + (first + layer) % columns.layers());
+        spec.block_order.push_back(column * columns.layers() + (first + layer) % columns.layers());
       }
     }
-    return line;
+    return spec;
   }
 
-  [[nodiscard]] std::unique_ptr<OwnedPlan> plan(const LineSpec& line) const {
-    auto owned = build_plan(line);
+  [[nodiscard]] std::unique_ptr<OwnedPlan> plan(const PlanSpec& spec) const {
+    auto owned = build_plan(spec);
     auto table = std::make_shared<PatchTable>();
     table->num_dims = 3;
     table->step = {kSide, kSide, kSide};
@@ -104,12 +104,12 @@ struct Volume {
     table->least.assign(3, std::numeric_limits<int64_t>::min());
     table->last.assign(3, std::numeric_limits<int64_t>::max());
     for (const std::vector<int64_t>& begin : columns.blocks()) {
-      table->block_first.push_back(std::ssize(table->block_volume) * line.block_rows);
+      table->block_first.push_back(std::ssize(table->block_volume) * spec.block_rows);
       table->block_volume.push_back(0);
       table->block_begin.insert(table->block_begin.end(), begin.begin(), begin.end());
       table->block_count.insert(table->block_count.end(), columns.width.begin(), columns.width.end());
     }
-    table->block_first.push_back(line.num_samples);
+    table->block_first.push_back(spec.num_samples);
     table->sweep_axis = static_cast<int64_t>(columns.sweep_axis);
     table->margin = {kSide, kSide, kSide};
     table->period = {0, 0, 0};
@@ -157,12 +157,12 @@ struct Volume {
   }
 
   /// Reads an epoch and checks it; returns how many chunks were decoded.
-  uint64_t read(Engine& engine, const LineSpec& line, int64_t more, size_t keep_bytes = 0) const {
+  uint64_t read(Engine& engine, const PlanSpec& spec, int64_t more, size_t keep_bytes = 0) const {
     std::vector<std::vector<uint32_t>> of_fields;
     for (size_t f = 0; f < data.arrays.size(); ++f) of_fields.push_back(items(f));
     const uint64_t before = engine.stats().chunks_read;
-    auto owned = plan(line);
-    const std::vector<int64_t> order = reference_order(line);
+    auto owned = plan(spec);
+    const std::vector<int64_t> order = reference_order(spec);
     const auto table = owned->patches;
     const int64_t required = Engine::required_open_batches(owned->plan, kBatch);
     engine.start(std::move(owned), required + more, false, keep_bytes);
@@ -173,12 +173,12 @@ struct Volume {
         std::memcpy(&number, batch->buffers[of_fields.size()] + row * 8, 8);
         CHECK_EQ(number, table->number(order[static_cast<size_t>(step)]));
         for (size_t f = 0; f < of_fields.size(); ++f) {
-          check(batch->buffers[f] + static_cast<size_t>(row) * kPlaces * sizeof(uint32_t), number, of_fields[f]);
+          check(batch->buffers[f] + static_cast<size_t>(row) * kPatchItems * sizeof(uint32_t), number, of_fields[f]);
         }
       }
       release(engine, *batch);
     }
-    CHECK_EQ(step, line.num_steps());
+    CHECK_EQ(step, spec.num_steps());
     return engine.stats().chunks_read - before;
   }
 

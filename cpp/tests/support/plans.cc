@@ -37,7 +37,7 @@ class ReferenceRandom {
   uint64_t state_ = 0;
 };
 
-/// One position of the line.
+/// One position of the epoch order.
 struct Position {
   int64_t block;
   int64_t within;  ///< position in the permuted block
@@ -45,14 +45,14 @@ struct Position {
 
 using Lane = std::vector<Position>;
 
-std::vector<Lane> cut_lanes(const LineSpec& line) {
-  std::vector<Lane> lanes(static_cast<size_t>(line.lanes));
+std::vector<Lane> cut_lanes(const PlanSpec& spec) {
+  std::vector<Lane> lanes(static_cast<size_t>(spec.lanes));
   size_t lane = 0;
-  const auto length = [&line](size_t of) {
-    return line.length() / line.lanes + (static_cast<int64_t>(of) < line.length() % line.lanes ? 1 : 0);
+  const auto length = [&spec](size_t of) {
+    return spec.length() / spec.lanes + (static_cast<int64_t>(of) < spec.length() % spec.lanes ? 1 : 0);
   };
-  for (const int64_t block : line.block_order) {
-    const int64_t rows = std::ssize(line.samples_of(block));
+  for (const int64_t block : spec.block_order) {
+    const int64_t rows = std::ssize(spec.samples_of(block));
     for (int64_t within = 0; within < rows; ++within) {
       while (std::ssize(lanes[lane]) == length(lane)) ++lane;
       lanes[lane].push_back({block, within});
@@ -74,33 +74,33 @@ std::vector<size_t> cut_groups(const Lane& lane, int64_t mix) {
 }
 
 /// The step at which the consumer takes global position g, or -1.
-int64_t step_of(const LineSpec& line, int64_t g) {
-  if (g < line.first || (g - line.first) % line.stride != 0) return -1;
-  const int64_t step = (g - line.first) / line.stride;
-  return step < line.num_steps() ? step : -1;
+int64_t step_of(const PlanSpec& spec, int64_t g) {
+  if (g < spec.first || (g - spec.first) % spec.stride != 0) return -1;
+  const int64_t step = (g - spec.first) / spec.stride;
+  return step < spec.num_steps() ? step : -1;
 }
 
 /// The samples of a lane in the order in which it deals them.
-std::vector<int64_t> samples_of_lane(const LineSpec& line, const Lane& lane, uint64_t number) {
+std::vector<int64_t> samples_of_lane(const PlanSpec& spec, const Lane& lane, uint64_t number) {
   std::vector<int64_t> samples;
   for (const Position& p : lane) {
-    const std::vector<int64_t> of_block = line.samples_of(p.block);
+    const std::vector<int64_t> of_block = spec.samples_of(p.block);
     int64_t row = p.within;
-    if (line.shuffle) {
-      ReferenceRandom random({line.seed, line.epoch, 1, static_cast<uint64_t>(p.block)});
+    if (spec.shuffle) {
+      ReferenceRandom random({spec.seed, spec.epoch, 1, static_cast<uint64_t>(p.block)});
       row = random.permutation(of_block.size())[static_cast<size_t>(p.within)];
     }
     samples.push_back(of_block[static_cast<size_t>(row)]);
   }
-  const std::vector<size_t> groups = cut_groups(lane, line.mix);
-  for (size_t g = 0; line.shuffle && g + 1 < groups.size(); ++g) {
+  const std::vector<size_t> groups = cut_groups(lane, spec.mix);
+  for (size_t g = 0; spec.shuffle && g + 1 < groups.size(); ++g) {
     // A group of one piece is a permuted block already, and stays as it is.
     const size_t rows = groups[g + 1] - groups[g];
     if (lane[groups[g]].block == lane[groups[g + 1] - 1].block) continue;
-    ReferenceRandom random({line.seed, line.epoch, 2, number, g});
-    const std::vector<int64_t> place = random.permutation(rows);
+    ReferenceRandom random({spec.seed, spec.epoch, 2, number, g});
+    const std::vector<int64_t> target = random.permutation(rows);
     std::vector<int64_t> mixed(rows);
-    for (size_t i = 0; i < rows; ++i) mixed[static_cast<size_t>(place[i])] = samples[groups[g] + i];
+    for (size_t i = 0; i < rows; ++i) mixed[static_cast<size_t>(target[i])] = samples[groups[g] + i];
     std::copy(mixed.begin(), mixed.end(), samples.begin() + static_cast<std::ptrdiff_t>(groups[g]));
   }
   return samples;
@@ -117,7 +117,7 @@ struct Group {
   std::vector<int64_t> segment_lengths;
 };
 
-Group make_group(const LineSpec& line, const Lane& lane, int64_t number, size_t begin, size_t end) {
+Group make_group(const PlanSpec& spec, const Lane& lane, int64_t number, size_t begin, size_t end) {
   Group group;
   group.lane = number;
   group.offset = static_cast<int64_t>(begin);
@@ -128,7 +128,7 @@ Group make_group(const LineSpec& line, const Lane& lane, int64_t number, size_t 
       group.segment_starts.push_back(lane[j]);
       group.segment_lengths.push_back(1);
     }
-    const int64_t step = step_of(line, number + line.lanes * static_cast<int64_t>(j));
+    const int64_t step = step_of(spec, number + spec.lanes * static_cast<int64_t>(j));
     if (step >= 0 && group.first_step < 0) group.first_step = step;
     if (step >= 0) group.last_step = step;
   }
@@ -142,12 +142,12 @@ std::shared_ptr<const SampleTable> listed_table(std::vector<int64_t> samples) {
   return SampleTable::of_list(*owner, owner);
 }
 
-int64_t LineSpec::num_steps() const {
+int64_t PlanSpec::num_steps() const {
   const int64_t available = first >= length() ? 0 : (length() - first - 1) / stride + 1;
   return steps < 0 ? available : std::min(steps, available);
 }
 
-std::vector<int64_t> LineSpec::samples_of(int64_t block) const {
+std::vector<int64_t> PlanSpec::samples_of(int64_t block) const {
   std::vector<int64_t> samples;
   const int64_t end = std::min(num_samples, (block + 1) * block_rows);
   for (int64_t sample = block * block_rows; sample < end; ++sample) {
@@ -158,7 +158,7 @@ std::vector<int64_t> LineSpec::samples_of(int64_t block) const {
   return samples;
 }
 
-void LineSpec::select(std::mt19937_64& random, int64_t low, int64_t high) {
+void PlanSpec::select(std::mt19937_64& random, int64_t low, int64_t high) {
   if (high < 0) high = num_samples;
   sample_step = random() % 2 == 0 ? 0 : pick(random, 1, 2 * block_rows);
   const int64_t begin = pick(random, low, high - 1);
@@ -178,32 +178,32 @@ int64_t pick(std::mt19937_64& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
 }
 
-LineSpec random_line(std::mt19937_64& random, int64_t max_samples) {
-  LineSpec line;
-  line.seed = random();
-  line.epoch = random() % 5;
-  line.shuffle = random() % 4 != 0;
-  line.num_samples = pick(random, 1, max_samples);
-  line.block_rows = pick(random, 1, std::min<int64_t>(line.num_samples + 2, 20));
-  line.lanes = pick(random, 1, std::min<int64_t>(line.num_samples, 12));
-  line.mix = random() % 2 == 0 ? 1 : pick(random, 2, 4);
-  line.block_order.resize(static_cast<size_t>(line.num_blocks()));
-  std::iota(line.block_order.begin(), line.block_order.end(), 0);
-  if (line.shuffle) std::shuffle(line.block_order.begin(), line.block_order.end(), random);
-  line.stride = random() % 2 == 0 ? 1 : pick(random, 2, 9);
-  line.first = pick(random, 0, line.stride - 1);
-  if (random() % 4 == 0) line.first += line.stride * pick(random, 0, line.num_samples / line.stride);  // resumed
-  if (random() % 4 == 0) line.steps = pick(random, 0, line.num_steps());
-  return line;
+PlanSpec random_plan_spec(std::mt19937_64& random, int64_t max_samples) {
+  PlanSpec spec;
+  spec.seed = random();
+  spec.epoch = random() % 5;
+  spec.shuffle = random() % 4 != 0;
+  spec.num_samples = pick(random, 1, max_samples);
+  spec.block_rows = pick(random, 1, std::min<int64_t>(spec.num_samples + 2, 20));
+  spec.lanes = pick(random, 1, std::min<int64_t>(spec.num_samples, 12));
+  spec.mix = random() % 2 == 0 ? 1 : pick(random, 2, 4);
+  spec.block_order.resize(static_cast<size_t>(spec.num_blocks()));
+  std::iota(spec.block_order.begin(), spec.block_order.end(), 0);
+  if (spec.shuffle) std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
+  spec.stride = random() % 2 == 0 ? 1 : pick(random, 2, 9);
+  spec.first = pick(random, 0, spec.stride - 1);
+  if (random() % 4 == 0) spec.first += spec.stride * pick(random, 0, spec.num_samples / spec.stride);  // resumed
+  if (random() % 4 == 0) spec.steps = pick(random, 0, spec.num_steps());
+  return spec;
 }
 
-std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
-  const std::vector<Lane> lanes = cut_lanes(line);
+std::unique_ptr<OwnedPlan> build_plan(const PlanSpec& spec) {
+  const std::vector<Lane> lanes = cut_lanes(spec);
   std::vector<Group> groups;
   for (size_t lane = 0; lane < lanes.size(); ++lane) {
-    const std::vector<size_t> begin = cut_groups(lanes[lane], line.mix);
+    const std::vector<size_t> begin = cut_groups(lanes[lane], spec.mix);
     for (size_t g = 0; g + 1 < begin.size(); ++g) {
-      Group group = make_group(line, lanes[lane], static_cast<int64_t>(lane), begin[g], begin[g + 1]);
+      Group group = make_group(spec, lanes[lane], static_cast<int64_t>(lane), begin[g], begin[g + 1]);
       group.number = static_cast<int64_t>(g);
       if (group.first_step >= 0) groups.push_back(std::move(group));
     }
@@ -221,11 +221,11 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
     plan->last_step.push_back(group.last_step);
     for (size_t s = 0; s < group.segment_starts.size(); ++s) {
       const int64_t block = group.segment_starts[s].block;
-      const std::vector<int64_t> samples = line.samples_of(block);
-      const auto place = std::lower_bound(line.selected.begin(), line.selected.end(), samples.front());
-      const bool listed = !line.selected.empty() && line.sample_step == 0;
+      const std::vector<int64_t> samples = spec.samples_of(block);
+      const auto found = std::lower_bound(spec.selected.begin(), spec.selected.end(), samples.front());
+      const bool listed = !spec.selected.empty() && spec.sample_step == 0;
       plan->segment_block.push_back(block);
-      plan->segment_first.push_back(listed ? place - line.selected.begin() : samples.front());
+      plan->segment_first.push_back(listed ? found - spec.selected.begin() : samples.front());
       plan->segment_rows.push_back(std::ssize(samples));
       plan->segment_start.push_back(group.segment_starts[s].within);
       plan->segment_length.push_back(group.segment_lengths[s]);
@@ -233,51 +233,51 @@ std::unique_ptr<OwnedPlan> build_plan(const LineSpec& line) {
     plan->group_begin.push_back(std::ssize(plan->segment_block));
   }
   EpochPlan& p = plan->plan;
-  p.seed = line.seed;
-  p.epoch = line.epoch;
-  p.shuffle = line.shuffle;
-  p.lanes = line.lanes;
-  p.length = line.length();
-  p.num_samples = line.num_samples;
-  p.sample_step = std::max<int64_t>(1, line.sample_step);
-  if (line.sample_step == 0 && !line.selected.empty()) plan->selected = listed_table(line.selected);
-  p.first = line.first;
-  p.stride = line.stride;
-  p.count = line.num_steps();
-  p.steps = line.num_steps();
+  p.seed = spec.seed;
+  p.epoch = spec.epoch;
+  p.shuffle = spec.shuffle;
+  p.lanes = spec.lanes;
+  p.length = spec.length();
+  p.num_samples = spec.num_samples;
+  p.sample_step = std::max<int64_t>(1, spec.sample_step);
+  if (spec.sample_step == 0 && !spec.selected.empty()) plan->selected = listed_table(spec.selected);
+  p.first = spec.first;
+  p.stride = spec.stride;
+  p.count = spec.num_steps();
+  p.steps = spec.num_steps();
   plan->bind();
   return plan;
 }
 
-std::vector<int64_t> reference_order(const LineSpec& line) {
-  const std::vector<Lane> lanes = cut_lanes(line);
+std::vector<int64_t> reference_order(const PlanSpec& spec) {
+  const std::vector<Lane> lanes = cut_lanes(spec);
   std::vector<std::vector<int64_t>> samples;
   for (size_t lane = 0; lane < lanes.size(); ++lane) {
-    samples.push_back(samples_of_lane(line, lanes[lane], lane));
+    samples.push_back(samples_of_lane(spec, lanes[lane], lane));
   }
   std::vector<int64_t> order;
-  for (int64_t step = 0; step < line.num_steps(); ++step) {
-    const int64_t g = line.first + line.stride * step;
-    order.push_back(samples[static_cast<size_t>(g % line.lanes)][static_cast<size_t>(g / line.lanes)]);
+  for (int64_t step = 0; step < spec.num_steps(); ++step) {
+    const int64_t g = spec.first + spec.stride * step;
+    order.push_back(samples[static_cast<size_t>(g % spec.lanes)][static_cast<size_t>(g / spec.lanes)]);
   }
   return order;
 }
 
-std::string describe(const LineSpec& line) {
+std::string describe(const PlanSpec& spec) {
   std::string text;
-  const std::pair<const char*, int64_t> parts[] = {{"shuffle", line.shuffle ? 1 : 0},
-                                                   {"num_samples", line.num_samples},
-                                                   {"block_rows", line.block_rows},
-                                                   {"selected", std::ssize(line.selected)},
-                                                   {"sample_step", line.sample_step},
-                                                   {"lanes", line.lanes},
-                                                   {"mix", line.mix},
-                                                   {"first", line.first},
-                                                   {"stride", line.stride},
-                                                   {"steps", line.num_steps()},
-                                                   {"epoch", static_cast<int64_t>(line.epoch)}};
+  const std::pair<const char*, int64_t> parts[] = {{"shuffle", spec.shuffle ? 1 : 0},
+                                                   {"num_samples", spec.num_samples},
+                                                   {"block_rows", spec.block_rows},
+                                                   {"selected", std::ssize(spec.selected)},
+                                                   {"sample_step", spec.sample_step},
+                                                   {"lanes", spec.lanes},
+                                                   {"mix", spec.mix},
+                                                   {"first", spec.first},
+                                                   {"stride", spec.stride},
+                                                   {"steps", spec.num_steps()},
+                                                   {"epoch", static_cast<int64_t>(spec.epoch)}};
   for (const auto& [name, value] : parts) text += std::string(name) + " = " + std::to_string(value) + ", ";
-  return text + "seed = " + std::to_string(line.seed);
+  return text + "seed = " + std::to_string(spec.seed);
 }
 
 }  // namespace zarrfeed::testing

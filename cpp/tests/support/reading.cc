@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "base/division.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
 
@@ -104,28 +105,28 @@ Dataset rich_dataset() {
       true};
 }
 
-LineSpec shuffled_line(const Dataset& data, int64_t block_rows, int64_t lanes, uint64_t seed) {
-  LineSpec line;
-  line.seed = seed;
-  line.shuffle = true;
-  line.num_samples = data.num_samples();
-  line.block_rows = block_rows;
-  line.lanes = lanes;
-  for (int64_t block = 0; block < line.num_blocks(); ++block) line.block_order.push_back(block);
+PlanSpec shuffled_plan_spec(const Dataset& data, int64_t block_rows, int64_t lanes, uint64_t seed) {
+  PlanSpec spec;
+  spec.seed = seed;
+  spec.shuffle = true;
+  spec.num_samples = data.num_samples();
+  spec.block_rows = block_rows;
+  spec.lanes = lanes;
+  for (int64_t block = 0; block < spec.num_blocks(); ++block) spec.block_order.push_back(block);
   std::mt19937_64 random(seed);
-  std::shuffle(line.block_order.begin(), line.block_order.end(), random);
-  return line;
+  std::shuffle(spec.block_order.begin(), spec.block_order.end(), random);
+  return spec;
 }
 
-LineSpec line_of_windows(const Dataset& data, int64_t block_rows) {
-  LineSpec line;
-  line.num_samples = data.num_samples();
-  line.block_rows = block_rows;
-  for (int64_t s = data.first_window; s < data.end_window; ++s) line.selected.push_back(s);
-  for (int64_t block = 0; block < line.num_blocks(); ++block) {
-    if (!line.samples_of(block).empty()) line.block_order.push_back(block);
+PlanSpec plan_spec_of_windows(const Dataset& data, int64_t block_rows) {
+  PlanSpec spec;
+  spec.num_samples = data.num_samples();
+  spec.block_rows = block_rows;
+  for (int64_t s = data.first_window; s < data.end_window; ++s) spec.selected.push_back(s);
+  for (int64_t block = 0; block < spec.num_blocks(); ++block) {
+    if (!spec.samples_of(block).empty()) spec.block_order.push_back(block);
   }
-  return line;
+  return spec;
 }
 
 std::unique_ptr<ReadyBatch> take(Engine& engine) {
@@ -199,27 +200,27 @@ void share_all_chunks(OwnedPlan& plan, const Engine& engine) {
   plan.bind();
 }
 
-void start(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more) {
-  auto plan = build_plan(line);
+void start(Engine& engine, const PlanSpec& spec, int64_t batch_size, int64_t more) {
+  auto plan = build_plan(spec);
   const int64_t required = Engine::required_open_batches(plan->plan, batch_size);
   engine.start(std::move(plan), required + more);
 }
 
-void start_shared(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more) {
-  auto plan = build_plan(line);
+void start_shared(Engine& engine, const PlanSpec& spec, int64_t batch_size, int64_t more) {
+  auto plan = build_plan(spec);
   const int64_t required = Engine::required_open_batches(plan->plan, batch_size);
   share_all_chunks(*plan, engine);
   engine.start(std::move(plan), required + more);
 }
 
-int64_t drain(Engine& engine, const Dataset& data, const LineSpec& line, int64_t batch_size) {
-  const std::vector<int64_t> order = reference_order(line);
+int64_t drain(Engine& engine, const Dataset& data, const PlanSpec& spec, int64_t batch_size) {
+  const std::vector<int64_t> order = reference_order(spec);
   int64_t batches = 0;
   while (const auto batch = take(engine)) {
     check_batch(engine, data, *batch, batches++, batch_size, order);
     release(engine, *batch);
   }
-  CHECK_EQ(batches, (line.num_steps() + batch_size - 1) / batch_size);
+  CHECK_EQ(batches, ceil_div(spec.num_steps(), batch_size));
   return batches;
 }
 

@@ -56,11 +56,11 @@ Dataset rich_dataset();
 /// Options with memory of the engine's own and few fetch threads.
 EngineOptions with_threads(size_t num_threads, int64_t batch_size);
 
-/// A line over the dataset in shuffled blocks of `block_rows`.
-LineSpec shuffled_line(const Dataset& data, int64_t block_rows, int64_t lanes, uint64_t seed = 1);
+/// A plan over the dataset in shuffled blocks of `block_rows`.
+PlanSpec shuffled_plan_spec(const Dataset& data, int64_t block_rows, int64_t lanes, uint64_t seed = 1);
 
-/// A line of all samples whose windows lie in the array, in order and in blocks of `block_rows`.
-LineSpec line_of_windows(const Dataset& data, int64_t block_rows);
+/// A plan of all samples whose windows lie in the array, in order and in blocks of `block_rows`.
+PlanSpec plan_spec_of_windows(const Dataset& data, int64_t block_rows);
 
 /// Waits for a batch, at most a minute. Null at the end of the epoch.
 std::unique_ptr<ReadyBatch> take(Engine& engine);
@@ -84,10 +84,10 @@ class ProvidedMemory {
 void share_all_chunks(OwnedPlan& plan, const Engine& engine);
 
 /// Starts an epoch with as few open batches as it needs, and `more`.
-void start(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more = 0);
+void start(Engine& engine, const PlanSpec& spec, int64_t batch_size, int64_t more = 0);
 /// The same where groups share all chunks.
-void start_shared(Engine& engine, const LineSpec& line, int64_t batch_size, int64_t more = 0);
+void start_shared(Engine& engine, const PlanSpec& spec, int64_t batch_size, int64_t more = 0);
 /// Takes and checks all batches of an epoch that was started, releasing each. Returns how many there were.
-int64_t drain(Engine& engine, const Dataset& data, const LineSpec& line, int64_t batch_size);
+int64_t drain(Engine& engine, const Dataset& data, const PlanSpec& spec, int64_t batch_size);
 
 }  // namespace zarrfeed::testing

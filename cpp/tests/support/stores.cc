@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t kItem = sizeof(uint32_t);
 
-uint32_t element_of(int64_t sample, size_t place) {
-  return static_cast<uint32_t>(sample) * 1'000'003U + static_cast<uint32_t>(place) * 7U;
+uint32_t element_of(int64_t sample, size_t number) {
+  return static_cast<uint32_t>(sample) * 1'000'003U + static_cast<uint32_t>(number) * 7U;
 }
 
 /// Calls visit(index) for every index below `extents`, in C order.
@@ -52,13 +52,13 @@ std::string key_of(const std::vector<int64_t>& cell, char separator) {
   return key;
 }
 
-/// Place in the sample of an element of the array, by C order over the axes but the sample axis.
-size_t place_of(const ArrayLayout& layout, const std::vector<int64_t>& index) {
-  int64_t place = 0;
+/// Number in its sample of an element of the array, by C order over the axes but the sample axis.
+size_t number_in_sample(const ArrayLayout& layout, const std::vector<int64_t>& index) {
+  int64_t number = 0;
   for (size_t axis = 0; axis < index.size(); ++axis) {
-    if (static_cast<int>(axis) != layout.sample_axis) place = place * layout.shape[axis] + index[axis];
+    if (static_cast<int>(axis) != layout.sample_axis) number = number * layout.shape[axis] + index[axis];
   }
-  return static_cast<size_t>(place);
+  return static_cast<size_t>(number);
 }
 
 ByteVector make_chunk(const ArrayLayout& layout, const std::vector<int64_t>& cell) {
@@ -78,7 +78,7 @@ ByteVector make_chunk(const ArrayLayout& layout, const std::vector<int64_t>& cel
       at = at * static_cast<size_t>(layout.chunk_shape[axis]) + static_cast<size_t>(within[axis]);
     }
     const int64_t sample = layout.first_row + index[static_cast<size_t>(layout.sample_axis)];
-    const uint32_t value = element_of(sample, place_of(layout, index));
+    const uint32_t value = element_of(sample, number_in_sample(layout, index));
     for (size_t b = 0; b < kItem; ++b) {
       chunk[at * kItem + (layout.big_endian ? kItem - 1 - b : b)] = static_cast<uint8_t>(value >> 8 * b);
     }
@@ -140,7 +140,7 @@ void append_item(ByteVector& out, uint32_t value) {
 TestArray::TestArray(std::filesystem::path root, ArrayLayout layout)
     : root_(std::move(root)), layout_(std::move(layout)) {
   for (size_t axis = 0; axis < layout_.shape.size(); ++axis) {
-    if (static_cast<int>(axis) != layout_.sample_axis) places_ *= static_cast<size_t>(layout_.shape[axis]);
+    if (static_cast<int>(axis) != layout_.sample_axis) elements_ *= static_cast<size_t>(layout_.shape[axis]);
   }
   write_file(root_ / ".zarray", {});
   for_each_index(grid_of(layout_), [this](const std::vector<int64_t>& cell) {
@@ -214,16 +214,16 @@ void TestArray::remove_chunk(const std::string& key) {
 std::vector<uint8_t> TestArray::sample(int64_t index) const {
   std::vector<uint8_t> out;
   out.reserve(sample_bytes());
-  for (size_t place = 0; place < places_; ++place) append_item(out, element_of(layout_.first_row + index, place));
+  for (size_t number = 0; number < elements_; ++number) append_item(out, element_of(layout_.first_row + index, number));
   if (removed_.empty()) return out;
   std::vector<int64_t> extents = layout_.shape;
   extents[static_cast<size_t>(layout_.sample_axis)] = 1;
   for_each_index(extents, [&](const std::vector<int64_t>& within) {
     std::vector<int64_t> cell = within;
     cell[static_cast<size_t>(layout_.sample_axis)] = index;
-    const size_t place = place_of(layout_, cell);
+    const size_t number = number_in_sample(layout_, cell);
     for (size_t axis = 0; axis < cell.size(); ++axis) cell[axis] /= layout_.chunk_shape[axis];
-    if (removed_.contains(key_of(cell, layout_.separator))) std::memcpy(&out[place * kItem], &kFill, kItem);
+    if (removed_.contains(key_of(cell, layout_.separator))) std::memcpy(&out[number * kItem], &kFill, kItem);
   });
   return out;
 }

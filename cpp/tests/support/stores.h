@@ -1,5 +1,5 @@
 #pragma once
-// Stored arrays for tests, in which every element says which sample and which place in it it belongs to.
+// Stored arrays for tests, in which every element says which sample it belongs to, and where in the sample it lies.
 
 #include <cstdint>
 #include <filesystem>
@@ -30,13 +30,13 @@ struct ArrayLayout {
 };
 
 /// An array of 32-bit unsigned integers, written below a directory with Zarr v2 keys.
-/// Element `place` (C order in the sample) of sample `s` is element_of(first_row + s, place).
+/// Element `number` (C order in the sample) of sample `s` is element_of(first_row + s, number).
 class TestArray {
  public:
   TestArray(std::filesystem::path root, ArrayLayout layout);
 
   [[nodiscard]] FieldSpec field() const;
-  [[nodiscard]] size_t sample_bytes() const { return places_ * sizeof(uint32_t); }
+  [[nodiscard]] size_t sample_bytes() const { return elements_ * sizeof(uint32_t); }
   [[nodiscard]] int64_t num_samples() const;
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }
   /// Keys of all chunks, in C order of their indices. Inner chunks of shards have names alike, and no file.
@@ -55,7 +55,7 @@ class TestArray {
 
   std::filesystem::path root_;
   ArrayLayout layout_;
-  size_t places_ = 1;
+  size_t elements_ = 1;
   std::vector<std::string> keys_;
   std::set<std::string> removed_;
 };

@@ -86,14 +86,14 @@ ZARRFEED_INLINE float without_rounding(double value) {
   constexpr uint64_t kDropped = (uint64_t{1} << 29) - 1;
   constexpr uint64_t kLast = uint64_t{1} << 29;
   const auto bits = std::bit_cast<uint64_t>(value);
-  const uint64_t kept = (bits & ~kDropped) | ((bits & kDropped) != 0 ? kLast : 0);
+  const uint64_t with_sticky = (bits & ~kDropped) | ((bits & kDropped) != 0 ? kLast : 0);
   // Where floats are subnormal they have fewer bits: there the value is rounded to 2^-133, the last bit of bfloat16
   // (of float16 it is 0 anyway). The sum with 1.5 * 2^-81 has its last bit there.
   constexpr double kPoint = 0x1.8p-81;
   const double rounded = (value + kPoint) - kPoint;
   const bool is_tiny = value < 0x1p-126 && value > -0x1p-126;
   const uint64_t tiny = std::bit_cast<uint64_t>(rounded) | (bits & (uint64_t{1} << 63));
-  return static_cast<float>(std::bit_cast<double>(is_tiny ? tiny : kept));
+  return static_cast<float>(std::bit_cast<double>(is_tiny ? tiny : with_sticky));
 }
 
 /// The same for an integer that float64 may not hold.

@@ -17,7 +17,7 @@ Unit swapped(Unit value) {
   return value;
 }
 
-/// Copies `count` items of `kUnits` units each, `stride` bytes apart in the source, to consecutive places.
+/// Copies `count` items of `kUnits` units each, `stride` bytes apart in the source, to contiguous memory.
 template <typename Unit, int kUnits, bool kSwap>
 void copy_items(uint8_t* dest, const uint8_t* source, int64_t count, int64_t stride) {
   for (int64_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// Items from anywhere in a chunk to consecutive places, with their byte order made native.
+// Items from anywhere in a chunk to contiguous memory, with their byte order made native.
 
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace zarrfeed {
 
-/// Copies `count` items, `stride` bytes apart in the source, to consecutive places.
+/// Copies `count` items, `stride` bytes apart in the source, to contiguous memory.
 using ItemCopy = void (*)(uint8_t* dest, const uint8_t* source, int64_t count, int64_t stride);
 
 /// Returns the kernel for items of `item_bytes` whose units of `swap_bytes` are reversed (0: copied as they are). Throws

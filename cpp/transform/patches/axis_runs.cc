@@ -2,33 +2,27 @@
 
 #include <algorithm>
 
+#include "base/division.h"
+
 namespace zarrfeed {
 namespace {
 
 constexpr int64_t kNowhere = -1;
 
-int64_t floor_div(int64_t a, int64_t b) {
-  return a / b - (a % b < 0 ? 1 : 0);
-}
-
-int64_t floor_mod(int64_t a, int64_t b) {
-  return a - floor_div(a, b) * b;
-}
-
-/// The item of an axis that stands at a place, which may lie beyond the axis.
-int64_t item_at(int64_t place, int64_t extent, Border border) {
-  if (place >= 0 && place < extent) return place;
+/// The item of an axis that stands at an index, which may lie beyond the axis.
+int64_t item_at(int64_t index, int64_t extent, Border border) {
+  if (index >= 0 && index < extent) return index;
   switch (border) {
     case Border::kFill:
       return kNowhere;
     case Border::kEdge:
-      return std::clamp<int64_t>(place, 0, extent - 1);
+      return std::clamp<int64_t>(index, 0, extent - 1);
     case Border::kWrap:
-      return floor_mod(place, extent);
+      return modulo(index, extent);
     case Border::kReflect: {
       if (extent == 1) return 0;
       const int64_t period = 2 * (extent - 1);
-      const int64_t at = floor_mod(place, period);
+      const int64_t at = modulo(index, period);
       return at < extent ? at : period - at;
     }
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Along one axis: which places of an array the places of a patch come from. Pure.
+// Along one axis: which items of an array the items of a patch come from. Pure.
 
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace zarrfeed {
 
-/// Places of a patch along an axis, one after another: they come from source, source + step, ...
+/// Items of a patch along an axis, one after another: they come from source, source + step, ...
 struct AxisRun {
   int64_t dest = 0;
   int64_t count = 0;
@@ -16,11 +16,11 @@ struct AxisRun {
   int64_t step = 1;  ///< 1, 0 or -1
 };
 
-/// Sets `out` to where the places of an axis with `extent` items come from, for a patch that begins at `start` of its
-/// grid. Places that are padded are in no run.
+/// Sets `out` to where the items of a patch along an axis with `extent` items come from. The patch begins at `start` of
+/// its grid. Items that are padded are in no run.
 void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out);
 
-/// Makes runs, which ascend in the patch, those of the patch with its `size` places in reverse order.
+/// Makes runs, which ascend in the patch, those of the patch with its `size` items in reverse order.
 void mirror_runs(int64_t size, std::vector<AxisRun>& runs);
 
 }  // namespace zarrfeed

@@ -45,7 +45,7 @@ PerAxis crop_strides(const ArraySpec& array, const ChunkCrop& crop) {
 void copy_crop(const ArraySpec& array, const ChunkCrop& crop, const uint8_t* chunk, uint8_t* out) {
   const PerAxis strides = crop_strides(array, whole_chunk(array));
   const auto extent = [&](size_t axis) { return crop.end[axis] - crop.begin[axis]; };
-  const auto axis_at = [&](size_t place) { return static_cast<size_t>(array.storage_order[place]); };
+  const auto axis_at = [&](size_t stored) { return static_cast<size_t>(array.storage_order[stored]); };
   // The innermost axes that the crop has whole, and the axis around them, are one run of bytes.
   auto run = static_cast<int64_t>(array.item_bytes);
   size_t outer = array.shape.size();

@@ -1,5 +1,5 @@
 #pragma once
-// A crop of a decoded chunk: a box of its places, copied out of the chunk. Pure: memory in, memory out.
+// A crop of a decoded chunk: a box of its items, copied out of the chunk. Pure: memory in, memory out.
 //
 // Invariant: a crop has the items of its box one after another, in the storage order of the array, and each as it
 // stands in the chunk: in its byte order, and not converted.
@@ -16,7 +16,7 @@ namespace zarrfeed {
 inline constexpr size_t kMaxAxes = 16;
 using PerAxis = std::array<int64_t, kMaxAxes>;
 
-/// A box of a chunk: along each axis the places [begin, end), counted from the first place of the chunk.
+/// A box of a chunk: along each axis the items [begin, end), counted from the first item of the chunk.
 struct ChunkCrop {
   PerAxis begin{};
   PerAxis end{};
@@ -31,7 +31,7 @@ struct ChunkCrop {
 ChunkCrop whole_chunk(const ArraySpec& array);
 /// Bytes of a crop.
 size_t crop_bytes(const ArraySpec& array, const ChunkCrop& crop);
-/// Bytes from one place of a crop to the next one, along each axis.
+/// Bytes from one item of a crop to the next one, along each axis.
 PerAxis crop_strides(const ArraySpec& array, const ChunkCrop& crop);
 /// Copies a crop of a decoded chunk to `out`, which has room for crop_bytes().
 void copy_crop(const ArraySpec& array, const ChunkCrop& crop, const uint8_t* chunk, uint8_t* out);

@@ -425,7 +425,7 @@ void PatchCopy::check_crop(const ChunkCrop& crop, size_t axis, int64_t begin, co
   const int64_t first = run.source - begin;
   const int64_t last = first + (run.count - 1) * run.step;
   if (std::min(first, last) < crop.begin[axis] || std::max(first, last) >= crop.end[axis]) {
-    throw Error(ErrorKind::kConfig, array_.name + ": a patch needs more of a chunk than was kept of it");
+    throw Error(ErrorKind::kConfig, array_.name + ": a patch needs more of a chunk than its crop has");
   }
 }
 

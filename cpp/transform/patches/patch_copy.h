@@ -1,13 +1,13 @@
 #pragma once
 // Decoded read chunk -> patches. Pure: memory in, memory out.
 //
-// Each place of a patch along an axis comes from one place of the array, or from none: it then lies beyond the volume,
+// Each item of a patch along an axis comes from one item of the array, or from none: it then lies beyond the volume,
 // and is padded. Invariants:
 //   * Copying from (or filling) all chunks that find_cells() names, and pad() where reaches_out(), writes every byte of
 //     the patch, and no other byte.
-//   * A patch that is turned has what the patch has that is not, padding included, at other places: the item at (c0,
+//   * A patch that is turned has what the patch has that is not, padding included, at other indices: the item at (c0,
 //     c1, ...) of the turned one stands at dimension source_of(d) of the other at c_d, or at size - 1 - c_d if it is
-//     reversed. So neither the chunks that it needs depend on how it is turned, nor what is kept of them.
+//     reversed. So neither the chunks that it needs depend on how it is turned, nor the crops of these.
 //   * Fields are turned alike, in whichever order their axes have the dimensions. Axes that are no dimension stay.
 
 #include <array>
@@ -32,7 +32,7 @@ struct PatchCell {
   auto operator<=>(const PatchCell&) const = default;
 };
 
-/// Places of a chunk along an axis: [begin, end), counted from the first one of the chunk.
+/// Items of a chunk along an axis: [begin, end), counted from the first one of the chunk.
 struct ChunkSpan {
   int64_t chunk = 0;  ///< its index along the axis; along the sample axis counted from the first one of the volume
   int64_t begin = 0;
@@ -52,7 +52,7 @@ class PatchCopy {
   /// Throws Error(kConfig) if the specification does not fit the array.
   PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converter = nullptr);
 
-  /// Throws Error(kConfig) if patches cannot be turned so: dimensions would change places that have different sizes.
+  /// Throws Error(kConfig) if patches cannot be turned so: dimensions of different sizes would be exchanged.
   void check(const Orientation& turned) const;
 
   /// Bytes of a sample in the batch.
@@ -63,12 +63,12 @@ class PatchCopy {
 
   /// Adds the chunks along one axis that a patch needs to `out`, in any order; some may be named twice.
   void add_chunks(size_t axis, const PatchStart& start, std::vector<int64_t>& out) const;
-  /// Adds the places of chunks along one axis that a patch needs to `out`, in any order; of a chunk several times, if the
-  /// patch reaches beyond the volume.
+  /// Adds the items of chunks along one axis that a patch needs to `out`, in any order; of a chunk several times, if
+  /// the patch reaches beyond the volume.
   void add_spans(size_t axis, const PatchStart& start, std::vector<ChunkSpan>& out) const;
-  /// All places of a chunk along an axis that lie in a volume.
+  /// All items of a chunk along an axis that lie in a volume.
   [[nodiscard]] ChunkSpan span_in_volume(size_t axis, int64_t of, int64_t chunk) const;
-  /// The box of a chunk with the places that `spans` has of it, ascending by chunk for each axis.
+  /// The box of a chunk with the items that `spans` has of it, ascending by chunk for each axis.
   [[nodiscard]] ChunkCrop crop_of(PatchCell cell, int64_t of, std::span<const std::vector<ChunkSpan>> spans) const;
   /// Adds all chunks of the grid that `chunks` spans, which has those along each axis. Sorts these.
   void add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, std::vector<PatchCell>& out) const;
@@ -78,8 +78,8 @@ class PatchCopy {
   [[nodiscard]] bool reaches_out(const PatchStart& start) const;
 
   /// Copies what each patch has of a decoded chunk; null: the chunk does not exist, and has the fill value. Returns the
-  /// bytes that were written. With a crop, `chunk` has the bytes of the crop alone. Throws Error(kConfig) if a patch needs
-  /// a place of the chunk that the crop lacks.
+  /// bytes that were written. With a crop, `chunk` has the bytes of the crop alone. Throws Error(kConfig) if a patch
+  /// needs an item of the chunk that the crop lacks.
   size_t cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets,
              const ChunkCrop* crop = nullptr) const;
   /// Writes what each patch has beyond the volume.
@@ -88,7 +88,7 @@ class PatchCopy {
  private:
   using Runs = std::array<std::vector<AxisRun>, kMaxAxes>;
 
-  /// Loops around runs of consecutive places in the batch, innermost first.
+  /// Loops around runs of consecutive items in the batch, innermost first.
   struct Loop {
     int64_t count;
     int64_t source_stride;
@@ -112,7 +112,7 @@ class PatchCopy {
   [[nodiscard]] size_t source_axis(const Orientation& by, size_t axis) const;
   [[nodiscard]] bool is_reversed(const Orientation& by, size_t axis) const;
   /// Calls box(loops, offset in the patch, offset in the source) for each combination of one run an axis; returns the
-  /// items of all of them. The source, a chunk or a crop of it, begins at `origin`, and has its places along an axis
+  /// items of all of them. The source, a chunk or a crop of it, begins at `origin`, and has its items along an axis
   /// `strides` bytes apart.
   template <typename Box>
   size_t for_each_box(const Runs& runs, const PerAxis& origin, const PerAxis& strides, const Box& box) const;

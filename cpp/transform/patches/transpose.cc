@@ -28,7 +28,7 @@ __m128i load_half(const uint8_t* p) {
 void store(uint8_t* p, __m128i value) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), value);
 }
-/// Stores the halves of a vector at two places.
+/// Stores the halves of a vector at two addresses.
 void store_halves(uint8_t* low, uint8_t* high, __m128i value) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(low), value);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(high), _mm_unpackhi_epi64(value, value));
@@ -185,7 +185,7 @@ void copy_in_blocks(uint8_t* dest, const uint8_t* source, int64_t rows, int64_t 
 template <typename Unit>
 void copy_matrix(uint8_t* dest, const uint8_t* source, int64_t rows, int64_t columns, int64_t dest_stride,
                  int64_t source_stride) {
-  // Rows that are so far apart share the few places of the first level cache that their addresses allow.
+  // Rows that are so far apart share the few lines of the first level cache that their addresses allow.
   constexpr int64_t kCrowded = 1024;
   const bool is_crowded = dest_stride % kCrowded == 0;
   (is_crowded ? copy_in_blocks<Unit> : copy_in_tiles<Unit>)(dest, source, rows, columns, dest_stride, source_stride);

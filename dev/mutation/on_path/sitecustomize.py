@@ -1,7 +1,7 @@
 """Make this process, and the processes that it starts, import packages from the folder that MUTANT_PACKAGES names.
 
 Python runs this file as it starts, because its folder is on PYTHONPATH. The finder comes before the import hook of an
-editable install, which would else find the working tree. MUTANT_PLACE is ``path:line`` of the mutant: whenever the
+editable install, which would else find the working tree. MUTANT_SITE is ``path:line`` of the mutant: whenever the
 statement of that line runs, the running test is noted in the file MUTANT_REACHED.
 """
 
@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any
 
 PACKAGES = os.environ.get("MUTANT_PACKAGES", "")
-PATH, _, LINE = os.environ.get("MUTANT_PLACE", "").rpartition(":")
+PATH, _, LINE = os.environ.get("MUTANT_SITE", "").rpartition(":")
 NAMES = set(os.listdir(PACKAGES)) if PACKAGES else set()  # noqa: PTH208 - every Python starts with this file
 NOTED: set[str] = set()
 

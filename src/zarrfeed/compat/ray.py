@@ -195,7 +195,7 @@ def nearest_edges(edges: Int64, count: int) -> list[int]:
     after = np.searchsorted(edges, wanted)
     before = np.maximum(after - 1, 0)
     nearest = np.where(wanted - edges[before] < edges[after] - wanted, before, after)
-    return [int(edges[place]) for place in np.unique(nearest)]
+    return [int(edges[number]) for number in np.unique(nearest)]
 
 
 def block_ends(edges: Int64, begin: int, end: int, rows: int) -> list[int]:

@@ -24,11 +24,11 @@ from zarrfeed.base import errors
 from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
 from zarrfeed.base.native import core
 from zarrfeed.engine.ahead import AheadReader, skipped_alone
-from zarrfeed.engine.arrays import Array, BatchArrays, raw_dtype
+from zarrfeed.engine.batch_arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
-from zarrfeed.plan.budget.sparse import keep_batches, plan_loads, split_rows
+from zarrfeed.plan.budget.element_loads import keep_batches, plan_loads, split_rows
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64, block_of
 from zarrfeed.spec.dtypes import decode_bfloat16, encode_bfloat16
@@ -183,8 +183,8 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         bad: list[BadBlock] = []
         pieces = []
         for memory in memories:
-            _, block, place, count = split_rows(memory.elements, begin, end)
-            pieces.append((block, place, count))
+            _, block, offset, count = split_rows(memory.elements, begin, end)
+            pieces.append((block, offset, count))
             bad += memory.bad_among(block)
         if field.dense:
             columns, values = np.empty(total, np.int64), np.empty(total, raw_dtype(field.data.dtype))
@@ -219,26 +219,26 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         return made
 
 
-def put_elements(dense: npt.NDArray[Any], places: Int64, values: npt.NDArray[Any], dtype: str) -> None:
-    """Put values at their places in an array of zeros; those with one place are added in their order, as scipy does.
+def put_elements(dense: npt.NDArray[Any], indices: Int64, values: npt.NDArray[Any], dtype: str) -> None:
+    """Put values at their indices in an array of zeros; those of one index are added in their order, as scipy does.
 
     Parameters
     ----------
     dense
         Zeros, shape (items,).
-    places, values
-        The place and the value of each element, shape (elements,) both.
+    indices, values
+        The index and the value of each element, shape (elements,) both.
     dtype
         The name of the dtype of values, which may be bits of it (`raw_dtype`).
     """
-    if np.all(places[1:] > places[:-1]):  # nearly all matrices: columns ascend, and there is no second value
-        dense[places] = values
+    if np.all(indices[1:] > indices[:-1]):  # nearly all matrices: columns ascend, and there is no second value
+        dense[indices] = values
         return
     with np.errstate(all="ignore"):  # sums may overflow, as scipy's do
         if dtype != "bfloat16":
-            np.add.at(dense, places, values)
+            np.add.at(dense, indices, values)
             return
-        distinct, number = np.unique(places, return_inverse=True)
+        distinct, number = np.unique(indices, return_inverse=True)
         sums = np.zeros(len(distinct), np.float32)
         np.add.at(sums, number, decode_bfloat16(values))
         dense[distinct] = encode_bfloat16(sums)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ClosedError
 from zarrfeed.base.native import core
-from zarrfeed.engine.arrays import ByteArrays, raw_dtype
+from zarrfeed.engine.batch_arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.stats import Stats
+from zarrfeed.plan.budget.element_loads import BlockLoads, element_fields, plan_chunks
 from zarrfeed.plan.budget.memory import plan_elements
-from zarrfeed.plan.budget.sparse import BlockLoads, element_fields, plan_chunks
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sparse import CsrField, Elements, marked_fill
@@ -152,10 +152,10 @@ class BlockMemory:
             self._slot_of[block] = -1
             self._bad.pop(block, None)
 
-    def copy(self, side: int, block: Int64, place: Int64, count: Int64, out: npt.NDArray[Any]) -> None:
-        """Copy pieces of blocks of one array, from a place on and so many elements each, one after another to `out`."""
+    def copy(self, side: int, block: Int64, offset: Int64, count: Int64, out: npt.NDArray[Any]) -> None:
+        """Copy pieces of blocks of one array to `out`, one after another: from an offset on, so many elements each."""
         array = self.arrays[side]
-        begin = self._slot_of[block] * self._items + place
+        begin = self._slot_of[block] * self._items + offset
         if array.dtype == out.dtype:
             core.copy_runs(array, begin, count, item_bytes=array.itemsize, out=out)
             return
@@ -200,9 +200,9 @@ class BlockMemory:
                 return
             columns[...] = low = high = marked_fill(marker, dtype, matrix.num_columns)
         if low < 0 or high >= matrix.num_columns:
-            place = int(columns.argmin() if low < 0 else columns.argmax())
+            wrong = int(columns.argmin() if low < 0 else columns.argmax())
             message = (
-                f"{name}: chunk {chunk}: row {matrix.row_of(first + place)} has the column {columns[place]}, must "
+                f"{name}: chunk {chunk}: row {matrix.row_of(first + wrong)} has the column {columns[wrong]}, must "
                 f"be in [0, {matrix.num_columns - 1}]"
             )
             self._bad[block] = BadBlock(self.elements, block, (str(chunk), "CorruptChunkError", 0, message))

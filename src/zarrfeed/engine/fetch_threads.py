@@ -36,17 +36,17 @@ from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.request_limiter import Turn
 from zarrfeed.storage.access.retry import FailedAttempt
 from zarrfeed.storage.chunks.blocking_reads import Blocking
-from zarrfeed.storage.chunks.chunk_reader import span_of, split_parts
+from zarrfeed.storage.chunks.chunk_reader import span_of, split_ranges
 from zarrfeed.storage.chunks.hedging import HedgeRule
 
 #: Request id; first byte and end of what is wanted of the object, as of a slice.
-Part: TypeAlias = tuple[int, int, int | None]
+RequestedRange: TypeAlias = tuple[int, int, int | None]
 #: Number of the field, key, whether it is the index of a shard, parts.
-Request: TypeAlias = tuple[int, str, bool, list[Part]]
+Request: TypeAlias = tuple[int, str, bool, list[RequestedRange]]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
-class RequestSource(Protocol):
+class RequestQueue(Protocol):
     """What posts requests and takes the answers: the engine (`core.Engine`), or `ObjectRequests`. Safe for threads."""
 
     def request_epoch(self) -> int:
@@ -90,7 +90,7 @@ class Flight:
     reads
         How it is read.
     turn
-        Its place at the limiter.
+        Its turn at the limiter.
     is_hedged
         Whether there is a second request beside it.
     is_left_behind
@@ -130,7 +130,7 @@ class FetchThreads:
 
     def __init__(
         self,
-        engine: RequestSource,
+        engine: RequestQueue,
         reads: Mapping[int, Blocking],
         provided: dict[int, Bytes],
         counts: ReadCounts,
@@ -283,7 +283,7 @@ class FetchThreads:
         failed: FailedAttempt | None = None
         found: list[Bytes | CorruptChunkError | None] | None = None
         try:
-            found = split_parts(spans, reads.get(key, *span_of(spans)))
+            found = split_ranges(spans, reads.get(key, *span_of(spans)))
             reads.limiter.end(flight.turn)
             self._rule.finished(flight.size_class, time.monotonic() - flight.turn.begin)
         except BaseException as error:  # noqa: BLE001 (what is not passed on is a hang)

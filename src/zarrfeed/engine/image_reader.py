@@ -23,8 +23,8 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ClosedError, CorruptChunkError
 from zarrfeed.base.native import core
 from zarrfeed.engine.ahead import AheadReader, skipped_alone
-from zarrfeed.engine.arrays import Array, BatchArrays
-from zarrfeed.engine.images import pixels_of
+from zarrfeed.engine.batch_arrays import Array, BatchArrays
+from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.engine.vlen import ChunkError, Int64, Objects, SampleLookup, VlenReader, skipped_part
@@ -248,10 +248,10 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         for number, error in sorted(decoding.bad, key=lambda one: one[0]):
             slot, item = divmod(number, per_sample)
             sample = int(decoding.index[slot])
-            place = tuple(map(int, np.unravel_index(item, self._sample_shape))) if self._sample_shape else ()
-            at = self._encoded.place_of(sample, place)
+            item_index = tuple(map(int, np.unravel_index(item, self._sample_shape))) if self._sample_shape else ()
+            at = self._encoded.chunk_index_of(sample, item_index)
             chunk = self._encoded.label(at)
-            name = f"sample {sample}" + f" {list(place)}" * bool(place)
+            name = f"sample {sample}" + f" {list(item_index)}" * bool(item_index)
             why = f"is no image that can be decoded: {_reason(error)}"
             failed = CorruptChunkError(f"{self._encoded.array_of(at)} chunk {chunk}: {name} {why}")
             failed.__cause__ = error

@@ -20,7 +20,7 @@ import numpy as np
 
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.engine.arrays import Array, BatchArrays, ByteArrays
+from zarrfeed.engine.batch_arrays import Array, BatchArrays, ByteArrays
 from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.csr_reader import CsrReader
 from zarrfeed.engine.image_reader import make_lookup
@@ -36,6 +36,7 @@ from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.samples.field_rows import chunk_finder, find_rows
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import plan_patches, plan_request
+from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import (
     BadRows,
@@ -54,7 +55,6 @@ from zarrfeed.spec.field import (
     window_of,
 )
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.storage.chunks.location import StoreSource
 
 _DEFAULT_POLICY = Faults()
@@ -190,7 +190,7 @@ class Reader:
         """Begin an epoch; an epoch that is being read is stopped.
 
         `short_of_memory` says that more open batches would help but the memory budget forbids them. `keep_bytes` is for
-        chunks that are kept for other columns of patches.
+        chunks that are cached for other columns of patches.
 
         Raises
         ------

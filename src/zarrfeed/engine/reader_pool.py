@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from zarrfeed.base.errors import ClosedError
-from zarrfeed.engine.arrays import BatchArrays
+from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.order.unfolding import ReadPlan

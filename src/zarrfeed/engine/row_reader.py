@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.engine.arrays import ByteArrays, raw_dtype
+from zarrfeed.engine.batch_arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.reader import Reader
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.plan.samples.selection import Int64
@@ -34,7 +34,7 @@ class RowReader:
 
     Notes
     -----
-    The chunks that a request ends in are kept for the next one, which decodes none of them again if it goes on there.
+    The chunks that a request ends in are cached for the next one, which decodes none of them again if it goes on there.
     """
 
     def __init__(self, fields: FieldSet, requests: Requests, policy: Faults = _DEFAULT_POLICY) -> None:

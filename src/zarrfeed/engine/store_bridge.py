@@ -29,14 +29,14 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
-from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Part, Request, RequestSource, wait_for_threads
+from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Request, RequestedRange, RequestQueue, wait_for_threads
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import sync
 from zarrfeed.storage.chunks.blocking_reads import blocking_reads
-from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, span_of, split_parts
+from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, span_of, split_ranges
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
@@ -68,7 +68,7 @@ class StoreBridge:
 
     def __init__(
         self,
-        engine: RequestSource,
+        engine: RequestQueue,
         sources: Mapping[int, StoreSource],
         *,
         max_decodes: int = 1,
@@ -134,7 +134,7 @@ class _Session:
     def __init__(
         self,
         bridge: StoreBridge,
-        engine: RequestSource,
+        engine: RequestQueue,
         sources: Mapping[int, StoreSource],
         max_decodes: int,
     ) -> None:
@@ -268,7 +268,7 @@ class _Session:
         self._counts.hedges += 1
         try:
             source = self._readers[number].source
-            found = split_parts(spans, await source.get(key, _byte_range(*span_of(spans)), at_once=True))
+            found = split_ranges(spans, await source.get(key, _byte_range(*span_of(spans)), at_once=True))
         except Exception:  # noqa: BLE001 (of any class: a store is anybody's code)
             return
         is_good = not any(isinstance(data, CorruptChunkError) for data in found)
@@ -292,7 +292,9 @@ class _Session:
         if self._closing and not self._tasks:
             self._idle.set()
 
-    async def _fetch_index(self, reader: ChunkReader, key: str, part: Part, failed: FailedAttempt | None) -> None:
+    async def _fetch_index(
+        self, reader: ChunkReader, key: str, part: RequestedRange, failed: FailedAttempt | None
+    ) -> None:
         request_id, begin, end = part
         try:
             stored = await reader.get(key, _byte_range(begin, end), failed)
@@ -302,10 +304,10 @@ class _Session:
             self._answer(request_id, stored)  # of whatever size: the engine says what is wrong with it
 
     async def _fetch(
-        self, reader: ChunkReader, key: str, parts: list[Part], failed: FailedAttempt | None = None
+        self, reader: ChunkReader, key: str, parts: list[RequestedRange], failed: FailedAttempt | None = None
     ) -> None:
         try:
-            found = await reader.get_parts(key, [(begin, end) for _, begin, end in parts], failed)
+            found = await reader.get_ranges(key, [(begin, end) for _, begin, end in parts], failed)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             if self._policy.skips and len(parts) > 1 and not self._closing:
                 # Which of them is bad must not depend on what else was asked for.

@@ -6,8 +6,8 @@ function of the order and the epoch, so the replacement does not depend on ranks
 is filled, so no count changes, and no rank waits for another. The rows of one bad block get different rows of one other
 block, which is decoded once.
 
-Which patches have a place in a bad chunk is not known before they are read, so a slot whose sample is a patch is read
-again and again until its sample is good.
+Which patches touch a bad chunk is not known before they are read, so a slot whose sample is a patch is read again and
+again until its sample is good.
 
 A chunk counts once a pass towards `max_errors`, in the first batch that wants it. So the batch at which a pass ends
 with an error does not depend on timing either.
@@ -189,9 +189,9 @@ class _BlockOrder:
         """Return the same row of the next block, counted anew from its start if it is shorter."""
         if self._followers is None:
             self._followers = self._order.followers(self._epoch)
-        place, row = self._order.locate(samples)
-        place = self._followers(place)
-        return self._order.samples_in(place, row % self._order.rows_at(place)[1])
+        held_index, row = self._order.locate(samples)
+        held_index = self._followers(held_index)
+        return self._order.samples_in(held_index, row % self._order.rows_at(held_index)[1])
 
 
 def _no_good_sample(skipped: Skipped) -> ZarrfeedError:

@@ -29,9 +29,9 @@ from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import is_of_chunk
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import sync
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.chunks.location import StoreSource
@@ -40,18 +40,18 @@ from zarrfeed.storage.chunks.parted_source import PartedSource
 Int64: TypeAlias = npt.NDArray[np.int64]
 Objects: TypeAlias = npt.NDArray[np.object_]
 #: Index of a chunk along the sample axis, and along the other axes.
-Place: TypeAlias = tuple[int, tuple[int, ...]]
+ChunkIndex: TypeAlias = tuple[int, tuple[int, ...]]
 #: A chunk that could not be read or decoded, and why.
-ChunkError: TypeAlias = tuple[Place, BaseException]
+ChunkError: TypeAlias = tuple[ChunkIndex, BaseException]
 
 #: Chunks that are asked for at once.
 _MAX_REQUESTS = 32
-#: What an item takes beside its object: a place in the array.
+#: What an item takes beside its object: a pointer in the array.
 _POINTER_BYTES = 8
 
 
 @dataclass
-class _Kept:
+class _CachedChunk:
     """A decoded chunk: its items, the sample axis first, without padding, and what they take in memory."""
 
     items: Objects
@@ -98,15 +98,15 @@ class EncodedLookup:
         """Return the number of the chunk of the item at an offset from each sample, along the sample axis."""
         raise NotImplementedError
 
-    def place_of(self, sample: int, item: tuple[int, ...]) -> Place:
+    def chunk_index_of(self, sample: int, item: tuple[int, ...]) -> ChunkIndex:
         """Return the chunk in which an item of a sample lies."""
         raise NotImplementedError
 
-    def label(self, place: Place) -> str:
+    def label(self, chunk_index: ChunkIndex) -> str:
         """Return the key of a chunk, and which inner chunk it is where there are such."""
         raise NotImplementedError
 
-    def array_of(self, place: Place) -> str:
+    def array_of(self, chunk_index: ChunkIndex) -> str:
         """Return what errors call the array of a chunk."""
         raise NotImplementedError
 
@@ -144,8 +144,8 @@ class EncodedLookup:
         BaseException
             Any of the errors that says nothing of a chunk.
         """
-        bad = np.flatnonzero(np.isin(self.find_chunks(index, 0), [place[0] for place, _ in errors]))
-        chunks = [skipped_part(number, place[0], self.label(place), error) for place, error in errors]
+        bad = np.flatnonzero(np.isin(self.find_chunks(index, 0), [chunk_index[0] for chunk_index, _ in errors]))
+        chunks = [skipped_part(number, chunk_index[0], self.label(chunk_index), error) for chunk_index, error in errors]
         return bad.tolist(), index[bad].tolist(), chunks
 
 
@@ -157,7 +157,7 @@ class VlenReader(EncodedLookup):
     field
         Which one.
     cache_bytes
-        Memory for decoded chunks that are kept; those that one batch takes at once come on top.
+        Memory for cached decoded chunks; those that one batch takes at once come on top.
     max_decodes
         Chunks that are decoded at once.
     """
@@ -173,8 +173,8 @@ class VlenReader(EncodedLookup):
         self._cache_bytes = cache_bytes
         self._max_decodes = max_decodes
         self._policy = policy
-        self._kept: OrderedDict[Place, _Kept] = OrderedDict()
-        self._kept_bytes = 0
+        self._cache: OrderedDict[ChunkIndex, _CachedChunk] = OrderedDict()
+        self._used_bytes = 0
         self._counts = ReadCounts()
         self._stats = Stats()
         others = [axis for axis in range(len(spec.shape)) if axis != spec.sample_axis]
@@ -218,18 +218,18 @@ class VlenReader(EncodedLookup):
         except Exception as error:
             raise StoreReadError(errno_of(error), f"the store cannot be opened: {reason_of(error)}") from error
 
-    def place_of(self, sample: int, item: tuple[int, ...]) -> Place:
+    def chunk_index_of(self, sample: int, item: tuple[int, ...]) -> ChunkIndex:
         """Return the chunk in which an item of a sample lies."""
         cell = tuple(i // self._spec.chunk_shape[axis] for i, axis in zip(item, self._others, strict=True))
         return sample // self._spec.rows_per_chunk, cell
 
-    def array_of(self, place: Place) -> str:  # noqa: ARG002 (it is one array)
+    def array_of(self, chunk_index: ChunkIndex) -> str:  # noqa: ARG002 (it is one array)
         """Return what errors call the array."""
         return self._spec.name
 
-    def label(self, place: Place) -> str:
+    def label(self, chunk_index: ChunkIndex) -> str:
         """Return the key of a chunk, and which inner chunk it is where there are such."""
-        key, position = locate_chunk(self._spec, self._grid(place))
+        key, position = locate_chunk(self._spec, self._grid(chunk_index))
         return f"{key} {self._reader.inner_label(position)}".rstrip()
 
     def stats(self) -> Stats:
@@ -249,43 +249,45 @@ class VlenReader(EncodedLookup):
         slots = {int(c): np.flatnonzero(chunk == c) for c in np.unique(chunk)}
         reading, decoding = asyncio.Semaphore(_MAX_REQUESTS), asyncio.Semaphore(self._max_decodes)
 
-        async def fill(place: Place) -> BaseException | None:
+        async def fill(chunk_index: ChunkIndex) -> BaseException | None:
             try:
                 async with reading:
-                    items = await self._items(place, decoding)
+                    items = await self._items(chunk_index, decoding)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:  # noqa: BLE001 (`take` raises it)
                 return error
-            where = slots[place[0]]
+            where = slots[chunk_index[0]]
             box: Any = [
                 slice(i * self._spec.chunk_shape[axis], (i + 1) * self._spec.chunk_shape[axis])
-                for i, axis in zip(place[1], self._others, strict=True)
+                for i, axis in zip(chunk_index[1], self._others, strict=True)
             ]
-            taken[(where, *box)] = items[index[where] - place[0] * self._spec.rows_per_chunk]
+            taken[(where, *box)] = items[index[where] - chunk_index[0] * self._spec.rows_per_chunk]
             return None
 
-        places = list(itertools.product(slots, self._cells))
-        results = await asyncio.gather(*map(fill, places))
-        return taken, [(place, error) for place, error in zip(places, results, strict=True) if error is not None]
+        chunk_indices = list(itertools.product(slots, self._cells))
+        results = await asyncio.gather(*map(fill, chunk_indices))
+        return taken, [
+            (chunk_index, error) for chunk_index, error in zip(chunk_indices, results, strict=True) if error is not None
+        ]
 
-    async def _items(self, place: Place, decoding: asyncio.Semaphore) -> Objects:
-        """Return a decoded chunk, of those that are kept or from the store."""
-        kept = self._kept.get(place)
-        if kept is None:
-            kept = await self._read(place, decoding)
-            if place not in self._kept:
-                self._kept[place] = kept
-                self._kept_bytes += kept.size
-        if place in self._kept:
-            self._kept.move_to_end(place)
-        while self._kept_bytes > self._cache_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._kept_bytes -= dropped.size
-        return kept.items
+    async def _items(self, chunk_index: ChunkIndex, decoding: asyncio.Semaphore) -> Objects:
+        """Return a decoded chunk, from the cache or from the store."""
+        chunk = self._cache.get(chunk_index)
+        if chunk is None:
+            chunk = await self._read(chunk_index, decoding)
+            if chunk_index not in self._cache:
+                self._cache[chunk_index] = chunk
+                self._used_bytes += chunk.size
+        if chunk_index in self._cache:
+            self._cache.move_to_end(chunk_index)
+        while self._used_bytes > self._cache_bytes:
+            _, dropped = self._cache.popitem(last=False)
+            self._used_bytes -= dropped.size
+        return chunk.items
 
-    async def _read(self, place: Place, decoding: asyncio.Semaphore) -> _Kept:
-        key, position = locate_chunk(self._spec, self._grid(place))
+    async def _read(self, chunk_index: ChunkIndex, decoding: asyncio.Semaphore) -> _CachedChunk:
+        key, position = locate_chunk(self._spec, self._grid(chunk_index))
         inner = self._reader.inner_label(position)
         inner = f"{inner}: " if inner else ""
         where = f"{self._spec.name} chunk {key}: "
@@ -296,7 +298,7 @@ class VlenReader(EncodedLookup):
             async with decoding:
                 buffer = None if stored is None else cpu.Buffer.from_array_like(stored)
                 items = await self._decoder.decode_items(buffer)
-                kept = await asyncio.to_thread(self._trimmed, items, place)
+                chunk = await asyncio.to_thread(self._trimmed, items, chunk_index)
         except DecodeError as error:
             raise ReadFailure.of(error).named(f"{where}{inner}") from error.__cause__
         except Exception as error:  # noqa: BLE001 (of any class: a store is anybody's code)
@@ -305,21 +307,21 @@ class VlenReader(EncodedLookup):
         if stored is None:
             self._stats += Stats(chunks_missing=1)
         else:
-            self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=kept.size)
-        return kept
+            self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=chunk.size)
+        return chunk
 
-    def _grid(self, place: Place) -> list[int]:
-        grid = list(place[1])
-        grid.insert(self._spec.sample_axis, place[0])
+    def _grid(self, chunk_index: ChunkIndex) -> list[int]:
+        grid = list(chunk_index[1])
+        grid.insert(self._spec.sample_axis, chunk_index[0])
         return grid
 
-    def _trimmed(self, items: npt.NDArray[Any], place: Place) -> _Kept:
+    def _trimmed(self, items: npt.NDArray[Any], chunk_index: ChunkIndex) -> _CachedChunk:
         """Return a chunk as Python objects, without what is beyond the ends of the array, the sample axis first."""
         spec = self._spec
-        sizes = zip(self._grid(place), spec.chunk_shape, spec.shape, strict=True)
+        sizes = zip(self._grid(chunk_index), spec.chunk_shape, spec.shape, strict=True)
         inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)
         size = inside.size * _POINTER_BYTES + sum(map(sys.getsizeof, inside.flat))
-        return _Kept(np.moveaxis(inside, spec.sample_axis, 0), size)
+        return _CachedChunk(np.moveaxis(inside, spec.sample_axis, 0), size)
 
 
 def skipped_part(number: int, unit: int, key: str, error: BaseException) -> SkippedPart:

@@ -1,7 +1,7 @@
 """Reads text and bytes of any length that lie in several stores, one after another.
 
 What holds: chunks are numbered through, layout by layout, so that a number names the chunk of one store. Readers of
-stores are made when a batch has a sample of the store; the ones that were used last are kept, with their chunks.
+stores are made when a batch has a sample of the store; the ones that were used last are cached, with their chunks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.engine.stats import Stats
-from zarrfeed.engine.vlen import ChunkError, EncodedLookup, Int64, Objects, Place, VlenReader
+from zarrfeed.engine.vlen import ChunkError, ChunkIndex, EncodedLookup, Int64, Objects, VlenReader
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.storage.chunks.parted_source import PartedSource
 
-#: Stores whose readers are kept.
+#: Stores whose readers are cached.
 _MOST_READERS = 16
 
 
@@ -34,7 +34,7 @@ class PartedVlenReader(EncodedLookup):
     field
         Which one.
     cache_bytes
-        Memory for decoded chunks that are kept, of all stores.
+        Memory for cached decoded chunks, of all stores.
     max_decodes
         Chunks that are decoded at once.
     """
@@ -82,7 +82,7 @@ class PartedVlenReader(EncodedLookup):
                 items, failed = await reader.look_up(index[slots] - parts.begin[part])
             taken[slots] = items
             first = self._first_of(number, part)
-            errors.extend(((first + place[0], place[1]), error) for place, error in failed)
+            errors.extend(((first + chunk_index[0], chunk_index[1]), error) for chunk_index, error in failed)
 
         await asyncio.gather(*(take(*one) for one in self._parts_of(index)))
         while len(self._readers) > _MOST_READERS:
@@ -90,22 +90,22 @@ class PartedVlenReader(EncodedLookup):
             self._past = self._past + dropped.stats()
         return taken, sorted(errors, key=lambda one: one[0])
 
-    def place_of(self, sample: int, item: tuple[int, ...]) -> Place:
+    def chunk_index_of(self, sample: int, item: tuple[int, ...]) -> ChunkIndex:
         """Return the chunk in which an item of a sample lies."""
         ((number, part, _),) = self._parts_of(np.array([sample]))
         parts = self._field.layouts[number].parts
         assert parts is not None
-        chunk, cell = self._reader(number, part).place_of(sample - int(parts.begin[part]), item)
+        chunk, cell = self._reader(number, part).chunk_index_of(sample - int(parts.begin[part]), item)
         return self._first_of(number, part) + chunk, cell
 
-    def label(self, place: Place) -> str:
+    def label(self, chunk_index: ChunkIndex) -> str:
         """Return the key of a chunk, and which inner chunk it is where there are such."""
-        number, part = self._part_at(place)
-        return self._reader(number, part).label((place[0] - self._first_of(number, part), place[1]))
+        number, part = self._part_at(chunk_index)
+        return self._reader(number, part).label((chunk_index[0] - self._first_of(number, part), chunk_index[1]))
 
-    def array_of(self, place: Place) -> str:
+    def array_of(self, chunk_index: ChunkIndex) -> str:
         """Return what errors call the array of a chunk."""
-        number, part = self._part_at(place)
+        number, part = self._part_at(chunk_index)
         parts = self._field.layouts[number].parts
         assert parts is not None
         return parts.names[part]
@@ -122,12 +122,12 @@ class PartedVlenReader(EncodedLookup):
             for one in np.unique(part[part >= 0]).tolist():
                 yield number, one, np.flatnonzero(part == one)
 
-    def _part_at(self, place: Place) -> tuple[int, int]:
+    def _part_at(self, chunk_index: ChunkIndex) -> tuple[int, int]:
         """Return the layout and the part of a chunk."""
-        number = int(np.searchsorted(self._first_chunk, place[0], side="right")) - 1
+        number = int(np.searchsorted(self._first_chunk, chunk_index[0], side="right")) - 1
         parts = self._field.layouts[number].parts
         assert parts is not None
-        row, _ = parts.rows_of(place[0] - self._first_chunk[number])
+        row, _ = parts.rows_of(chunk_index[0] - self._first_chunk[number])
         return number, int(parts.part_of(np.array([row]))[0])
 
     def _first_of(self, number: int, part: int) -> int:

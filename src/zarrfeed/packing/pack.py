@@ -19,17 +19,17 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.base.executors import open_executor, run_all
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
-from zarrfeed.packing.report import PackProgress, PackReport
+from zarrfeed.packing.pack_report import PackProgress, PackReport
 from zarrfeed.packing.sources.detect import call_of
-from zarrfeed.packing.sources.kept_runs import runs_note
+from zarrfeed.packing.sources.file_runs import runs_note
 from zarrfeed.packing.sources.source import FilesAre, Source, SourceCall, SourceOptions, refuse_stale
-from zarrfeed.packing.targets.layout import FieldLayout, LayoutWish, plan_layout, unit_rows
+from zarrfeed.packing.targets.pack_layout import FieldLayout, RequestedLayout, plan_layout, unit_rows
 from zarrfeed.packing.verify_pack import Proof, prove
 from zarrfeed.packing.work.finish import finish
 from zarrfeed.packing.work.job import PackJob, cut_parts, share_of
 from zarrfeed.packing.work.manifest import read_manifest
 from zarrfeed.packing.work.sparse_rows import with_elements
-from zarrfeed.packing.work.units import UnitWorker, do_unit, drop_worker, make_worker
+from zarrfeed.packing.work.unit_worker import UnitWorker, do_unit, drop_worker, make_worker
 from zarrfeed.packing.work.work_folder import WorkFolder
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
 from zarrfeed.storage.access.access import ZarrFormat
@@ -91,7 +91,7 @@ def pack(
     files_are
         What each of several files of NumPy, HDF5 or NetCDF is: one of the "samples", or one of the "runs" of samples
         along their axis, such as recordings. None: what alone is possible, or what `sample_axis` or `sample_dim` says;
-        files that could be either are refused. Names and ends of files are kept in the group `meta` of the store.
+        files that could be either are refused. Names and ends of files are stored in the group `meta`.
     targets
         Of a folder of images: a CSV or JSON file with further values for each image.
     resize
@@ -183,13 +183,13 @@ def pack(
         zarr_format=zarr_format,
     )
     call = call_of([str(one) for one in paths], kind, options)
-    wish = LayoutWish(
+    requested = RequestedLayout(
         sample_chunk,
         0 if shard is None else parse_bytes(shard, "shard"),
         {"": codec} if isinstance(codec, str) else dict(codec or {}),
         {"": dtype} if isinstance(dtype, str) else dict(dtype or {}),
     )
-    run = _Run(path, call, wish, shuffle, _named_shares(split))
+    run = _Run(path, call, requested, shuffle, _named_shares(split))
     with run.alone(shares=part is not None):
         job, opened = run.job(resume=resume, joins=part is not None, proves=verify)
         make_worker(job, opened)
@@ -204,9 +204,14 @@ class _Run:
     """One call of `pack`."""
 
     def __init__(
-        self, out: Path, call: SourceCall, wish: LayoutWish, seed: int | None, shares: Mapping[str, float] | None
+        self,
+        out: Path,
+        call: SourceCall,
+        requested: RequestedLayout,
+        seed: int | None,
+        shares: Mapping[str, float] | None,
     ) -> None:
-        self._out, self._call, self._wish, self._seed, self._shares = out, call, wish, seed, shares
+        self._out, self._call, self._requested, self._seed, self._shares = out, call, requested, seed, shares
         self._folder = WorkFolder(out)
         self.request: dict[str, Any] = {
             "variables": None if call.options.variables is None else list(call.options.variables),
@@ -214,10 +219,10 @@ class _Run:
             "sample_axis": call.options.sample_axis,
             "targets": call.options.targets,
             "resize": call.options.size,
-            "sample_chunk": wish.chunk_rows,
-            "shard": wish.shard_bytes,
-            "codec": dict(wish.codecs or {}),
-            "dtype": dict(wish.dtypes or {}),
+            "sample_chunk": requested.chunk_rows,
+            "shard": requested.shard_bytes,
+            "codec": dict(requested.codecs or {}),
+            "dtype": dict(requested.dtypes or {}),
             "shuffle": seed,
             "split": None if shares is None else dict(shares),
             **({} if call.options.files_are is None else {"files_are": call.options.files_are}),
@@ -324,14 +329,14 @@ class _Run:
 
     def _plan(self, source: Source, identity: str) -> PackJob:
         measured: dict[str, str] = {}
-        if "auto" in (self._wish.codecs or {}).values():
+        if "auto" in (self._requested.codecs or {}).values():
             from zarrfeed.packing.targets.measured_codecs import (
                 measure_codecs,  # which needs torch, and a second to import it
             )
 
-            measured = measure_codecs(source, self._wish)
+            measured = measure_codecs(source, self._requested)
         parts = cut_parts(source.num_samples, self._shares)
-        layouts = plan_layout(source.fields, source.num_samples, self._wish, measured)
+        layouts = plan_layout(source.fields, source.num_samples, self._requested, measured)
         layouts = with_elements(layouts, source.fields, parts, self._seed)
         step = unit_rows(layouts, 1, source.num_samples, shuffled=True)
         deals = self._seed is not None and source.block_samples > 1

@@ -26,14 +26,14 @@ from zarrfeed.base.executors import run_all
 from zarrfeed.metadata.array.cf import attributes_of
 from zarrfeed.metadata.array.coordinate_values import decode_values
 from zarrfeed.metadata.array.meaning import difference, meaning_of
-from zarrfeed.packing.sources.kept_runs import GROUP
+from zarrfeed.packing.sources.file_runs import GROUP
 from zarrfeed.packing.sources.same_meaning import differing_values
 from zarrfeed.packing.sources.source import Constant, Source, SourceCall, SourceOptions
 from zarrfeed.packing.targets.packed_values import as_packed
 from zarrfeed.packing.work.digest import MODULUS, as_text, digest_rows
 from zarrfeed.packing.work.finish import runs_of_part
 from zarrfeed.packing.work.job import PackJob
-from zarrfeed.packing.work.units import make_worker
+from zarrfeed.packing.work.unit_worker import make_worker
 
 #: Decoded bytes that are read at once.
 _PIECE_BYTES = 64 << 20
@@ -138,8 +138,8 @@ def _described_otherwise(job: PackJob) -> list[str]:
                 if differing_values(decoded[f.name][numbers], values):
                     found[f.name] = None
         of_runs = runs_of_part(source, job, part) if source.fields[0].name else {}
-        kept = [Constant(f"{GROUP}/{name}", values) for name, values in of_runs.items()]
-        for constant in (*source.constants, *kept):
+        recorded = [Constant(f"{GROUP}/{name}", values) for name, values in of_runs.items()]
+        for constant in (*source.constants, *recorded):
             packed = _packed_node(job, part.name, constant.name)
             if not isinstance(packed, zarr.Array) or not _is_same(constant, packed):
                 found[constant.name] = None

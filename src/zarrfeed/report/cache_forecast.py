@@ -109,13 +109,13 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
     if not named:
         return None
     directory = named[0].options.directory()
-    parts = [one.part() for one in arrays.values()]
+    forecasts = [one.forecast() for one in arrays.values()]
     room = max(0, directory.limit() - directory.used_bytes()) if directory.is_writable() else 0
-    return _forecast(parts, room, directory.limit(), tuple(dict.fromkeys(filter(None, troubles))))
+    return _forecast(forecasts, room, directory.limit(), tuple(dict.fromkeys(filter(None, troubles))))
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ArrayForecast:
     """One array: entries that are there, all that could be, and the bytes of one; None if nobody tells."""
 
     entries: float
@@ -129,14 +129,14 @@ class _Part:
         return self.wanted - self.entries
 
 
-def _forecast(parts: list[_Part], room: int, limit: int, troubles: tuple[str, ...]) -> CacheExplanation:
-    epochs = [part for part in parts if not part.resident]
+def _forecast(forecasts: list[_ArrayForecast], room: int, limit: int, troubles: tuple[str, ...]) -> CacheExplanation:
+    epochs = [one for one in forecasts if not one.resident]
     # Fields in memory are read once, before the first epoch.
-    left = room - sum(part.missing * (part.each or 0) for part in parts if part.resident)
-    there, wanted = sum(part.entries for part in epochs), sum(part.wanted for part in epochs)
-    incomplete = [part for part in epochs if part.missing > 0]
-    unsized = [part for part in incomplete if part.each is None]
-    missing = sum(part.missing for part in incomplete)
+    left = room - sum(one.missing * (one.each or 0) for one in forecasts if one.resident)
+    there, wanted = sum(one.entries for one in epochs), sum(one.wanted for one in epochs)
+    incomplete = [one for one in epochs if one.missing > 0]
+    unsized = [one for one in incomplete if one.each is None]
+    missing = sum(one.missing for one in incomplete)
     ratio: float | None = None
     why = ""
     if not wanted:
@@ -146,14 +146,14 @@ def _forecast(parts: list[_Part], room: int, limit: int, troubles: tuple[str, ..
     elif unsized:
         why = "neither the store nor an entry tells how large chunks are"
     else:
-        each = sum(part.missing * (part.each or 0) for part in incomplete) / missing
+        each = sum(one.missing * (one.each or 0) for one in incomplete) / missing
         ratio = (there + min(missing, math.floor(left / each))) / wanted
-    known = all(part.each is not None for part in epochs)
+    known = all(one.each is not None for one in epochs)
     return CacheExplanation(
         expected_hit_ratio=ratio,
         entries=round(there),
         wanted_entries=round(wanted),
-        entry_bytes=round(sum(part.entry_bytes for part in epochs)),
+        entry_bytes=round(sum(one.entry_bytes for one in epochs)),
         wanted_bytes=round(sum(p.entry_bytes + p.missing * (p.each or 0) for p in epochs)) if known else None,
         room=room,
         limit=limit,
@@ -180,7 +180,7 @@ class _Array:
         chunks = np.union1d(self.chunks, other.chunks)
         return _Array(self.spec, self.cached, self.called, chunks, self.resident and other.resident)
 
-    def part(self) -> _Part:
+    def forecast(self) -> _ArrayForecast:
         """Compare what is read with what is in the cache."""
         spec, shard = self.spec, self.spec.shard
         objects = self.chunks
@@ -198,7 +198,7 @@ class _Array:
             each = stored.counted_bytes / stored.count
         else:
             each = mean if counted and len(counted) > wanted_objects else self._inner_bytes(stored.stored_bytes)
-        return _Part(entries, wanted, entries * (mean or 0), each, self.resident)
+        return _ArrayForecast(entries, wanted, entries * (mean or 0), each, self.resident)
 
     def _wanted(self, objects: npt.NDArray[np.int64]) -> tuple[float, float]:
         """Return how many objects are read, and how many reads of chunks and indices that is."""
@@ -233,8 +233,8 @@ class _Array:
                     found.append(counted)
                     continue
                 parts = key.split(self.spec.key_separator)[bool(self.spec.key_prefix) :]
-                place = parts[self.spec.sample_axis] if len(parts) > self.spec.sample_axis else ""
-                if place.isdigit() and int(place) in objects:
+                index = parts[self.spec.sample_axis] if len(parts) > self.spec.sample_axis else ""
+                if index.isdigit() and int(index) in objects:
                     found.append(counted)
         return found
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zarrfeed.plan.samples.selection import Selection
+from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, has_patches, shape_of
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import StaticField
-from zarrfeed.spec.tensors import tensors_of
 
 
 def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequence[StaticField] = ()) -> str:
     """Return one line that says which samples these are, how many are selected, and which were left out."""
-    names = fields.parts[0]
+    names = fields.sides[0]
     first = fields.fields[0]
     where = ""
     if isinstance(first, StoredField | VlenField | CsrField) and names is None:

@@ -10,7 +10,7 @@ from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.ahead import batches_ahead
-from zarrfeed.engine.images import library_name
+from zarrfeed.engine.image_decoder import library_name
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.budget.mixing import perfect_mix
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
@@ -35,7 +35,7 @@ from zarrfeed.report.sparse_explain import explain_csr
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.report.verdict import remedy_of_field, verdict
 from zarrfeed.spec.field import (
-    BlockUnit,
+    BlockKind,
     Field,
     FieldSet,
     ResidentField,
@@ -106,7 +106,7 @@ class Explanation(Page):
     mix: int
     strip: int
     primary: str | None
-    block: BlockUnit
+    block: BlockKind
     fields: tuple[FieldExplanation, ...]
     memory: MemoryPlan
     max_open_batches: int
@@ -314,7 +314,7 @@ def _with_remedy(of: FieldExplanation, stacked: str, order: Order, *, is_primary
 
 def explain_schedule(
     schedule: Schedule,
-    place: RankInfo,
+    rank_info: RankInfo,
     state: EpochState,
     *,
     pinned: bool,
@@ -325,9 +325,9 @@ def explain_schedule(
 
     `resumed` is the state in the middle of an epoch that the next pass goes on from, if it does.
     """
-    consumer = place.consumer()
+    consumer = rank_info.consumer()
     settled = schedule.settle(state, consumer)
-    resources = schedule.resources(schedule.line(settled), place, consumer)
+    resources = schedule.resources(schedule.order_of(settled), rank_info, consumer)
     plan = schedule.plan(settled, consumer, resources)
     explained = explain(
         fields=schedule.fields,
@@ -339,11 +339,13 @@ def explain_schedule(
         pinned=pinned,
         statics=statics,
     )
-    remedy = remedy_of(schedule, place, explained.shuffling)
+    remedy = remedy_of(schedule, rank_info, explained.shuffling)
     explained = replace(explained, remedy="" if remedy is None else str(remedy))
     if resumed is None:
         return explained
-    return replace(explained, resumed=RankSharing.of(schedule.line(schedule.settle(resumed, consumer)), plan.stride))
+    return replace(
+        explained, resumed=RankSharing.of(schedule.order_of(schedule.settle(resumed, consumer)), plan.stride)
+    )
 
 
 def _explain_field(

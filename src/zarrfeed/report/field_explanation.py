@@ -37,7 +37,7 @@ class FieldExplanation:
     shards
         The shards that these lie in; 0 if each is an object of its own.
     chunk_reads
-        Chunks that are read and decoded in one epoch by this consumer; of text and bytes, if all are kept.
+        Chunks that are read and decoded in one epoch by this consumer; of text and bytes, if all are cached.
     reads_by_array
         Of a sparse matrix, how many of the reads are of which array; "" for one array.
     amplification

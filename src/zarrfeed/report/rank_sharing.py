@@ -78,16 +78,18 @@ class RankSharing:
         return [("", f"{about}{self}")] if self.readers > 1 else []
 
 
-def warn_of_sharing(schedule: Schedule, place: RankInfo) -> None:
+def warn_of_sharing(schedule: Schedule, rank_info: RankInfo) -> None:
     """Warn, on rank 0, if several ranks decode each chunk because of the lanes; of few blocks it matters to nobody."""
     fields = schedule.fields.fields
     streamed = any(
         not f.resident if isinstance(f, StoredField) else isinstance(f, VlenField | CsrField) for f in fields
     )
-    if place.rank != 0 or place.world_size == 1 or not streamed:
+    if rank_info.rank != 0 or rank_info.world_size == 1 or not streamed:
         return
-    if schedule.order.num_blocks < _FEW_BLOCKS * place.world_size:
+    if schedule.order.num_blocks < _FEW_BLOCKS * rank_info.world_size:
         return
-    found = RankSharing.of(schedule.line(schedule.settle(EpochState(0), place.consumer())), place.world_size)
+    found = RankSharing.of(
+        schedule.order_of(schedule.settle(EpochState(0), rank_info.consumer())), rank_info.world_size
+    )
     if found.readers > 1:
         warnings.warn(without_secrets(str(found)), stacklevel=1)  # of this line, so that it is shown once

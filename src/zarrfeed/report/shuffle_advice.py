@@ -48,35 +48,35 @@ class ShuffleRemedy:
         return f'memory_budget="{size}"{lanes}'
 
 
-def find_remedy(schedule: Schedule, place: RankInfo) -> ShuffleRemedy | None:
+def find_remedy(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | None:
     """Return the least memory that mixes a schedule's order well enough, or else lanes, with the memory for these.
 
     None where nothing does: there are no more blocks to mix.
     """
     now = schedule.budget or DEFAULT_BUDGET
     budgets = [-(-int(now * factor) // _MIB) * _MIB for factor in _FACTORS]
-    found = _least(budgets, lambda budget: _with(schedule, budget, None), place)
+    found = _least(budgets, lambda budget: _with(schedule, budget, None), rank_info)
     if found is not None:
         return ShuffleRemedy(found[0], None, found[1])
     if isinstance(schedule.order, MixedOrder):
         return None
     # each lane more cuts one more block in two
     wider = [lanes for lanes in LANE_COUNTS if schedule.order.lanes < lanes <= schedule.order.num_blocks]
-    found = _least(wider, lambda lanes: _with(schedule, budgets[-1], lanes), place)
+    found = _least(wider, lambda lanes: _with(schedule, budgets[-1], lanes), rank_info)
     if found is None:
         return None
     lanes = found[0]
-    found = _least([now, *budgets], lambda budget: _with(schedule, budget, lanes), place)
+    found = _least([now, *budgets], lambda budget: _with(schedule, budget, lanes), rank_info)
     return None if found is None else ShuffleRemedy(found[0], lanes, found[1])
 
 
 def _least(
-    numbers: Sequence[int], make: Callable[[int], Schedule], place: RankInfo
+    numbers: Sequence[int], make: Callable[[int], Schedule], rank_info: RankInfo
 ) -> tuple[int, ShuffleMeasure] | None:
     """Return the first of ascending numbers whose schedule shuffles, as those of larger numbers do; None: none does."""
 
     def tried(number: int) -> tuple[int, ShuffleMeasure] | None:
-        measure = _measured(make(number), place)
+        measure = _measured(make(number), rank_info)
         return None if measure is None or measure.is_poor else (number, measure)
 
     found = tried(numbers[-1]) if numbers else None
@@ -98,18 +98,18 @@ def _with(schedule: Schedule, budget: int, lanes: int | None) -> Schedule:
     return replace(wider, order=wider.mixed(order, lanes, None))
 
 
-def warn_of_shuffle(schedule: Schedule, place: RankInfo) -> None:
+def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
     """Warn, on rank 0, if an order hardly shuffles and options would mix it better.
 
     Nobody is warned of epochs of few samples, or of lanes and `mix` that he named.
     """
     chosen = schedule.lanes_are_chosen and schedule.mix_is_chosen
-    if place.rank != 0 or not chosen or schedule.fields.are_objects or schedule.order.length < _FEW_SAMPLES:
+    if rank_info.rank != 0 or not chosen or schedule.fields.are_objects or schedule.order.length < _FEW_SAMPLES:
         return
-    found = _measured(schedule, place)
+    found = _measured(schedule, rank_info)
     if found is None or not found.is_poor:
         return
-    remedy = find_remedy(schedule, place)
+    remedy = find_remedy(schedule, rank_info)
     if remedy is None:
         return
     warnings.warn(  # of this line, so that it is shown once
@@ -121,19 +121,19 @@ def warn_of_shuffle(schedule: Schedule, place: RankInfo) -> None:
     )
 
 
-def _measured(schedule: Schedule, place: RankInfo) -> ShuffleMeasure | None:
+def _measured(schedule: Schedule, rank_info: RankInfo) -> ShuffleMeasure | None:
     """Return how well the order of the first epoch is shuffled; None if there is no such order in the memory."""
-    consumer = place.consumer()
+    consumer = rank_info.consumer()
     try:
-        order = schedule.line(schedule.settle(EpochState(0), consumer))
-        schedule.resources(order, place, consumer)
+        order = schedule.order_of(schedule.settle(EpochState(0), consumer))
+        schedule.resources(order, rank_info, consumer)
     except (ConfigError, MemoryBudgetError):
         return None
     return measure_shuffle(order)
 
 
-def remedy_of(schedule: Schedule, place: RankInfo, measure: ShuffleMeasure | None) -> ShuffleRemedy | None:
+def remedy_of(schedule: Schedule, rank_info: RankInfo, measure: ShuffleMeasure | None) -> ShuffleRemedy | None:
     """Return what would mix an order that is poorly shuffled; None for others."""
     if measure is None or not measure.is_poor or schedule.fields.are_objects:
         return None
-    return find_remedy(schedule, place)
+    return find_remedy(schedule, rank_info)

@@ -8,7 +8,7 @@ import numpy as np
 
 from zarrfeed.base.native import core
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.budget.sparse import keep_batches, plan_loads
+from zarrfeed.plan.budget.element_loads import keep_batches, plan_loads
 from zarrfeed.plan.order.order import EpochPlan
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs

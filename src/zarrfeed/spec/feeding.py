@@ -11,7 +11,7 @@ from zarrfeed.base.errors import ConfigError, UnknownOptionError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_int
-from zarrfeed.spec.field import BLOCK_UNITS, BlockUnit
+from zarrfeed.spec.field import BLOCK_KINDS, BlockKind
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
 _INT64_MAX = 2**63 - 1
@@ -46,14 +46,14 @@ class Mixing:
 
     lanes: int | None = None
     mix: int | None = None
-    block: BlockUnit | None = None
+    block: BlockKind | None = None
 
     def __post_init__(self) -> None:
         check_counts(lanes=self.lanes)
         if self.mix is not None:
             check_int("mix", self.mix, 1, _INT64_MAX)
         if self.block is not None:
-            check_choice("block", self.block, BLOCK_UNITS)
+            check_choice("block", self.block, BLOCK_KINDS)
 
 
 @dataclass(frozen=True)

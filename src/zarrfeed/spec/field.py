@@ -24,14 +24,14 @@ from zarrfeed.spec.patch import FieldPatch
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.stack import StackPlace
+from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Pad, Window
 from zarrfeed.spec.window_fields import LeadField, PadMaskField, lead_to_core
 
-#: What the unit of shuffling is made of.
-BlockUnit: TypeAlias = Literal["chunk", "shard"]
-BLOCK_UNITS: tuple[BlockUnit, ...] = ("chunk", "shard")
+#: The stored objects that make a block.
+BlockKind: TypeAlias = Literal["chunk", "shard"]
+BLOCK_KINDS: tuple[BlockKind, ...] = ("chunk", "shard")
 
 #: Rows of a chunk that could not be had: (first, end, index of the chunk along the sample axis, its key, class of the
 #: error, errno, message).
@@ -74,7 +74,7 @@ class StoredField:
     parts: ArrayParts | None = None
     others: tuple[Layout, ...] = ()
     rows: RowMap | None = None
-    stack: StackPlace | None = None
+    stack: StackSlice | None = None
     patch: FieldPatch | None = None
 
     @property
@@ -129,11 +129,11 @@ class StoredField:
                 slot=slot,
                 row_map=None if self.rows is None else self.rows.to_core(),
                 pad=_pad_to_core(self),
-                is_variant=place > 0,
+                is_variant=layout_number > 0,
                 lead=lead_to_core(self.window),
                 patch=None if self.patch is None else self.patch.to_core(dtype_name(self), layout.parts),
             )
-            for place, layout in enumerate(self.layouts)
+            for layout_number, layout in enumerate(self.layouts)
         ]
 
 
@@ -196,7 +196,7 @@ class ResidentField:
     bad_rows: tuple[BadRows, ...] = ()
     record: Record | None = None
     row_map: RowMap | None = None
-    stack: StackPlace | None = None
+    stack: StackSlice | None = None
 
     @property
     def num_samples(self) -> int:
@@ -295,7 +295,7 @@ class ObjectField:
     sample_shape: tuple[int, ...] = ()
 
 
-#: What the engine reads; a list is an index to it.
+#: Fields that the engine reads; it reads a vlen field as an index.
 TensorField: TypeAlias = StoredField | ResidentField | IndexField | PadMaskField | LeadField
 Field: TypeAlias = TensorField | VlenField | CsrField | ObjectField
 
@@ -318,7 +318,7 @@ def _offsets(window: Window | None) -> tuple[int, ...]:
     return () if window is None else window.offsets
 
 
-def stack_of(field: Field) -> StackPlace | None:
+def stack_of(field: Field) -> StackSlice | None:
     """Return where rows of a field go in a tensor that it shares; None if it has one for itself."""
     return field.stack if isinstance(field, StoredField | ResidentField) else None
 
@@ -383,7 +383,7 @@ def dtype_name(field: Field) -> str:
 
 
 def sample_bytes(field: Field) -> int:
-    """Return the bytes of one sample in a batch: of the engine, which of a list has the index alone, or of images."""
+    """Return the bytes of one sample in a batch of the engine, where a vlen field has the index alone, or of images."""
     if isinstance(field, VlenField):
         index = item_bytes("int64")
         if field.images is None:
@@ -451,8 +451,8 @@ class FieldSet:
     ----------
     fields
         In the order of the tensors of a batch; all with the same number of samples.
-    parts
-        The parts of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
+    sides
+        The sides of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
     primary
         Which field's chunks make the blocks; None if nothing is streamed.
     block_rows
@@ -465,10 +465,10 @@ class FieldSet:
     """
 
     fields: tuple[Field, ...]
-    parts: tuple[tuple[str, ...] | None, ...]
+    sides: tuple[tuple[str, ...] | None, ...]
     primary: int | None
     block_rows: int
-    block: BlockUnit = "chunk"
+    block: BlockKind = "chunk"
     edges: Edges | None = dataclasses.field(default=None, compare=False)
 
     @property

@@ -76,7 +76,7 @@ class Record:
         return "{" + ", ".join(parts) + "}"
 
 
-def select_members(part: str, dtype: np.dtype[Any], variables: Sequence[str] | None) -> Record:
+def select_members(side: str, dtype: np.dtype[Any], variables: Sequence[str] | None) -> Record:
     """Return the record of a structured dtype, with the members that `variables` names; None: all.
 
     Raises
@@ -88,7 +88,7 @@ def select_members(part: str, dtype: np.dtype[Any], variables: Sequence[str] | N
     for name in variables or ():
         if name not in known:
             raise ConfigError(
-                f"variables: {name!r} is no member of the records of {part}, must be one of "
+                f"variables: {name!r} is no member of the records of {side}, must be one of "
                 f"{', '.join(map(repr, known))}{did_you_mean(name, known)}"
             )
     return Record(dtype, known if variables is None else tuple(variables))

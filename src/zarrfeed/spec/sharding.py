@@ -45,17 +45,17 @@ class ShardSpec:
         return self.chunks_per_shard * _ENTRY_BYTES + self.index_has_crc32c * _CHECKSUM_BYTES
 
     @property
-    def kept_index_bytes(self) -> int:
+    def cached_index_bytes(self) -> int:
         """Memory that a parsed index takes."""
         return self.chunks_per_shard * _ENTRY_BYTES + _OVERHEAD_BYTES
 
     def inner_chunk_name(self, position: int) -> str:
-        """Return the place of an inner chunk in its shard, such as "3/0", from its position in C order."""
-        places: list[str] = []
+        """Return the index of an inner chunk in its shard, such as "3/0", from its position in C order."""
+        indices: list[str] = []
         for along in reversed(self.chunks):
-            position, place = divmod(position, along)
-            places.append(str(place))
-        return "/".join(reversed(places))
+            position, index = divmod(position, along)
+            indices.append(str(index))
+        return "/".join(reversed(indices))
 
     def to_core(self, cache_bytes: int | None = None) -> core.ShardSpec:
         """Return the specification in the form that the engine takes, with memory for parsed indices."""

@@ -91,12 +91,12 @@ class Elements:
         return int(self.first_block[-1])
 
     def find(self, element: Int64) -> tuple[Int64, Int64]:
-        """Return the block of each element, and its place there."""
+        """Return the block of each element, and its offset there."""
         if len(self.layout) == 1:
             return np.divmod(element, self.block_items[0])
         store = np.searchsorted(self.begin, element, side="right") - 1
-        block, place = np.divmod(element - self.begin[store], self.block_items[store])
-        return block + self.first_block[store], place
+        block, offset = np.divmod(element - self.begin[store], self.block_items[store])
+        return block + self.first_block[store], offset
 
     def store_of(self, block: Int64) -> Int64:
         """Return the store of each block."""

@@ -1,4 +1,4 @@
-"""`StackPlace`: where the rows of a field go in a tensor that several fields share."""
+"""`StackSlice`: the channels of a field in a tensor that several fields share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class StackPlace:
-    """The place of a field in a tensor of several fields, whose rows lie side by side.
+class StackSlice:
+    """The slice of a field in a tensor of several fields, whose rows lie side by side.
 
     Attributes
     ----------

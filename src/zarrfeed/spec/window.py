@@ -97,7 +97,7 @@ class Window:
     lead
         The distance that is drawn in place of some offsets. None: none is.
     drawn
-        Places of these among the offsets, which have the least distance there.
+        Indices of these among the offsets, which have the least distance there.
     """
 
     offsets: tuple[int, ...]
@@ -111,39 +111,39 @@ class Window:
         """The distances of all rows that a sample may read."""
         if self.lead is None:
             return self.offsets
-        fixed = [offset for place, offset in enumerate(self.offsets) if place not in self.drawn]
+        fixed = [offset for index, offset in enumerate(self.offsets) if index not in self.drawn]
         return (*fixed, *self.lead.offsets)
 
     @property
     def named(self) -> list[Any]:
         """The distances as they are written: those that are drawn as {"lead": [low, high]}."""
         drawn = None if self.lead is None else {"lead": [self.lead.low, self.lead.high]}
-        return [drawn if place in self.drawn else offset for place, offset in enumerate(self.offsets)]
+        return [drawn if index in self.drawn else offset for index, offset in enumerate(self.offsets)]
 
     def _shown(self) -> Iterator[str]:
         """Return the distances in words; of many that are evenly spaced the first and the last."""
         lead = "" if self.lead is None else f"{self.lead.low:+d} to {self.lead.high:+d} (drawn)"
-        place, offsets = 0, self.offsets
-        while place < len(offsets):
-            if place in self.drawn:
+        index, offsets = 0, self.offsets
+        while index < len(offsets):
+            if index in self.drawn:
                 yield lead
-                place += 1
+                index += 1
                 continue
-            end = place + 1
+            end = index + 1
             while (
                 end < len(offsets)
                 and end not in self.drawn
-                and (end == place + 1 or offsets[end] - offsets[end - 1] == offsets[place + 1] - offsets[place])
+                and (end == index + 1 or offsets[end] - offsets[end - 1] == offsets[index + 1] - offsets[index])
             ):
                 end += 1
-            if end - place < _SHORTENED:
-                yield f"{offsets[place]:+d}"
-                place += 1
+            if end - index < _SHORTENED:
+                yield f"{offsets[index]:+d}"
+                index += 1
                 continue
-            step = offsets[place + 1] - offsets[place]
+            step = offsets[index + 1] - offsets[index]
             apart = "" if step == 1 else f" in steps of {step}"
-            yield f"{offsets[place]:+d} to {offsets[end - 1]:+d}{apart} ({end - place} rows)"
-            place = end
+            yield f"{offsets[index]:+d} to {offsets[end - 1]:+d}{apart} ({end - index} rows)"
+            index = end
 
     @property
     def shape(self) -> tuple[int, ...]:

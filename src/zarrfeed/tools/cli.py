@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 #: What blocks can be made of; not imported from where it is defined, which would import zarr, and completion be slow.
-BLOCK_UNITS = ("chunk", "shard")
+BLOCK_KINDS = ("chunk", "shard")
 
 #: The longest `--seconds`: a day.
 _MOST_SECONDS = 86400.0
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("path", metavar="STORE", help="an array, or a group of arrays: a path or a URL")
     _add_dataset_arguments(bench, batch_size=64)
     bench.add_argument("--num-threads", type=_positive, metavar="N", help="decode threads (default: all cores)")
-    bench.add_argument("--block", choices=BLOCK_UNITS, default="chunk", help="what is shuffled (default: chunk)")
+    bench.add_argument("--block", choices=BLOCK_KINDS, default="chunk", help="what is shuffled (default: chunk)")
     bench.add_argument(
         "--seconds", type=_seconds, default=5.0, metavar="S", help="for each of the three that are timed (default: 5)"
     )

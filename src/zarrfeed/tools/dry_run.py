@@ -67,11 +67,11 @@ def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) ->
     """
     with contextlib.suppress(ImportError):
         importlib.import_module("torch")
-    place = find_rank() if ranks is None else find_rank(0, ranks)
-    schedule.check_memory(place, 0, EpochState(0))
-    warn_of_sharing(schedule, place)
+    rank_info = find_rank() if ranks is None else find_rank(0, ranks)
+    schedule.check_memory(rank_info, 0, EpochState(0))
+    warn_of_sharing(schedule, rank_info)
     state = EpochState(epoch if isinstance(schedule.order, SweptOrder) else 0)
     described, pinned = data.resolved, has_accelerator()
-    explained = explain_schedule(schedule, place, state, pinned=pinned, statics=tuple(described.statics))
+    explained = explain_schedule(schedule, rank_info, state, pinned=pinned, statics=tuple(described.statics))
     table = described.opened.stores
     return explained if table is None else replace(explained, stores=StoreShares.of(table, described.choice))

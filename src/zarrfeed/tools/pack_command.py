@@ -14,7 +14,7 @@ from zarrfeed.tools.cli_parser import EXECUTORS
 from zarrfeed.tools.progress_bar import show_progress
 
 if TYPE_CHECKING:
-    from zarrfeed.packing.report import PackReport
+    from zarrfeed.packing.pack_report import PackReport
 
 HELP = "write any data as the Zarr store that trains fastest"
 DESCRIPTION = (

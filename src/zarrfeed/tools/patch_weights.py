@@ -23,7 +23,7 @@ from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.validate import check_flags, check_int, check_num_threads
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.description.statistics import layout_fingerprint, samples_digest
+from zarrfeed.metadata.description.measured_fields import layout_fingerprint, samples_digest
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
@@ -226,7 +226,7 @@ class _Task:
             for found in batches:
                 for one in found:
                     for total, of_label in zip(sums, one.of_labels, strict=True):
-                        total[one.place] += of_label
+                        total[one.box] += of_label
                 done += len(found)
                 on_progress(Progress(done, len(self.data)))
         return sums
@@ -258,13 +258,13 @@ class _Task:
 
     def _sums(self, voxels: npt.NDArray[Any], begin: Sequence[int], end: Sequence[int]) -> _Sums:
         """Return the sums of the cells that some voxels lie in, which are those from `begin` to `end`."""
-        place = tuple(slice(b // of, -(-e // of)) for b, e, of in zip(begin, end, self.cell, strict=True))
+        box = tuple(slice(b // of, -(-e // of)) for b, e, of in zip(begin, end, self.cell, strict=True))
         before = [b % of for b, of in zip(begin, self.cell, strict=True)]
         if self.shares is None:
             if voxels.dtype.kind in "if" and not (voxels.min(initial=0) >= 0 and np.isfinite(voxels.max(initial=0))):
                 raise ConfigError("labels: has values that are negative, NaN or infinite, which weights must not be")
-            return _Sums(place, [_added(voxels, before, self.cell)])
-        return _Sums(place, [_added(voxels == label, before, self.cell) for label in self.shares])
+            return _Sums(box, [_added(voxels, before, self.cell)])
+        return _Sums(box, [_added(voxels == label, before, self.cell) for label in self.shares])
 
     def weights(self, sums: Sequence[Float64]) -> PatchWeights:
         """Return the weights, given the sums of all boxes."""
@@ -296,7 +296,7 @@ class _Task:
 class _Sums:
     """Sums over the cells of a part of the table: for each label."""
 
-    place: tuple[slice, ...]
+    box: tuple[slice, ...]
     of_labels: list[Float64]
 
 

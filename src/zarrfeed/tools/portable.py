@@ -1,7 +1,7 @@
 """What an executor's tasks open again elsewhere: stores, arrays and descriptions of samples, as bytes.
 
-What holds: only what has a place that another process can open goes to one. Arrays and stores that exist in this
-process alone are refused, so that no task carries data. Local directories travel as absolute paths.
+What holds: only what has a path or a URL that another process can open goes to one. Arrays and stores that exist in
+this process alone are refused, so that no task carries data. Local directories travel as absolute paths.
 """
 
 from __future__ import annotations

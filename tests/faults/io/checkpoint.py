@@ -44,7 +44,7 @@ _UPLOADS, _DOWNLOADS = ("create", "part", "complete"), ("get", "head")
 
 @functools.cache
 def state_of(version: int) -> dict[str, Any]:
-    """Return what a version saves, not to be changed: each element tells the version and its place."""
+    """Return what a version saves, not to be changed: each element tells the version and its index."""
     large = torch.arange(_ELEMENTS, dtype=torch.int32) * 7 + version
     return {"version": version, "large": large, "small": [torch.full((5,), i + version) for i in range(20)]}
 
@@ -69,19 +69,19 @@ class Depot:
         if kind != "file":
             self._options["storage_options"] = server.options(kind)
 
-    def place(self, name: str) -> tuple[str, dict[str, Any]]:
+    def location(self, name: str) -> tuple[str, dict[str, Any]]:
         """Return the URL and the options of a checkpoint."""
         return str(self.directory / name) if self.kind == "file" else f"{self.kind}://bucket/run/{name}", self._options
 
     def save(self, version: int, name: str = "step.pt") -> None:
         """Save a version."""
-        url, options = self.place(name)
+        url, options = self.location(name)
         with checkpoint.writer(url, **options) as file:
             torch.save(state_of(version), file)
 
     def load(self, name: str = "step.pt") -> int:
         """Load a checkpoint; return which version it is."""
-        url, options = self.place(name)
+        url, options = self.location(name)
         with checkpoint.reader(url, **options) as file:
             return version_of(torch.load(file))
 
@@ -169,7 +169,7 @@ def kill(attempt: Try) -> str:
     """Kill a process that writes, at a random moment, with SIGKILL."""
     kinds = ("file", *_SCHEMES)
     with _depot(attempt, kinds) as depot:
-        command = [*warm.command(), "-c", _CHILD, json.dumps([*depot.place("step.pt"), _NEW])]
+        command = [*warm.command(), "-c", _CHILD, json.dumps([*depot.location("step.pt"), _NEW])]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as child:  # type: ignore[call-overload]
             child.stdin.write("\n")
@@ -352,21 +352,21 @@ def _flip_stored(attempt: Try) -> str:
         if depot.kind == "file":
             path = depot.directory / "step.pt"
             content = bytearray(path.read_bytes())
-            content[_place(attempt.random, len(content))] ^= bit
+            content[_offset(attempt.random, len(content))] ^= bit
             path.write_bytes(content)
         else:
             stored = depot.server.objects["run/step.pt"]
-            place = _place(attempt.random, stored.size)
+            offset = _offset(attempt.random, stored.size)
             for piece in stored.pieces:
-                if 0 <= place < len(piece):
-                    piece[place] ^= bit
-                place -= len(piece)
+                if 0 <= offset < len(piece):
+                    piece[offset] ^= bit
+                offset -= len(piece)
         depot.is_refused()
         return "stored: refused"
 
 
-def _place(chooser: random.Random, size: int) -> int:
-    """Return a place in an object: anywhere, or in its last bytes, which have the checksums."""
+def _offset(chooser: random.Random, size: int) -> int:
+    """Return an offset in an object: anywhere, or in its last bytes, which have the checksums."""
     return chooser.choice((chooser.randrange(size), size - 1 - chooser.randrange(110)))
 
 

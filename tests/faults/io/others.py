@@ -25,7 +25,7 @@ from zarrfeed.base.native import core
 from zarrfeed.packing.work.work_folder import WorkFolder
 from zarrfeed.storage.append.append_journal import Journal
 from zarrfeed.tools.cache.entries import check_cache, clear_cache, describe_cache
-from zarrfeed.tools.verify.progress import ProgressFile
+from zarrfeed.tools.verify.progress_file import ProgressFile
 
 _VALUES = np.arange(40).reshape(20, 2)
 _TRUE, _FORGED = np.full(500, 1, np.uint8), np.full(500, 2, np.uint8)
@@ -102,7 +102,7 @@ def _use_progress(folder: Path, _: bool) -> None:
         raise UnspecifiedError("not all chunks were checked")
 
 
-_PLACES: dict[str, tuple[Callable[[Path], Path], Callable[[Path, bool], None]]] = {
+_LOCATIONS: dict[str, tuple[Callable[[Path], Path], Callable[[Path, bool], None]]] = {
     "cache": (_make_cache, _use_cache),
     "pack": (_make_pack, _use_pack),
     "Appender": (_make_journal, _use_journal),
@@ -137,8 +137,8 @@ def _plant(random: Random, made: Path, home: Path) -> None:
 
 @cache
 def _import_all() -> None:
-    """Use each place once, so that all modules are imported: another user may not be able to read them."""
-    for _, use in _PLACES.values():
+    """Use each location once, so that all modules are imported: another user may not be able to read them."""
+    for _, use in _LOCATIONS.values():
         with folder_of_all() as folder:
             use(folder, True)
 
@@ -147,8 +147,8 @@ def others(attempt: Try) -> str:
     """Make a directory first, as another user, and let the victim use it."""
     _import_all()
     random, is_root = attempt.random, os.geteuid() == 0
-    kind = random.choice(sorted(_PLACES))
-    make, use = _PLACES[kind]
+    kind = random.choice(sorted(_LOCATIONS))
+    make, use = _LOCATIONS[kind]
     opened, is_own = random.choice([0o755, 0o777, 0o700]), random.random() < 0.5
     with folder_of_all() as folder:
         home, outcome = folder / "home", folder / "outcome"

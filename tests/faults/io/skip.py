@@ -114,7 +114,7 @@ def skips(attempt: Try) -> str:
         "lanes": 2,
     }
     epoch, order, skipped = _read(attempt, faults, configuration)
-    places = _check(faults, epoch, order)
+    replacements = _check(faults, epoch, order)
     if len(order) != SAMPLES:
         raise UnspecifiedError(f"{len(order)} samples, must be {SAMPLES}")
     named = {chunk.key.split(" ")[0] for chunk in skipped}
@@ -134,8 +134,10 @@ def skips(attempt: Try) -> str:
         share, order, _ = _read(attempt, faults, configuration | {"rank": rank, "world_size": 2})
         lengths.add(len(share.index))
         for sample, other in _check(faults, share, order).items():
-            if places[sample] != other:
-                raise UnspecifiedError(f"in the place of {sample} comes {other} on rank {rank}, else {places[sample]}")
+            if replacements[sample] != other:
+                raise UnspecifiedError(
+                    f"in the place of {sample} comes {other} on rank {rank}, else {replacements[sample]}"
+                )
     if len(lengths) > 1:
         raise UnspecifiedError(f"ranks have {lengths} samples")
     if len(skipped) > 1:

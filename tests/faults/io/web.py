@@ -162,15 +162,15 @@ def _passes_or_not(attempt: Try, act: Act, *, errnos: tuple[int, ...], sign: str
     retries, times = attempt.random.randint(0, 2), attempt.random.choice((1, 1, 2, -1))
     if (retries, times) == (1, 2):  # an epoch may ask for an object twice, and each request could be wrong once
         times = 1
-    with far(attempt) as place, place.open(attempt.random, retries=retries) as dataset:
-        fault = place.fault(act, attempt.random, times)
+    with far(attempt) as far_store, far_store.open(attempt.random, retries=retries) as dataset:
+        fault = far_store.fault(act, attempt.random, times)
         passes = 0 < times <= retries
         if passes:
             check_right(dataset)
             if dataset.stats().retries != times:
                 raise UnspecifiedError(f"{times} times, {dataset.stats().retries} retries counted")
         else:
-            error = _error_of(place, dataset, StoreReadError)
+            error = _error_of(far_store, dataset, StoreReadError)
             assert isinstance(error, StoreReadError)
             check_errno(error, *errnos)
             if sign not in str(error) or (retries > 0 and f"after {retries} retr" not in str(error)):
@@ -178,16 +178,16 @@ def _passes_or_not(attempt: Try, act: Act, *, errnos: tuple[int, ...], sign: str
         check_injected(fault.acted)
         if times == -1 and fault.acted <= retries:
             raise UnspecifiedError(f"asked {fault.acted} times, retries = {retries}")
-        place.server.fault = None
+        far_store.server.fault = None
         check_right(dataset)
     return "right" if passes else "error, then right"
 
 
 def _lasts(attempt: Try, act: Act, error_class: type[Exception], signs: tuple[str, ...], *codes: int) -> str:
     """Let an object be answered for ever in a way that does not pass: no retry."""
-    with far(attempt) as place, place.open(attempt.random, retries=2) as dataset:
-        fault = place.fault(act, attempt.random)
-        error = _error_of(place, dataset, error_class)
+    with far(attempt) as far_store, far_store.open(attempt.random, retries=2) as dataset:
+        fault = far_store.fault(act, attempt.random)
+        error = _error_of(far_store, dataset, error_class)
         if isinstance(error, StoreReadError):
             check_errno(error, *codes)
         if not any(sign in str(error) for sign in signs):
@@ -195,7 +195,7 @@ def _lasts(attempt: Try, act: Act, error_class: type[Exception], signs: tuple[st
         check_injected(fault.acted)
         if dataset.stats().retries:
             raise UnspecifiedError(f"{dataset.stats().retries} retries: it does not pass")
-        place.server.fault = None
+        far_store.server.fault = None
         check_right(dataset)
     return "error, then right"
 
@@ -213,61 +213,61 @@ def missing(attempt: Try) -> str:
     """Answer 404: to one object, with and without `missing="raise"`, or to all of the array."""
     kind = attempt.random.choice(("fill", "raise", "array"))
     options = {"missing": "raise"} if kind == "raise" else {}
-    with far(attempt) as place, place.open(attempt.random, retries=2, **options) as dataset:
+    with far(attempt) as far_store, far_store.open(attempt.random, retries=2, **options) as dataset:
         if kind == "array":
-            return _array_goes(place, dataset)
-        fault = place.fault(refuses(404, "NoSuchKey"), attempt.random, anywhere=False)
+            return _array_goes(far_store, dataset)
+        fault = far_store.fault(refuses(404, "NoSuchKey"), attempt.random, anywhere=False)
         if kind == "raise":
-            error = _error_of(place, dataset, StoreReadError)
+            error = _error_of(far_store, dataset, StoreReadError)
             assert isinstance(error, StoreReadError)
             check_errno(error, errno.ENOENT)
         else:
             epoch = read_epoch(dataset)
-            gone = epoch.lies_in(place.file, place.layout)
+            gone = epoch.lies_in(far_store.file, far_store.layout)
             Epoch(epoch.index[gone], epoch.rows[gone]).must(epoch.is_fill()[gone], "fill values")
             Epoch(epoch.index[~gone], epoch.rows[~gone]).must(epoch.is_of(0)[~gone], "right")
             if not dataset.stats().chunks_missing:
                 raise UnspecifiedError("no missing chunk was counted")
         check_injected(fault.acted)
-        place.server.fault = None
+        far_store.server.fault = None
         check_right(dataset)
     return "fill values, then right" if kind == "fill" else 'error of missing="raise", then right'
 
 
-def _array_goes(place: Far, dataset: ZarrIterableDataset) -> str:
+def _array_goes(far_store: Far, dataset: ZarrIterableDataset) -> str:
     """Remove the array: its directory is moved away."""
-    hidden = place.path.with_name(place.path.name + "-hidden")
-    place.path.rename(hidden)
+    hidden = far_store.path.with_name(far_store.path.name + "-hidden")
+    far_store.path.rename(hidden)
     try:
         read_epoch(dataset)
     except StoreReadError as error:
         check_silent(error)
         check_errno(error, errno.ENOENT)
-        if place.url not in str(error) or "zarr.json is gone" not in str(error):
+        if far_store.url not in str(error) or "zarr.json is gone" not in str(error):
             raise UnspecifiedError(f"the error says not that the array is gone: {error}") from error
     else:
         raise UnspecifiedError("an array that is gone gave an epoch")
     finally:
-        hidden.rename(place.path)
+        hidden.rename(far_store.path)
     check_right(dataset)
     return "error of the array, then right"
 
 
 def unsatisfiable(attempt: Try) -> str:
     """Answer 416 to ranges of a shard."""
-    with far(attempt, _is_sharded) as place, place.open(attempt.random, retries=2) as dataset:
+    with far(attempt, _is_sharded) as far_store, far_store.open(attempt.random, retries=2) as dataset:
 
         def act(exchange: Exchange, _: Reply) -> None:
-            exchange.send(out_of_range(place.file.stat().st_size))
+            exchange.send(out_of_range(far_store.file.stat().st_size))
 
-        fault = place.fault(act, attempt.random)
-        error = _error_of(place, dataset, StoreReadError, CorruptChunkError)
+        fault = far_store.fault(act, attempt.random)
+        error = _error_of(far_store, dataset, StoreReadError, CorruptChunkError)
         if "416" not in str(error):
             raise UnspecifiedError(f"the error has not the status: {error}")
         check_injected(fault.acted)
         if dataset.stats().retries:
             raise UnspecifiedError(f"{dataset.stats().retries} retries: it does not pass")
-        place.server.fault = None
+        far_store.server.fault = None
         check_right(dataset)
     return "error, then right"
 
@@ -306,8 +306,8 @@ def truncates(attempt: Try) -> str:
 def stalls_then(attempt: Try) -> str:
     """Send nothing, or the headers alone, for longer than the timeout."""
     release = threading.Event()
-    with far(attempt) as place, place.open(attempt.random, timeout=TIMEOUT_S) as dataset:
-        fault = place.fault(stalls(release, after_headers=attempt.random.random() < 0.5), attempt.random, 1)
+    with far(attempt) as far_store, far_store.open(attempt.random, timeout=TIMEOUT_S) as dataset:
+        fault = far_store.fault(stalls(release, after_headers=attempt.random.random() < 0.5), attempt.random, 1)
         watch = Stopwatch()
         try:
             try:
@@ -320,7 +320,7 @@ def stalls_then(attempt: Try) -> str:
                     raise UnspecifiedError("an epoch came without the answer, and without that to a second request")
                 return "right"
             check_silent(error)
-            place.check_names(error)
+            far_store.check_names(error)
             watch.check(TIMEOUT_S + 2)
             check_errno(error, errno.ETIMEDOUT)
             check_injected(fault.acted)
@@ -333,17 +333,17 @@ def stalls_then(attempt: Try) -> str:
 def dies(attempt: Try) -> str:
     """Let the server die in the middle of an epoch, and come back while there are retries, or not."""
     comes_back = attempt.random.random() < 0.7
-    with far(attempt) as place, place.open(attempt.random, retries=6 if comes_back else 1) as dataset:
+    with far(attempt) as far_store, far_store.open(attempt.random, retries=6 if comes_back else 1) as dataset:
         timers: list[threading.Timer] = []
 
         def act(exchange: Exchange, _: Reply) -> None:
             exchange.leave(reset=True)
-            place.server.die()
+            far_store.server.die()
             if comes_back:
-                timers.append(threading.Timer(attempt.random.uniform(0.0, 0.4), place.server.start))
+                timers.append(threading.Timer(attempt.random.uniform(0.0, 0.4), far_store.server.start))
                 timers[0].start()
 
-        place.server.fault = fault = Fault(act, {place.target}, 1)
+        far_store.server.fault = fault = Fault(act, {far_store.target}, 1)
         try:
             if comes_back:
                 check_right(dataset)
@@ -354,8 +354,8 @@ def dies(attempt: Try) -> str:
                     read_epoch(dataset)
                 except StoreReadError as error:  # of any chunk: all requests fail
                     check_silent(error)
-                    if place.url not in str(error) or "after 1 retry" not in str(error):
-                        raise UnspecifiedError(f"the error names not {place.url} and 1 retry: {error}") from error
+                    if far_store.url not in str(error) or "after 1 retry" not in str(error):
+                        raise UnspecifiedError(f"the error names not {far_store.url} and 1 retry: {error}") from error
                 else:
                     raise UnspecifiedError("a server that died gave an epoch")
             check_injected(fault.acted)
@@ -363,7 +363,7 @@ def dies(attempt: Try) -> str:
             for timer in timers:
                 timer.join()
         if not comes_back:
-            place.server.start()
+            far_store.server.start()
         check_right(dataset)
     return "right" if comes_back else "error, then right"
 
@@ -383,21 +383,21 @@ def lengths(attempt: Try) -> str:
         "is shorter": cuts_object(less),
         "is longer": cuts_object(lambda n: n + more),
     }[kind]
-    with far(attempt) as place, place.open(attempt.random, retries=0) as dataset:
-        fault = place.fault(act, attempt.random)
+    with far(attempt) as far_store, far_store.open(attempt.random, retries=0) as dataset:
+        fault = far_store.fault(act, attempt.random)
         outcome = "error"
         try:
             epoch = read_epoch(dataset)
         except (CorruptChunkError, StoreReadError) as error:
             check_silent(error)
-            place.check_names(error)
+            far_store.check_names(error)
         else:
             epoch.must(epoch.is_of(0), "right")  # a codec may find all that it needs in what came
             if kind != "is longer":
                 raise UnspecifiedError("a part of an object gave an epoch")
             outcome = "right"
         check_injected(fault.acted)
-        place.server.fault = None
+        far_store.server.fault = None
         check_right(dataset)
     return f"{outcome}, then right" if outcome == "error" else outcome
 
@@ -407,15 +407,15 @@ def others(attempt: Try) -> str:
     page = b"<html><body>Please log in</body></html>" * attempt.random.randint(0, 5)
     whole = attempt.random.random() < 0.5
     layouts = _is_sharded if whole else _is_any
-    with far(attempt, layouts) as place, place.open(attempt.random, retries=0) as dataset:
+    with far(attempt, layouts) as far_store, far_store.open(attempt.random, retries=0) as dataset:
 
         def send_whole(exchange: Exchange, _: Reply) -> None:
-            exchange.send(Reply(200, place.file.read_bytes(), {"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}))
+            exchange.send(Reply(200, far_store.file.read_bytes(), {"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}))
 
-        fault = place.fault(send_whole if whole else sends(page), attempt.random)
-        _error_of(place, dataset, CorruptChunkError, StoreReadError)
+        fault = far_store.fault(send_whole if whole else sends(page), attempt.random)
+        _error_of(far_store, dataset, CorruptChunkError, StoreReadError)
         check_injected(fault.acted)
-        place.server.fault = None
+        far_store.server.fault = None
         check_right(dataset)
     return "error, then right"
 
@@ -423,15 +423,15 @@ def others(attempt: Try) -> str:
 def skipped(attempt: Try) -> str:
     """Skip a chunk or shard that cannot be read, whatever is wrong with its answers."""
     act = attempt.random.choice((refuses(403, "AccessDenied"), refuses(503, "SlowDown"), cuts(0.5, reset=False)))
-    with far(attempt) as place, place.open(attempt.random, retries=0, on_error="skip") as dataset:
-        fault = place.fault(act, attempt.random, anywhere=False)
+    with far(attempt) as far_store, far_store.open(attempt.random, retries=0, on_error="skip") as dataset:
+        fault = far_store.fault(act, attempt.random, anywhere=False)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             batches = [(rows.numpy().copy(), index.numpy().copy()) for rows, index in dataset]
         index = np.concatenate([index for _, index in batches])
         epoch = Epoch(index, np.concatenate([rows for rows, _ in batches]))
         epoch.must(epoch.is_of(0), "right")
-        epoch.must(~epoch.lies_in(place.file, place.layout), "of good chunks")
+        epoch.must(~epoch.lies_in(far_store.file, far_store.layout), "of good chunks")
         bad = list(dataset.skipped_chunks())
         if not bad or len(said) < len(bad):
             raise UnspecifiedError(f"{bad} are listed, {len(said)} warnings came")
@@ -439,7 +439,7 @@ def skipped(attempt: Try) -> str:
         if any(SECRET in text for text in texts):
             raise UnspecifiedError(f"credentials are in {[text.replace(SECRET, '(the secret)') for text in texts]}")
         check_injected(fault.acted)
-        place.server.fault = None
+        far_store.server.fault = None
         check_right(dataset)
     return "right, all others in their places"
 

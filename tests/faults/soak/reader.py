@@ -274,8 +274,8 @@ class Reader:
         """Fail unless the ranks got each of `samples` once, or as `even` and `drop_last` say."""
         setup, n = self.setup, len(samples)
         together = np.concatenate(leg.delivered)
-        place = np.searchsorted(samples, together)
-        if not np.array_equal(samples[np.minimum(place, n - 1)] if n else NO_SAMPLES, together):
+        index = np.searchsorted(samples, together)
+        if not np.array_equal(samples[np.minimum(index, n - 1)] if n else NO_SAMPLES, together):
             raise WrongError(f"samples that are not to be delivered: {np.setdiff1d(together, samples).tolist()}")
         if setup.drop_last and setup.batch_size is not None:
             size, world = setup.batch_size, setup.world_size
@@ -289,6 +289,6 @@ class Reader:
                 raise WrongError("a sample came twice")
         elif n:
             starts = np.cumsum([0, *(len(d) for d in leg.delivered)])
-            shares = [place[a:b] for a, b in itertools.pairwise(starts)]
+            shares = [index[a:b] for a, b in itertools.pairwise(starts)]
             assert_shared_out(shares, n, even=setup.even)
         self.tally.counts["epochs"] += len(leg.delivered)

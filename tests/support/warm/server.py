@@ -230,8 +230,8 @@ def _listing(entry: str) -> list[str]:
 
 
 def _is_module(entry: str, name: str) -> bool:
-    place = Path(entry, name)
-    return name.endswith((".py", ".so", ".pyc")) or (place.is_dir() and (place / "__init__.py").exists())
+    path = Path(entry, name)
+    return name.endswith((".py", ".so", ".pyc")) or (path.is_dir() and (path / "__init__.py").exists())
 
 
 def _folder_of(top: str) -> str | None:
@@ -239,8 +239,8 @@ def _folder_of(top: str) -> str | None:
     file: str | None = getattr(sys.modules[top], "__file__", None)
     if not file:
         return None
-    place = os.path.dirname(file) if os.path.basename(file).startswith("__init__.") else file
-    return os.path.realpath(os.path.dirname(place))
+    module = os.path.dirname(file) if os.path.basename(file).startswith("__init__.") else file
+    return os.path.realpath(os.path.dirname(module))
 
 
 class Child:

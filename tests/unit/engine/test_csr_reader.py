@@ -289,7 +289,7 @@ def test_a_missing_chunk_is_an_error_if_that_is_asked_for(tmp_path: Path) -> Non
 
 
 def put_elements_of(group: zarr.Group, matrix: scipy.sparse.csr_matrix, chunks: int = 7) -> zarrfeed.Data:
-    """Write a matrix with its elements as they lie: in any order, and several in one place."""
+    """Write a matrix with its elements as they lie: in any order, and several at one index."""
     group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": list(matrix.shape)})
     for name in ("indices", "data", "indptr"):
         group.create_array(name, data=getattr(matrix, name), chunks=(chunks if name != "indptr" else 64,))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zarrfeed.engine.fetch_threads import Bytes, FetchThreads, Flight, Part, Request
+from zarrfeed.engine.fetch_threads import Bytes, FetchThreads, Flight, Request, RequestedRange
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.request_limiter import RequestLimiter
 from zarrfeed.storage.access.retry import FailedAttempt
@@ -154,7 +154,7 @@ def test_every_request_is_answered_once_by_no_more_threads_than_the_limit(make_r
 
 def test_parts_of_one_object_come_from_one_read_and_a_missing_one_is_none(make_run: Callable[..., Run]) -> None:
     run = make_run()
-    two: list[Part] = [(1, 2, 5), (2, 5, 9)]
+    two: list[RequestedRange] = [(1, 2, 5), (2, 5, 9)]
     run.engine.post((0, "k", False, two), (0, "k", True, [(3, -4, None)]), whole(4, "missing"))
     run.engine.wait_for(lambda: len(run.engine.answers) == 4)
     expected = {1: OBJECT[2:5].tobytes(), 2: OBJECT[5:9].tobytes(), 3: OBJECT[-4:].tobytes(), 4: None}
@@ -176,7 +176,7 @@ def test_bytes_are_kept_until_the_engine_is_done_with_them(make_run: Callable[..
 
 def test_what_cannot_be_told_here_is_left_to_the_event_loop(make_run: Callable[..., Run]) -> None:
     run = make_run()
-    too_long: list[Part] = [(2, 0, 9), (3, 250, 300)]
+    too_long: list[RequestedRange] = [(2, 0, 9), (3, 250, 300)]
     run.engine.post(whole(1, "!bad"), (0, "k", False, too_long), whole(4, field=7), whole(5))
     run.engine.wait_for(lambda: len(run.left) == 3 and len(run.engine.answers) == 1)
     left = {request[3][0][0]: failed for request, failed in run.left}
@@ -202,7 +202,7 @@ def test_a_request_that_was_taken_over_is_not_answered_by_its_thread(make_run: C
     (flight,) = run.threads._flights.values()
     assert run.threads.leave_behind(flight)
     assert not run.threads.leave_behind(flight)
-    # Its place is free: another thread serves what waits.
+    # Its turn is over: another thread serves what waits.
     run.engine.wait_for(lambda: [number for number, _ in run.engine.answers] == [2])
     run.reads.gates["slow"].set()
     run.engine.post(whole(3))

@@ -464,12 +464,12 @@ def read_with_skips(array: zarr.Array[Any], *, world_size: int = 1, batch_size: 
             faults={"on_error": "skip"},
             **options,
         ) as dataset:
-            place = rank
+            position = rank
             for batch, index in dataset:
                 assert numbers(batch) == index.tolist()
                 for number in numbers(batch):
-                    found[place] = number
-                    place += world_size
+                    found[position] = number
+                    position += world_size
             skipped |= {chunk.key for chunk in dataset.skipped_chunks()}
     return [found[i] for i in range(N)], skipped
 
@@ -480,8 +480,8 @@ def test_broken_images_are_replaced_alone_and_the_same_for_any_ranks(tmp_path: P
     order, _ = read_with_skips(numbered())
     one, skipped = read_with_skips(array)
     assert skipped == {"2 sample 13", "2 sample 14", "6 sample 30"}
-    differ = [place for place in range(N) if one[place] != order[place]]
-    assert sorted(order[place] for place in differ) == [13, 14, 30]  # their neighbours in the chunks stay
+    differ = [position for position in range(N) if one[position] != order[position]]
+    assert sorted(order[position] for position in differ) == [13, 14, 30]  # their neighbours in the chunks stay
     assert not {13, 14, 30} & set(one)
     for world_size, batch_size in ((2, 4), (3, 1), (1, 7)):
         assert read_with_skips(array, world_size=world_size, batch_size=batch_size) == (one, skipped)

@@ -200,7 +200,7 @@ def test_tensors_that_a_worker_sends_are_mapped_and_not_copied(context: str, sto
             assert tensor.untyped_storage().nbytes() == full[f].untyped_storage().nbytes()
 
 
-def test_sample_bytes_of_an_empty_field_is_zero_and_still_has_a_place(store: Path) -> None:
+def test_sample_bytes_of_an_empty_field_is_zero_and_it_still_has_a_buffer(store: Path) -> None:
     assert sample_bytes(field_in_memory("nothing", torch.empty(N, 0), 0)) == 0
     sizes: list[int] = []
 

@@ -38,7 +38,7 @@ def mapped(store: Path, rows: npt.NDArray[np.int64] | range) -> zarrfeed.Data:
     assert isinstance(field, StoredField)
     opened = replace(data.resolved.opened, fields=(replace(field, rows=RowMap(rows)),))
     choice = SampleChoice.all_of(len(rows))
-    return replace(data, resolved=ResolvedData(opened, choice, data.resolved.wishes, data.resolved.windows))
+    return replace(data, resolved=ResolvedData(opened, choice, data.resolved.requested, data.resolved.windows))
 
 
 @settings(max_examples=25, deadline=None)

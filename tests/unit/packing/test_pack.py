@@ -22,7 +22,7 @@ from tests.support.examples import examples
 from tests.support.packing import check_packed, files_of, make_source
 from zarrfeed import ConfigError
 from zarrfeed.packing.pack import pack
-from zarrfeed.packing.report import PackProgress
+from zarrfeed.packing.pack_report import PackProgress
 from zarrfeed.packing.sources import zarr_source
 from zarrfeed.packing.sources.detect import call_of
 from zarrfeed.packing.sources.source import SourceOptions
@@ -30,7 +30,7 @@ from zarrfeed.packing.targets import measured_codecs
 from zarrfeed.packing.targets.layout_choice import LayoutAdvice
 from zarrfeed.packing.work.job import PackJob
 from zarrfeed.packing.work.manifest import MANIFEST
-from zarrfeed.packing.work.units import UnitWorker
+from zarrfeed.packing.work.unit_worker import UnitWorker
 from zarrfeed.packing.work.work_folder import WorkFolder
 from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
@@ -349,7 +349,7 @@ def test_arguments_that_cannot_work_are_refused(
     assert not (tmp_path / "out.zarr").exists()
 
 
-def test_places_that_cannot_hold_a_store_are_refused(source: Path, tmp_path: Path) -> None:
+def test_targets_that_cannot_hold_a_store_are_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is no directory, in which the store is to be made"):
         pack(source, tmp_path / "no" / "out.zarr")
     with pytest.raises(ConfigError, match="must be the path of a local directory"):

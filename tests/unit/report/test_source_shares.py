@@ -45,7 +45,7 @@ def test_the_page_names_sources_by_their_stores(tmp_path: Path) -> None:
     first, second, third = opened(tmp_path)
     data = zarrfeed.mix([[first, third], second], [3, 1], stop=1000)
     rows = ZarrIterableDataset(data, batch_size=10, shuffle=True, mixing={"lanes": 4}).explain().rows()
-    begin = next(place for place, (name, _) in enumerate(rows) if name == "mixture")
+    begin = next(number for number, (name, _) in enumerate(rows) if name == "mixture")
     assert [text for _, text in rows[begin : begin + 5]] == [
         "of 2 sources; a batch has samples of all; an epoch ends after 1000 samples",
         f"0, {first} and 1 more store: 75 %, 750 of 800 samples an epoch",

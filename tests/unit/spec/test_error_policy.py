@@ -34,7 +34,7 @@ from zarrfeed import (
 from zarrfeed.base.native import core
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.access.errors import is_transient
+from zarrfeed.storage.access.store_errors import is_transient
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -161,12 +161,14 @@ def test_rows_before_a_shorter_block_begin_anew_at_its_start(shuffle: bool, bad_
     short = blocks.index(N // ROWS)
     bad = [blocks[short - back] for back in range(1, bad_before + 1)]
     damage(path, *bad)
-    line = dataset.sample_order(0).tolist()
+    epoch_order = dataset.sample_order(0).tolist()
     got = read(dataset, data)
     first = N // ROWS * ROWS
-    wanted = {sample: first + sample % ROWS % (N - first) if sample // ROWS in bad else sample for sample in line}
+    wanted = {
+        sample: first + sample % ROWS % (N - first) if sample // ROWS in bad else sample for sample in epoch_order
+    }
     assert wanted == substitutes(dataset, rows_of(bad))
-    assert got == [wanted[sample] for sample in line]
+    assert got == [wanted[sample] for sample in epoch_order]
     assert [got.count(sample) for sample in range(first, N)] == [1 + n * bad_before for n in (3, 3, 2)]
 
 
@@ -185,16 +187,16 @@ def test_what_is_delivered_does_not_depend_on_ranks_workers_or_where_it_began(wo
 
     wanted = substitutes(of_rank(0), rows_of([2, 3, 11]))
     for rank in range(world_size):
-        line = of_rank(rank).sample_order(0).tolist()
-        assert read(of_rank(rank), data) == [wanted[s] for s in line]
+        epoch_order = of_rank(rank).sample_order(0).tolist()
+        assert read(of_rank(rank), data) == [wanted[s] for s in epoch_order]
         loader = ZarrDataLoader(of_rank(rank), num_workers=2, timeout=240)
-        assert sorted(s for _, index in loader for s in index.tolist()) == sorted(wanted[s] for s in line)
+        assert sorted(s for _, index in loader for s in index.tolist()) == sorted(wanted[s] for s in epoch_order)
         begun = of_rank(rank)
         for _ in zip(range(2), begun, strict=False):
             pass
         resumed = of_rank(rank, num_threads=1)
         resumed.load_state_dict(begun.state_dict())
-        assert read(resumed, data) == [wanted[s] for s in line[32:]]
+        assert read(resumed, data) == [wanted[s] for s in epoch_order[32:]]
 
 
 @skipping
@@ -207,11 +209,11 @@ def test_selections_windows_single_samples_and_arrays_in_order(tmp_path: Path) -
         dataset = ZarrIterableDataset(
             zarrfeed.open(path).select(select), batch_size=None, return_index=True, faults={"on_error": "skip"}
         )
-        line = dataset.sample_order(0)
+        epoch_order = dataset.sample_order(0)
         got = np.array(read(dataset, data))
-        assert set(got) <= set(line.tolist())
-        kept = ~np.isin(line, list(bad))
-        assert (got[kept] == line[kept]).all()
+        assert set(got) <= set(epoch_order.tolist())
+        kept = ~np.isin(epoch_order, list(bad))
+        assert (got[kept] == epoch_order[kept]).all()
         assert len(set(got[~kept].tolist())) > 1
     windows = ZarrIterableDataset(
         zarrfeed.open(path).window((-1, 0, 2)), batch_size=16, return_index=True, faults={"on_error": "skip"}
@@ -222,9 +224,9 @@ def test_selections_windows_single_samples_and_arrays_in_order(tmp_path: Path) -
         for k, offset in enumerate((-1, 0, 2)):
             assert_rows_equal(rows[:, k].contiguous(), index + offset, data)
         seen += index.tolist()
-    line = windows.sample_order(0)
-    assert set(seen) == set(line.tolist()) - reach
-    assert all(a == b for a, b in zip(line.tolist(), seen, strict=True) if a not in reach)
+    epoch_order = windows.sample_order(0)
+    assert set(seen) == set(epoch_order.tolist()) - reach
+    assert all(a == b for a, b in zip(epoch_order.tolist(), seen, strict=True) if a not in reach)
 
 
 @skipping

@@ -71,15 +71,15 @@ def test_an_argument_that_has_moved_names_its_new_place(name: str) -> None:
     with pytest.raises(UnknownOptionError) as error:
         ZarrIterableDataset(ROWS, **more)
     assert str(error.value).startswith(f"ZarrIterableDataset() has no argument {name!r}: it is now ")
-    place = (MOVED_TO_DATA | MOVED_TO_OPTIONS)[name]
-    assert str(error.value).endswith(place)
-    if "zarrfeed.open(path)." in place:
-        method = place.split("zarrfeed.open(path).")[1].partition("(")[0]
+    replacement = (MOVED_TO_DATA | MOVED_TO_OPTIONS)[name]
+    assert str(error.value).endswith(replacement)
+    if "zarrfeed.open(path)." in replacement:
+        method = replacement.split("zarrfeed.open(path).")[1].partition("(")[0]
         assert callable(getattr(zarrfeed.Data, method))
-    elif "zarrfeed.open(path, " in place:
+    elif "zarrfeed.open(path, " in replacement:
         assert name in inspect.signature(zarrfeed.open).parameters
-    elif "{'" in place:
-        group, options = place.split(": ", 1)[1].split("=", 1)
+    elif "{'" in replacement:
+        group, options = replacement.split(": ", 1)[1].split("=", 1)
         kinds: dict[str, Any] = {"mixing": Mixing, "faults": Faults, "requests": Requests}
         assert name in vars(as_options(kinds[group], group, eval(options)))
 

@@ -37,7 +37,7 @@ from zarrfeed.base.errors import (
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.checkpoint import checkpoint_sink
 from zarrfeed.storage.checkpoint.checkpoint_format import CHECKSUMS, PART_BYTES, TRAILER_BYTES, Footer
-from zarrfeed.storage.checkpoint.checkpoint_place import LocalPlace, ObjectPlace, find_place
+from zarrfeed.storage.checkpoint.checkpoint_location import FileLocation, ObjectLocation, locate_checkpoint
 
 URL = "s3://bucket/run/step.pt"
 #: The least, and so many parts as make an upload of it.
@@ -337,7 +337,7 @@ def test_the_mode_and_the_link_of_an_older_checkpoint_stay(tmp_path: Path) -> No
         assert reading.read() == b"new"
 
 
-def test_places_that_cannot_be_files_are_refused(tmp_path: Path) -> None:
+def test_locations_that_cannot_be_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no regular file"):
         checkpoint.writer(tmp_path)
     with pytest.raises(StoreReadError, match="no regular file"):
@@ -462,15 +462,15 @@ def test_a_changed_byte_never_reaches_torch(tmp_path: Path) -> None:
     with checkpoint.writer(path) as file:
         torch.save(state_of(1), file)
     whole = path.read_bytes()
-    for place in np.random.default_rng(1).integers(0, len(whole), 10):
+    for byte in np.random.default_rng(1).integers(0, len(whole), 10):
         changed = bytearray(whole)
-        changed[place] ^= 16
+        changed[byte] ^= 16
         path.write_bytes(changed)
         with pytest.raises(CorruptCheckpointError), checkpoint.reader(path) as reading:
             torch.load(reading)
 
 
-# --- the format and the places ------------------------------------------------------------------------------------
+# --- the format and the locations ---------------------------------------------------------------------------------
 
 
 def test_a_footer_of_a_later_version_is_refused_as_such(tmp_path: Path) -> None:
@@ -526,18 +526,18 @@ def test_a_writer_has_no_digest_before_it_is_closed(tmp_path: Path) -> None:
 )
 def test_urls_name_an_object(url: str, key: str) -> None:
     more = {"storage_options": {"account_name": "account", "anon": True}} if url.startswith("a") else {}
-    place = find_place(url, None, more.get("storage_options"), Faults())
-    assert isinstance(place, ObjectPlace)
-    assert place.key == key
+    location = locate_checkpoint(url, None, more.get("storage_options"), Faults())
+    assert isinstance(location, ObjectLocation)
+    assert location.key == key
 
 
 def test_file_urls_and_paths_name_a_file(tmp_path: Path) -> None:
     for where in (tmp_path / "a b", str(tmp_path / "a b"), f"file://{tmp_path}/a%20b"):
-        place = find_place(where, None, None, Faults())
-        assert isinstance(place, LocalPlace)
-        assert place.path == tmp_path / "a b"
+        location = locate_checkpoint(where, None, None, Faults())
+        assert isinstance(location, FileLocation)
+        assert location.path == tmp_path / "a b"
     with pytest.raises(ConfigError, match="storage_options"):
-        find_place(tmp_path / "a", None, {"anon": True}, Faults())
+        locate_checkpoint(tmp_path / "a", None, {"anon": True}, Faults())
 
 
 def test_a_pipe_or_a_link_with_the_name_of_a_leftover_neither_holds_a_writer_up_nor_is_followed(tmp_path: Path) -> None:

@@ -361,16 +361,16 @@ class Pickled(numcodecs.Pickle):  # type: ignore[misc]  # numcodecs has no types
         raise AssertionError("code from the store was run")
 
 
-@pytest.mark.parametrize("place", ["filters", "compressor"])
+@pytest.mark.parametrize("member", ["filters", "compressor"])
 @pytest.mark.parametrize("dtype", ["<f4", "|O"])
 def test_a_codec_that_runs_code_from_the_store_is_refused(
-    place: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    member: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = write(tmp_path / "a", data_for("<f4"), 2)
     monkeypatch.setitem(numcodecs.registry.codec_registry, "pickle", Pickled)
     named = {"id": "pickle", "protocol": 5}
     metadata: dict[str, Any] = array.metadata.to_dict() | {"dtype": dtype, "fill_value": None}
-    metadata |= {place: [named] if place == "filters" else named}
+    metadata |= {member: [named] if member == "filters" else named}
     (tmp_path / "a" / ".zarray").write_text(json.dumps(metadata))
     # zarr-python has no dtype for such metadata, and does not open it
     with pytest.raises((UnsupportedError, ConfigError), match=r"a: .*pickle"):

@@ -273,13 +273,13 @@ def test_bad_arguments_are_one_line(
     site: CountingServer, tmp_path: Path, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file.txt").write_text("mine")
-    places = {
+    folders = {
         "url": f"{site.url}/g.zarr/plain",
         "cache": tmp_path / "cache",
         "home": tmp_path,
         "file": tmp_path / "file.txt",
     }
-    assert message in fails(capsys, "cache", *(one.format(**places) for one in argv))
+    assert message in fails(capsys, "cache", *(one.format(**folders) for one in argv))
     assert (tmp_path / "file.txt").read_text() == "mine"
 
 

@@ -48,10 +48,10 @@ def test_it_explains_what_the_dataset_explains(
     data = make(tmp_path)
     arguments: dict[str, Any] = {"batch_size": 5, "shuffle": True, "seed": 3, "num_threads": 2}
     arguments |= {"memory_budget": "32MiB", "mixing": {"lanes": 3}}
-    place: dict[str, Any] = {} if ranks is None else {"rank": 0, "world_size": ranks}
+    rank_options: dict[str, Any] = {} if ranks is None else {"rank": 0, "world_size": ranks}
     pages = []
     schedule = dry_run.schedule_of(data, **arguments)
-    with zarrfeed.ZarrIterableDataset(data, **arguments, **place) as dataset:
+    with zarrfeed.ZarrIterableDataset(data, **arguments, **rank_options) as dataset:
         for epoch in (0, 4):
             dataset.set_epoch(epoch)
             pages.append(str(dry_run.explain(data, schedule, ranks=ranks, epoch=epoch)))

@@ -85,8 +85,8 @@ def test_blocks_that_are_permuted_together_are_decoded_together() -> None:
     assert set(drawn.when[0]) < set(delivered.astype(float)), "a group is decoded when the first of its rows is due"
     assert drawn.lanes.group_size.max() >= 4
     for first in np.unique(drawn.lanes.first_step):
-        places = drawn.lanes.place[drawn.lanes.first_step == first]
-        assert sorted(places) == list(range(len(places)))
+        in_group = drawn.lanes.in_group[drawn.lanes.first_step == first]
+        assert sorted(in_group) == list(range(len(in_group)))
 
 
 def test_samples_that_are_not_read_are_not_coloured() -> None:
@@ -223,8 +223,8 @@ def test_lanes_of_patches_show_the_columns_that_are_drawn() -> None:
         step = lane  # the first sample of a lane
         first = start[step]
         assert first[drawn.plane.along] <= along <= first[drawn.plane.along] + drawn.size[0]
-        place = np.searchsorted(section.walls, first[across], side="right") - 1
-        assert section.walls[place] < middle < section.walls[place + 1]
+        wall = np.searchsorted(section.walls, first[across], side="right") - 1
+        assert section.walls[wall] < middle < section.walls[wall + 1]
 
 
 def test_of_many_tiles_some_are_drawn() -> None:

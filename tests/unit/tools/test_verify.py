@@ -30,7 +30,7 @@ from tests.support import warm
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.tools import cli
 from zarrfeed.tools.verify import Progress
-from zarrfeed.tools.verify.progress import ProgressFile
+from zarrfeed.tools.verify.progress_file import ProgressFile
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::zarr.errors.ZarrUserWarning", "ignore::zarr.errors.UnstableSpecificationWarning"
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def make(store: Any, **options: Any) -> zarr.Array[Any]:
-    """Make an array of (30, 10) whose elements are their places, in 3 x 3 chunks of (10, 4)."""
+    """Make an array of (30, 10) whose elements are their own indices, in 3 x 3 chunks of (10, 4)."""
     settings: dict[str, Any] = {"shape": (30, 10), "chunks": (10, 4), "dtype": "i4"} | options
     array = zarr.create_array(store, **settings)
     array[...] = 1 + np.arange(300).reshape(30, 10).astype(array.dtype)
@@ -275,7 +275,7 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         array = group.create_array(name, shape=(40, 8), chunks=(1, 8), dtype="i4")
         array[...] = 1 + np.arange(320).reshape(40, 8)
         (tmp_path / f"g.zarr/{name}/c/7/0").write_bytes(b"?")
-    monkeypatch.setattr("zarrfeed.tools.verify.chunks._PART_CHUNKS", 1)
+    monkeypatch.setattr("zarrfeed.tools.verify.chunks._SLICE_CHUNKS", 1)
     monkeypatch.setattr("zarrfeed.tools.verify._SAVE_EVERY_S", 0.0)
     return tmp_path / "g.zarr"
 
@@ -311,7 +311,7 @@ def test_a_run_that_was_killed_goes_on(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "progress.json"
     code = f"""
 import os, signal, zarrfeed.tools.verify.chunks
-zarrfeed.tools.verify.chunks._PART_CHUNKS = 1
+zarrfeed.tools.verify.chunks._SLICE_CHUNKS = 1
 zarrfeed.tools.verify._SAVE_EVERY_S = 0.0
 def on_progress(now):
     if now.done == 31:

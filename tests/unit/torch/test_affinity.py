@@ -24,7 +24,7 @@ from tests.support.shares import assert_shared_out
 from zarrfeed import ConfigError, Digest, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.torch.passes import session
-from zarrfeed.torch.ranks.distributed import place_in_node
+from zarrfeed.torch.ranks.distributed import rank_in_node
 
 N = 103
 
@@ -249,9 +249,9 @@ def test_each_version_of_a_growing_store_is_dealt_and_few_samples_change_node(tm
         # each rank by itself: ranks of one process cannot agree on a version
         found = []
         for node in range(2):
-            place = RankInfo(0, 1, 1, node=node, num_nodes=2)
+            rank_info = RankInfo(0, 1, 1, node=node, num_nodes=2)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(session, "place_in_node", lambda _, place=place: place)
+                patch.setattr(session, "rank_in_node", lambda _, rank_info=rank_info: rank_info)
                 dataset = ZarrIterableDataset(data, batch_size=4, shuffle=True, affinity="node", even="off")
                 dataset.refresh()
                 first = read(dataset, 3)
@@ -306,7 +306,7 @@ def test_only_nodes_have_an_affinity(store: str, affinity: Any) -> None:
 
 def test_nodes_must_have_as_many_ranks_each(make: Make) -> None:
     with pytest.raises(ConfigError, match="world_size = 3, must be a multiple of 2, the ranks of this node"):
-        place_in_node(RankInfo(0, 3, 2))
+        rank_in_node(RankInfo(0, 3, 2))
     found: list[tuple[int, int]] = [(0, 1)]
     dataset = make(0, 1, 2)
     dataset = ZarrIterableDataset(dataset.data, batch_size=5, affinity="node", rank=lambda: found[0])

@@ -1,4 +1,4 @@
-// What is kept of decoded chunks: those used last, as many bytes as are allowed.
+// The cache of decoded chunks: those used last, as many bytes as are allowed.
 
 #include "engine/chunks/chunk_cache.h"
 
@@ -41,7 +41,7 @@ TEST(what_was_not_used_for_longest_is_dropped_first) {
   CHECK(cache.find({0, 0, 0}) != nullptr);  // used now
   cache.insert({0, 3, 0}, chunk_of(kChunkBytes, 1));
   CHECK(cache.find({0, 1, 0}) == nullptr);
-  for (const int64_t kept : {0, 2, 3}) CHECK(cache.find({0, kept, 0}) != nullptr);
+  for (const int64_t cached : {0, 2, 3}) CHECK(cache.find({0, cached, 0}) != nullptr);
   cache.insert({0, 4, 0}, chunk_of(2 * kChunkBytes, 1));  // the room of two
   CHECK(cache.find({0, 3, 0}) != nullptr);
   CHECK(cache.find({0, 0, 0}) == nullptr);
@@ -60,12 +60,12 @@ TEST(a_full_cache_admits_what_was_wanted_before_and_not_long_ago) {
   CHECK(cache.admits({0, 10, 0}, kChunkBytes));
   CHECK(!cache.admits({0, 10, 0}, kChunkBytes));  // it was taken at its word
   for (int64_t i = 20; i < 24; ++i) CHECK(!cache.admits({0, i, 0}, kChunkBytes));
-  CHECK(!cache.admits({0, 11, 0}, kChunkBytes));  // too long ago: four others since, half of what is kept
+  CHECK(!cache.admits({0, 11, 0}, kChunkBytes));  // too long ago: four others since, half of what is cached
   CHECK(cache.admits({0, 23, 0}, kChunkBytes));
   for (int64_t i = 0; i < 8; ++i) CHECK(cache.find({0, i, 0}) != nullptr);
 }
 
-TEST(no_more_bytes_are_kept_than_allowed) {
+TEST(no_more_bytes_are_cached_than_allowed) {
   ChunkCache cache(5 * kChunkBytes);
   for (int64_t i = 0; i < 1000; ++i) {
     cache.insert({0, i % 37, 0}, i % 5 == 0 ? std::make_shared<const DecodedChunk>() : chunk_of(kChunkBytes / 3, 1));
@@ -76,14 +76,14 @@ TEST(no_more_bytes_are_kept_than_allowed) {
   CHECK(cache.find({1, 0, 0}) == nullptr);
 }
 
-TEST(chunks_that_are_missing_are_not_kept_without_end) {
+TEST(chunks_that_are_missing_are_not_cached_without_end) {
   ChunkCache cache(10'000);
   for (int64_t i = 0; i < 1000; ++i) cache.insert({0, i, 0}, std::make_shared<const DecodedChunk>());
   CHECK(cache.find({0, 999, 0}) != nullptr);
   CHECK(cache.find({0, 0, 0}) == nullptr);
 }
 
-TEST(a_chunk_that_is_held_outlives_its_place) {
+TEST(a_chunk_that_is_held_outlives_its_entry) {
   ChunkCache cache(kChunkBytes + 256);
   cache.insert({0, 0, 0}, chunk_of(kChunkBytes, 9));
   const auto held = cache.find({0, 0, 0});

@@ -105,7 +105,7 @@ size_t leftovers(const CacheDirectory& cache) {
 }
 
 /// A path in a directory that the test deletes.
-struct Place {
+struct TempCache {
   TempDir directory;
   std::string path = (directory.path() / "cache").string();
 };
@@ -113,11 +113,11 @@ struct Place {
 }  // namespace
 
 TEST(what_was_admitted_is_read_by_every_process_that_opens_the_directory) {
-  const Place place;
-  const auto first = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto first = CacheDirectory::open(temp.path, kLimit);
   get(*first, entry(1), Found::kMiss);
   for (size_t i = 0; i < 20; ++i) CHECK_EQ(first->admit(entry(i), content(i)), Admitted::kYes);
-  const auto second = CacheDirectory::open(place.path, kLimit);
+  const auto second = CacheDirectory::open(temp.path, kLimit);
   for (size_t i = 0; i < 20; ++i) {
     CHECK_EQ(*get(*first, entry(i)), content(i));
     CHECK_EQ(*get(*second, entry(i)), content(i));
@@ -128,8 +128,8 @@ TEST(what_was_admitted_is_read_by_every_process_that_opens_the_directory) {
 }
 
 TEST(stores_objects_and_ranges_are_told_apart) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   const CacheKey keys[] = {{.store = "a", .object = "x", .version = "1"},
                            {.store = "b", .object = "x", .version = "1"},
                            {.store = "a", .object = "y", .version = "1"},
@@ -144,8 +144,8 @@ TEST(stores_objects_and_ranges_are_told_apart) {
 }
 
 TEST(an_entry_of_another_version_is_a_miss_and_is_replaced) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   for (const char* version : {"v1", "v2", "a version of another length", "v1"}) {
     get(*cache, entry(1, version), Found::kMiss);
     CHECK_EQ(cache->admit(entry(1, version), content(version[1], 3000)), Admitted::kYes);
@@ -155,8 +155,8 @@ TEST(an_entry_of_another_version_is_a_miss_and_is_replaced) {
 }
 
 TEST(entries_are_listed_by_store_and_prefix_and_damaged_ones_are_not) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   CHECK(cache->list("s3://bucket", "", 1000).entries.empty());
   for (size_t i = 0; i < 40; ++i) CHECK_EQ(cache->admit(entry(i), content(i)), Admitted::kYes);
   const CacheKey part{.store = "s3://bucket", .object = "b/c/0", .version = "v2", .range = ByteRange::at(100, 50)};
@@ -195,8 +195,8 @@ TEST(entries_are_listed_by_store_and_prefix_and_damaged_ones_are_not) {
 }
 
 TEST(a_new_version_has_room_where_the_old_one_was_though_the_cache_is_full) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, 8192);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, 8192);
   CHECK_EQ(cache->admit(entry(1), content(1)), Admitted::kYes);
   CHECK_EQ(cache->admit(entry(2), content(2)), Admitted::kFull);
   CHECK(!cache->admits());
@@ -206,12 +206,12 @@ TEST(a_new_version_has_room_where_the_old_one_was_though_the_cache_is_full) {
 }
 
 TEST(entries_are_admitted_until_the_limit_and_stay) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, 10 * 8192 + 100);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, 10 * 8192 + 100);
   for (size_t i = 0; i < 30; ++i)
     CHECK_EQ(cache->admit(entry(i), content(i)), i < 10 ? Admitted::kYes : Admitted::kFull);
   for (size_t i = 0; i < 30; ++i) get(*cache, entry(i), i < 10 ? Found::kHit : Found::kMiss);
-  const auto tiny = CacheDirectory::open(place.path, 100);
+  const auto tiny = CacheDirectory::open(temp.path, 100);
   CHECK_EQ(tiny->admit(entry(99), content(99)), Admitted::kFull);
   CHECK_EQ(*get(*tiny, entry(3)), content(3));
 }
@@ -219,12 +219,12 @@ TEST(entries_are_admitted_until_the_limit_and_stay) {
 TEST(every_kind_of_damage_is_found_once_and_is_a_miss) {
   for (int kind = 0; kind < 8; ++kind) {
     const Context context("damage " + std::to_string(kind));
-    const Place place;
+    const TempCache temp;
     {
-      const auto writer = CacheDirectory::open(place.path, kLimit);
+      const auto writer = CacheDirectory::open(temp.path, kLimit);
       CHECK_EQ(writer->admit(entry(1), content(1)), Admitted::kYes);
     }
-    const auto cache = CacheDirectory::open(place.path, kLimit);
+    const auto cache = CacheDirectory::open(temp.path, kLimit);
     const auto path = only_file(*cache);
     std::vector<uint8_t> bytes = read_file(path);
     if (kind == 0) bytes.back() ^= 1;
@@ -246,8 +246,8 @@ TEST(every_kind_of_damage_is_found_once_and_is_a_miss) {
 }
 
 TEST(an_entry_larger_than_any_chunk_is_not_read) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   CHECK_EQ(cache->admit(entry(1), content(1)), Admitted::kYes);
   std::filesystem::resize_file(only_file(*cache), uint64_t{1} << 40);
   get(*cache, entry(1), Found::kDamaged);
@@ -255,8 +255,8 @@ TEST(an_entry_larger_than_any_chunk_is_not_read) {
 }
 
 TEST(the_key_of_an_entry_is_in_its_file) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   const CacheKey key{.store = "s3://b", .object = "a:/c 1", .version = "x:1", .range = ByteRange::at(7, 5)};
   CHECK_EQ(cache->admit(CacheEntry(key), content(1, 5)), Admitted::kYes);
   const CacheEntryInfo info = cache->check(inside(*cache, only_file(*cache))).value();
@@ -269,26 +269,26 @@ TEST(the_key_of_an_entry_is_in_its_file) {
 }
 
 TEST(a_directory_of_something_else_is_refused_and_left_alone) {
-  const Place place;
-  write_file(place.path + "/thesis.txt", content(1));
-  CHECK_THROWS(kConfig, "thesis.txt", CacheDirectory::open(place.path, kLimit));
-  CHECK_EQ(read_file(place.path + "/thesis.txt"), content(1));
-  CHECK_THROWS(kConfig, "not a directory", CacheDirectory::open(place.path + "/thesis.txt", kLimit));
-  const Place later;
+  const TempCache temp;
+  write_file(temp.path + "/thesis.txt", content(1));
+  CHECK_THROWS(kConfig, "thesis.txt", CacheDirectory::open(temp.path, kLimit));
+  CHECK_EQ(read_file(temp.path + "/thesis.txt"), content(1));
+  CHECK_THROWS(kConfig, "not a directory", CacheDirectory::open(temp.path + "/thesis.txt", kLimit));
+  const TempCache later;
   write_file(later.path + "/ZARRFEED-CACHE-2", content(1));
   CHECK_THROWS(kConfig, "another version", CacheDirectory::open(later.path, kLimit));
-  const Place mounted;
+  const TempCache mounted;
   std::filesystem::create_directories(mounted.path + "/lost+found");
   CHECK_EQ(CacheDirectory::open(mounted.path, kLimit)->trouble(), std::string());
 }
 
 TEST(a_directory_that_cannot_be_written_serves_what_it_has) {
-  const Place place;
-  CHECK_EQ(CacheDirectory::open(place.path, kLimit)->admit(entry(1), content(1)), Admitted::kYes);
+  const TempCache temp;
+  CHECK_EQ(CacheDirectory::open(temp.path, kLimit)->admit(entry(1), content(1)), Admitted::kYes);
   // Root may write anywhere, so a file stands in for a file system that is read-only.
-  std::filesystem::remove(place.path + "/state");
-  std::filesystem::create_directory(place.path + "/state");
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  std::filesystem::remove(temp.path + "/state");
+  std::filesystem::create_directory(temp.path + "/state");
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   CHECK(cache->trouble().find("nothing is added") != std::string::npos);
   CHECK_EQ(*get(*cache, entry(1)), content(1));
   CHECK(!cache->admits());
@@ -305,9 +305,9 @@ TEST(a_directory_that_cannot_be_made_is_a_cache_without_entries) {
 }
 
 TEST(a_full_disk_ends_admission_and_leaves_nothing) {
-  const Place place;
+  const TempCache temp;
   const int result = result_of_child([&] {
-    const auto cache = CacheDirectory::open(place.path, kLimit);
+    const auto cache = CacheDirectory::open(temp.path, kLimit);
     CHECK_EQ(cache->admit(entry(1), content(1)), Admitted::kYes);
     signal(SIGXFSZ, SIG_IGN);
     const rlimit small{16384, 16384};  // a file that grows further is an error, as on a disk that is full
@@ -320,19 +320,19 @@ TEST(a_full_disk_ends_admission_and_leaves_nothing) {
     return 0;
   });
   CHECK_EQ(result, 0);
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   CHECK_EQ(leftovers(*cache), size_t{0});
   get(*cache, entry(2), Found::kMiss);
 }
 
 TEST(a_claim_excludes_threads_and_processes_until_its_holder_is_dead) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   auto claim = cache->try_claim(entry(1));
   CHECK(claim != nullptr);
   CHECK(cache->try_claim(entry(1)) == nullptr);
   CHECK(cache->try_claim(entry(2)) != nullptr);
-  const auto other = CacheDirectory::open(place.path, kLimit);  // excluded as another process is
+  const auto other = CacheDirectory::open(temp.path, kLimit);  // excluded as another process is
   CHECK(other->try_claim(entry(1)) == nullptr);
   CHECK(other->try_claim(entry(2)) != nullptr);
   claim.reset();
@@ -341,7 +341,7 @@ TEST(a_claim_excludes_threads_and_processes_until_its_holder_is_dead) {
   CHECK_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const auto own = CacheDirectory::open(place.path, kLimit);
+    const auto own = CacheDirectory::open(temp.path, kLimit);
     const auto held = own->try_claim(entry(7));
     const char byte = held != nullptr ? 1 : 0;
     if (write(ready[1], &byte, 1) == 1) pause();
@@ -359,7 +359,7 @@ TEST(a_claim_excludes_threads_and_processes_until_its_holder_is_dead) {
 }
 
 TEST(writers_that_are_killed_leave_no_bad_entry_and_a_counter_that_is_mended) {
-  const Place place;
+  const TempCache temp;
   const int64_t kills = 10 * stress();
   size_t number = 0;
   for (int64_t round = 0; round < kills; ++round) {
@@ -367,7 +367,7 @@ TEST(writers_that_are_killed_leave_no_bad_entry_and_a_counter_that_is_mended) {
     CHECK_EQ(pipe(ready), 0);
     const pid_t child = fork();
     if (child == 0) {
-      const auto own = CacheDirectory::open(place.path, kLimit);
+      const auto own = CacheDirectory::open(temp.path, kLimit);
       for (size_t i = 0;; ++i) {
         own->admit(entry(i % 200), content(i % 200, 20000 + i % 200));
         std::filesystem::remove(own->path() + "/no such file");
@@ -382,7 +382,7 @@ TEST(writers_that_are_killed_leave_no_bad_entry_and_a_counter_that_is_mended) {
     waitpid(child, nullptr, 0);
     close(ready[0]);
     close(ready[1]);
-    const auto cache = CacheDirectory::open(place.path, kLimit);
+    const auto cache = CacheDirectory::open(temp.path, kLimit);
     CHECK_EQ(leftovers(*cache), size_t{0});
     Buffer room;
     Bytes out;
@@ -399,8 +399,8 @@ TEST(writers_that_are_killed_leave_no_bad_entry_and_a_counter_that_is_mended) {
 }
 
 TEST(threads_admit_and_read_at_once_and_the_counter_is_exact) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   std::atomic<int> bad{0};
   std::vector<std::thread> threads;
   for (size_t t = 0; t < 4; ++t) {
@@ -425,8 +425,8 @@ TEST(threads_admit_and_read_at_once_and_the_counter_is_exact) {
 }
 
 TEST(clearing_deletes_the_entries_of_one_store_or_of_all) {
-  const Place place;
-  const auto cache = CacheDirectory::open(place.path, kLimit);
+  const TempCache temp;
+  const auto cache = CacheDirectory::open(temp.path, kLimit);
   const CacheEntry other({.store = "gs://other", .object = "x", .version = "1"});
   CHECK_EQ(cache->admit(entry(1), content(1)), Admitted::kYes);
   CHECK_EQ(cache->admit(other, content(2)), Admitted::kYes);

@@ -155,11 +155,11 @@ TEST(a_public_folder_stays_public_and_what_is_in_it_is_closed) {
 
 TEST(the_second_user_of_a_public_folder_of_roots_is_told_how_to_share_it) {
   if (!is_root()) return;
-  const Shared place;
-  as_user(kVictim, [&] { CHECK_EQ(CacheDirectory::open(place.directory.path().string(), kLimit)->trouble(), ""); });
+  const Shared shared;
+  as_user(kVictim, [&] { CHECK_EQ(CacheDirectory::open(shared.directory.path().string(), kLimit)->trouble(), ""); });
   as_user(kOther, [&] {
     CHECK_THROWS(kConfig, "belongs to uid 65533: name another directory, or share this one with cache_group=",
-                 CacheDirectory::open(place.directory.path().string(), kLimit));
+                 CacheDirectory::open(shared.directory.path().string(), kLimit));
   });
 }
 
@@ -308,26 +308,26 @@ TEST(what_is_swept_has_a_name_that_the_cache_gives) {
 
 TEST(a_cache_that_another_user_made_is_refused_and_the_refusal_names_the_option) {
   if (!is_root()) return;
-  const Shared place;
-  const fs::path home = place.directory.path() / "home";
+  const Shared shared;
+  const fs::path home = shared.directory.path() / "home";
   as_user(kVictim, [&] {
     for (const std::string name : {"thesis.tex", "id_ed25519", "1-2-3"}) write_file(home / name, kContent);
   });
   for (const mode_t mode : {0755, 0777, 0700, 01777}) {
     const Context context(std::to_string(mode));
-    fs::remove_all(place.cache);
+    fs::remove_all(shared.cache);
     as_user(kOther, [&] {
-      CHECK_EQ(CacheDirectory::open(place.cache, kLimit)->admit(entry(), kForged), Admitted::kYes);
-      fs::remove_all(place.cache + "/tmp");
-      fs::create_directory_symlink(home, place.cache + "/tmp");
-      open_to(place.cache + "/entries", 0777, 0666);
-      CHECK_EQ(chmod((place.cache + "/state").c_str(), 0666), 0);
-      CHECK_EQ(chmod(place.cache.c_str(), mode), 0);
+      CHECK_EQ(CacheDirectory::open(shared.cache, kLimit)->admit(entry(), kForged), Admitted::kYes);
+      fs::remove_all(shared.cache + "/tmp");
+      fs::create_directory_symlink(home, shared.cache + "/tmp");
+      open_to(shared.cache + "/entries", 0777, 0666);
+      CHECK_EQ(chmod((shared.cache + "/state").c_str(), 0666), 0);
+      CHECK_EQ(chmod(shared.cache.c_str(), mode), 0);
     });
     const auto refused = [&] {
-      CHECK_THROWS(kConfig, "cache_group=", CacheDirectory::open(place.cache, kLimit));
-      CHECK_THROWS(kConfig, "uid 65532", CacheDirectory::open(place.cache, kLimit));
-      CHECK_THROWS(kConfig, "has to open it", CacheDirectory::open(place.cache, kLimit, kGroup));
+      CHECK_THROWS(kConfig, "cache_group=", CacheDirectory::open(shared.cache, kLimit));
+      CHECK_THROWS(kConfig, "uid 65532", CacheDirectory::open(shared.cache, kLimit));
+      CHECK_THROWS(kConfig, "has to open it", CacheDirectory::open(shared.cache, kLimit, kGroup));
     };
     as_user(kVictim, refused, kGroup);
     refused();  // root does not believe another user either
@@ -337,12 +337,12 @@ TEST(a_cache_that_another_user_made_is_refused_and_the_refusal_names_the_option)
 
 TEST(a_link_that_another_user_made_is_refused_and_one_of_this_user_is_followed) {
   if (!is_root()) return;
-  const Shared place;
-  const fs::path home = place.directory.path() / "home", mine = place.directory.path() / "mine";
+  const Shared shared;
+  const fs::path home = shared.directory.path() / "home", mine = shared.directory.path() / "mine";
   as_user(kVictim, [&] { fs::create_directory(home); });
-  as_user(kOther, [&] { fs::create_directory_symlink(home, place.cache); });
+  as_user(kOther, [&] { fs::create_directory_symlink(home, shared.cache); });
   as_user(kVictim, [&] {
-    CHECK_THROWS(kConfig, "is a link that", CacheDirectory::open(place.cache, kLimit));
+    CHECK_THROWS(kConfig, "is a link that", CacheDirectory::open(shared.cache, kLimit));
     CHECK(fs::is_empty(home));
     fs::create_directory_symlink(home, mine);
     CHECK_EQ(CacheDirectory::open(mine.string(), kLimit)->admit(entry(), kContent), Admitted::kYes);
@@ -351,15 +351,15 @@ TEST(a_link_that_another_user_made_is_refused_and_one_of_this_user_is_followed) 
 
 TEST(entries_that_another_user_left_are_dropped) {
   if (!is_root()) return;
-  const Shared place;
-  const fs::path path = place.cache;
+  const Shared shared;
+  const fs::path path = shared.cache;
   as_user(kVictim, [&] {
-    const auto cache = CacheDirectory::open(place.cache, kLimit);
+    const auto cache = CacheDirectory::open(shared.cache, kLimit);
     for (const size_t number : {1, 2}) CHECK_EQ(cache->admit(entry(number), kContent), Admitted::kYes);
-    open_to(place.cache, 0777, 0644);
+    open_to(shared.cache, 0777, 0644);
   });
   as_user(kOther, [&] {  // content and checksums, all of it right
-    const std::string own = (place.directory.path() / "own").string();
+    const std::string own = (shared.directory.path() / "own").string();
     const auto cache = CacheDirectory::open(own, kLimit);
     for (const size_t number : {1, 3}) {
       CHECK_EQ(cache->admit(entry(number), kForged), Admitted::kYes);
@@ -371,7 +371,7 @@ TEST(entries_that_another_user_left_are_dropped) {
     write_file(path / "state", kForged);
   });
   as_user(kVictim, [&] {
-    const auto cache = CacheDirectory::open(place.cache, kLimit);
+    const auto cache = CacheDirectory::open(shared.cache, kLimit);
     CHECK(cache->notice().find("were deleted") != std::string::npos);
     for (const size_t number : {1, 3}) CHECK_EQ(look(*cache, entry(number)), Found::kMiss);
     std::vector<uint8_t> got;
@@ -384,7 +384,7 @@ TEST(entries_that_another_user_left_are_dropped) {
   CHECK_EQ(chown((path / entry(2).path).c_str(), kOther, kOther), 0);
   CHECK_EQ(chmod((path / entry(2).path).c_str(), 0644), 0);
   as_user(kVictim, [&] {
-    const auto cache = CacheDirectory::open(place.cache, kLimit);
+    const auto cache = CacheDirectory::open(shared.cache, kLimit);
     CHECK_EQ(look(*cache, entry(2)), Found::kDamaged);
     CHECK(!fs::exists(path / entry(2).path));
     CHECK_EQ(cache->admit(entry(2), kContent), Admitted::kYes);
@@ -394,53 +394,53 @@ TEST(entries_that_another_user_left_are_dropped) {
 
 TEST(members_of_a_group_share_a_cache_and_nobody_else_reads_it) {
   if (!is_root()) return;
-  const Shared place;
+  const Shared shared;
   as_user(
       kVictim,
       [&] {
         umask(0077);
-        CHECK_EQ(CacheDirectory::open(place.cache, kLimit)->admit(entry(1), kContent), Admitted::kYes);
-        const auto cache = CacheDirectory::open(place.cache, kLimit, kGroup);  // it was private until now
+        CHECK_EQ(CacheDirectory::open(shared.cache, kLimit)->admit(entry(1), kContent), Admitted::kYes);
+        const auto cache = CacheDirectory::open(shared.cache, kLimit, kGroup);  // it was private until now
         CHECK_EQ(cache->admit(entry(2), kContent), Admitted::kYes);
-        CHECK_THROWS(kConfig, "is shared with the group", CacheDirectory::open(place.cache, kLimit));
+        CHECK_THROWS(kConfig, "is shared with the group", CacheDirectory::open(shared.cache, kLimit));
       },
       kGroup);
   as_user(
       kOther,
       [&] {
         umask(0077);
-        const auto cache = CacheDirectory::open(place.cache, kLimit, kGroup);
+        const auto cache = CacheDirectory::open(shared.cache, kLimit, kGroup);
         CHECK_EQ(cache->trouble(), std::string());
         for (const size_t number : {1, 2}) CHECK_EQ(look(*cache, entry(number)), Found::kHit);
         CHECK_EQ(cache->admit(entry(3), kContent), Admitted::kYes);
         const auto claim = cache->try_claim(entry(4));
         CHECK(claim != nullptr);
-        CHECK_THROWS(kConfig, "cache_group=", CacheDirectory::open(place.cache, kLimit));
+        CHECK_THROWS(kConfig, "cache_group=", CacheDirectory::open(shared.cache, kLimit));
       },
       kGroup);
   as_user(
-      kVictim, [&] { CHECK_EQ(look(*CacheDirectory::open(place.cache, kLimit, kGroup), entry(3)), Found::kHit); },
+      kVictim, [&] { CHECK_EQ(look(*CacheDirectory::open(shared.cache, kLimit, kGroup), entry(3)), Found::kHit); },
       kGroup);
-  CHECK_EQ(look(*CacheDirectory::open(place.cache, kLimit, kGroup), entry(3)), Found::kHit);  // root
-  as_user(kOther, [&] { CHECK_THROWS(kConfig, "cache", CacheDirectory::open(place.cache, kLimit)); });
-  for (const auto& item : fs::recursive_directory_iterator(place.cache)) {
+  CHECK_EQ(look(*CacheDirectory::open(shared.cache, kLimit, kGroup), entry(3)), Found::kHit);  // root
+  as_user(kOther, [&] { CHECK_THROWS(kConfig, "cache", CacheDirectory::open(shared.cache, kLimit)); });
+  for (const auto& item : fs::recursive_directory_iterator(shared.cache)) {
     CHECK_EQ(mode_of(item.path()), item.is_directory() ? mode_t{02770} : mode_t{0660});
   }
   as_user(kOther,
-          [&] { CHECK_THROWS(kConfig, "not in the group", CacheDirectory::open(place.cache + "2", kLimit, kGroup)); });
+          [&] { CHECK_THROWS(kConfig, "not in the group", CacheDirectory::open(shared.cache + "2", kLimit, kGroup)); });
 }
 
 TEST(a_folder_of_root_serves_and_what_a_user_adds_is_the_users_alone) {
   if (!is_root()) return;
-  const Shared place;
-  CHECK_EQ(CacheDirectory::open(place.cache, kLimit)->admit(entry(1), kContent), Admitted::kYes);
-  open_to(place.cache, 0755, 0644);
+  const Shared shared;
+  CHECK_EQ(CacheDirectory::open(shared.cache, kLimit)->admit(entry(1), kContent), Admitted::kYes);
+  open_to(shared.cache, 0755, 0644);
   as_user(kVictim, [&] {  // what an administrator prepared
-    const auto cache = CacheDirectory::open(place.cache, kLimit);
+    const auto cache = CacheDirectory::open(shared.cache, kLimit);
     CHECK_EQ(look(*cache, entry(1)), Found::kHit);
     CHECK(!cache->is_writable());
   });
-  const fs::path scratch = place.directory.path() / "scratch";  // such as a disk that is mounted there
+  const fs::path scratch = shared.directory.path() / "scratch";  // such as a disk that is mounted there
   fs::create_directory(scratch);
   fs::permissions(scratch, fs::perms::all | fs::perms::sticky_bit);
   as_user(kVictim, [&] {

@@ -199,7 +199,7 @@ struct Process {
   std::shared_ptr<NodeCache> cache;
 };
 
-struct Place {
+struct TempCache {
   TempDir directory;
   std::string path = (directory.path() / "cache").string();
 };
@@ -207,8 +207,8 @@ struct Place {
 }  // namespace
 
 TEST(a_second_read_is_a_hit_in_every_process) {
-  const Place place;
-  Process one(place.path);
+  const TempCache temp;
+  Process one(temp.path);
   for (const char* key : {"a", "bb", "ccc"}) one.store->put(key, content(key));
   for (const char* key : {"a", "bb", "ccc"}) CHECK_EQ(*one.get(key), content(key));
   one.settle();
@@ -218,7 +218,7 @@ TEST(a_second_read_is_a_hit_in_every_process) {
   CHECK_EQ(one.counters->misses.load(), uint64_t{3});
   CHECK_EQ(one.counters->miss_bytes.load(), uint64_t{9000});
   CHECK_EQ(one.counters->written_bytes.load(), uint64_t{9000});
-  Process two(place.path);
+  Process two(temp.path);
   CHECK_EQ(*two.get("bb"), content("bb"));
   CHECK_EQ(two.store->reads.load(), 0);
   Buffer room;
@@ -230,12 +230,12 @@ TEST(a_second_read_is_a_hit_in_every_process) {
 }
 
 TEST(another_version_of_an_object_is_never_served) {
-  const Place place;
-  Process old(place.path, "v1");
+  const TempCache temp;
+  Process old(temp.path, "v1");
   old.store->put("a", content("a"));
   CHECK_EQ(*old.get("a"), content("a"));
   old.settle();
-  Process renewed(place.path, "v2");
+  Process renewed(temp.path, "v2");
   renewed.store->put("a", content("b"));
   CHECK_EQ(*renewed.get("a"), content("b"));
   renewed.settle();
@@ -246,8 +246,8 @@ TEST(another_version_of_an_object_is_never_served) {
 }
 
 TEST(an_object_whose_version_is_not_known_is_not_cached) {
-  const Place place;
-  Process one(place.path);
+  const TempCache temp;
+  Process one(temp.path);
   one.remake(std::make_shared<const ObjectVersions>(
       std::vector<std::pair<std::string, std::string>>{{"a", "1"}, {"bb", "2"}}));
   for (const char* key : {"a", "bb", "new"}) one.store->put(key, content(key));
@@ -260,8 +260,8 @@ TEST(an_object_whose_version_is_not_known_is_not_cached) {
 }
 
 TEST(missing_objects_and_errors_are_those_of_the_store_and_not_cached) {
-  const Place place;
-  Process one(place.path);
+  const TempCache temp;
+  Process one(temp.path);
   CHECK(!one.get("a"));
   one.store->put("a", content("a"));
   one.store->fail_next(ETIMEDOUT);
@@ -271,9 +271,9 @@ TEST(missing_objects_and_errors_are_those_of_the_store_and_not_cached) {
 }
 
 TEST(processes_that_miss_the_same_object_fetch_it_once) {
-  const Place place;
+  const TempCache temp;
   std::vector<std::unique_ptr<Process>> processes;
-  for (int i = 0; i < 4; ++i) processes.push_back(std::make_unique<Process>(place.path));
+  for (int i = 0; i < 4; ++i) processes.push_back(std::make_unique<Process>(temp.path));
   std::vector<std::pair<std::string, std::shared_ptr<Process::Waiting>>> waiting;
   for (const auto& process : processes) process->store->pause(true);
   for (size_t k = 0; k < 20; ++k) {
@@ -295,9 +295,9 @@ TEST(processes_that_miss_the_same_object_fetch_it_once) {
 }
 
 TEST(a_holder_that_fails_lets_the_next_one_try) {
-  const Place place;
-  Process one(place.path);
-  Process two(place.path);
+  const TempCache temp;
+  Process one(temp.path);
+  Process two(temp.path);
   one.store->pause(true);
   one.store->fail_next(EIO);
   two.store->put("a", content("a"));
@@ -310,8 +310,8 @@ TEST(a_holder_that_fails_lets_the_next_one_try) {
 }
 
 TEST(a_full_cache_serves_what_it_has_and_asks_the_store_for_the_rest) {
-  const Place place;
-  Process one(place.path, "v1", 5 * 4096);
+  const TempCache temp;
+  Process one(temp.path, "v1", 5 * 4096);
   for (int round = 0; round < 3; ++round) {
     for (size_t k = 0; k < 10; ++k) {
       const std::string key(k + 1, 'k');
@@ -326,19 +326,19 @@ TEST(a_full_cache_serves_what_it_has_and_asks_the_store_for_the_rest) {
 }
 
 TEST(a_damaged_entry_is_fetched_again) {
-  const Place place;
+  const TempCache temp;
   {
-    Process one(place.path);
+    Process one(temp.path);
     one.store->put("a", content("a"));
     CHECK_EQ(*one.get("a"), content("a"));
   }
-  for (const auto& item : std::filesystem::recursive_directory_iterator(place.path + "/entries")) {
+  for (const auto& item : std::filesystem::recursive_directory_iterator(temp.path + "/entries")) {
     if (!item.is_regular_file() || item.path().filename() == "store") continue;
     std::vector<uint8_t> bytes = read_file(item.path());
     bytes.back() ^= 1;
     write_file(item.path(), bytes);
   }
-  Process two(place.path);
+  Process two(temp.path);
   two.store->put("a", content("a"));
   CHECK_EQ(*two.get("a"), content("a"));
   two.settle();
@@ -348,8 +348,8 @@ TEST(a_damaged_entry_is_fetched_again) {
 }
 
 TEST(ranges_that_are_missing_are_read_together_and_the_others_come_from_the_cache) {
-  const Place place;
-  Process one(place.path);
+  const TempCache temp;
+  Process one(temp.path);
   const auto all = content("shard", 1000);
   one.store->put("shard", all);
   CHECK_EQ(one.get("shard", ByteRange::at(100, 50))->size(), size_t{50});
@@ -376,13 +376,13 @@ TEST(ranges_that_are_missing_are_read_together_and_the_others_come_from_the_cach
 }
 
 TEST(shards_and_their_indices_are_cached) {
-  const Place place;
+  const TempCache temp;
   const ShardSpec spec{.chunks = {4}, .index_has_crc32c = true};
   std::vector<std::optional<std::vector<uint8_t>>> chunks;
   for (size_t i = 0; i < 4; ++i) chunks.emplace_back(content(std::string(i + 1, 'x'), 300));
   const std::vector<uint8_t> shard = make_shard(spec, chunks, 0);
   for (int round = 0; round < 3; ++round) {
-    Process one(place.path);
+    Process one(temp.path);
     one.store->put("c/0", shard);
     const auto reader = std::make_shared<ShardReader>(one.cache, spec, kMaxBytes);
     if (round > 0) CHECK(!reader->is_at_hand("c/0", 1));
@@ -403,10 +403,10 @@ TEST(shards_and_their_indices_are_cached) {
 }
 
 TEST(nothing_completes_and_nothing_is_asked_after_the_end) {
-  const Place place;
+  const TempCache temp;
   for (int round = 0; round < 20; ++round) {
-    Process one(place.path, std::to_string(round));
-    Process two(place.path, std::to_string(round));
+    Process one(temp.path, std::to_string(round));
+    Process two(temp.path, std::to_string(round));
     std::atomic<bool> ended{false};
     std::atomic<int> late{0};
     std::vector<std::shared_ptr<Buffer>> rooms;
@@ -435,8 +435,8 @@ TEST(nothing_completes_and_nothing_is_asked_after_the_end) {
 TEST(a_holder_that_is_stopped_holds_up_the_others_for_their_timeout_alone) {
   // The default is that of decision 0025, and well below the timeouts of reads.
   static_assert(NodeCache::kTimeout == std::chrono::seconds(20));
-  const Place place;
-  Process stopped(place.path), other(place.path, "v1", kLimit, std::chrono::milliseconds(30));
+  const TempCache temp;
+  Process stopped(temp.path), other(temp.path, "v1", kLimit, std::chrono::milliseconds(30));
   stopped.store->put("a", content("a"));
   other.store->put("a", content("a"));
   stopped.store->pause(true);
@@ -449,8 +449,8 @@ TEST(a_holder_that_is_stopped_holds_up_the_others_for_their_timeout_alone) {
 }
 
 TEST(entries_that_were_written_hold_up_neither_the_next_ones_nor_the_end) {
-  const Place place;
-  Process one(place.path, "v1", uint64_t{1} << 30);
+  const TempCache temp;
+  Process one(temp.path, "v1", uint64_t{1} << 30);
   for (size_t k = 0; k < 80; ++k) {  // more than may wait to be written at once
     const std::string key(k + 1, 'k');
     one.store->put(key, content(key, kMaxBytes));
@@ -465,7 +465,7 @@ TEST(entries_that_were_written_hold_up_neither_the_next_ones_nor_the_end) {
     one.store->put(key, content(key, kMaxBytes));
     waiting.push_back(one.ask(key));
   }
-  const int state = open((place.path + "/state").c_str(), O_RDWR | O_CLOEXEC);
+  const int state = open((temp.path + "/state").c_str(), O_RDWR | O_CLOEXEC);
   struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;

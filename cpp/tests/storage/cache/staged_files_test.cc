@@ -1,4 +1,5 @@
-// The node cache over files: one that was replaced since its version was listed is never kept, and never mixed with the old.
+// The node cache over files: one that was replaced since its version was listed is never cached, and never mixed with
+// the old.
 
 #include <chrono>
 #include <exception>
@@ -28,8 +29,8 @@ constexpr size_t kMaxBytes = 1 << 16;
 
 /// A directory of files, and a node cache over it that knows the versions which they have now.
 struct Staged {
-  explicit Staged(const TempDir& place, uint64_t limit = 1 << 20)
-      : root(place.path() / "array"), directory(CacheDirectory::open(place.path() / "cache", limit)) {}
+  explicit Staged(const TempDir& temp, uint64_t limit = 1 << 20)
+      : root(temp.path() / "array"), directory(CacheDirectory::open(temp.path() / "cache", limit)) {}
   ~Staged() {
     if (cache != nullptr) cache->stop(std::chrono::steady_clock::now() + std::chrono::seconds(60));
   }
@@ -81,24 +82,24 @@ std::vector<uint8_t> inner(size_t version, size_t position) {
 
 }  // namespace
 
-TEST(a_file_is_kept_as_the_version_that_was_listed_or_not_at_all) {
-  const TempDir place;
-  Staged staged(place);
+TEST(a_file_is_cached_as_the_version_that_was_listed_or_not_at_all) {
+  const TempDir temp;
+  Staged staged(temp);
   const std::vector<uint8_t> old(100, 1), renewed(100, 2);
-  staged.put("kept", old);
+  staged.put("cached", old);
   staged.put("changed", old);
-  staged.list({"kept", "changed"});
-  CHECK_EQ(staged.get("kept"), old);
-  staged.put("kept", renewed);
+  staged.list({"cached", "changed"});
+  CHECK_EQ(staged.get("cached"), old);
+  staged.put("cached", renewed);
   staged.put("changed", renewed);
-  CHECK_EQ(staged.get("kept"), old);  // the copy
+  CHECK_EQ(staged.get("cached"), old);  // the copy
   for (int i = 0; i < 2; ++i) CHECK_EQ(staged.get("changed"), renewed);
   CHECK_EQ(staged.counters->written_bytes.load(), uint64_t{100});
   CHECK_EQ(staged.counters->unversioned.load(), uint64_t{1});
-  staged.list({"kept", "changed"});
-  for (const char* key : {"kept", "changed"}) CHECK_EQ(staged.get(key), renewed);
+  staged.list({"cached", "changed"});
+  for (const char* key : {"cached", "changed"}) CHECK_EQ(staged.get(key), renewed);
   CHECK_EQ(staged.counters->written_bytes.load(), uint64_t{300});
-  for (const char* key : {"kept", "changed"}) CHECK_EQ(staged.get(key), renewed);
+  for (const char* key : {"cached", "changed"}) CHECK_EQ(staged.get(key), renewed);
   CHECK_EQ(staged.counters->written_bytes.load(), uint64_t{300});
 }
 
@@ -111,8 +112,8 @@ TEST(a_shard_that_is_replaced_is_not_read_by_the_index_that_the_cache_has) {
         for (size_t i = 0; i < 6; ++i) chunks.emplace_back(inner(version, i));
         return make_shard(spec, chunks, 3 * version);
       };
-      const TempDir place;
-      Staged staged(place, limit);
+      const TempDir temp;
+      Staged staged(temp, limit);
       staged.put("s", shard(1));
       staged.list({"s"});
       const auto read = [&](const std::shared_ptr<ShardReader>& reader, size_t position) {

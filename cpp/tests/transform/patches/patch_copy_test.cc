@@ -1,4 +1,4 @@
-// PatchCopy against a loop over the places of a patch, each of which is looked up in the whole array.
+// PatchCopy against a loop over the items of a patch, each of which is looked up in the whole array.
 
 #include "transform/patches/patch_copy.h"
 
@@ -26,20 +26,20 @@ constexpr uint16_t kPadded = 0xfffe;
 constexpr uint16_t kMissing = 0xfffd;
 constexpr int64_t kNever = 1'000'000;
 
-/// The place of the array that a place beyond its ends stands for, walked to step by step; -1 if there is none.
-int64_t walk(int64_t place, int64_t extent, Border border) {
+/// The index of the array that an index beyond its ends stands for, walked to step by step; -1 if there is none.
+int64_t walk(int64_t index, int64_t extent, Border border) {
   switch (border) {
     case Border::kFill:
-      return place < 0 || place >= extent ? -1 : place;
+      return index < 0 || index >= extent ? -1 : index;
     case Border::kEdge:
-      return std::min(std::max<int64_t>(place, 0), extent - 1);
+      return std::min(std::max<int64_t>(index, 0), extent - 1);
     case Border::kWrap:
-      while (place < 0) place += extent;
-      while (place >= extent) place -= extent;
-      return place;
+      while (index < 0) index += extent;
+      while (index >= extent) index -= extent;
+      return index;
     case Border::kReflect:
-      while (extent > 1 && (place < 0 || place >= extent)) place = place < 0 ? -place : 2 * (extent - 1) - place;
-      return extent == 1 ? 0 : place;
+      while (extent > 1 && (index < 0 || index >= extent)) index = index < 0 ? -index : 2 * (extent - 1) - index;
+      return extent == 1 ? 0 : index;
   }
   return -1;
 }
@@ -81,7 +81,7 @@ struct Case {
         }
       } else {
         axis.size = array.shape[a];
-        if (random() % 3 == 0) {  // some places of it, in any order
+        if (random() % 3 == 0) {  // some items of it, in any order
           axis.size = pick(random, 1, 6);
           for (int64_t i = 0; i < axis.size; ++i) axis.offsets.push_back(pick(random, 0, array.shape[a] - 1));
         }
@@ -98,7 +98,7 @@ struct Case {
     if (random() % 2 == 0) turn(random);
   }
 
-  /// Turns patches in a random way; often with sides of the same length, so that dimensions change places.
+  /// Turns patches in a random way; often with sides of the same length, so that dimensions can be exchanged.
   void turn(std::mt19937_64& random) {
     std::vector<int8_t> dims;
     const bool is_cube = random() % 4 != 0;
@@ -118,18 +118,18 @@ struct Case {
     }
   }
 
-  /// The place in the patch as it lies in the volume that a place of the turned one has.
-  [[nodiscard]] std::vector<int64_t> unturned(const std::vector<int64_t>& place) const {
-    std::vector<int64_t> found = place;
-    for (size_t to = 0; to < place.size(); ++to) {
+  /// The indices in the patch as it lies in the volume of an item of the turned one.
+  [[nodiscard]] std::vector<int64_t> unturned(const std::vector<int64_t>& in_turned) const {
+    std::vector<int64_t> found = in_turned;
+    for (size_t to = 0; to < in_turned.size(); ++to) {
       const int dim = patch.axes[to].dim;
       if (dim < 0) continue;
       const int8_t source = turned.source[static_cast<size_t>(dim)];
-      for (size_t from = 0; from < place.size(); ++from) {
+      for (size_t from = 0; from < in_turned.size(); ++from) {
         const PatchAxis& axis = patch.axes[from];
         if (axis.dim < 0) continue;
-        if (axis.dim == source) found[from] = place[to];
-        if (axis.dim == -source - 1) found[from] = axis.size - 1 - place[to];
+        if (axis.dim == source) found[from] = in_turned[to];
+        if (axis.dim == -source - 1) found[from] = axis.size - 1 - in_turned[to];
       }
     }
     return found;
@@ -169,27 +169,27 @@ struct Case {
     }
     return items;
   }
-  /// What the patch has to be; places in `missing` chunks have the fill value.
+  /// What the patch has to be; items in `missing` chunks have the fill value.
   [[nodiscard]] std::vector<uint16_t> expected(const std::vector<PatchCell>& missing, const PatchCopy& copy) const {
     std::vector<uint16_t> out(items());
     for (size_t i = 0; i < out.size(); ++i) {
       std::vector<int64_t> at(array.shape.size());
-      std::vector<int64_t> places(at.size());
+      std::vector<int64_t> in_patch(at.size());
       auto left = static_cast<int64_t>(i);
       bool padded = false;
       for (size_t a = at.size(); a-- > 0;) {
-        places[a] = left % patch.axes[a].size;
+        in_patch[a] = left % patch.axes[a].size;
         left /= patch.axes[a].size;
       }
-      places = unturned(places);
+      in_patch = unturned(in_patch);
       for (size_t a = at.size(); a-- > 0;) {
         const PatchAxis& axis = patch.axes[a];
-        const int64_t place = places[a];
+        const int64_t one = in_patch[a];
         int64_t base = 0;
         if (axis.dim >= 0)
           base = floor_of(start.at[static_cast<size_t>(axis.dim)] - axis.origin, axis.scale) + axis.shift;
-        at[a] = walk(base + (axis.offsets.empty() ? place : axis.offsets[static_cast<size_t>(place)]), extent(a),
-                     axis.border);
+        at[a] =
+            walk(base + (axis.offsets.empty() ? one : axis.offsets[static_cast<size_t>(one)]), extent(a), axis.border);
         padded = padded || at[a] < 0;
         if (is_sample_axis(a)) at[a] += patch.volumes[1].begin;
       }
@@ -239,7 +239,7 @@ ArraySpec bytes_of(std::vector<int64_t> shape, std::vector<int64_t> chunk_shape)
 
 }  // namespace
 
-TEST(a_patch_has_of_each_place_what_the_array_has) {
+TEST(each_item_of_a_patch_is_that_of_the_array) {
   std::mt19937_64 random(1);
   int padded = 0;
   int turns = 0;
@@ -310,10 +310,10 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
       ChunkCrop crop = copy.crop_of(cell, 1, spans);
       CHECK(whole_chunk(c.array).holds(crop));
       const size_t size = crop_bytes(c.array, crop);
-      const auto kept = std::make_unique<uint8_t[]>(size);  // of exactly its size, for the sanitizer
-      copy_crop(c.array, crop, bytes, kept.get());
-      copy.cut(cell, kept.get(), {&target, 1}, &crop);
-      // A crop without a place that the patch needs is refused, before anything is read of it.
+      const auto cropped = std::make_unique<uint8_t[]>(size);  // of exactly its size, for the sanitizer
+      copy_crop(c.array, crop, bytes, cropped.get());
+      copy.cut(cell, cropped.get(), {&target, 1}, &crop);
+      // A crop without an item that the patch needs is refused, before anything is read of it.
       const auto axis = static_cast<size_t>(pick(random, 0, std::ssize(spans) - 1));
       std::vector<ChunkSpan> exact;
       copy.add_spans(axis, c.start, exact);
@@ -321,7 +321,7 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
           exact, {}, [&](const ChunkSpan& span) { return span.chunk == c.index_of(cell)[axis] ? span.begin : kNever; });
       crop.begin[axis] = first->begin + 1;
       crop.end[axis] = std::max(crop.end[axis], crop.begin[axis]);
-      CHECK_THROWS(kConfig, "more of a chunk than was kept", copy.cut(cell, kept.get(), {&target, 1}, &crop));
+      CHECK_THROWS(kConfig, "more of a chunk than its crop has", copy.cut(cell, cropped.get(), {&target, 1}, &crop));
       ++refused;
     }
     CHECK(out == expected);
@@ -329,8 +329,8 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
   CHECK(refused > 2000);
 }
 
-TEST(conversions_know_the_place_in_the_patch) {
-  // Channels last: each has its own mean, so an item that is taken for another place of the patch is another number.
+TEST(conversions_know_the_index_in_the_patch) {
+  // Channels last: each has its own mean, so an item that is taken for another one of the patch is another number.
   const ArraySpec array = bytes_of({9, 8, 3}, {4, 3, 2});
   PatchSpec patch;
   patch.axes = {{.dim = 0, .size = 5}, {.dim = 1, .size = 4}, {.dim = -1, .size = 3}};
@@ -371,7 +371,7 @@ TEST(conversions_know_the_place_in_the_patch) {
   }
 }
 
-TEST(turned_patches_have_the_bytes_of_the_others_at_other_places) {
+TEST(turned_patches_have_the_bytes_of_the_others_at_other_indices) {
   // Long enough for every kind of copy: items of all widths, in both byte orders, converted or not.
   std::mt19937_64 random(3);
   for (int i = 0; i < 300; ++i) {
@@ -426,19 +426,19 @@ TEST(turned_patches_have_the_bytes_of_the_others_at_other_places) {
       for (size_t d = 0; d < 3; ++d) {
         const int source = turned.source[d];
         const size_t axis = axis_of_dim[static_cast<size_t>(source < 0 ? -source - 1 : source)];
-        const int64_t place = at[axis_of_dim[d]];
-        from[axis] = source < 0 ? patch.axes[axis].size - 1 - place : place;
+        const int64_t one = at[axis_of_dim[d]];
+        from[axis] = source < 0 ? patch.axes[axis].size - 1 - one : one;
       }
-      int64_t place = 0;
-      for (size_t a = 0; a < 4; ++a) place = place * patch.axes[a].size + from[a];
-      if (std::memcmp(&out[number * item], &plain[static_cast<size_t>(place) * item], item) != 0) {
+      int64_t from_number = 0;
+      for (size_t a = 0; a < 4; ++a) from_number = from_number * patch.axes[a].size + from[a];
+      if (std::memcmp(&out[number * item], &plain[static_cast<size_t>(from_number) * item], item) != 0) {
         CHECK_EQ(number, size_t{0} - 1);  // says which item differs
       }
     }
   }
 }
 
-TEST(dimensions_of_different_sizes_do_not_change_places) {
+TEST(dimensions_of_different_sizes_are_not_exchanged) {
   const ArraySpec array = bytes_of({4, 4}, {2, 2});
   PatchSpec patch;
   patch.axes = {{.dim = 0, .size = 2}, {.dim = 1, .size = 3}};

@@ -47,7 +47,7 @@ class DatafluxCheckpoint:
         StoreReadError
             If there is no such object, or it cannot be read.
         """
-        return checkpoint.reader(self._place(object_name), storage_options=self._options, allow_plain=True)
+        return checkpoint.reader(self._location(object_name), storage_options=self._options, allow_plain=True)
 
     def writer(self, object_name: str) -> CheckpointWriter:
         """Return a binary file that becomes a checkpoint, as `zarrfeed.checkpoint.writer` does.
@@ -57,9 +57,9 @@ class DatafluxCheckpoint:
         StoreWriteError
             From writing and closing: if it cannot be stored.
         """
-        return checkpoint.writer(self._place(object_name), storage_options=self._options)
+        return checkpoint.writer(self._location(object_name), storage_options=self._options)
 
-    def _place(self, object_name: str) -> str:
+    def _location(self, object_name: str) -> str:
         if not isinstance(object_name, str) or not object_name.strip("/"):
             raise ConfigError(f"object_name = {object_name!r}, must be the name of an object in {self._url}")
         return url_of_key(self._url, object_name)

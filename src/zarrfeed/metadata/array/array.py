@@ -39,10 +39,10 @@ from zarrfeed.storage.access.local_files import check_metadata_files, is_node, l
 from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.urls import open_url
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, ArrayV3Metadata, dtype_name, regular_chunk_shape
-from zarrfeed.storage.access.zip_stores import zip_place
+from zarrfeed.storage.access.zip_stores import locate_in_zip
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.chunks.codec_configs import as_meant
-from zarrfeed.storage.chunks.location import place_array
+from zarrfeed.storage.chunks.location import locate_array
 from zarrfeed.storage.chunks.node_cache import with_cache, with_staging
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
@@ -55,7 +55,7 @@ _MAX_ITEM_BYTES = 2**24
 #: The engine keeps about 600 bytes for each chunk that a sample lies in.
 _MOST_CELLS = 1 << 18
 #: Text of a chunk becomes Python objects all at once.
-_MOST_LIST_ITEMS = 1 << 27
+_MOST_VLEN_ITEMS = 1 << 27
 
 
 def open_array(source: ArrayLike, zarr_format: ZarrFormat | None = None) -> zarr.Array[Any]:
@@ -111,7 +111,7 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
     path = local_path(source)
     check_metadata_files(path)
     try:
-        zipped = zip_place(path)
+        zipped = locate_in_zip(path)
         if zipped is not None:
             return checked(
                 zarr.open(store=zipped[0], path=zipped[1], mode="r", zarr_format=zarr_format), printable(source)
@@ -187,14 +187,14 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     native = all(codec.native for codec in codecs)
     if not native:  # zarr-python decodes to C order and native byte order
         storage_order, stored_big = tuple(range(ndim)), sys.byteorder == "big"
-    item_type = list_item_type(metadata.dtype)
+    item_type = vlen_item_type(metadata.dtype)
     if item_type:
         items, fill, native = Items(np.dtype(object)), b"", False
     else:
         dtype = array.dtype.newbyteorder("=") if array.dtype.names and not native else array.dtype
         items = read_items(dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
         fill = read_fill(metadata.fill_value, array.dtype, items)
-    location = place_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access)
+    location = locate_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     spec = ArraySpec(
         name=name,
@@ -220,8 +220,8 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     )
     if location.source is None:
         return spec if access is None else with_staging(spec, chunk_keys(spec), access)
-    placed = replace(location.source, chunk_keys=chunk_keys(spec))
-    return replace(spec, source=placed if access is None else with_cache(placed, spec, access))
+    array_source = replace(location.source, chunk_keys=chunk_keys(spec))
+    return replace(spec, source=array_source if access is None else with_cache(array_source, spec, access))
 
 
 def chunk_keys(spec: ArraySpec) -> ChunkKeys:
@@ -246,7 +246,7 @@ def check_any_is_stored(spec: ArraySpec) -> ArraySpec:
     return spec
 
 
-def list_item_type(dtype: ZDType[Any, Any]) -> str:
+def vlen_item_type(dtype: ZDType[Any, Any]) -> str:
     """Return "str" or "bytes" if items are Python objects of that type, of which batches have lists; else ""."""
     if isinstance(dtype, VariableLengthUTF8 | FixedLengthUTF32):
         return "str"
@@ -289,9 +289,9 @@ def check_counts(spec: ArraySpec) -> None:
             f"{spec.chunk_shape}, a sample is {spec.sample_shape}"
         )
     items = math.prod(spec.chunk_shape)
-    if spec.item_type and items > _MOST_LIST_ITEMS:
+    if spec.item_type and items > _MOST_VLEN_ITEMS:
         raise MemoryBudgetError(
-            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_LIST_ITEMS}"
+            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_VLEN_ITEMS}"
         )
 
 

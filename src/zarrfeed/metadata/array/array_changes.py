@@ -38,7 +38,7 @@ _MUST_STAY: dict[str, tuple[str, Callable[[ArraySpec], object]]] = {
 
 
 def layout_changes(ours: ArraySpec, now: ArraySpec) -> list[str]:
-    """Return what is different in how an array is stored, but for its length and its place: "dtype is ..., was ...".
+    """Return what is different in how an array is stored, but for its length and its location: "dtype is ..., was ...".
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def layout_changes(ours: ArraySpec, now: ArraySpec) -> list[str]:
             for what in dict.fromkeys((*decided, *decides))
             if decided.get(what) != decides.get(what)
         ]
-    if not changes and _placeless(now) != _placeless(ours):
+    if not changes and _without_location(now) != _without_location(ours):
         changes = ["its metadata differ from those that it was opened with"]
     return changes
 
@@ -147,7 +147,7 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
 
 
-def _placeless(spec: ArraySpec) -> ArraySpec:
+def _without_location(spec: ArraySpec) -> ArraySpec:
     shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
     return replace(spec, name="", root="", metadata_key="", shape=shape)
 

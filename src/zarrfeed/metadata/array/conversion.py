@@ -54,7 +54,7 @@ class Items:
 
     Attributes
     ----------
-    part, key
+    side, key
         "samples" or "targets", and the name in the mapping or group; None for a single array.
     dtype
         Name of the dtype as stored, or in memory; None for text and bytes, which are not converted.
@@ -72,7 +72,7 @@ class Items:
         What attributes say of the values in a batch, and what lies along the axes. None: of an array in memory.
     """
 
-    part: str
+    side: str
     key: str | None
     dtype: str | None
     shape: tuple[int, ...]
@@ -86,7 +86,7 @@ class Items:
     @property
     def name(self) -> str:
         """The name of the field in messages."""
-        return self.part if self.key is None else f"{self.part}[{self.key!r}]"
+        return self.side if self.key is None else f"{self.side}[{self.key!r}]"
 
     def axis_of(self, dim: str | int) -> int | None:
         """Return the axis that has a name or a number, counted from 0; None if the array has no such axis."""
@@ -125,14 +125,14 @@ class ConversionOptions:
         pairs = by_field("normalize", self.normalize, fields)
         return [self._conversion(f, dtypes[i], pairs[i]) for i, f in enumerate(fields)]
 
-    def spared(self, fields: Sequence[Items]) -> list[bool]:
+    def leaves_unconverted(self, fields: Sequence[Items]) -> list[bool]:
         """Return of each field whether it is a coordinate that `dtype` or `normalize` would convert if it were none."""
-        spared = [False] * len(fields)
+        unconverted = [False] * len(fields)
         for argument, value in (("dtype", self.dtype), ("normalize", self.normalize)):
             applied, every = by_field(argument, value, fields), by_field(argument, value, fields, of_rows=True)
             for i, f in enumerate(fields):
-                spared[i] |= f.is_coordinate and applied[i] is None and every[i] is not None
-        return spared
+                unconverted[i] |= f.is_coordinate and applied[i] is None and every[i] is not None
+        return unconverted
 
     def _conversion(self, field: Items, dtype: Any, pair: Any) -> Conversion | None:
         if field.is_record and (dtype is not None or pair is not None):
@@ -249,7 +249,7 @@ def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: boo
     by_name: Mapping[Any, Any] = value if isinstance(value, Mapping) else {}
     of_side = {name: one for name, one in by_name.items() if _is_side(name, fields)}
     for side, one in of_side.items() if isinstance(value, Mapping) else [("samples", value)]:
-        members = [i for i, f in enumerate(fields) if f.part == side]
+        members = [i for i, f in enumerate(fields) if f.side == side]
         numbers = [i for i in members if fields[i].dtype is not None] or members
         data = [i for i in numbers if of_rows or not (fields[i].is_coordinate or fields[i].is_record)]
         for i in data or numbers:
@@ -261,7 +261,7 @@ def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: boo
 
 
 def _is_side(name: object, fields: Sequence[Items]) -> bool:
-    return any(f.part == name for f in fields) and not any(name in (f.key, f.name) for f in fields)
+    return any(f.side == name for f in fields) and not any(name in (f.key, f.name) for f in fields)
 
 
 def _find(argument: str, name: object, fields: Sequence[Items]) -> int:

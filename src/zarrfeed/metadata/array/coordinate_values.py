@@ -16,7 +16,7 @@ from zarrfeed.metadata.array.cf import decoding_of
 from zarrfeed.metadata.array.cf_times import decode_times, is_duration_unit, is_time_unit
 from zarrfeed.spec.missing import is_missing_number
 
-#: Places along an axis that differ by less than this share of a step are equal but for rounding.
+#: Coordinates along an axis that differ by less than this share of a step are equal but for rounding.
 _ROUNDED = 1e-3
 
 
@@ -69,14 +69,14 @@ def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where
     return values
 
 
-def are_same_places(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
+def are_same_coordinates(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bool:
     """Return whether decoded values along two axes are the same ones, but for rounding.
 
     Numbers are the same if they are less than a thousandth of the smallest step apart; anything else must be equal.
 
     Examples
     --------
-    >>> are_same_places(np.arange(4) * 0.1, np.array([0.0, 0.1, 0.2, 0.3]))
+    >>> are_same_coordinates(np.arange(4) * 0.1, np.array([0.0, 0.1, 0.2, 0.3]))
     True
     """
     if ours.shape != theirs.shape or not {ours.dtype.kind, theirs.dtype.kind} <= set("iuf") or ours.ndim != 1:

@@ -1,8 +1,9 @@
-"""`Described`: what a store says of an array's values and of the places along its axes, for a comparison with others.
+"""`Described`: what a store says of an array's values and of the coordinates along its axes, to compare it with others.
 
-What holds: samples of several stores come in one tensor, so a value means the same and a place is the same, whichever
-store it is of. Stores may lie elsewhere, as tiles of a map do. But where the same places lie the other way round, as
-latitudes that ascend in one store and descend in another, or where units differ, the stores are refused.
+What holds: samples of several stores come in one tensor, so a value means the same and an index has the same
+coordinate, whichever store it is of. Stores may lie elsewhere, as tiles of a map do. But where the same coordinates lie
+the other way round, as latitudes that ascend in one store and descend in another, or where units differ, the stores are
+refused.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import is_time_unit
-from zarrfeed.metadata.array.coordinate_values import are_same_places, decode_values
+from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values
 from zarrfeed.metadata.array.meaning import difference, meaning_of
 from zarrfeed.metadata.array.values import read_values
 
 #: A coordinate along an axis of samples is read whole; a longer one is not compared.
-_MOST_PLACES = 1 << 16
+_MOST_COORDINATES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +36,12 @@ class Described:
     ----------
     meaning
         As of `meaning_of`: of the values in a batch.
-    places
+    coordinates
         The coordinates along the axes of a sample, by the names of the dimensions.
     """
 
     meaning: Mapping[str, Any] = field(default_factory=dict)
-    places: Mapping[str, zarr.Array[Any]] = field(default_factory=dict)
+    coordinates: Mapping[str, zarr.Array[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -67,8 +68,8 @@ class Described:
         elif array.dtype.kind in "mM":
             meaning = {"dtype": array.dtype.name}  # such as datetime64[ns]
         dims = [dim for axis, dim in enumerate(dimension_names(array) or ()) if dim is not None and axis != sample_axis]
-        places = {dim: known[dim] for dim in dims if dim in known and len(known[dim].shape) == 1}
-        return cls(meaning, places)
+        coordinates = {dim: known[dim] for dim in dims if dim in known and len(known[dim].shape) == 1}
+        return cls(meaning, coordinates)
 
 
 def check_same_values(name: str, store: str, other: Described, first_store: str, first: Described) -> None:
@@ -89,35 +90,35 @@ def check_same_values(name: str, store: str, other: Described, first_store: str,
 
 
 def check_same_direction(store: str, other: Described, first_store: str, first: Described) -> None:
-    """Raise ConfigError if another store has the places along an axis of its samples the other way round.
+    """Raise ConfigError if another store has the coordinates along an axis of its samples the other way round.
 
     Coordinates of far stores are not read.
     """
-    for dim, theirs in first.places.items():
-        ours = other.places.get(dim)
+    for dim, theirs in first.coordinates.items():
+        ours = other.coordinates.get(dim)
         if ours is None or ours.store_path == theirs.store_path or not (_is_near(ours) and _is_near(theirs)):
             continue
-        if ours.shape != theirs.shape or not 1 < ours.shape[0] <= _MOST_PLACES:
+        if ours.shape != theirs.shape or not 1 < ours.shape[0] <= _MOST_COORDINATES:
             continue
         values, first_values = _values_of(ours), _values_of(theirs)
-        if are_same_places(values, first_values[::-1]) and not are_same_places(values, first_values):
+        if are_same_coordinates(values, first_values[::-1]) and not are_same_coordinates(values, first_values):
             raise ConfigError(
                 f"{store}: {dim!r} goes from {values[0]} to {values[-1]}, in {first_store} from {first_values[0]} to "
-                f"{first_values[-1]}, so one place of a sample is at two: write one of them the other way round; to "
-                "read them all the same, give their arrays without the coordinates, as a mapping of names to arrays"
+                f"{first_values[-1]}, so one index would mean two coordinates: write one of them the other way round; "
+                "to read them all the same, give their arrays without the coordinates, as a mapping of names to arrays"
             )
 
 
-def check_same_places(name: str, other: Described, first_name: str, first: Described) -> None:
-    """Raise ConfigError if two arrays whose samples lie side by side have other places along an axis.
+def check_same_coordinates(name: str, other: Described, first_name: str, first: Described) -> None:
+    """Raise ConfigError if two arrays whose samples lie side by side have other coordinates along an axis.
 
-    Places count as others if they are more than half a step apart, so staggered grids are not.
+    Coordinates count as others if they are more than half a step apart, so staggered grids are not.
     """
-    for dim, theirs in first.places.items():
-        ours = other.places.get(dim)
+    for dim, theirs in first.coordinates.items():
+        ours = other.coordinates.get(dim)
         if ours is None or ours.store_path == theirs.store_path or ours.shape != theirs.shape:
             continue
-        if not 1 < ours.shape[0] <= _MOST_PLACES:
+        if not 1 < ours.shape[0] <= _MOST_COORDINATES:
             continue
         values, first_values = _values_of(ours), _values_of(theirs)
         if {values.dtype.kind, first_values.dtype.kind} <= set("iuf"):
@@ -129,7 +130,7 @@ def check_same_places(name: str, other: Described, first_name: str, first: Descr
             at = int(np.argmax(apart))
             raise ConfigError(
                 f"stack: {name!r} has {dim!r} = {values[at]} at index {at}, {first_name!r} has {first_values[at]}, so "
-                "one place of the tensor would be at two: bring them to one grid; to stack them all the same, open "
+                "one index would mean two coordinates: bring them to one grid; to stack them all the same, open "
                 "their arrays without the coordinates, as a mapping of names to arrays"
             )
 

@@ -126,7 +126,7 @@ def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
 def level_paths(attributes: dict[str, Any]) -> list[object]:
     """Return the path of each level of an image of OME-Zarr, the full resolution first; none if it is no image.
 
-    The place in the list is the number of the level, so every entry of `multiscales[0].datasets` is there as it is
+    The index in the list is the number of the level, so every entry of `multiscales[0].datasets` is there as it is
     written, also one that is no path.
     """
     image = next(iter(_list(attributes_of_ome(attributes).get("multiscales"))), None)

@@ -20,7 +20,7 @@ from zarrfeed.storage.access.local_files import NODE_NAMES, is_node, lacking
 #: Files below a folder, or in an archive, that are looked at to tell what is in it.
 _LOOKED_AT = 1000
 #: Folders above a file that are looked at to find the node that it belongs to.
-_MOST_LEVELS = 32
+_MOST_FOLDERS = 32
 #: Bytes of a JSON file that are searched for what such files have at their beginning.
 _JSON_BYTES = 4096
 _NOTHING = "no Zarr array is there"
@@ -90,7 +90,7 @@ def _in_zip(path: Path, inside: str) -> str:
 def _inside_of(path: Path) -> str:
     """Say which Zarr node a file or a folder belongs to; "" if to none."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would change the names
-    for folder in islice(absolute.parents, _MOST_LEVELS):
+    for folder in islice(absolute.parents, _MOST_FOLDERS):
         if is_node(folder):
             shown = folder if path.is_absolute() else Path(os.path.relpath(folder))
             return f"it is a part of the Zarr store {printable(shown)}: give that path"

@@ -15,11 +15,11 @@ from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, Zarrf
 from zarrfeed.metadata.array.array import open_node
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.given_stores import as_store
 from zarrfeed.storage.access.group_members import arrays_of, read_members
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.open_errors import open_error
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import open_url, wrap_node
 
 _DEFAULT_ACCESS = StoreAccess()

@@ -30,8 +30,8 @@ from zarrfeed.spec.array import ArraySpec, Documented
 from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.retry import reading
+from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.zarr_internals import ArrayMetadata
 
 

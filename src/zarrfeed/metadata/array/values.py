@@ -15,7 +15,7 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import StoreReadError, printable
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import fill_of, with_fill
 from zarrfeed.storage.chunks.codec_configs import as_meant
 

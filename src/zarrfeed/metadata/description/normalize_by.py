@@ -95,14 +95,14 @@ def pairs_of(
 
 def _entry_of(statistics: Statistics, item: Items, name: str) -> FieldStatistics:
     """Return the figures of an array; `name` is its key, or its full name where both sides have that key."""
-    key = item.key or item.part
+    key = item.key or item.side
     by_key = statistics.fields.get(key)
-    if by_key is not None and by_key.side != item.part and (by_key.side or name != key):
+    if by_key is not None and by_key.side != item.side and (by_key.side or name != key):
         by_key = None  # of the array with this key on the other side
     found = statistics.fields.get(item.name, by_key)
     if found is None:
         others = [
-            one if field.side in ("", item.part) or "[" in one else f"{one} in {field.side}"
+            one if field.side in ("", item.side) or "[" in one else f"{one} in {field.side}"
             for one, field in statistics.fields.items()
         ]
         raise ConfigError(
@@ -116,13 +116,13 @@ def _check_axes(found: FieldStatistics, item: Items) -> None:
     if found.mean.size == 1:
         return
     rows = [a for a in range(len(item.shape)) if a != item.sample_axis]
-    kept = {one: item.axis_of(one) for one in found.axes}
-    lacking = [one for one, axis in kept.items() if axis is None or axis == item.sample_axis]
+    axes = {one: item.axis_of(one) for one in found.axes}
+    lacking = [one for one, axis in axes.items() if axis is None or axis == item.sample_axis]
     if lacking or found.mean.ndim != len(rows):
         what = f"along {lacking[0]!r}, which it lacks" if lacking else f"of samples with {found.mean.ndim} axes"
         raise ConfigError(f"normalize of {item.name}: the statistics are {what}; its shape is {item.shape}; {_FORCED}")
     for axis, count in zip(rows, found.mean.shape, strict=True):
-        wanted = item.shape[axis] if axis in kept.values() else 1
+        wanted = item.shape[axis] if axis in axes.values() else 1
         if count != wanted:
             name = _name(item, axis)
             raise ConfigError(
@@ -167,14 +167,15 @@ def _selected(found: FieldStatistics, resolved: ResolvedData, number: int) -> Fi
         chosen = list(resolved.patching.axes[number][axis].offsets)
         if chosen == list(range(item.shape[axis])):
             continue
-        place = axis if axis < item.sample_axis else axis - 1
-        if found.mean.ndim <= place or found.mean.shape[place] != item.shape[axis]:
+        axis_in_sample = axis if axis < item.sample_axis else axis - 1
+        if found.mean.ndim <= axis_in_sample or found.mean.shape[axis_in_sample] != item.shape[axis]:
             raise ConfigError(
                 f"normalize of {item.name}: the statistics are of all {item.shape[axis]} of {dim!r}, patch(isel=) "
                 f"chooses {len(chosen)}; give each figures of its own (axis={dim!r}), or pairs by name"
             )
         arrays: dict[str, Any] = {
-            one: np.take(getattr(found, one), chosen, place) for one in ("mean", "std", "min", "max", "missing")
+            one: np.take(getattr(found, one), chosen, axis_in_sample)
+            for one in ("mean", "std", "min", "max", "missing")
         }
         found = replace(found, **arrays)
     return found

@@ -11,7 +11,7 @@ from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.patches.columns import patch_fields
 from zarrfeed.plan.patches.listed_order import ListedOrder
-from zarrfeed.plan.patches.positions import Cells
+from zarrfeed.plan.patches.position_blocks import Cells
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
 from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET, ScheduleOptions

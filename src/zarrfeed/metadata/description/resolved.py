@@ -19,8 +19,8 @@ from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import ConversionOptions, Items, by_field
 from zarrfeed.metadata.array.host_memory import holds_same
-from zarrfeed.metadata.array.wish import Wish
-from zarrfeed.metadata.description.batch_parts import field_infos, part_keys, window_fields
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
+from zarrfeed.metadata.description.batch_sides import field_infos, keys_of_sides, window_fields
 from zarrfeed.metadata.group.anndata import check_dense
 from zarrfeed.metadata.group.encoded import DECODED, fields_to_decode
 from zarrfeed.metadata.group.fields import OpenedFields, with_options
@@ -28,11 +28,11 @@ from zarrfeed.metadata.group.stacking import (
     Stacked,
     make_stack,
     order_of,
-    placed,
     reordered,
     with_sample_field,
+    with_stack_slices,
 )
-from zarrfeed.metadata.group.static_channels import beside_leader, check_not_named, leaders, make_channel, named_in
+from zarrfeed.metadata.group.static_channels import channel_like, check_not_named, make_channel, named_in, templates_of
 from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.group.time_features import check_features, make_field
 from zarrfeed.metadata.patches.patch_request import PatchRequest
@@ -46,10 +46,10 @@ from zarrfeed.plan.samples.split import By
 from zarrfeed.plan.samples.window_rows import WindowRows
 from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, with_borders
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import FieldInfo
+from zarrfeed.spec.expression import FieldInfo
 from zarrfeed.spec.field import (
-    BLOCK_UNITS,
-    BlockUnit,
+    BLOCK_KINDS,
+    BlockKind,
     Field,
     FieldSet,
     IndexField,
@@ -84,13 +84,13 @@ class ResolvedData:
         The arrays, as they were opened.
     choice
         Which samples are chosen.
-    wishes
-        For each field, what becomes of its items.
+    requested
+        For each field, the conversion that was requested for its items.
     windows
         For each field, the rows of a sample; None: its own row.
-    first_wishes
-        Where descriptions were joined to one: for each field and each of its layouts, what was asked for before that.
-        Empty: nothing.
+    requested_per_layout
+        Where descriptions were joined to one: the conversions that were requested before, for each field and each of
+        its layouts. Empty: none.
     masks
         Whether a batch has, for each field whose windows are padded, which rows are.
     windowing
@@ -107,9 +107,9 @@ class ResolvedData:
 
     opened: OpenedFields
     choice: SampleChoice
-    wishes: tuple[Wish, ...]
+    requested: tuple[RequestedConversion, ...]
     windows: tuple[Window | None, ...]
-    first_wishes: tuple[tuple[Wish, ...], ...] = ()
+    requested_per_layout: tuple[tuple[RequestedConversion, ...], ...] = ()
     masks: bool = False
     windowing: _Windowing | None = None
     statics: tuple[StaticField, ...] = ()
@@ -124,7 +124,7 @@ class ResolvedData:
         choice = SampleChoice.all_of(opened.fields[0].num_samples)
         if opened.segment_ends is not None:
             choice = choice.with_segments(np.concatenate(([0], opened.segment_ends)))
-        return cls(opened, choice, (Wish(),) * count, (None,) * count)
+        return cls(opened, choice, (RequestedConversion(),) * count, (None,) * count)
 
     def __post_init__(self) -> None:
         assert self.fields  # a conversion or a window that cannot be is refused here
@@ -134,31 +134,32 @@ class ResolvedData:
         """The arrays with their conversions and windows."""
         made = []
         for number, (f, window) in enumerate(zip(self.opened.fields, self.windows, strict=True)):
-            items, wishes = self.opened.items_of(number), self.wishes_of(number)
+            items, requested = self.opened.items_of(number), self.requested_of(number)
             if self.patching is not None:
                 window = None  # it is a part of the patch
                 items = tuple(self.patching.items(one, number) for one in items)
-                wishes = tuple(wish.with_axis_before() for wish in wishes)
-            conversions = [wish.conversion(i) for i, wish in zip(items, wishes, strict=True)]
-            made.append(with_options(f, conversions, window, wishes[0].spared, wishes[0].images, wishes[0].dense))
+                requested = tuple(request.with_axis_before() for request in requested)
+            conversions = [request.conversion(i) for i, request in zip(items, requested, strict=True)]
+            first = requested[0]
+            made.append(with_options(f, conversions, window, first.left_unconverted, first.images, first.dense))
         if self.patching is not None:
             made = list(self.patching.cut(made))
-        for number, leader in leaders(self.opened.fields, self.opened.items, self.stacks).items():
-            wish = self.wishes_of(number)[0]
-            made[number] = beside_leader(self.opened.fields[number], self.opened.items[number], wish, made[leader])
-        return placed(made, self.opened.items, self.stacks)
+        for number, template in templates_of(self.opened.fields, self.opened.items, self.stacks).items():
+            request = self.requested_of(number)[0]
+            made[number] = channel_like(self.opened.fields[number], self.opened.items[number], request, made[template])
+        return with_stack_slices(made, self.opened.items, self.stacks)
 
     @property
     def length(self) -> int:
         """How many samples are chosen; of patches, how many a typical epoch has."""
         return self.choice.length if self.patching is None else self.patching.typical_length
 
-    def wishes_of(self, number: int) -> tuple[Wish, ...]:
-        """Return what was asked for the items of a field, for each of its layouts."""
-        wish = self.wishes[number]
-        if not self.first_wishes:
-            return (wish,) * len(self.opened.items_of(number))
-        return tuple(first.then(wish, self.opened.items[number].name) for first in self.first_wishes[number])
+    def requested_of(self, number: int) -> tuple[RequestedConversion, ...]:
+        """Return the conversions that were requested for a field, one for each of its layouts."""
+        request = self.requested[number]
+        if not self.requested_per_layout:
+            return (request,) * len(self.opened.items_of(number))
+        return tuple(first.then(request, self.opened.items[number].name) for first in self.requested_per_layout[number])
 
     def infos(self) -> tuple[FieldInfo, ...]:
         """Return what a batch has of each array, or of several that are stacked."""
@@ -172,26 +173,26 @@ class ResolvedData:
             return replace(self, statics=others).with_field(field, items).stack(names, name, spatial_axes)
         taken, statics = [key for one in self.stacks for key in one.keys], [one.name for one in self.statics]
         made = make_stack(self.opened.items, names, name, spatial_axes, taken=taken, statics=statics)
-        names_of_others = [one.name for one in self.statics] if made.part == "samples" else []
-        names_of_others += [one.name or one.part for one in self.stacks if one.part == made.part]
-        if (made.name or made.part) in names_of_others:
+        names_of_others = [one.name for one in self.statics] if made.side == "samples" else []
+        names_of_others += [one.name or one.side for one in self.stacks if one.side == made.side]
+        if (made.name or made.side) in names_of_others:
             raise ConfigError(
-                f"stack: {made.part} have an array {made.name or made.part!r}; give the tensor another name"
+                f"stack: {made.side} have an array {made.name or made.side!r}; give the tensor another name"
             )
         order = order_of(self.opened.items, made)
         return replace(
             self,
             opened=reordered(self.opened, order),
-            wishes=tuple(self.wishes[n] for n in order),
+            requested=tuple(self.requested[n] for n in order),
             windows=tuple(self.windows[n] for n in order),
-            first_wishes=self.first_wishes and tuple(self.first_wishes[n] for n in order),
+            requested_per_layout=self.requested_per_layout and tuple(self.requested_per_layout[n] for n in order),
             stacks=(*self.stacks, made),
         )
 
     def _taken(self) -> list[str]:
         """Return the names that arrays of the samples have, in a batch or before they are stacked."""
-        named = [one.key or one.part for one in self.opened.items if one.part == "samples"]
-        stacks = [one.name or one.part for one in self.stacks if one.part == "samples"]
+        named = [one.key or one.side for one in self.opened.items if one.side == "samples"]
+        stacks = [one.name or one.side for one in self.stacks if one.side == "samples"]
         return [*named, *stacks, *(one.name for one in self.statics)]
 
     def static(self, fields: tuple[StaticField, ...]) -> Self:
@@ -232,9 +233,9 @@ class ResolvedData:
             )
         return replace(found, values=found.values[: self.choice.num_samples])
 
-    def blocks(self, blocks: npt.ArrayLike, of: BlockUnit) -> Self:
+    def blocks(self, blocks: npt.ArrayLike, of: BlockKind) -> Self:
         """Choose what of the samples lies in some chunks, or shards, along the sample axis."""
-        check_choice("of", of, BLOCK_UNITS)
+        check_choice("of", of, BLOCK_KINDS)
         self._check_rows("blocks")
         planned = plan_blocks(self.fields, self.opened.num_sample_fields, block=of, aligns=False)
         return replace(self, choice=self.choice.blocks(blocks, planned.rows, of, planned.edges))
@@ -314,15 +315,15 @@ class ResolvedData:
         if dtype is None:
             raise ConfigError("dtype = None, must be a dtype, or a mapping of names to dtypes")
         items = self.opened.items
-        dtypes, spared = by_field("dtype", dtype, items), ConversionOptions(dtype=dtype).spared(items)
-        return self._wishing(
+        dtypes, unconverted = by_field("dtype", dtype, items), ConversionOptions(dtype=dtype).leaves_unconverted(items)
+        return self._requesting(
             [
                 replace(
-                    wish,
-                    dtype=wish.dtype if named is None else named,
-                    spared_by=wish.spared_by | ({"cast"} if is_spared else set()),
+                    request,
+                    dtype=request.dtype if named is None else named,
+                    unapplied_methods=request.unapplied_methods | ({"cast"} if is_unconverted else set()),
                 )
-                for wish, named, is_spared in zip(self.wishes, dtypes, spared, strict=True)
+                for request, named, is_unconverted in zip(self.requested, dtypes, unconverted, strict=True)
             ]
         )
 
@@ -334,47 +335,49 @@ class ResolvedData:
             raise ConfigError(f"axis = {axis!r}, must be an axis or the name of a dimension")
         items = self.opened.items
         pairs = by_field("normalize", mean_std, items)
-        spared = ConversionOptions(normalize=mean_std).spared(items)
-        wishes = []
-        for item, wish, pair, is_spared in zip(items, self.wishes, pairs, spared, strict=True):
+        unconverted = ConversionOptions(normalize=mean_std).leaves_unconverted(items)
+        requested = []
+        for item, request, pair, is_unconverted in zip(items, self.requested, pairs, unconverted, strict=True):
             if pair is not None:
-                if wish.mean_std is not None:
+                if request.mean_std is not None:
                     raise ConfigError(f"normalize of {item.name}: it was normalised before; give mean and std once")
-                wish = replace(wish, mean_std=pair, axis=axis)
-            wishes.append(replace(wish, spared_by=wish.spared_by | ({"normalize"} if is_spared else set())))
-        return self._wishing(wishes)
+                request = replace(request, mean_std=pair, axis=axis)
+            if is_unconverted:
+                request = replace(request, unapplied_methods=request.unapplied_methods | {"normalize"})
+            requested.append(request)
+        return self._requesting(requested)
 
     def decode(self, what: Any, field: Any, size: Any, mode: Any) -> Self:
         """Decode encoded images on the way into the batch."""
         check_choice("what", what, DECODED)
         images = Images.parse(mode, size)
         check_pillow(f"decode({what!r})")
-        wishes = list(self.wishes)
+        requested = list(self.requested)
         for number in fields_to_decode(field, self.opened):
-            if self.wishes_of(number)[0].images is not None:
+            if self.requested_of(number)[0].images is not None:
                 raise ConfigError(f"decode of {self.opened.items[number].name}: it was decoded before")
-            wishes[number] = replace(wishes[number], images=images)
-        return self._wishing(wishes)
+            requested[number] = replace(requested[number], images=images)
+        return self._requesting(requested)
 
     def dense(self, field: Any) -> Self:
         """Let batches have dense tensors of sparse matrices."""
-        wishes = list(self.wishes)
+        requested = list(self.requested)
         for number in check_dense(field, self.opened.fields, self.opened.items):
-            wishes[number] = replace(wishes[number], dense=True)
-        return self._wishing(wishes)
+            requested[number] = replace(requested[number], dense=True)
+        return self._requesting(requested)
 
     def split(self, parts: Sequence[float], *, by: By, seed: int, gap: int | None) -> tuple[Self, ...]:
         """Deal the samples to parts."""
         self._check_rows("split")
         field_set, _ = self.planned(block="shard" if by == "shard" else None, room=_USUAL_ROOM)
-        unit: BlockUnit | None = "shard" if by == "shard" else self.choice.unit
+        kind: BlockKind | None = "shard" if by == "shard" else self.choice.kind
         choices = self.choice.split(parts, field_set, by=by, seed=seed, gap=gap)
-        return tuple(replace(self, choice=replace(choice, unit=unit), windowing=None) for choice in choices)
+        return tuple(replace(self, choice=replace(choice, kind=kind), windowing=None) for choice in choices)
 
     def planned(
         self,
         *,
-        block: BlockUnit | None = None,
+        block: BlockKind | None = None,
         room: int = _USUAL_ROOM,
         aligns: bool = True,
         return_index: bool = False,
@@ -401,37 +404,37 @@ class ResolvedData:
         """
         if self.patching is not None:
             return self._planned_patches(return_index=return_index), None
-        unit = block or self.choice.unit or "chunk"
-        check_choice("block", unit, BLOCK_UNITS)
+        kind = block or self.choice.kind or "chunk"
+        check_choice("block", kind, BLOCK_KINDS)
         aligns = aligns and self.choice.aligned
-        blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=unit, room=room, aligns=aligns)
-        fields, parts, primary = list(blocks.fields), part_keys(self), blocks.primary
+        blocks = plan_blocks(self.fields, self.opened.num_sample_fields, block=kind, room=room, aligns=aligns)
+        fields, sides, primary = list(blocks.fields), keys_of_sides(self), blocks.primary
         for f in fields:
             check_pad(f)
         for side, masks in reversed(window_fields(self).items()):
-            place = int(side == "targets")
+            number = int(side == "targets")
             end = self.opened.num_sample_fields if side == "samples" else len(self.opened.fields)
             fields[end:end] = masks
             if primary is not None and primary >= end:
                 primary += len(masks)
-            keys = parts[place] or (side,)  # a single array becomes an entry of a dict, beside its mask
-            parts[place] = (*keys, *(mask.name for mask in masks))
+            keys = sides[number] or (side,)  # a single array becomes an entry of a dict, beside its mask
+            sides[number] = (*keys, *(mask.name for mask in masks))
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
-            parts.append(None)
+            sides.append(None)
         edges = blocks.edges if self.blend is None else self.blend.edges(blocks.edges, blocks.rows)
-        field_set = FieldSet(tuple(fields), tuple(parts), primary, blocks.rows, unit, edges)
+        field_set = FieldSet(tuple(fields), tuple(sides), primary, blocks.rows, kind, edges)
         return field_set, self.choice.selection(blocks.rows, edges)
 
     def _planned_patches(self, *, return_index: bool) -> FieldSet:
         """Return the fields of patches, whose blocks an order of each epoch has."""
-        fields, parts = list(self.fields), part_keys(self)
+        fields, sides = list(self.fields), keys_of_sides(self)
         for f in fields:
             check_pad(f)
         if return_index:
             fields.append(IndexField(self.choice.num_samples))
-            parts.append(None)
-        return FieldSet(tuple(fields), tuple(parts), None, 1)
+            sides.append(None)
+        return FieldSet(tuple(fields), tuple(sides), None, 1)
 
     def plain(self, numbers: Sequence[int]) -> Self:
         """Return the chosen samples of some of the fields, each its own row, decoded and not converted any further."""
@@ -442,20 +445,21 @@ class ResolvedData:
             opened,
             fields=tuple(opened.fields[n] for n in numbers),
             items=tuple(opened.items[n] for n in numbers),
-            parts=(tuple(str(n) for n in numbers),),
+            sides=(tuple(str(n) for n in numbers),),
             num_sample_fields=len(numbers),
             arrays=tuple(arrays),
             other_items=tuple(opened.other_items[n] for n in numbers) if opened.other_items else (),
         )
         # stores whose dtypes differ have been converted to one before they were joined
-        casts = [tuple(Wish(wish.dtype) for wish in self.first_wishes[n]) if self.first_wishes else () for n in numbers]
+        before = [self.requested_per_layout[n] for n in numbers] if self.requested_per_layout else []
+        casts = tuple(tuple(RequestedConversion(request.dtype) for request in requested) for requested in before)
         return replace(
             self,
             opened=chosen,
             choice=self.choice.without_windows(),
-            wishes=(Wish(),) * len(numbers),
+            requested=(RequestedConversion(),) * len(numbers),
             windows=(None,) * len(numbers),
-            first_wishes=tuple(casts) if self.first_wishes else (),
+            requested_per_layout=casts,
             masks=False,
             statics=(),
             stacks=(),
@@ -479,17 +483,17 @@ class ResolvedData:
     def with_field(self, field: ResidentField, items: Items) -> Self:
         """Add one more array in memory to the samples."""
         self._check_rows("other arrays in memory")
-        at, first = self.opened.num_sample_fields, self.first_wishes
+        at, first = self.opened.num_sample_fields, self.requested_per_layout
         return replace(
             self,
             opened=with_sample_field(self.opened, field, items),
-            wishes=(*self.wishes[:at], Wish(), *self.wishes[at:]),
+            requested=(*self.requested[:at], RequestedConversion(), *self.requested[at:]),
             windows=(*self.windows[:at], None, *self.windows[at:]),
-            first_wishes=(*first[:at], (Wish(),), *first[at:]) if first else (),
+            requested_per_layout=(*first[:at], (RequestedConversion(),), *first[at:]) if first else (),
         )
 
     def _all_fields(self) -> list[Field]:
         return [*self.fields, *(one.source for one in self.statics)]
 
-    def _wishing(self, wishes: Sequence[Wish]) -> Self:
-        return replace(self, wishes=tuple(wishes))
+    def _requesting(self, requested: Sequence[RequestedConversion]) -> Self:
+        return replace(self, requested=tuple(requested))

@@ -18,7 +18,7 @@ from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.source_names import name_source
-from zarrfeed.spec.data import Expression, StaticCall
+from zarrfeed.spec.expression import Expression, StaticCall
 from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.freeze import FrozenMapping
 from zarrfeed.spec.static import StaticField

@@ -8,7 +8,7 @@ from typing import Any
 
 from zarrfeed.metadata.array.conversion import parse_dtype
 from zarrfeed.metadata.patches.patch_request import PatchRequest
-from zarrfeed.spec.data import (
+from zarrfeed.spec.expression import (
     BlocksCall,
     CastCall,
     DecodeCall,
@@ -71,10 +71,10 @@ def patch_call(
 def with_offsets(expression: Expression, offsets: Any) -> Expression:
     """Return the expression with other offsets in its last `.window(...)`."""
     made = list(expression.calls)
-    place = max(number for number, call in enumerate(made) if isinstance(call, WindowCall))
-    windowed = made[place]
+    last = max(number for number, call in enumerate(made) if isinstance(call, WindowCall))
+    windowed = made[last]
     assert isinstance(windowed, WindowCall)
-    made[place] = replace(windowed, offsets=freeze_offsets(offsets))
+    made[last] = replace(windowed, offsets=freeze_offsets(offsets))
     return Expression(expression.opened, tuple(made))
 
 

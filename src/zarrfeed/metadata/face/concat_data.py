@@ -15,7 +15,7 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
 from zarrfeed.plan.samples.field_rows import row_map_of
-from zarrfeed.spec.data import ConcatCall, Expression
+from zarrfeed.spec.expression import ConcatCall, Expression
 
 
 @checks_option_names

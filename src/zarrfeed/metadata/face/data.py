@@ -19,7 +19,7 @@ from zarrfeed.metadata.face.data_page import data_rows
 from zarrfeed.metadata.face.labels import select_labels, select_positions
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchRequest, PatchSampling
-from zarrfeed.metadata.patches.patch_weights import WeightsLike, frozen_weights, read_weights
+from zarrfeed.metadata.patches.read_weights import WeightsLike, frozen_weights, read_weights
 from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth, Step
 from zarrfeed.plan.patches.tiling import Border
@@ -28,8 +28,8 @@ from zarrfeed.plan.samples.selection import Select
 from zarrfeed.plan.samples.split import By
 from zarrfeed.plan.samples.window_rows import WindowRows
 from zarrfeed.plan.samples.windows import Offsets, PadLike
-from zarrfeed.spec.data import Call, Expression, FieldInfo
-from zarrfeed.spec.field import BlockUnit
+from zarrfeed.spec.expression import Call, Expression, FieldInfo
+from zarrfeed.spec.field import BlockKind
 from zarrfeed.spec.version import Version
 
 
@@ -150,7 +150,7 @@ class Data(ItemMethods):
         return self._then(call, Step("select", (samples,)))
 
     @checks_option_names
-    def blocks(self, blocks: npt.ArrayLike, *, of: BlockUnit = "chunk") -> Data:
+    def blocks(self, blocks: npt.ArrayLike, *, of: BlockKind = "chunk") -> Data:
         """Choose what of the samples lies in some chunks along the sample axis.
 
         Parameters
@@ -280,7 +280,7 @@ class Data(ItemMethods):
             stores, a first column has the number of the store. Patches may begin before the first voxel and end beyond
             the last one; `border` is "pad" or "wrap". Equal positions are patches of their own.
         n
-            With "random": patches of an epoch. All places are equally likely: with border "drop" those where a patch
+            With "random": patches of an epoch. All positions are equally likely: with border "drop" those where a patch
             lies inside, with "pad" those where it has a voxel of the volume, with "wrap" all voxels.
         weights
             With "random": how likely each voxel is to be in the middle of a patch, at `start + size // 2`: a mask, or
@@ -289,7 +289,7 @@ class Data(ItemMethods):
             whose shape divides that of the voxels, or on that of a `PatchWeights`, which `zarrfeed.patch_weights`
             measures, or of its file. A patch begins at s with the probability
             `w[(s + size // 2) // cell] / sum(w)`, where the sum is over all voxels that may be in the middle: those
-            of patches that lie inside, with border "drop"; else all. None: places are equally likely.
+            of patches that lie inside, with border "drop"; else all. None: positions are equally likely.
         flip
             Dimensions that `size` names, such as ["z", "y", "x"]. Each patch is reversed along each of them, or not,
             with probability 1/2: all arrays alike, anew in each epoch, and with or without shuffling.
@@ -430,9 +430,9 @@ class Data(ItemMethods):
 
         Returns
         -------
-        The place of the store in `stores`, and the index in that store; arrays for an array. Of patches, in place of an
-        index where each begins along each dimension, the sample axis first: shape (dimensions,) for one patch, and
-        (patches, dimensions) for an array. It may begin before the first voxel.
+        The number of the store in `stores`, and the index in that store; arrays for an array. For patches, the voxel at
+        which each begins, instead of an index, the sample axis first: shape (dimensions,) for one patch, and (patches,
+        dimensions) for an array. It may begin before the first voxel.
 
         Examples
         --------
@@ -455,7 +455,7 @@ class Data(ItemMethods):
 
         Returns
         -------
-        The place of the source in what `zarrfeed.mix` was given; an array for an array.
+        The number of the source in what `zarrfeed.mix` was given; an array for an array.
 
         Raises
         ------

@@ -8,15 +8,15 @@ from typing import Any, Literal, Self
 
 from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.metadata.array.conversion import Normalization, TorchDtypeLike
+from zarrfeed.metadata.description.measured_fields import Axis, automatic, by_statistics
 from zarrfeed.metadata.description.normalize_by import Sides, of_sides, parse_sides
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.statics import open_statics, static_call
-from zarrfeed.metadata.description.statistics import Axis, automatic, by_statistics
 from zarrfeed.metadata.face import calls
 from zarrfeed.metadata.group.fields import FieldSource
 from zarrfeed.metadata.group.time_features import time_features_call
 from zarrfeed.metadata.stores.growth import Step
-from zarrfeed.spec.data import Call, Expression
+from zarrfeed.spec.expression import Call, Expression
 from zarrfeed.spec.images import Mode
 from zarrfeed.spec.statistics import Statistics
 

@@ -8,7 +8,7 @@ from zarrfeed.base.page import Row
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.plan.samples.field_rows import describe_join
 from zarrfeed.plan.samples.left_out import LeftOut
-from zarrfeed.spec.data import Expression
+from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.field import (
     Field,
     ResidentField,

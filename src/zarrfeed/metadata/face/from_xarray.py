@@ -12,7 +12,7 @@ from zarrfeed.metadata.group.fields import OpenedFields, open_fields
 from zarrfeed.metadata.group.source_names import name_xarray
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.metadata.group.xarray import stored_arrays
-from zarrfeed.spec.data import Expression, OpenCall
+from zarrfeed.spec.expression import Expression, OpenCall
 from zarrfeed.spec.freeze import freeze_variables
 
 

@@ -15,7 +15,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.open import open_source
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open as open_data
@@ -26,7 +26,7 @@ from zarrfeed.plan.samples.join import HOWS, MISSINGS, How, Joined, JoinInput, M
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import Expression, JoinCall
+from zarrfeed.spec.expression import Expression, JoinCall
 from zarrfeed.spec.field import ResidentField, VlenField
 from zarrfeed.spec.freeze import FrozenMapping, freeze_labels
 from zarrfeed.spec.row_map import NO_ROW, RowMap
@@ -198,7 +198,7 @@ class _Renamed:
 
     field: OpenedField
     items: tuple[Items, ...]
-    wishes: tuple[Wish, ...]
+    requested: tuple[RequestedConversion, ...]
 
 
 def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bool) -> ResolvedData:
@@ -211,7 +211,7 @@ def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bo
             own = key if items[0].key is None else f"{key}/{items[0].key}"
             renamed = tuple(replace(one, key=own) for one in items)
             mapped = replace(_with_rows(field, rows, renamed[0].name, note), name=renamed[0].name)
-            sides[items[0].part].append(_Renamed(mapped, renamed, resolved.wishes_of(number)))
+            sides[items[0].side].append(_Renamed(mapped, renamed, resolved.requested_of(number)))
     samples, targets = sides["samples"], sides["targets"]
     both = [*samples, *targets]
     _check_names_differ(samples)
@@ -240,8 +240,8 @@ def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bo
         has_segments=any(other.has_segments for other in choices),
     )
     count = len(both)
-    asked = tuple(one.wishes for one in both)
-    resolved = ResolvedData(opened, choice, (Wish(),) * count, (None,) * count, asked)
+    asked = tuple(one.requested for one in both)
+    resolved = ResolvedData(opened, choice, (RequestedConversion(),) * count, (None,) * count, asked)
     if not drops:
         _check_hold_nan(resolved)
     return resolved

@@ -18,7 +18,7 @@ from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.plan.samples.labels import METHODS, LabelIndex, Method
 from zarrfeed.plan.samples.selection import Int64, Select
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import SelCall
+from zarrfeed.spec.expression import SelCall
 from zarrfeed.spec.freeze import freeze_labels, freeze_rows
 
 

@@ -17,7 +17,7 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.mixture.mixed_order import BATCHINGS, Batching, Blend
 from zarrfeed.plan.mixture.mixture import END, parse_weights
 from zarrfeed.plan.mixture.mixture_stop import Stop, check_stop
-from zarrfeed.spec.data import Expression, MixCall
+from zarrfeed.spec.expression import Expression, MixCall
 from zarrfeed.spec.freeze import FrozenMapping
 
 
@@ -32,10 +32,10 @@ def mix(
 ) -> Data:
     """Describe a mixture: samples of several sources, in shares that you choose.
 
-    A mixture is one endless line of samples. Which source step k takes follows from the weights, the seed and k alone,
-    so it is the same for any number of ranks, DataLoader workers and threads; and so is which of its samples. Each
-    source is read pass after pass, and goes on in the next epoch where it stopped. A pass has each sample once, in the
-    order of the source, or shuffled anew. Passes overlap at their ends: see Notes. `ZarrIterableDataset` reads a
+    A mixture is one endless sequence of samples. Which source step k takes follows from the weights, the seed and k
+    alone, so it is the same for any number of ranks, DataLoader workers and threads; and so is which of its samples.
+    Each source is read pass after pass, and goes on in the next epoch where it stopped. A pass has each sample once, in
+    the order of the source, or shuffled anew. Passes overlap at their ends: see Notes. `ZarrIterableDataset` reads a
     mixture; `ZarrDataset`, which has no order, does not.
 
     Parameters
@@ -67,9 +67,9 @@ def mix(
     -----
     Of a run of samples, a source has its share to within 8 samples, and to within 2 in each of 24 interleaved columns.
     So an epoch ends a few samples before, or after, what `stop` says. As columns are not in step, samples of a source
-    come up to 44 places early or late: when a sample comes again, up to 44 others of its source have not come as often.
-    This was measured for up to 20 sources; the bound is 92 as long as weights do not change. Batches of one source have
-    one column, and their samples come in order.
+    come up to 44 positions early or late: when a sample comes again, up to 44 others of its source have not come as
+    often. This was measured for up to 20 sources; the bound is 92 as long as weights do not change. Batches of one
+    source have one column, and their samples come in order.
 
     Examples
     --------

@@ -22,8 +22,8 @@ from zarrfeed.metadata.group.url_patterns import is_pattern
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.metadata.stores.growth import Complete, Growth, GrowthOptions, Refresh, evicted_before
 from zarrfeed.metadata.stores.many_stores import as_stores, open_stores
-from zarrfeed.spec.data import Expression, OpenCall
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.expression import Expression, OpenCall
 from zarrfeed.spec.freeze import Secrets, freeze, freeze_levels, freeze_variables
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.cache_options import CacheOptions

@@ -47,7 +47,7 @@ def is_csr(node: object) -> TypeGuard[zarr.Group]:
     return isinstance(node, zarr.Group) and encoding_of(node) == "csr_matrix"
 
 
-def elements_by_path(part: str, root: zarr.Group, paths: Sequence[str]) -> tuple[dict[str, Element], dict[str, Column]]:
+def elements_by_path(side: str, root: zarr.Group, paths: Sequence[str]) -> tuple[dict[str, Element], dict[str, Column]]:
     """Return what a batch has of elements, such as "X" and "obs/cell_type", and the categories of those that have any.
 
     A categorical column is its codes. A nullable one is its values, and its mask under its own path, "obs/age/mask".
@@ -65,7 +65,7 @@ def elements_by_path(part: str, root: zarr.Group, paths: Sequence[str]) -> tuple
             known = list(_known_paths(root))
             shown = ", ".join(map(repr, known))
             raise ConfigError(
-                f"variables: {path!r} is not in {part}, must be a path below the root, such as {shown}"
+                f"variables: {path!r} is not in {side}, must be a path below the root, such as {shown}"
                 f"{did_you_mean(path, known)}"
             )
         if is_csr(node):
@@ -78,7 +78,7 @@ def elements_by_path(part: str, root: zarr.Group, paths: Sequence[str]) -> tuple
                 categories[path] = column.categories
         else:
             assert isinstance(node, zarr.Group)  # an array is a column
-            raise refusal(node) or ConfigError(f"variables: {path!r} is a group of {part}, must be an array in it")
+            raise refusal(node) or ConfigError(f"variables: {path!r} is a group of {side}, must be an array in it")
     return found, categories
 
 

@@ -32,8 +32,8 @@ from zarrfeed.metadata.array.values import refuse_repeated_fill
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.key_urls import KeyUrl, url_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import UrlStore
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
@@ -42,7 +42,7 @@ _MOST_VALUES = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
+class _StoreCoordinates:
     """Where the coordinates of some samples may be: those of all samples, or of the samples of one of many stores.
 
     Attributes
@@ -97,10 +97,10 @@ class _Place:
 
     def _look_beside(self, name: str) -> tuple[list[_Beside], tuple[_Beside, Any] | None]:
         """Return where something of a name may lie beside one of the arrays, and the first that does lie there."""
-        tried = [place for array in self.near if (place := _sibling(array, name)) is not None]
-        for place in tried:
+        tried = [beside for array in self.near if (beside := _sibling(array, name)) is not None]
+        for beside in tried:
             try:
-                return tried, (place, _open(place, self.access))
+                return tried, (beside, _open(beside, self.access))
             except StoreReadError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -122,7 +122,7 @@ class _Place:
 
 
 @dataclass(frozen=True, eq=False)
-class UnopenedPlace:
+class UnopenedCoordinates:
     """Where the coordinates of one of many stores may be, which was described without being opened.
 
     Attributes
@@ -139,7 +139,7 @@ class UnopenedPlace:
     source: str | Path
     open: Callable[[str | Path], Coordinates]
 
-    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of _Place
+    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of _StoreCoordinates
         """Return the coordinate of a name, decoded."""
         return self.open(self.source).read(name)
 
@@ -155,13 +155,13 @@ class Coordinates:
         sets, one. The first is that of the first array.
     other_dims
         The names of all other dimensions of the arrays.
-    places
-        Where coordinates are: one place, or of many stores one for each, in the order of their samples.
+    stores
+        The coordinates of one store, or of many stores, in the order of their samples.
     """
 
     dims: tuple[str, ...]
     other_dims: tuple[str, ...]
-    places: tuple[_Place | UnopenedPlace, ...]
+    stores: tuple[_StoreCoordinates | UnopenedCoordinates, ...]
     _read: dict[str, Coordinate] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -203,38 +203,38 @@ class Coordinates:
         in_folder: dict[str, zarr.Array[Any]] = {}  # one array is enough to find what lies beside it
         for array in arrays:
             in_folder.setdefault(_folder(array), array)
-        place = _Place(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
-        return cls(tuple(dims), tuple(name for name in others if name not in dims), (place,))
+        store = _StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
+        return cls(tuple(dims), tuple(name for name in others if name not in dims), (store,))
 
     @classmethod
     def concat(cls, parts: Sequence[Coordinates]) -> Coordinates:
         """Return the coordinates of the samples of several, one after the other."""
         dims = tuple(dict.fromkeys(name for one in parts for name in one.dims))
         others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
-        return cls(dims, others, tuple(place for one in parts for place in one.places))
+        return cls(dims, others, tuple(store for one in parts for store in one.stores))
 
     @classmethod
     def joined(cls, coordinate: Coordinate, parts: Sequence[Coordinates]) -> Coordinates:
         """Return the coordinates of samples that were joined by one: that one alone."""
         others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
-        place = _Place(len(coordinate.values), {coordinate.name: coordinate.values})
-        return cls((coordinate.name,), tuple(name for name in others if name != coordinate.name), (place,))
+        store = _StoreCoordinates(len(coordinate.values), {coordinate.name: coordinate.values})
+        return cls((coordinate.name,), tuple(name for name in others if name != coordinate.name), (store,))
 
     def with_known(self, known: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
-        """Return them with values in memory for some names; only of arrays in one place."""
-        (place,) = self.places
-        assert isinstance(place, _Place)
-        return replace(self, places=(replace(place, known={**place.known, **known}),), _read={})
+        """Return them with values in memory for some names; only of arrays in one store."""
+        (store,) = self.stores
+        assert isinstance(store, _StoreCoordinates)
+        return replace(self, stores=(replace(store, known={**store.known, **known}),), _read={})
 
     @property
-    def _first(self) -> _Place:
+    def _first(self) -> _StoreCoordinates:
         """The first store that was opened: of many stores, it is one that others were described by."""
-        return next(place for place in self.places if isinstance(place, _Place))
+        return next(store for store in self.stores if isinstance(store, _StoreCoordinates))
 
     @property
     def num_samples(self) -> int:
         """How many samples they are of."""
-        return sum(place.num_samples for place in self.places)
+        return sum(store.num_samples for store in self.stores)
 
     def read(self, name: str | None = None) -> Coordinate:
         """Return a coordinate, decoded by the CF conventions; None: that of the sample dimension.
@@ -254,7 +254,7 @@ class Coordinates:
                 raise ConfigError("the arrays have no names of dimensions: name the coordinate")
             name = self.dims[0]
         if name not in self._read:
-            parts = [place.read(name, self.dims) for place in self.places]
+            parts = [store.read(name, self.dims) for store in self.stores]
             self._read[name] = parts[0] if len(parts) == 1 else _concatenated(name, parts)
         return self._read[name]
 
@@ -397,7 +397,7 @@ def _folder(array: zarr.Array[Any]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _StoredPlace:
+class _StoredPath:
     """A path in a store."""
 
     store: Any = field(repr=False)
@@ -407,8 +407,8 @@ class _StoredPlace:
         return printable(f"{self.store}/{self.path}").removeprefix("file://")
 
 
-#: The place of an array beside another one.
-_Beside: TypeAlias = str | Path | _StoredPlace
+#: The location of an array beside another one.
+_Beside: TypeAlias = str | Path | _StoredPath
 
 
 def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
@@ -416,7 +416,7 @@ def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
     store, path = array.store_path.store, array.store_path.path
     if path:
         folder, slash, _ = path.rpartition("/")
-        return _StoredPlace(store, f"{folder}{slash}{name}")
+        return _StoredPath(store, f"{folder}{slash}{name}")
     if type(store) is LocalStore:
         return Path(store.root).parent / name
     if isinstance(store, UrlStore) and store.url.rpartition("/")[0].count("/") > 1:
@@ -426,7 +426,7 @@ def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
     return None
 
 
-def _open(place: _Beside, access: StoreAccess) -> Any:
+def _open(beside: _Beside, access: StoreAccess) -> Any:
     """Open an array beside another one.
 
     Raises
@@ -434,16 +434,16 @@ def _open(place: _Beside, access: StoreAccess) -> Any:
     StoreReadError
         If it is not there, or cannot be read. And as of `open_source`.
     """
-    if not isinstance(place, _StoredPlace):
-        return open_source(place, access)
+    if not isinstance(beside, _StoredPath):
+        return open_source(beside, access)
     try:
-        opened = access.ask(lambda: open_async(store=place.store, path=place.path, mode="r"), str(place))
+        opened = access.ask(lambda: open_async(store=beside.store, path=beside.path, mode="r"), str(beside))
     except StoreReadError:
         raise
     except FileNotFoundError as error:
-        raise StoreReadError(errno.ENOENT, f"{place}: no Zarr array is there") from error
+        raise StoreReadError(errno.ENOENT, f"{beside}: no Zarr array is there") from error
     except Exception as error:  # what stores and zarr-python's parsers raise is of any class
-        raise StoreReadError(errno_of(error), f"{place}: cannot be opened: {reason_of(error)}") from error
+        raise StoreReadError(errno_of(error), f"{beside}: cannot be opened: {reason_of(error)}") from error
     return checked(zarr.Array(opened)) if isinstance(opened, zarr.AsyncArray) else opened
 
 

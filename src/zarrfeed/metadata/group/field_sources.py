@@ -11,9 +11,9 @@ import zarr
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.metadata.array.open import arrays_of_group
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import reason_of
 from zarrfeed.storage.access.given_stores import is_mapper
 from zarrfeed.storage.access.local_files import check_members
+from zarrfeed.storage.access.store_errors import reason_of
 
 
 def leaves(source: Any) -> list[Any]:
@@ -21,10 +21,10 @@ def leaves(source: Any) -> list[Any]:
     return list(source.values()) if isinstance(source, Mapping) and not is_mapper(source) else [source]
 
 
-def arrays_in(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
+def arrays_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
     """Return the arrays in a group, by name.
 
-    Errors name the part of the batch, which may be "", and the member that is damaged.
+    Errors name the side of the batch, which may be "", and the member that is damaged.
 
     Raises
     ------
@@ -37,10 +37,10 @@ def arrays_in(part: str, group: zarr.Group, access: StoreAccess) -> dict[str, za
     except StoreReadError:
         raise
     except ZarrfeedError as error:
-        raise type(error)(f"{part}: {error}" if part else str(error)) from error.__cause__
+        raise type(error)(f"{side}: {error}" if side else str(error)) from error.__cause__
     except Exception as error:  # a store is anybody's code
         path = printable(str(group.store_path).removeprefix("file://"))
-        name = f"{part}: {path}" if part else path
+        name = f"{side}: {path}" if side else path
         what = f"{name}: zarr-python cannot list the group: {reason_of(error)}{_remedy_of(group)}"
         raise ConfigError(what) from error
     return arrays
@@ -56,13 +56,13 @@ def _remedy_of(group: zarr.Group) -> str:
     )
 
 
-def checked_mapping(part: str, source: Mapping[str, Any]) -> dict[str, Any]:
+def checked_mapping(side: str, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping of names to arrays, or refuse it."""
     if not source:
-        raise ConfigError(f"{part}: is an empty mapping, must name at least one array")
+        raise ConfigError(f"{side}: is an empty mapping, must name at least one array")
     for key in source:
         if not isinstance(key, str):
-            raise ConfigError(f"{part}: has the key {key!r}, a {type(key).__name__}; names must be str")
+            raise ConfigError(f"{side}: has the key {key!r}, a {type(key).__name__}; names must be str")
     return dict(source)
 
 

@@ -84,8 +84,8 @@ class OpenedFields:
         In the order of the tensors of a batch; all with the same number of samples.
     items
         What is known of the items of each.
-    parts
-        The parts of a batch (samples, targets): for each the keys of its dict, or None for a bare tensor.
+    sides
+        The sides of a batch (samples, targets): for each the keys of its dict, or None for a bare tensor.
     num_sample_fields
         How many of the fields, at the beginning, are of `samples`.
     arrays
@@ -107,7 +107,7 @@ class OpenedFields:
 
     fields: tuple[OpenedField, ...]
     items: tuple[Items, ...]
-    parts: tuple[tuple[str, ...] | None, ...]
+    sides: tuple[tuple[str, ...] | None, ...]
     num_sample_fields: int
     arrays: tuple[zarr.Array[Any], ...] = ()
     other_items: tuple[tuple[Items, ...], ...] = ()
@@ -170,10 +170,10 @@ def open_fields(
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     access = access or StoreAccess()
     check_storage_options(access, *leaves(samples), *leaves(targets))
-    reader = _PartReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
+    reader = _SideReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
     sides = ("samples",) if targets is None else ("samples", "targets")
     names = variables_of(sides, variables)
-    parts = [reader.read(samples, names[0], multiscale)]
+    keys = [reader.read(samples, names[0], multiscale)]
     reader.compare_with_own()
     segment_ends, packed_ends, categories = reader.segment_ends, reader.packed_ends, reader.categories
     arrays, items = reader.fields, reader.items
@@ -183,8 +183,8 @@ def open_fields(
         if isinstance(f, ResidentField) and f.rows.array.size == 0:
             raise ConfigError(f"{f.name}: has no elements, shape {(f.num_samples, *f.row_shape)}")
     if targets is not None:
-        reader = _PartReader("targets", 0, sample_dim, decode_cf, access, may_grow)
-        parts.append(reader.read(targets, names[1]))
+        reader = _SideReader("targets", 0, sample_dim, decode_cf, access, may_grow)
+        keys.append(reader.read(targets, names[1]))
         reader.compare_with_own()
         arrays, items = arrays + reader.fields, items + reader.items
         stored, known = stored + reader.stored, {**reader.known, **known}
@@ -205,7 +205,7 @@ def open_fields(
     return OpenedFields(
         tuple(arrays),
         tuple(items),
-        tuple(parts),
+        tuple(keys),
         num_sample_fields,
         tuple(stored),
         segment_ends=segment_ends,
@@ -218,7 +218,7 @@ def with_options(
     field: OpenedField,
     conversions: Sequence[Conversion | None],
     window: Window | None,
-    spared: bool,
+    left_unconverted: bool,
     images: Images | None = None,
     dense: bool = False,
 ) -> Field:
@@ -232,7 +232,7 @@ def with_options(
     if isinstance(field, StoredField):
         others = zip(field.others, conversions[1:], strict=True)
         changed = tuple(replace(layout, conversion=conversion) for layout, conversion in others)
-        return replace(field, conversion=conversions[0], window=window, spared=spared, others=changed)
+        return replace(field, conversion=conversions[0], window=window, spared=left_unconverted, others=changed)
     if isinstance(field, ResidentField):
         return replace(field, conversion=conversions[0], window=window)
     if isinstance(field, CsrField):
@@ -245,7 +245,7 @@ def with_options(
 
 def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:
     first = fields[0]
-    samples = [i for i in items if i.part == "samples"]
+    samples = [i for i in items if i.side == "samples"]
     for number, other in enumerate(fields):
         if other.num_samples != first.num_samples:
             advice = sample_dim_advice(samples) if number < len(samples) else ""
@@ -255,12 +255,12 @@ def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:
             )
 
 
-class _PartReader:
-    """Reads one part of the batch: its fields, and what is known of their items."""
+class _SideReader:
+    """Reads one side of the batch: its fields, and what is known of their items."""
 
     def __init__(
         self,
-        part: str,
+        side: str,
         sample_axis: int,
         sample_dim: str | None,
         decode_cf: bool,
@@ -270,7 +270,7 @@ class _PartReader:
         self.fields: list[OpenedField] = []
         self.known: dict[str, zarr.Array[Any]] = {}  # by name in the group or mapping: coordinates are among them
         self.items: list[Items] = []
-        self._part = part
+        self._side = side
         self._sample_axis = sample_axis
         self._sample_dim = sample_dim
         self._may_grow = may_grow
@@ -292,7 +292,7 @@ class _PartReader:
         self, source: Source, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None = None
     ) -> tuple[str, ...] | None:
         """Read all fields; return their keys, None for a bare tensor."""
-        part, given = self._part, source
+        side, given = self._side, source
         source = open_source(source, self._access)
         of_group = isinstance(source, zarr.Group) and source.metadata.consolidated_metadata is None
         self._is_fresh = of_group or (source is not given and isinstance(source, zarr.Array))
@@ -305,34 +305,34 @@ class _PartReader:
             self._read_field(None, source)
             return None
         if isinstance(source, zarr.Group) and anndata.is_root(source) and variables is not None:
-            with naming(part):
-                named, categorical = anndata.elements_by_path(part, source, variables)
+            with naming(side):
+                named, categorical = anndata.elements_by_path(side, source, variables)
                 self.categories = anndata.categories_in(categorical)
         elif isinstance(source, zarr.Group):
             known = refusal(source) if variables is None else None
             if known is not None:
-                with naming(part):
+                with naming(side):
                     raise known
-            arrays = arrays_in(part, source, self._access)
+            arrays = arrays_in(side, source, self._access)
             if not arrays:
                 source, arrays = self._replay_buffer(source)
             self.known.update(arrays)
             coordinates = named_coordinates(arrays.values(), dict(source.attrs))
-            named = self._data_of(arrays, source) if variables is None else select_variables(part, arrays, variables)
+            named = self._data_of(arrays, source) if variables is None else select_variables(side, arrays, variables)
         elif isinstance(source, Mapping):
-            named = checked_mapping(part, source)
-            named = named if variables is None else select_variables(part, named, variables)
+            named = checked_mapping(side, source)
+            named = named if variables is None else select_variables(side, named, variables)
         elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
             self._read_field(None, source, variables)
             return None
         else:
-            refuse_dask(source, part)
+            refuse_dask(source, side)
             raise ConfigError(
-                f"{part}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
+                f"{side}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
                 "store, a NumPy array, a tensor, or a mapping of names to arrays"
             )
         for key, array in named.items():
-            with naming(f"{part}[{key!r}]"):
+            with naming(f"{side}[{key!r}]"):
                 self._read_field(key, array)
             if len(self.fields) - 1 in self._arrays:
                 self.known[key] = self._arrays[len(self.fields) - 1]
@@ -354,8 +354,8 @@ class _PartReader:
     ) -> tuple[str, ...] | None:
         """Read levels of an image of OME-Zarr; without names the first one, as a bare tensor."""
         if not isinstance(source, zarr.Group) or variables is not None:
-            raise ConfigError(f"multiscale = {multiscale!r}: {self._part} must be an OME-Zarr image, without variables")
-        with naming(self._part):
+            raise ConfigError(f"multiscale = {multiscale!r}: {self._side} must be an OME-Zarr image, without variables")
+        with naming(self._side):
             if multiscale is None:
                 level = first_level(source)
                 self._read_field(None, level.array, axes=level.axes)
@@ -375,9 +375,9 @@ class _PartReader:
             If it is no replay buffer, or its episodes are none of its data.
         """
         found = episodes_of(group)
-        arrays = {} if found is None else arrays_in(self._part, found[0], self._access)
+        arrays = {} if found is None else arrays_in(self._side, found[0], self._access)
         if found is None or not arrays:
-            with naming(self._part):
+            with naming(self._side):
                 raise without_arrays(group)
         self.segment_ends = read_stored(found[1])
         return found[0], arrays
@@ -393,7 +393,7 @@ class _PartReader:
             dimensions = {name: None for array in arrays.values() for name in dimension_names(array) or ()}
             described = ", ".join(f"{name}{_in_words(dimension_names(array))}" for name, array in arrays.items())
             raise ConfigError(
-                f"{self._part}: the group has no data variable{where}; arrays in it: {described}"
+                f"{self._side}: the group has no data variable{where}; arrays in it: {described}"
                 f"{did_you_mean(self._sample_dim, dimensions)}"
             )
         return {name: arrays[name] for name in names}
@@ -405,7 +405,7 @@ class _PartReader:
         members: Sequence[str] | None = None,
         axes: tuple[str, ...] = (),
     ) -> None:
-        name = self._part if key is None else f"{self._part}[{key!r}]"
+        name = self._side if key is None else f"{self._side}[{key!r}]"
         dimensions = decoding = record = described = None
         dtype: str | None
         if isinstance(source, np.ndarray) or is_tensor(source):
@@ -446,9 +446,9 @@ class _PartReader:
                 self._unproved[len(self.fields)] = array
             described = Described.of(array, axis, self.known, decodes=self._decode_cf)
         if members is not None and record is None:
-            raise ConfigError(f"variables = {members!r}: {self._part} is an array, must be a group or a mapping")
+            raise ConfigError(f"variables = {members!r}: {self._side} is an array, must be a group or a mapping")
         self.fields.append(field)
-        items = Items(self._part, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
+        items = Items(self._side, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
         self.items.append(replace(items, described=described))
 
     def _read_matrix(self, key: str | None, name: str, group: zarr.Group) -> None:
@@ -461,13 +461,13 @@ class _PartReader:
         field = anndata.read_csr(name, group, self._access)
         shape = (field.num_samples, field.num_columns)
         self.fields.append(field)
-        self.items.append(Items(self._part, key, field.data.dtype, shape, 0))
+        self.items.append(Items(self._side, key, field.data.dtype, shape, 0))
 
     def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
         if self._sample_dim is None:
             return self._sample_axis
         if dimensions is None:
-            if self._part == "targets":
+            if self._side == "targets":
                 return 0
             raise ConfigError(f"{name}: has no dimension names, sample_dim = {self._sample_dim!r} needs them")
         if self._sample_dim not in dimensions:

@@ -62,7 +62,7 @@ def is_image(group: zarr.Group) -> bool:
 
 def first_level(group: zarr.Group) -> ImageLevel:
     """Return the level with the full resolution, whatever is said of where its voxels lie."""
-    return _level(group, 0, with_places=False)
+    return _level(group, 0, with_transformations=False)
 
 
 def levels_of(group: zarr.Group, wanted: Any) -> dict[str, ImageLevel]:
@@ -73,7 +73,7 @@ def levels_of(group: zarr.Group, wanted: Any) -> dict[str, ImageLevel]:
     group
         The image.
     wanted
-        Paths of levels, as `datasets[].path` of the image has them; their places in it; and paths of images in it, such
+        Paths of levels, as `datasets[].path` of the image has them; numbers of levels; and paths of images in it, such
         as "labels/cells", or of their levels.
 
     Raises
@@ -90,7 +90,7 @@ def levels_of(group: zarr.Group, wanted: Any) -> dict[str, ImageLevel]:
         image, number, name = _find(group, one)
         if name in found:
             raise ConfigError(f"multiscale = {list(wanted)!r} names {name!r} twice")
-        found[name] = _level(image, number, with_places=len(wanted) > 1)
+        found[name] = _level(image, number, with_transformations=len(wanted) > 1)
     return found
 
 
@@ -149,7 +149,7 @@ def _relative(level: ImageLevel, first: ImageLevel, items: Items, of_first: Item
 
 
 def _find(group: zarr.Group, wanted: Any) -> tuple[zarr.Group, int, str]:
-    """Return the image that has a level, the place of the level in it, and what its field is called."""
+    """Return the image that has a level, the number of the level in it, and what its field is called."""
     paths = level_paths(dict(group.attrs))
     named = _named(paths)
     if isinstance(wanted, int | np.integer) and not isinstance(wanted, bool):
@@ -177,11 +177,11 @@ def _find(group: zarr.Group, wanted: Any) -> tuple[zarr.Group, int, str]:
 
 
 def _named(paths: Sequence[object]) -> list[object]:
-    """Return paths of levels as users name them, each at its place."""
+    """Return paths of levels as users name them, each at its index."""
     return [path.strip("/") if isinstance(path, str) else path for path in paths]
 
 
-def _level(group: zarr.Group, number: int, *, with_places: bool) -> ImageLevel:
+def _level(group: zarr.Group, number: int, *, with_transformations: bool) -> ImageLevel:
     image = attributes_of_ome(dict(group.attrs))["multiscales"][0]
     dataset = image["datasets"][number]
     path = level_paths(dict(group.attrs))[number]
@@ -195,14 +195,14 @@ def _level(group: zarr.Group, number: int, *, with_places: bool) -> ImageLevel:
     axes = _axes(image, array.ndim)
     names = tuple(str(one["name"]) for one in axes)
     kinds, units = (tuple(str(one.get(key) or "") for one in axes) for key in ("type", "unit"))
-    if not with_places:
+    if not with_transformations:
         return ImageLevel(array, names, kinds, units, None, None)
     if not axes:
         raise ConfigError(
             f"{name}: multiscales[0].axes does not name its {array.ndim} axes, so levels cannot be compared"
         )
-    scale, translation = _places(name, dataset.get("coordinateTransformations"), array.ndim, needed=True)
-    more, shift = _places(name, image.get("coordinateTransformations"), array.ndim, needed=False)
+    scale, translation = _transformations(name, dataset.get("coordinateTransformations"), array.ndim, needed=True)
+    more, shift = _transformations(name, image.get("coordinateTransformations"), array.ndim, needed=False)
     moved = tuple(a * b + c for a, b, c in zip(translation, more, shift, strict=True))
     return ImageLevel(array, names, kinds, units, tuple(a * b for a, b in zip(scale, more, strict=True)), moved)
 
@@ -216,7 +216,9 @@ def _axes(image: Mapping[str, Any], ndim: int) -> list[dict[str, Any]]:
     return axes if is_whole else []
 
 
-def _places(name: str, given: object, ndim: int, *, needed: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _transformations(
+    name: str, given: object, ndim: int, *, needed: bool
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the scale and the translation that a list of transformations makes, one after another."""
     scale, translation, has_scale = np.ones(ndim), np.zeros(ndim), False
     if given is not None and not isinstance(given, list):

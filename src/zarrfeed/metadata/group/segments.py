@@ -24,7 +24,7 @@ from zarrfeed.storage.chunks.parted_source import PartedSource
 SegmentEnds: TypeAlias = "npt.ArrayLike | zarr.Array[Any] | str | Path"
 
 #: Groups above an array in which a path is looked for.
-_LEVELS = 4
+_MOST_GROUPS = 4
 
 
 def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.ArrayLike | None:
@@ -58,7 +58,7 @@ def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.Ar
 
 
 def _specs(opened: OpenedFields) -> list[tuple[str, StoreSource | None]]:
-    """Return where the first stored array is, in each store: its directory, or its place in a store of Python's."""
+    """Return where the first stored array is, in each store: its directory, or its prefix in a store of Python's."""
     for f in opened.fields:
         if isinstance(f, ResidentField | CsrField):
             continue
@@ -76,19 +76,19 @@ def _specs(opened: OpenedFields) -> list[tuple[str, StoreSource | None]]:
     raise ConfigError("segment_ends is a path, and the samples are in memory: give the numbers")
 
 
-def _find(path: str, place: tuple[str, StoreSource | None]) -> zarr.Array[Any]:
+def _find(path: str, location: tuple[str, StoreSource | None]) -> zarr.Array[Any]:
     """Return the array at a path in the group of an array, or in a group above it."""
-    root, source = place
+    root, source = location
     if source is None:
-        for folder in list(Path(root).parents)[:_LEVELS]:
+        for folder in list(Path(root).parents)[:_MOST_GROUPS]:
             if (folder / path).is_dir():
                 node = open_node(folder / path)
                 if isinstance(node, zarr.Array):
                     return node
         raise ConfigError(f"segment_ends = {path!r}: no array is there, nor in {printable(Path(root).parent)}")
     names = source.prefix.rstrip("/").split("/")[:-1]
-    for level in range(min(len(names), _LEVELS) + 1):
-        prefix = "/".join(names[: len(names) - level])
+    for above in range(min(len(names), _MOST_GROUPS) + 1):
+        prefix = "/".join(names[: len(names) - above])
         try:
             return checked(zarr.open_array(source.store, path=f"{prefix}/{path}".lstrip("/"), mode="r"))
         except ZarrfeedError:

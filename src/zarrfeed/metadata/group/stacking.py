@@ -12,11 +12,11 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.described import check_same_places
+from zarrfeed.metadata.array.described import check_same_coordinates
 from zarrfeed.metadata.group.fields import OpenedFields
 from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, dtype_name, window_of
-from zarrfeed.spec.stack import StackPlace
+from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.static import is_channel
 
 
@@ -27,8 +27,8 @@ class Stacked:
     Attributes
     ----------
     name
-        Of the tensor. None: that of its part of the batch.
-    part
+        Of the tensor. None: that of its side of the batch.
+    side
         "samples" or "targets".
     keys
         The arrays in it, in the order of the channels.
@@ -38,7 +38,7 @@ class Stacked:
     """
 
     name: str | None
-    part: str
+    side: str
     keys: tuple[str, ...]
     spatial_axes: int | None
 
@@ -88,45 +88,45 @@ def make_stack(
             raise ConfigError(f"stack names {key!r}, must be one of {listed}{did_you_mean(key, every)}")
         if list(names).count(key) > 1 or key in taken:
             raise ConfigError(f"stack: {key!r} is named twice")
-    parts = [part for part in ("samples", "targets") if set(names) <= {one.key for one in items if one.part == part}]
-    if len(parts) != 1:
-        where = "in samples and in targets" if parts else "not all in samples, or all in targets"
+    sides = [side for side in ("samples", "targets") if set(names) <= {one.key for one in items if one.side == side}]
+    if len(sides) != 1:
+        where = "in samples and in targets" if sides else "not all in samples, or all in targets"
         raise ConfigError(f"stack: {', '.join(map(repr, names))} are {where}")
-    _check_places([one for one in items if one.part == parts[0] and one.key in names])
-    others = {one.key for one in items if one.part == parts[0]} - set(names)
-    if (name or parts[0]) in others:
-        raise ConfigError(f"stack: {parts[0]} have an array {name or parts[0]!r}; give the tensor another name")
-    return Stacked(name, parts[0], tuple(names), spatial_axes)
+    _check_coordinates([one for one in items if one.side == sides[0] and one.key in names])
+    others = {one.key for one in items if one.side == sides[0]} - set(names)
+    if (name or sides[0]) in others:
+        raise ConfigError(f"stack: {sides[0]} have an array {name or sides[0]!r}; give the tensor another name")
+    return Stacked(name, sides[0], tuple(names), spatial_axes)
 
 
-def _check_places(members: Sequence[Items]) -> None:
-    """Raise ConfigError if arrays of several stores are of other places."""
+def _check_coordinates(members: Sequence[Items]) -> None:
+    """Raise ConfigError if arrays of several stores have other coordinates."""
     first = next((one for one in members if one.described is not None), None)
     for one in members:
         if first is not None and one.described is not None and first.described is not None:
-            check_same_places(str(one.key), one.described, str(first.key), first.described)
+            check_same_coordinates(str(one.key), one.described, str(first.key), first.described)
 
 
 def order_of(items: Sequence[Items], stack: Stacked) -> list[int]:
-    """Return the numbers of arrays in an order in which those of a stack are the last of their part, side by side."""
-    numbers = {one.key: n for n, one in enumerate(items) if one.part == stack.part}
+    """Return the numbers of arrays in an order in which those of a stack are the last of their side, side by side."""
+    numbers = {one.key: n for n, one in enumerate(items) if one.side == stack.side}
     members = [numbers[key] for key in stack.keys]
     order = [n for n in range(len(items)) if n not in members]
-    at = sum(items[n].part == "samples" or stack.part == "targets" for n in order)
+    at = sum(items[n].side == "samples" or stack.side == "targets" for n in order)
     return [*order[:at], *members, *order[at:]]
 
 
 def reordered(opened: OpenedFields, order: Sequence[int]) -> OpenedFields:
-    """Return the same arrays in another order; each stays in its part."""
+    """Return the same arrays in another order; each stays on its side."""
     stored = [n for n, f in enumerate(opened.fields) if isinstance(f, StoredField | VlenField)]
     array_of = dict(zip(stored, opened.arrays, strict=False))
     fields, items = tuple(opened.fields[n] for n in order), tuple(opened.items[n] for n in order)
-    parts: list[tuple[str, ...] | None] = []
-    for part, keys in zip(("samples", "targets"), opened.parts, strict=False):
-        parts.append(None if keys is None else tuple(str(one.key) for one in items if one.part == part))
+    sides: list[tuple[str, ...] | None] = []
+    for side, keys in zip(("samples", "targets"), opened.sides, strict=False):
+        sides.append(None if keys is None else tuple(str(one.key) for one in items if one.side == side))
     arrays = tuple(array_of[n] for n in order if n in array_of)
     others = opened.other_items and tuple(opened.other_items[n] for n in order)
-    return replace(opened, fields=fields, items=items, parts=tuple(parts), arrays=arrays, other_items=others)
+    return replace(opened, fields=fields, items=items, sides=tuple(sides), arrays=arrays, other_items=others)
 
 
 def with_sample_field(opened: OpenedFields, field: ResidentField, items: Items) -> OpenedFields:
@@ -136,14 +136,14 @@ def with_sample_field(opened: OpenedFields, field: ResidentField, items: Items) 
         opened,
         fields=(*opened.fields[:count], field, *opened.fields[count:]),
         items=(*opened.items[:count], items, *opened.items[count:]),
-        parts=((*(opened.parts[0] or ("samples",)), str(items.key)), *opened.parts[1:]),
+        sides=((*(opened.sides[0] or ("samples",)), str(items.key)), *opened.sides[1:]),
         num_sample_fields=count + 1,
         other_items=(*others[:count], (), *others[count:]) if others else (),
     )
 
 
-def placed(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Stacked]) -> tuple[Field, ...]:
-    """Return fields with their places in the tensors of stacks.
+def with_stack_slices(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Stacked]) -> tuple[Field, ...]:
+    """Return fields with their slices of the tensors of stacks.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def placed(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Sta
     """
     made = list(fields)
     for stack in stacks:
-        numbers = [n for n, one in enumerate(items) if one.part == stack.part and one.key in stack.keys]
+        numbers = [n for n, one in enumerate(items) if one.side == stack.side and one.key in stack.keys]
         members = [fields[n] for n in numbers]
         whole = _common(stack, members)
         channel, size = 0, item_bytes(dtype_name(members[0]))
@@ -160,8 +160,8 @@ def placed(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Sta
         for n, field in zip(numbers, members, strict=True):
             assert isinstance(field, StoredField | ResidentField)
             count = math.prod(field.row_shape[: len(field.row_shape) - len(whole) + 1])
-            place = StackPlace(stack.name or stack.part, whole, whole[0] * plane, channel * plane, channel, count)
-            made[n] = replace(field, stack=place)
+            stack_slice = StackSlice(stack.name or stack.side, whole, whole[0] * plane, channel * plane, channel, count)
+            made[n] = replace(field, stack=stack_slice)
             channel += count
     return tuple(made)
 
@@ -214,7 +214,7 @@ def channels_of(fields: Sequence[Field], items: Sequence[Items], stack: Stacked)
     """Return the names of the channels: that of the array; with indices where it has several, such as "t[3]"."""
     names: list[str] = []
     for field, one in zip(fields, items, strict=True):
-        if one.part != stack.part or one.key not in stack.keys:
+        if one.side != stack.side or one.key not in stack.keys:
             continue
         assert isinstance(field, StoredField | ResidentField)
         assert field.stack is not None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.group.fields import OpenedField, with_options
 from zarrfeed.metadata.group.stacking import Stacked
 from zarrfeed.spec.field import Field, HostRows, ResidentField, StoredField, dtype_name, window_of
@@ -43,8 +43,8 @@ def named_in(names: object, statics: Sequence[StaticField]) -> list[StaticField]
     return [one for one in statics if one.name in listed]
 
 
-def leaders(fields: Sequence[OpenedField], items: Sequence[Items], stacks: Sequence[Stacked]) -> dict[int, int]:
-    """Return, for each static array of a stack, the first array of the stack that has a row for each sample.
+def templates_of(fields: Sequence[OpenedField], items: Sequence[Items], stacks: Sequence[Stacked]) -> dict[int, int]:
+    """Return the template of each static array in a stack: the first array there that has a row for each sample.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def leaders(fields: Sequence[OpenedField], items: Sequence[Items], stacks: Seque
     """
     found = {}
     for stack in stacks:
-        members = [n for n, one in enumerate(items) if one.part == stack.part and one.key in stack.keys]
+        members = [n for n, one in enumerate(items) if one.side == stack.side and one.key in stack.keys]
         others = [n for n in members if not is_channel(fields[n])]
         if not others:
             named = ", ".join(map(repr, stack.keys))
@@ -62,17 +62,17 @@ def leaders(fields: Sequence[OpenedField], items: Sequence[Items], stacks: Seque
     return found
 
 
-def beside_leader(field: OpenedField, items: Items, wish: Wish, leader: Field) -> Field:
-    """Return a static array as a channel beside another array: with the dtype and the windows of that one.
+def channel_like(field: OpenedField, items: Items, request: RequestedConversion, template: Field) -> Field:
+    """Return a static array as a channel of a stack, with the dtype and the windows of its template.
 
     The rows of windows that are padded have it, too.
     """
-    if wish.dtype is None and isinstance(leader, StoredField | ResidentField) and leader.record is None:
-        wish = replace(wish, dtype=dtype_name(leader))
-    window = window_of(leader)
+    if request.dtype is None and isinstance(template, StoredField | ResidentField) and template.record is None:
+        request = replace(request, dtype=dtype_name(template))
+    window = window_of(template)
     if window is not None and window.pad is not None:
         window = replace(window, pad=replace(window.pad, mode="edge", value=None))
-    return with_options(field, [wish.conversion(items)], window, wish.spared)
+    return with_options(field, [request.conversion(items)], window, request.left_unconverted)
 
 
 def check_not_named(offsets: object, items: Sequence[Items], fields: Sequence[OpenedField]) -> None:

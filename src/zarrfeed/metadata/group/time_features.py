@@ -1,4 +1,4 @@
-"""The time of a sample as numbers that a model can use: sines and cosines of its place in the day, the week, the year.
+"""The time of a sample as numbers that a model can use: sines and cosines of its phase in the day, the week, the year.
 
 Source of the definitions: `numpy.datetime64`, whose calendar is the proleptic Gregorian one, without time zones.
 """
@@ -17,7 +17,7 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.group.source_names import name_source
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.data import TimeFeaturesCall
+from zarrfeed.spec.expression import TimeFeaturesCall
 from zarrfeed.spec.field import ResidentField
 
 #: What the field is called in a batch.
@@ -56,7 +56,7 @@ def _share_of_year(times: _Times) -> _Floats:
     return _share(times - first, last - first)
 
 
-#: Feature -> the place in its cycle, in [0, 1).
+#: Feature -> the phase in its cycle, in [0, 1).
 _SHARES: dict[str, Callable[[_Times], _Floats]] = {
     "hour": _hour,
     "day_of_week": _day_of_week,

@@ -12,9 +12,9 @@ from urllib.parse import unquote
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, says_no_bucket
 from zarrfeed.storage.access.key_urls import as_glob, check_key, url_of
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.access.store_errors import errno_of, says_no_bucket
 from zarrfeed.storage.access.urls import make_store, what_is_wrong
 
 #: A question mark that begins the query of a URL, and does not stand for a character.

@@ -15,7 +15,7 @@ from zarrfeed.metadata.array.conversion import Items
 Variables: TypeAlias = "Sequence[str] | Mapping[str, Sequence[str]]"
 
 
-def select_variables(part: str, arrays: Mapping[str, Any], variables: Sequence[str]) -> dict[str, Any]:
+def select_variables(side: str, arrays: Mapping[str, Any], variables: Sequence[str]) -> dict[str, Any]:
     """Return arrays by name, in the order of the names.
 
     Raises
@@ -27,7 +27,7 @@ def select_variables(part: str, arrays: Mapping[str, Any], variables: Sequence[s
         if name not in arrays:
             known = ", ".join(map(repr, arrays))
             raise ConfigError(
-                f"variables: {name!r} is not in {part}, must be one of {known}{did_you_mean(name, arrays)}"
+                f"variables: {name!r} is not in {side}, must be one of {known}{did_you_mean(name, arrays)}"
             )
     return {name: arrays[name] for name in variables}
 

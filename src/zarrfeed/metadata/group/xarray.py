@@ -63,32 +63,32 @@ def stored_arrays(
         If a variable is not exactly a Zarr array, or samples of one; names it and says what it is.
     """
     by_side = variables if isinstance(variables, Mapping) else {"samples": variables}
-    parts = [_Part("samples", samples, sample_axis, sample_dim, by_side.get("samples"))]
-    if not parts[0].is_xarray:
+    sides = [_Side("samples", samples, sample_axis, sample_dim, by_side.get("samples"))]
+    if not sides[0].is_xarray:
         refuse_dask(samples, "samples")
         raise ConfigError(
             f"samples: got a {type(samples).__name__}, must be an xarray.Dataset or an xarray.DataArray; "
             "zarrfeed.open takes anything else"
         )
-    parts.append(_Part("targets", targets, 0, sample_dim, by_side.get("targets")))
-    arrays = [part.arrays() for part in parts]
-    raw = {name for part in parts for name in part.raw}
-    decoded = {name for part in parts for name in part.decoded}
+    sides.append(_Side("targets", targets, 0, sample_dim, by_side.get("targets")))
+    arrays = [side.arrays() for side in sides]
+    raw = {name for side in sides for name in side.raw}
+    decoded = {name for side in sides for name in side.decoded}
     if decode_cf is None:
         if raw and decoded:
             raise ConfigError(
                 f"{', '.join(sorted(raw))} were opened as stored, {', '.join(sorted(decoded))} decoded: say decode_cf="
             )
         decode_cf = not raw
-    rows = {name: rows for part in parts for name, rows in part.rows.items()}
+    rows = {name: rows for side in sides for name, rows in side.rows.items()}
     return StoredArrays(arrays[0], arrays[1], decode_cf, _same_rows(rows))
 
 
-class _Part:
+class _Side:
     """One argument, an xarray object or anything else."""
 
-    def __init__(self, part: str, source: Any, sample_axis: int, sample_dim: str | None, variables: Any) -> None:
-        self.part = part
+    def __init__(self, side: str, source: Any, sample_axis: int, sample_dim: str | None, variables: Any) -> None:
+        self.side = side
         self.source = source
         self.raw: set[str] = set()
         self.decoded: set[str] = set()
@@ -104,7 +104,7 @@ class _Part:
         if not self.is_xarray:
             return self.source
         if not self._is_dataset:
-            return self._array(self.part, self.source.variable)
+            return self._array(self.side, self.source.variable)
         variables: Mapping[Any, Any] = self.source.data_vars
         if self._variables is not None:  # chosen by the dataset, coordinates among them
             variables = {str(name): self.source[name] for name in self._variables if name in self.source.variables}
@@ -115,8 +115,8 @@ class _Part:
         }
         if not wanted:
             where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
-            raise ConfigError(f"{self.part}: the xarray.Dataset has no data variable{where}")
-        return {name: self._array(f"{self.part}[{name!r}]", variable) for name, variable in wanted.items()}
+            raise ConfigError(f"{self.side}: the xarray.Dataset has no data variable{where}")
+        return {name: self._array(f"{self.side}[{name!r}]", variable) for name, variable in wanted.items()}
 
     def _array(self, name: str, variable: Any) -> zarr.Array[Any]:
         if variable.dtype.kind in "mM":

@@ -2,7 +2,7 @@
 
 What holds, along each axis of an array with 1 voxel for f of the first array:
 
-- **Place.** A patch that begins at voxel s of the first array has the box of `ceil(size / f)` voxels that begins at the
+- **Box.** A patch that begins at voxel s of the first array has the box of `ceil(size / f)` voxels that begins at the
   voxel which the first face of voxel s lies in, `(s - origin) // f`.
 - **Context.** With a context of q voxels, that box is in the middle of what the patch has: `(q - ceil(size / f)) // 2`
   voxels come before it. The rest comes behind it.

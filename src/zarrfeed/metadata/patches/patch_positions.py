@@ -1,4 +1,4 @@
-"""Where patches begin that lie on no grid: positions that a user lists, placed in the volumes of a description."""
+"""Where patches begin that lie on no grid: positions that a user lists, located in the volumes of a description."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.patches.positions import ListedPositions
+from zarrfeed.plan.patches.position_blocks import ListedPositions
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.patch import Volumes
 
@@ -35,7 +35,7 @@ def checked_positions(positions: Any) -> Int64:
     return given.astype(np.int64)
 
 
-def place_positions(
+def locate_positions(
     positions: Int64,
     names: Sequence[str | int],
     sizes: Sequence[int],

@@ -12,7 +12,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.patches.patch_levels import Context, parse_context
 from zarrfeed.metadata.patches.patch_positions import checked_positions
-from zarrfeed.metadata.patches.patch_weights import ReadWeights
+from zarrfeed.metadata.patches.read_weights import ReadWeights
 from zarrfeed.metadata.patches.selected_items import Indexers, parse_isel
 from zarrfeed.metadata.patches.turned_patches import parse_turned
 from zarrfeed.plan.patches.tiling import BORDERS, MOST_DIMENSIONS, Border
@@ -124,10 +124,10 @@ class PatchRequest:
         refused = {"positions": ("drop", "shift"), "random": ("shift",)}.get(self.sampling, ())
         for dim, _ in self.size:
             if self.border_of(dim) in refused:
-                kept = " or ".join(f'"{one}"' for one in BORDERS if one not in refused)
+                allowed = " or ".join(f'"{one}"' for one in BORDERS if one not in refused)
                 raise ConfigError(
-                    f'border = "{self.border_of(dim)}" of {dim!r}, must be {kept} with sampling = "{self.sampling}": '
-                    "patches begin where they are listed, or drawn"
+                    f'border = "{self.border_of(dim)}" of {dim!r}, must be {allowed} '
+                    f'with sampling = "{self.sampling}": patches begin where they are listed, or drawn'
                 )
 
     def border_of(self, dim: Dim) -> Border:

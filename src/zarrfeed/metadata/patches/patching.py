@@ -18,15 +18,15 @@ from zarrfeed.metadata.patches.patch_levels import (
     level_axes,
     level_volumes,
 )
-from zarrfeed.metadata.patches.patch_positions import place_positions
+from zarrfeed.metadata.patches.patch_positions import locate_positions
 from zarrfeed.metadata.patches.patch_request import Dim, PatchRequest
-from zarrfeed.metadata.patches.patch_weights import draw_positions
+from zarrfeed.metadata.patches.read_weights import draw_positions
 from zarrfeed.metadata.patches.selected_items import check_isel_is_of_an_array, select_items
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.patches.turned_patches import check_conversion, check_turns
 from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.patch_turns import Turns
-from zarrfeed.plan.patches.positions import ListedPositions, PositionSource
+from zarrfeed.plan.patches.position_blocks import ListedPositions, PatchPositions
 from zarrfeed.plan.patches.tiling import Border, Tiling
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import ListedRequests, Requests, TileRequests
@@ -67,7 +67,7 @@ class Patching:
     extents: Int64
     axes: tuple[tuple[PatchAxis, ...], ...]
     volumes: Volumes
-    source: PositionSource | None = None
+    source: PatchPositions | None = None
     levels: tuple[LevelVolumes | None, ...] = ()
 
     @classmethod
@@ -177,7 +177,7 @@ class Patching:
             return replace(self, source=drawn)
         assert self.request.positions is not None
         stores = np.asarray(store_ends, dtype=np.int64)
-        placed = place_positions(
+        listed = locate_positions(
             self.request.positions,
             self.dims,
             self.sizes,
@@ -186,7 +186,7 @@ class Patching:
             self.volumes,
             stores if len(stores) else np.array([0, 2**62]),
         )
-        return replace(self, source=placed)
+        return replace(self, source=listed)
 
     @property
     def turns(self) -> Turns | None:

@@ -75,7 +75,7 @@ def select_items(axes: Sequence[PatchAxis], items: Items, isel: Indexers) -> tup
             )
         if axes[axis].dim is not None:
             raise ConfigError(f"isel of {dim!r}: patches of {items.name} are cut along it, must be of another axis")
-        chosen = _places(dim, indexer, items, items.shape[axis])
+        chosen = _chosen_indices(dim, indexer, items, items.shape[axis])
         made[axis] = PatchAxis(None, len(chosen), dropped=isinstance(indexer, int), offsets=chosen)
     return tuple(made)
 
@@ -89,7 +89,7 @@ def check_isel_is_of_an_array(isel: Indexers, items: Sequence[Items]) -> None:
             raise ConfigError(f"isel of {dim!r}: no array has this dimension; there are {known}{suggestion}")
 
 
-def _places(dim: str | int, indexer: Indexer, items: Items, length: int) -> tuple[int, ...]:
+def _chosen_indices(dim: str | int, indexer: Indexer, items: Items, length: int) -> tuple[int, ...]:
     """Return what an indexer chooses of an axis, as NumPy does."""
     if isinstance(indexer, FrozenSlice):
         index: Any = slice(indexer.start, indexer.stop, indexer.step)

@@ -50,8 +50,8 @@ class _Axis:
 
     def __init__(self, starts: Int64, size: int, extent: int, *, wraps: bool, weights: StitchWeights) -> None:
         self.size, self.extent, self._wraps = size, extent, wraps
-        places = (np.arange(size) + 0.5) / size
-        self._window = np.ones(size) if weights == "flat" else np.sin(np.pi * places) ** 2
+        middles = (np.arange(size) + 0.5) / size
+        self._window = np.ones(size) if weights == "flat" else np.sin(np.pi * middles) ** 2
         self._sum = np.zeros(extent)
         for start in starts.tolist():
             for patch, volume in self._slices(start):
@@ -184,7 +184,7 @@ class Canvas:
         whole = output.reshape((1,) * self._first + output.shape).astype(np.float64)
         spans = [axis.spans(int(start[d])) for axis, d in zip(self._axes, self._dims, strict=True)]
         for combination in itertools.product(*spans):
-            values = whole[self._places([span.patch for span in combination])]
+            values = whole[self._with_all_channels([span.patch for span in combination])]
             for number, span in enumerate(combination):
                 shape = [1] * values.ndim
                 shape[self._axis_of(number)] = -1
@@ -206,7 +206,7 @@ class Canvas:
                 begin, end = max(v.start, i * c), min(v.stop, (i + 1) * c)
                 inside.append(slice(begin - i * c, end - i * c))
                 outside.append(slice(begin - v.start, end - v.start))
-            block[self._places(inside)] += values[self._places(outside)]
+            block[self._with_all_channels(inside)] += values[self._with_all_channels(outside)]
 
     def load(self, index: tuple[int, ...]) -> Floats:
         """Return a chunk that is not in memory: as it was written, or empty."""
@@ -214,11 +214,11 @@ class Canvas:
 
     def write(self, index: tuple[int, ...], block: Floats) -> None:
         """Write a chunk to the store."""
-        self._array[self._places(self._box(index))] = block.astype(self._array.dtype)
+        self._array[self._with_all_channels(self._box(index))] = block.astype(self._array.dtype)
         self._written.add(index)
 
     def _stored(self, index: tuple[int, ...]) -> Floats:
-        return np.asarray(self._array[self._places(self._box(index))], dtype=np.float64)
+        return np.asarray(self._array[self._with_all_channels(self._box(index))], dtype=np.float64)
 
     def _empty(self, index: tuple[int, ...]) -> Floats:
         """Return a chunk to which nothing was added: 0 where there will be something."""
@@ -241,7 +241,7 @@ class Canvas:
         """Return the axis of the array that is along the dimension with a number among `_dims`."""
         return number if number < self._first else number + len(self._channels)
 
-    def _places(self, along: Sequence[slice]) -> tuple[slice, ...]:
+    def _with_all_channels(self, along: Sequence[slice]) -> tuple[slice, ...]:
         return self._with_channels(along, [slice(None)] * len(self._channels))
 
     def _with_channels(self, values: Sequence[Any], channels: Sequence[Any]) -> tuple[Any, ...]:

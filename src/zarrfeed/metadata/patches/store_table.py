@@ -73,5 +73,5 @@ def locate_samples(stores: StoreTable | None, num_samples: int, index: int | npt
     if outside.size:
         raise IndexError(f"index {outside.flat[0]}, must be in [0, {num_samples - 1}]")
     samples = named.astype(np.int64)
-    store, place = (np.zeros_like(samples), samples) if stores is None else stores.locate(samples)
-    return (store, place) if named.ndim else (int(store), int(place))
+    store, index_in_store = (np.zeros_like(samples), samples) if stores is None else stores.locate(samples)
+    return (store, index_in_store) if named.ndim else (int(store), int(index_in_store))

@@ -50,9 +50,9 @@ def check_turns(turns: Turns, dims: Sequence[str | int], name: str, axes: Sequen
 def check_conversion(
     turns: Turns, dims: Sequence[str | int], name: str, axes: Sequence[PatchAxis], of: Conversion
 ) -> None:
-    """Refuse means and standard deviations that differ from place to place along dimensions that are turned.
+    """Refuse means and standard deviations that differ from voxel to voxel along dimensions that are turned.
 
-    They would be those of a place of the volume before the turn, and of a place of the batch after it.
+    They would be those of a voxel of the volume before the turn, and of a voxel of the batch after it.
     """
     count = len(of.mean)
     if count <= 1:
@@ -65,9 +65,9 @@ def check_conversion(
     ]
     for numbers in (of.mean.array, of.std.array):
         by_axis = numbers.reshape([shape[a] for a in spread])
-        for place, a in enumerate(spread):
+        for number, a in enumerate(spread):
             dim = axes[a].dim
-            if dim in (*turns.flip, *turns.rotate) and np.ptp(by_axis, axis=place).any():
+            if dim in (*turns.flip, *turns.rotate) and np.ptp(by_axis, axis=number).any():
                 assert dim is not None
                 raise ConfigError(
                     f"normalize of {name}: arrays of shape {of.by_shape or (count,)} differ along {dims[dim]!r}, which "

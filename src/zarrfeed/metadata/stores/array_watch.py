@@ -28,7 +28,7 @@ from zarrfeed.metadata.array.array_changes import MEANING, decoding_change, layo
 from zarrfeed.metadata.array.cf import find_decoding
 from zarrfeed.metadata.array.meaning import normal_units
 from zarrfeed.metadata.array.own_metadata import array_from
-from zarrfeed.metadata.stores.store_parts import places_in
+from zarrfeed.metadata.stores.store_parts import locations_in
 from zarrfeed.plan.order.keyed_random import permutation
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
@@ -36,11 +36,11 @@ from zarrfeed.spec.field import Field, StoredField, VlenField
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import reason_of
 from zarrfeed.storage.access.retry import FailedAttempt, reading
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.access.store_errors import reason_of
 from zarrfeed.storage.access.zarr_internals import with_length
-from zarrfeed.storage.chunks.metadata_documents import DocumentPlace, Documents, Seen
+from zarrfeed.storage.chunks.metadata_documents import DocumentLocation, Documents, Seen
 
 #: Arrays whose documents a look reads. A file costs some microseconds, a request a round trip and maybe money.
 MOST_FILES, MOST_ASKED = 16384, 64
@@ -63,7 +63,7 @@ class Watched:
     ----------
     name
         What messages call it.
-    place
+    location
         Where its documents are.
     layout
         How it is stored, perhaps with others that are stored alike.
@@ -72,7 +72,7 @@ class Watched:
     """
 
     name: str
-    place: DocumentPlace
+    location: DocumentLocation
     layout: Layout
     rows: int = 0
 
@@ -116,7 +116,7 @@ class ArrayWatch:
             If an array is stored in another way than when it was opened, or is gone.
         """
         watched, troubles = self._watched(fields), []
-        for one in _in_turn([one for one in watched if one.place.source is None], turn, MOST_FILES):
+        for one in _in_turn([one for one in watched if one.location.source is None], turn, MOST_FILES):
             if is_over():
                 return []
             try:
@@ -127,7 +127,7 @@ class ArrayWatch:
                 troubles.append(f"{one.name}: {_reason(error)}")
                 continue
             self._check(one, seen, shared)
-        far = _in_turn([one for one in watched if one.place.source is not None], turn, MOST_ASKED)
+        far = _in_turn([one for one in watched if one.location.source is not None], turn, MOST_ASKED)
         for one, answer in zip(far, self._ask(far, shared) if far and not is_over() else (), strict=False):
             if isinstance(answer, Seen):
                 self._check(one, answer, shared)
@@ -137,7 +137,7 @@ class ArrayWatch:
 
     def _ask(self, far: Sequence[Watched], shared: SharedAccess) -> list[Seen | BaseException]:
         """Return the documents of arrays in stores that are asked, all at once, or why they cannot be read."""
-        reads = [partial(one.place.ask, self._marks.get(one.place.identity)) for one in far]
+        reads = [partial(one.location.ask, self._marks.get(one.location.identity)) for one in far]
 
         async def ask_all() -> list[Seen | BaseException]:
             asked = (reading(self._policy, read, is_far=True) for read in reads)
@@ -156,14 +156,14 @@ class ArrayWatch:
         return self._known[1]
 
     def _read_files(self, one: Watched) -> Seen:
-        mark = self._marks.get(one.place.identity)
+        mark = self._marks.get(one.location.identity)
         begin = time.monotonic()
         try:
-            return one.place.read_files(mark)
+            return one.location.read_files(mark)
         except OSError as error:
             failed = FailedAttempt(error, begin)
             access = StoreAccess(self._policy)
-            return access.ask(lambda: asyncio.to_thread(one.place.read_files, mark), one.name, failed)
+            return access.ask(lambda: asyncio.to_thread(one.location.read_files, mark), one.name, failed)
 
     def _check(self, one: Watched, seen: Seen, shared: SharedAccess) -> None:
         """Raise StoreReadError if documents say something else than the description that is in use."""
@@ -172,21 +172,21 @@ class ArrayWatch:
             if not isinstance(parsed, ValueError):
                 break
             time.sleep(_TORN_PAUSE_S)
-            again = one.place.read_files() if one.place.source is None else self._ask([one], shared)[0]
+            again = one.location.read_files() if one.location.source is None else self._ask([one], shared)[0]
             seen = again if isinstance(again, Seen) else seen
             parsed = _parsed(seen.documents)
         if isinstance(parsed, ValueError):
-            raise _changed(one.name, f"{one.place.keys[0]} is no JSON: {parsed}") from parsed
+            raise _changed(one.name, f"{one.location.keys[0]} is no JSON: {parsed}") from parsed
         documents = seen.documents
         if documents is None:
             return
         if documents[0] is None:
-            text = f"{one.name}/{one.place.keys[0]} is gone: the array was deleted or moved after it was opened"
+            text = f"{one.name}/{one.location.keys[0]} is gone: the array was deleted or moved after it was opened"
             raise StoreReadError(errno.ENOENT, text)
         changes = self._changes(one, documents, parsed)
         if changes:
             raise _changed(one.name, "; ".join(changes))
-        self._marks[one.place.identity] = seen.mark
+        self._marks[one.location.identity] = seen.mark
 
     def _changes(self, one: Watched, documents: Documents, parsed: list[Any]) -> list[str]:
         """Return what is different; documents that are alike but for a length are compared once."""
@@ -226,13 +226,13 @@ def watched_arrays(fields: Sequence[Field]) -> Iterator[Watched]:
         spec = layout.spec
         names = _document_names(spec)
         lengths = [0] if layout.parts is None else (layout.parts.end - layout.parts.begin).tolist()
-        for (name, where), rows in zip(places_in(layout), lengths, strict=True):
+        for (name, where), rows in zip(locations_in(layout), lengths, strict=True):
             has_own = not isinstance(where, str) or spec.metadata_key
-            place = DocumentPlace.of(where, names) if has_own else None
-            if place is None or place.identity in done:
+            location = DocumentLocation.of(where, names) if has_own else None
+            if location is None or location.identity in done:
                 continue
-            done.add(place.identity)
-            yield Watched(name, place, layout, rows)
+            done.add(location.identity)
+            yield Watched(name, location, layout, rows)
 
 
 def layouts_of(fields: Sequence[Field]) -> Iterator[Layout]:
@@ -293,7 +293,7 @@ def _compare(one: Watched, documents: Documents) -> list[str]:
     """Return what is different in an array by its documents, but for its length."""
     ours, documented = one.layout.spec.as_documented, one.layout.spec.documented
     try:
-        now = array_from(dict(zip(one.place.keys, documents, strict=True)), ours.zarr_format)
+        now = array_from(dict(zip(one.location.keys, documents, strict=True)), ours.zarr_format)
         described = with_length(now, 1) if ours.shape == now.shape == (0,) else now
         changes = layout_changes(ours, read_layout(described, sample_axis=ours.sample_axis))
         if documented is not None and documented.heeds_attributes:

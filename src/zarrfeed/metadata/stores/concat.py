@@ -17,15 +17,15 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.described import check_same_direction, check_same_values
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.anndata import with_conversion
-from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedPlace
+from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedCoordinates
 from zarrfeed.metadata.group.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.stores.memory_store import alike_in_kind
-from zarrfeed.metadata.stores.store_parts import LayoutParts, Place, normalised, place_of, places_in
+from zarrfeed.metadata.stores.store_parts import ArrayLocation, LayoutParts, location_of, locations_in, normalised
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.field import (
@@ -44,7 +44,7 @@ from zarrfeed.spec.sparse import CsrField, Elements
 
 @dataclass(frozen=True)
 class Run:
-    """Stores side by side that are alike but for their lengths and places.
+    """Stores side by side that are alike but for their lengths and locations.
 
     Attributes
     ----------
@@ -54,8 +54,8 @@ class Run:
         Samples of each store.
     stores
         Their names.
-    names, places
-        For each field, the name and the place of the array of each store. Empty: the run is `resolved` itself.
+    names, locations
+        For each field, the name and the location of the array of each store. Empty: the run is `resolved` itself.
     unopened
         Where the coordinates of each store are then.
     """
@@ -64,34 +64,34 @@ class Run:
     lengths: list[int]
     stores: list[str]
     names: list[list[str]] = field(default_factory=list)
-    places: list[list[Place]] = field(default_factory=list)
-    unopened: list[UnopenedPlace] = field(default_factory=list)
+    locations: list[list[ArrayLocation]] = field(default_factory=list)
+    unopened: list[UnopenedCoordinates] = field(default_factory=list)
 
     @property
     def coordinates(self) -> Coordinates | None:
         """What can be looked up of the samples."""
         known = self.resolved.opened.coordinates
-        return known if known is None or not self.unopened else replace(known, places=tuple(self.unopened), _read={})
+        return known if known is None or not self.unopened else replace(known, stores=tuple(self.unopened), _read={})
 
     def extend(self, other: Run) -> bool:
         """Append the stores of another run, if both are like the same store; return whether they are."""
-        if other.resolved is not self.resolved or not self.places or not other.places:
+        if other.resolved is not self.resolved or not self.locations or not other.locations:
             return False
         self.lengths.extend(other.lengths)
         self.stores.extend(other.stores)
         self.unopened.extend(other.unopened)
-        for number, (names, places) in enumerate(zip(other.names, other.places, strict=True)):
+        for number, (names, locations) in enumerate(zip(other.names, other.locations, strict=True)):
             self.names[number].extend(names)
-            self.places[number].extend(places)
+            self.locations[number].extend(locations)
         return True
 
 
 class _FieldStores:
     """One field of all stores."""
 
-    def __init__(self, first: Field, items: Items, wish: Wish, store: str) -> None:
+    def __init__(self, first: Field, items: Items, request: RequestedConversion, store: str) -> None:
         self.first = first
-        self._items, self._wish = items, wish
+        self._items, self._requested = items, request
         self._store = store
         self._layouts: dict[Hashable, LayoutParts] = {}
         self._resident: list[ResidentField] = []
@@ -100,57 +100,57 @@ class _FieldStores:
 
     def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
         """Append the field of a run, whose number is `number`; its first sample becomes sample `base`."""
-        items, wishes = run.resolved.opened.items_of(number), run.resolved.wishes_of(number)
+        items, requested = run.resolved.opened.items_of(number), run.resolved.requested_of(number)
         opened = run.resolved.opened.fields[number]
         if isinstance(opened, StoredField) and isinstance(opened.rows, LevelRows):  # it has rows of its own
             base = sum(one.num_rows for one in self._levels)
             self._levels.append(opened.rows)
         elif self._levels:
             raise ConfigError(f"{run.stores[0]}: {items[0].name} is no level of an image, in {self._store} it is one")
-        self._check(f, items[0], run.stores[0], wishes[0])
+        self._check(f, items[0], run.stores[0], requested[0])
         if isinstance(f, ResidentField):
-            if not all(wish.asks_nothing for wish in wishes):
+            if not all(request.is_empty for request in requested):
                 raise ConfigError(f"{run.stores[0]}: {items[0].name} is in memory; convert it after zarrfeed.concat()")
             self._resident.append(f)
             return
         if isinstance(f, CsrField):
-            self._matrices.add(f, [self._parts_of(*one) for one in zip(f.data.layouts, items, wishes, strict=True)])
+            self._matrices.add(f, [self._parts_of(*one) for one in zip(f.data.layouts, items, requested, strict=True)])
             return
         assert isinstance(f, StoredField | VlenField)
-        if run.places:
-            parts = self._parts_of(f.layouts[0], items[0], wishes[0])
-            for length, name, place in zip(run.lengths, run.names[number], run.places[number], strict=True):
-                parts.add(base, base + length, name, place)
+        if run.locations:
+            parts = self._parts_of(f.layouts[0], items[0], requested[0])
+            for length, name, location in zip(run.lengths, run.names[number], run.locations[number], strict=True):
+                parts.add(base, base + length, name, location)
                 base += length
             return
-        for layout, of_layout, wish in zip(f.layouts, items, wishes, strict=True):
-            parts = self._parts_of(layout, of_layout, wish)
+        for layout, of_layout, request in zip(f.layouts, items, requested, strict=True):
+            parts = self._parts_of(layout, of_layout, request)
             spec = layout.spec
             if layout.parts is None:
-                parts.add(base, base + spec.num_samples, spec.name, place_of(spec))
+                parts.add(base, base + spec.num_samples, spec.name, location_of(spec))
                 continue
-            names, places = zip(*places_in(layout), strict=True)
+            names, locations = zip(*locations_in(layout), strict=True)
             begins, ends = (base + layout.parts.begin).tolist(), (base + layout.parts.end).tolist()
-            for begin, end, name, place in zip(begins, ends, names, places, strict=True):
-                parts.add(begin, end, name, place)
+            for begin, end, name, location in zip(begins, ends, names, locations, strict=True):
+                parts.add(begin, end, name, location)
 
-    def _parts_of(self, layout: Layout, items: Items, wish: Wish) -> LayoutParts:
+    def _parts_of(self, layout: Layout, items: Items, request: RequestedConversion) -> LayoutParts:
         """Return the stores that hold the field as a layout has it."""
-        asked = None if wish.asks_nothing else id(wish)
+        asked = None if request.is_empty else id(request)
         key = (normalised(layout.spec), layout.conversion, replace(items, shape=()), asked)
-        return self._layouts.setdefault(key, LayoutParts(layout, items, wish))
+        return self._layouts.setdefault(key, LayoutParts(layout, items, request))
 
-    def joined(self, num_samples: int) -> tuple[OpenedField, tuple[Items, ...], tuple[Wish, ...]]:
+    def joined(self, num_samples: int) -> tuple[OpenedField, tuple[Items, ...], tuple[RequestedConversion, ...]]:
         """Return the field of all stores, and for each of its layouts what is known of the items, and was asked."""
         f = self.first
         if isinstance(f, ResidentField):
             rows = np.concatenate([one.rows.array for one in self._resident])
             shape = (num_samples, *self._items.shape[1:])
-            return replace(f, rows=HostRows(rows)), (replace(self._items, shape=shape),), (Wish(),)
+            return replace(f, rows=HostRows(rows)), (replace(self._items, shape=shape),), (RequestedConversion(),)
         if isinstance(f, CsrField):
             matrix, parts = self._matrices.joined(f)
             whole = (num_samples, f.num_columns)
-            return matrix, tuple(replace(one.items, shape=whole) for one in parts), tuple(one.wish for one in parts)
+            return matrix, tuple(replace(one.items, shape=whole) for one in parts), tuple(one.request for one in parts)
         assert isinstance(f, StoredField | VlenField)
         levels = LevelRows.concat(self._levels)
         if levels is not None:
@@ -163,13 +163,13 @@ class _FieldStores:
         first = replace(f, spec=layouts[0].spec, parts=layouts[0].parts, others=tuple(layouts[1:]))
         if isinstance(first, StoredField):
             first = replace(first, rows=levels)
-        return first, items, tuple(group.wish for group in groups)
+        return first, items, tuple(group.request for group in groups)
 
-    def _check(self, f: Field, items: Items, store: str, wish: Wish) -> None:
+    def _check(self, f: Field, items: Items, store: str, request: RequestedConversion) -> None:
         """Raise ConfigError if the field of a store is not like that of the first one."""
         said, first = items.described, self._items.described
         if said is not None and first is not None and said is not first:
-            if wish.mean_std is None and self._wish.mean_std is None:  # what is normalised has no units
+            if request.mean_std is None and self._requested.mean_std is None:  # what is normalised has no units
                 check_same_values(items.name, store, said, self._store, first)
             check_same_direction(store, said, self._store, first)
         self._check_axes(items, store)
@@ -207,9 +207,9 @@ def _kind(f: Field) -> tuple[Hashable, ...]:
 
 
 def _in_words(f: Field) -> str:
-    place = "in memory, " if isinstance(f, ResidentField) else ""
+    memory = "in memory, " if isinstance(f, ResidentField) else ""
     shape, dtype = _kind(f)[:2]
-    return f"{place}{dtype} of shape {shape}"
+    return f"{memory}{dtype} of shape {shape}"
 
 
 def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedData:
@@ -226,7 +226,7 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     runs = [replace(run, resolved=resolved) for run, resolved in zip(runs, alike, strict=True)]
     first, store = runs[0].resolved, runs[0].stores[0]
     fields = [
-        _FieldStores(f, items, first.wishes_of(number)[0], store)
+        _FieldStores(f, items, first.requested_of(number)[0], store)
         for number, (f, items) in enumerate(zip(_as_delivered(first), first.opened.items, strict=True))
     ]
     delivered: dict[int, list[OpenedField]] = {}  # by the identity of a description
@@ -247,7 +247,7 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     opened = OpenedFields(
         tuple(_unconverted(f) for f, _, _ in joined),
         tuple(items[0] for _, items, _ in joined),
-        first.opened.parts,
+        first.opened.sides,
         first.opened.num_sample_fields,
         arrays=tuple(arrays),
         other_items=tuple(items[1:] for _, items, _ in joined),
@@ -261,9 +261,9 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     return ResolvedData(
         opened,
         choice,
-        (Wish(),) * len(fields),
+        (RequestedConversion(),) * len(fields),
         first.windows,
-        tuple(wishes for _, _, wishes in joined),
+        tuple(requested for _, _, requested in joined),
         patching=_patches(runs, table.first),
     )
 
@@ -327,15 +327,15 @@ class _ElementStores:
 
     def add(self, elements: Elements, parts: Sequence[LayoutParts]) -> None:
         """Append the stores of a field; `parts` has those that hold the array as each of its layouts does."""
-        places = [places_in(layout) for layout in elements.layouts]
+        locations = [locations_in(layout) for layout in elements.layouts]
         for store, number in enumerate(elements.layout.tolist()):
             group, layout = parts[number], elements.layouts[number]
             first = elements.first_chunk[store : store + 1]
-            # A store without elements has a place too, of a chunk that no row needs: its layout has one.
+            # A store without elements has a location too, of a chunk that no row needs: its layout has one.
             chunks = max(1, int(elements.first_block[store + 1] - elements.first_block[store]))
-            name, place = places[number][0 if layout.parts is None else int(layout.parts.part_of(first)[0])]
+            name, location = locations[number][0 if layout.parts is None else int(layout.parts.part_of(first)[0])]
             begin = group.end[-1] if group.end else 0
-            group.add(begin, begin + chunks, name, place)
+            group.add(begin, begin + chunks, name, location)
             if not any(group is one for one in self.groups):
                 self.groups.append(group)
             self._layout.append(next(n for n, one in enumerate(self.groups) if one is group))
@@ -365,7 +365,7 @@ class _MatrixStores:
         """Append the stores of a field; `parts` has those that hold the values as each of its layouts does."""
         items = Items("samples", None, None, (), 0)
         columns = [
-            self._columns.setdefault(normalised(layout.spec), LayoutParts(layout, items, Wish()))
+            self._columns.setdefault(normalised(layout.spec), LayoutParts(layout, items, RequestedConversion()))
             for layout in field.indices.layouts
         ]
         self._indices.add(field.indices, columns)

@@ -30,7 +30,7 @@ from zarrfeed.spec.field import ResidentField, StoredField, VlenField
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.append.appended import marks_of
 from zarrfeed.storage.append.eviction import DisposableStore, Lease, disposable_stores
 from zarrfeed.storage.chunks.complete_rows import complete_rows

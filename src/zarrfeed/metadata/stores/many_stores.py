@@ -17,12 +17,12 @@ from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.store_metadata import StoreMetadata, stored_bytes
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedPlace
+from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedCoordinates
 from zarrfeed.metadata.group.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.group.source_names import store_name
 from zarrfeed.metadata.group.url_patterns import is_pattern, matching_urls
 from zarrfeed.metadata.stores.concat import Run, concat_runs
-from zarrfeed.metadata.stores.store_parts import Place
+from zarrfeed.metadata.stores.store_parts import ArrayLocation
 from zarrfeed.spec.field import StoredField
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url, path_pattern_of
@@ -30,8 +30,8 @@ from zarrfeed.storage.access.local_files import local_path
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.storage.objects.listing_progress import counting_progress
 
-#: So many local stores that lie elsewhere than the first one are opened by themselves, to see whether their places are
-#: those of the first one the other way round. Of tiles of a map, all lie elsewhere.
+#: So many local stores that lie elsewhere than the first one are opened by themselves, to see whether their coordinates
+#: are those of the first one the other way round. Of tiles of a map, all lie elsewhere.
 _MOST_APART = 64
 #: Opens the arrays of one store: its samples, and its targets.
 Open: TypeAlias = Callable[[Any, Any], OpenedFields]
@@ -119,11 +119,11 @@ class _Template:
     axes: tuple[int, ...]
     shapes: dict[str, tuple[int, ...]]
     have_own: bool
-    places: dict[str, bytes | None]  # what is stored of coordinates along the axes of a sample
+    coordinates: dict[str, bytes | None]  # what is stored of coordinates along the axes of a sample
 
-    def has_other_places(self, path: Path) -> bool:
+    def has_other_coordinates(self, path: Path) -> bool:
         """Return whether something else is stored of such a coordinate of the store at a path."""
-        return any(found is None or stored_bytes(path / name) != found for name, found in self.places.items())
+        return any(found is None or stored_bytes(path / name) != found for name, found in self.coordinates.items())
 
 
 @dataclass
@@ -168,7 +168,11 @@ class _Opener:
             return
         template = self._templates[metadata.signature]
         like = None if template is None else _run_like(template, metadata, samples, self.coordinates_of)
-        if template is not None and self._opened_apart < _MOST_APART and template.has_other_places(local_path(samples)):
+        if (
+            template is not None
+            and self._opened_apart < _MOST_APART
+            and template.has_other_coordinates(local_path(samples))
+        ):
             like, self._opened_apart = None, self._opened_apart + 1
         if like is None:
             self.runs.append(self.open(samples, targets))
@@ -184,7 +188,7 @@ def _is_stale(f: OpenedField) -> bool:
 def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template | None:
     """Return a store as a template; None if others cannot be described like it."""
     keys, axes = [], []
-    places: dict[str, zarr.Array[Any]] = {}
+    coordinates: dict[str, zarr.Array[Any]] = {}
     for f, items in zip(resolved.opened.fields, resolved.opened.items, strict=True):
         key = items.key or ""
         if not isinstance(f, StoredField) or f.spec.source is not None or f.rows is not None:
@@ -194,13 +198,13 @@ def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template |
         if items.described is not None:
             if is_time_unit(items.described.meaning.get("units")):
                 return None  # numbers that mean something else in each store
-            places.update(items.described.places)
+            coordinates.update(items.described.coordinates)
         keys.append(key)
         axes.append(f.spec.sample_axis)
     if resolved.choice.length != resolved.choice.num_samples:
         return None
     have_own = all(isinstance(f, StoredField) and bool(f.spec.metadata_key) for f in resolved.opened.fields)
-    found = {name: stored_bytes(Path(str(one.store_path).removeprefix("file://"))) for name, one in places.items()}
+    found = {name: stored_bytes(Path(str(one.store_path).removeprefix("file://"))) for name, one in coordinates.items()}
     return _Template(resolved, tuple(keys), tuple(axes), dict(metadata.shapes), have_own, found)
 
 
@@ -224,13 +228,13 @@ def _run_like(
         return None
     root = given.absolute()
     names: list[list[str]] = []
-    places: list[list[Place]] = []
+    locations: list[list[ArrayLocation]] = []
     for f, key in zip(template.resolved.opened.fields, template.keys, strict=True):
         assert isinstance(f, StoredField)
         names.append([f"{root}/{key}" if key else printable(str(source).removeprefix("file://"))])
         shape = (*metadata.shapes[key], *f.spec.shape[f.spec.num_key_axes :])
         check_any_is_stored(replace(f.spec, name=names[-1][0], root=str(root / key), shape=shape))
-        places.append([f"{root}/{key}" if key else str(root)])
+        locations.append([f"{root}/{key}" if key else str(root)])
     (length,) = lengths
-    unopened = [UnopenedPlace(length, source, coordinates_of)]
-    return Run(template.resolved, [length], [store_name(source)], names, places, unopened)
+    unopened = [UnopenedCoordinates(length, source, coordinates_of)]
+    return Run(template.resolved, [length], [store_name(source)], names, locations, unopened)

@@ -11,7 +11,7 @@ import numpy as np
 
 from zarrfeed.metadata.array.array import chunk_keys
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.wish import Wish
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.layout import Layout
@@ -20,8 +20,8 @@ from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource
 from zarrfeed.storage.chunks.staging import stage_joined
 
-#: Where the chunks of one store are: the directory of the array, or its place in a store that Python reads.
-Place: TypeAlias = "str | StoreSource"
+#: Where the chunks of one store are: the directory of the array, or its prefix in a store that Python reads.
+ArrayLocation: TypeAlias = "str | StoreSource"
 
 
 @dataclass(eq=False)
@@ -30,27 +30,27 @@ class LayoutParts:
 
     layout: Layout
     items: Items
-    wish: Wish
+    request: RequestedConversion
     begin: list[int] = field(default_factory=list)
     end: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    locations: list[ArrayLocation] = field(default_factory=list)
 
-    def add(self, begin: int, end: int, name: str, place: Place) -> None:
+    def add(self, begin: int, end: int, name: str, location: ArrayLocation) -> None:
         """Append a store."""
         self.begin.append(begin)
         self.end.append(end)
         self.names.append(name)
-        self.places.append(place)
+        self.locations.append(location)
 
     def joined(self, num_samples: int) -> Layout:
         """Return the layout with all of its stores."""
-        spec, places = self.layout.spec, self.places
+        spec, locations = self.layout.spec, self.locations
         prefixes, source = [], None
-        for number, place in enumerate(places):
-            is_path = isinstance(place, str)
-            prefixes.append(os.fsencode(place) + b"/" if is_path else b"%d/" % number)  # type: ignore[arg-type]
-        sources = [place for place in places if isinstance(place, StoreSource)]
+        for number, location in enumerate(locations):
+            is_path = isinstance(location, str)
+            prefixes.append(os.fsencode(location) + b"/" if is_path else b"%d/" % number)  # type: ignore[arg-type]
+        sources = [location for location in locations if isinstance(location, StoreSource)]
         if sources:
             source = PartedSource.of(sources)
         shape = list(spec.shape)
@@ -65,37 +65,37 @@ class LayoutParts:
         )
         staged = spec.staged
         if isinstance(staged, ArrayCache):
-            staged = stage_joined(staged.options, [(str(place), chunk_keys(spec)) for place in places])
+            staged = stage_joined(staged.options, [(str(location), chunk_keys(spec)) for location in locations])
         joined = replace(spec, name=f"{self.names[0]}{more}", shape=tuple(shape), root="", source=source, staged=staged)
         return Layout(joined, parts)
 
 
 def normalised(spec: ArraySpec) -> Hashable:
-    """Return what tells apart how stores hold an array, but for its length, its place and its name."""
+    """Return what tells apart how stores hold an array, but for its length, its location and its name."""
     source = spec.source if isinstance(spec.source, StoreSource) else None
     decoder = None if source is None or source.decoder is None else source.decoder.signature
-    return _placeless(spec), source is None, decoder, _placeless(spec.as_documented)
+    return _without_location(spec), source is None, decoder, _without_location(spec.as_documented)
 
 
-def _placeless(spec: ArraySpec) -> ArraySpec:
-    """Return the description of an array without its length, its place and its name."""
+def _without_location(spec: ArraySpec) -> ArraySpec:
+    """Return the description of an array without its length, its location and its name."""
     shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
     return replace(spec, name="", root="", shape=shape, source=None, staged=None)
 
 
-def place_of(spec: ArraySpec) -> Place:
+def location_of(spec: ArraySpec) -> ArrayLocation:
     """Return where the chunks of an array of one store are."""
     return spec.source if isinstance(spec.source, StoreSource) else spec.root
 
 
-def places_in(layout: Layout) -> list[tuple[str, Place]]:
-    """Return of each store of a layout what messages call the array, and its place."""
+def locations_in(layout: Layout) -> list[tuple[str, ArrayLocation]]:
+    """Return of each store of a layout what messages call the array, and its location."""
     spec = layout.spec
     if layout.parts is None:
-        return [(spec.name, place_of(spec))]
-    places: Sequence[Place]
+        return [(spec.name, location_of(spec))]
+    locations: Sequence[ArrayLocation]
     if isinstance(spec.source, PartedSource):
-        places = spec.source.sources
+        locations = spec.source.sources
     else:
-        places = [os.fsdecode(prefix[:-1]) for prefix in layout.parts.prefixes]
-    return list(zip(layout.parts.names, places, strict=True))
+        locations = [os.fsdecode(prefix[:-1]) for prefix in layout.parts.prefixes]
+    return list(zip(layout.parts.names, locations, strict=True))

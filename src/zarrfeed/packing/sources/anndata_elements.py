@@ -209,9 +209,9 @@ def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) ->
         known.append(path)
         if variables is None or path == index:
             return True
-        wished = [one for one in variables if path == one or path.startswith(f"{one}/")]
-        taken.update(wished)
-        return bool(wished)
+        matching = [one for one in variables if path == one or path.startswith(f"{one}/")]
+        taken.update(matching)
+        return bool(matching)
 
     for top in _OF_CELLS:
         if top in root:
@@ -299,8 +299,8 @@ def _trim_columns(found: Contents) -> None:
     """Leave in the list of columns of each table those that are packed."""
     for path, attributes in found.groups.items():
         if "column-order" in attributes:
-            kept = {one[len(path) + 1 :].partition("/")[0] for one in found.elements if one.startswith(f"{path}/")}
-            attributes["column-order"] = [name for name in attributes["column-order"] if name in kept]
+            packed = {one[len(path) + 1 :].partition("/")[0] for one in found.elements if one.startswith(f"{path}/")}
+            attributes["column-order"] = [name for name in attributes["column-order"] if name in packed]
 
 
 def _array(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) -> Element:

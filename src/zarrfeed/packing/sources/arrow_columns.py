@@ -120,9 +120,9 @@ class Column:
         if not arrow.types.is_floating(self.type):
             _check_nulls(array, where, first, each)
         if self.names is not None:
-            codes, places = np.unique(array.indices.to_numpy(zero_copy_only=False), return_inverse=True)
+            codes, inverse = np.unique(array.indices.to_numpy(zero_copy_only=False), return_inverse=True)
             found = [self.names[name] for name in array.dictionary.take(arrow.array(codes)).to_pylist()]
-            return np.array(found, self.item.dtype)[places.reshape(-1)]
+            return np.array(found, self.item.dtype)[inverse.reshape(-1)]
         if arrow.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if self.item.kind != "number":

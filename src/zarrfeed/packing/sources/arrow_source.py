@@ -12,9 +12,9 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.packing.sources.arrow_columns import Column, columns_of
 from zarrfeed.packing.sources.arrow_files import TableFile, open_table
+from zarrfeed.packing.sources.block_cache import BlockCache
 from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.packing.sources.items import names_attributes
-from zarrfeed.packing.sources.kept_blocks import KeptBlocks
 from zarrfeed.packing.sources.open_files import OpenFiles
 from zarrfeed.packing.sources.source import Int64, Rows, SourceField, SourceOptions, chosen, library
 
@@ -68,7 +68,7 @@ class ArrowSource(FileSource):
                 bytes_of = {name: table.mean_bytes(name) for name in names}
         self.files = tuple(files)
         self._names = names
-        self._blocks: KeptBlocks[Any] = KeptBlocks()
+        self._blocks: BlockCache[Any] = BlockCache()
         self._tables: OpenFiles[TableFile] = OpenFiles(lambda number: open_table(self.files[number]), lambda _: None)
         self._columns = [self._completed(column) for column in columns]
         fields = [
@@ -134,7 +134,7 @@ class ArrowSource(FileSource):
         return self._blocks.get((number, block), decode)
 
     def close(self) -> None:
-        """Let go of files and of the rows that are kept."""
+        """Let go of files and of cached rows."""
         self._blocks.clear()
         self._tables.close()
 
@@ -148,7 +148,7 @@ def _samples_only(paths: Sequence[str], files: Sequence[DataFile]) -> list[DataF
         If a folder's name has the value of a column: such a column is in no file.
     """
     given = {str(Path(path).absolute()) for path in paths}
-    kept, of_folder = [], {}
+    found, of_folder = [], {}
     for file in files:
         folder = file.path.parent
         if "=" in folder.name and given.isdisjoint((str(file.path), str(folder))):
@@ -160,8 +160,8 @@ def _samples_only(paths: Sequence[str], files: Sequence[DataFile]) -> list[DataF
             state = folder / "state.json"
             of_folder[folder] = _files_in(state) if state.exists() else set()
         if not of_folder[folder] or file.path.name in of_folder[folder]:
-            kept.append(file)
-    return kept
+            found.append(file)
+    return found
 
 
 def _files_in(state: Path) -> set[str]:
@@ -201,14 +201,13 @@ def _columns_in(file: DataFile, table: TableFile, names: Sequence[str]) -> list[
 
 def _attributes(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     """Return metadata of a schema or of a column that are texts, and not for others who read the table."""
-    kept = {
+    own = {
         key: value
         for key, value in metadata.items()
         if key not in _FOREIGN and not key.startswith((b"PARQUET:", b"ARROW:"))
     }
     return {
-        key.decode("utf-8", "backslashreplace"): value.decode("utf-8", "backslashreplace")
-        for key, value in kept.items()
+        key.decode("utf-8", "backslashreplace"): value.decode("utf-8", "backslashreplace") for key, value in own.items()
     }
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import CorruptChunkError, printable
 from zarrfeed.base.optional_pillow import check_pillow
-from zarrfeed.engine.images import pixels_of
+from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.packing.sources.source import SourceField, SourceOptions, objects_of
 from zarrfeed.spec.images import Images
 

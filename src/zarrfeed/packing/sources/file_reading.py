@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.metadata.array.cf_times import in_known_unit
-from zarrfeed.metadata.array.coordinate_values import are_same_places
+from zarrfeed.metadata.array.coordinate_values import are_same_coordinates
 from zarrfeed.metadata.array.meaning import normal_units
 from zarrfeed.packing.sources.same_meaning import Stored
 from zarrfeed.packing.sources.source import FilesAre, Int64, Runs, SourceOptions
@@ -24,7 +24,7 @@ from zarrfeed.spec.coordinate import UNIT_NS
 from zarrfeed.spec.missing import is_missing
 
 #: Dimensions of space, as files of weather and images call them; and CF's standard names of such coordinates.
-_PLACES = frozenset(
+_SPATIAL_DIMS = frozenset(
     (
         *("lat", "latitude", "nlat", "lon", "longitude", "nlon", "x", "y", "z", "rlat", "rlon", "xc", "yc", "ncells"),
         *("lev", "level", "plev", "height", "depth", "altitude", "row", "col", "channel", "band"),
@@ -113,7 +113,7 @@ def run_note(count: int, along: str, what: str = "files") -> str:
 
 
 def check_no_grid(stores: Sequence[object], dim: str, lengths: Sequence[int], coordinate: Sequence[Stored]) -> None:
-    """Raise ConfigError if several files have the same places in space along a dimension that nobody named.
+    """Raise ConfigError if several files have the same coordinates in space along a dimension that nobody named.
 
     Parameters
     ----------
@@ -127,11 +127,11 @@ def check_no_grid(stores: Sequence[object], dim: str, lengths: Sequence[int], co
     if len(set(lengths)) > 1 or lengths[0] < 2 or not _is_in_space(dim, coordinate[0].attributes if coordinate else {}):
         return
     values = [one.decoded() for one in coordinate]
-    if not all(are_same_places(one, values[0]) for one in values[1:]):
+    if not all(are_same_coordinates(one, values[0]) for one in values[1:]):
         return
     raise ConfigError(
-        f"{stores[0]} and {len(stores) - 1} more have the same {lengths[0]} places along {dim!r}, and nobody said that "
-        f"samples lie there: is each file one sample (files_are='samples'), or a run of samples along {dim!r} "
+        f"{stores[0]} and {len(stores) - 1} more have the same {lengths[0]} coordinates along {dim!r}, and nobody said "
+        f"that samples lie there: is each file one sample (files_are='samples'), or a run of samples along {dim!r} "
         f"(sample_dim={dim!r})? Say which; on the command line --files-are samples, or --sample-dim {dim}"
     )
 
@@ -140,7 +140,7 @@ def _is_in_space(dim: str, attributes: Mapping[str, Any]) -> bool:
     """Return whether a dimension is one of space: by its name, or by the attributes of its coordinate."""
     told = str(attributes.get("standard_name", "")), str(attributes.get("units", ""))
     is_told = told[0] in _STANDARD_NAMES or normal_units(told[1]) in ("degrees_north", "degrees_east")
-    return dim.lower() in _PLACES or is_told or str(attributes.get("axis", "")).upper() in ("X", "Y", "Z")
+    return dim.lower() in _SPATIAL_DIMS or is_told or str(attributes.get("axis", "")).upper() in ("X", "Y", "Z")
 
 
 def _fits(check: Callable[[], object]) -> bool:

@@ -64,14 +64,14 @@ def data_files(paths: Sequence[str], kind: str, suffixes: Sequence[str]) -> list
     for path in paths:
         if "://" in path:
             raise ConfigError(f"{printable(path)}: {kind} sources are local files; copy them to a disk first")
-        place = Path(path).absolute()
-        if place.is_dir():
-            below = [one for one in place.rglob("*") if one.suffix.lower() in suffixes and one.is_file()]
-            some = [one for one in below if not any(part[0] in "._" for part in one.relative_to(place).parts)]
-        elif place.exists():
-            some = [place]
+        path_or_pattern = Path(path).absolute()
+        if path_or_pattern.is_dir():
+            below = [one for one in path_or_pattern.rglob("*") if one.suffix.lower() in suffixes and one.is_file()]
+            some = [one for one in below if not any(part[0] in "._" for part in one.relative_to(path_or_pattern).parts)]
+        elif path_or_pattern.exists():
+            some = [path_or_pattern]
         else:
-            some = [Path(one) for one in glob.glob(str(place), recursive=True) if Path(one).is_file()]  # noqa: PTH207
+            some = [Path(one) for one in glob.glob(str(path_or_pattern), recursive=True) if Path(one).is_file()]  # noqa: PTH207
         if not some:
             raise ConfigError(f"{printable(path)}: no such file, nor a folder with files that end in {_any(suffixes)}")
         found += sorted(some)

@@ -25,7 +25,7 @@ _OBJECT = np.dtype(object)
 
 
 @dataclass(frozen=True)
-class Part:
+class DatasetField:
     """What is a field: a dataset, or a member of its compound items.
 
     Attributes
@@ -190,7 +190,7 @@ def sample_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions
     return found
 
 
-def parts_of(name: str, dataset: Any, axis: int | None, file: DataFile) -> list[Part]:
+def fields_of(name: str, dataset: Any, axis: int | None, file: DataFile) -> list[DatasetField]:
     """Return the fields that a dataset makes: one, or one for each member of compound items.
 
     Samples lie along an axis, or, with None, the dataset is one.
@@ -204,14 +204,14 @@ def parts_of(name: str, dataset: Any, axis: int | None, file: DataFile) -> list[
     if axis is not None:
         shape = (*shape[:axis], *shape[axis + 1 :])
     if dtype.names is None:
-        return [Part(name, None, _item(dtype, shape, f"{file}: {name!r}"), shape)]
+        return [DatasetField(name, None, _item(dtype, shape, f"{file}: {name!r}"), shape)]
     made = []
     for member in dtype.names:
         inner = dtype[member]
         item = _item(inner.base, (*shape, *inner.shape), f"{file}: {name}.{member!r}")
         if item.kind != "number":
             raise ConfigError(f"{file}: {name!r} has items with the text {member!r}: leave it out with `variables`")
-        made.append(Part(f"{name}.{member}", member, item, (*shape, *inner.shape)))
+        made.append(DatasetField(f"{name}.{member}", member, item, (*shape, *inner.shape)))
     return made
 
 

@@ -18,12 +18,12 @@ from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.packing.sources.file_reading import check_no_grid, choose_reading
 from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files, same_in_all
 from zarrfeed.packing.sources.hdf5_datasets import (
-    Part,
+    DatasetField,
     attributes_of,
     cache_bytes,
     datasets_in,
     dims_of,
-    parts_of,
+    fields_of,
     sample_axes,
     sample_dim,
     values_of,
@@ -44,7 +44,7 @@ class _Array:
 
     path: str
     axis: int | None
-    parts: tuple[Part, ...]
+    fields: tuple[DatasetField, ...]
 
 
 @dataclass
@@ -165,19 +165,19 @@ class Hdf5Source(FileSource):
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
         with self._open.use(number) as datasets:
             return [
-                part.rows(datasets[array.path], array.axis, begin, end)
+                f.rows(datasets[array.path], array.axis, begin, end)
                 for array in self._arrays
-                for part in array.parts
-                if part.name not in self._axes
+                for f in array.fields
+                if f.name not in self._axes
             ]
 
     def _whole(self, number: int, name: str) -> Rows:
         """Return all samples of a field of a file as they are stored."""
         self.files[number].check()
-        array, part = next((array, part) for array in self._arrays for part in array.parts if part.name == name)
+        array, f = next((array, f) for array in self._arrays for f in array.fields if f.name == name)
         with self._open.use(number) as datasets:
             dataset = datasets[array.path]
-            values = np.asarray((dataset if part.member is None else dataset.fields(part.member))[()])
+            values = np.asarray((dataset if f.member is None else dataset.fields(f.member))[()])
         return values[None] if array.axis is None else np.moveaxis(values, array.axis, 0)
 
     def close(self) -> None:
@@ -204,38 +204,38 @@ def _layout(file: DataFile, datasets: dict[str, Any], axes: dict[str, int | None
             attributes = attributes_of(dataset, dataset.dtype) | inherited.get(dataset.name, {})
             made.constants.append(Constant(name, values_of(dataset), dims_of(dataset), attributes))
             continue
-        parts = parts_of(name, dataset, axis, file)
-        made.arrays.append(_Array(dataset.name, axis, tuple(parts)))
+        fields = fields_of(name, dataset, axis, file)
+        made.arrays.append(_Array(dataset.name, axis, tuple(fields)))
         dims = dims_of(dataset)
         dims = (None, *dims) if axis is None else (dims[axis], *dims[:axis], *dims[axis + 1 :])
-        for part in parts:
-            attributes = {**part.item.attributes, **attributes_of(dataset, part.item.dtype)}
+        for f in fields:
+            attributes = {**f.item.attributes, **attributes_of(dataset, f.item.dtype)}
             attributes |= inherited.get(dataset.name, {})
-            is_whole = part.member is None and part.item.kind == "number" and dataset.dtype.kind not in "Mm"
+            is_whole = f.member is None and f.item.kind == "number" and dataset.dtype.kind not in "Mm"
             made.fields.append(
                 SourceField(
-                    part.name,
-                    part.item.dtype,
-                    part.shape,
-                    part.item.kind,
-                    dims if any(dims) and part.member is None else None,
+                    f.name,
+                    f.item.dtype,
+                    f.shape,
+                    f.item.kind,
+                    dims if any(dims) and f.member is None else None,
                     attributes,
                     np.asarray(dataset.fillvalue).item() if is_whole and dataset.fillvalue else None,
-                    dataset.dtype.itemsize if part.item.kind == "number" else _mean_bytes(dataset, part, axis),
+                    dataset.dtype.itemsize if f.item.kind == "number" else _mean_bytes(dataset, f, axis),
                 )
             )
-            shape = f"({', '.join(map(str, ('samples', *part.shape)))})"
-            is_time = part.item.kind == "number" and is_time_unit(attributes.get("units"))
-            what = "times" if is_time else f"{part.item.kind} {part.item.dtype}"
+            shape = f"({', '.join(map(str, ('samples', *f.shape)))})"
+            is_time = f.item.kind == "number" and is_time_unit(attributes.get("units"))
+            what = "times" if is_time else f"{f.item.kind} {f.item.dtype}"
             along = "" if axis is None else f" along axis {axis}"
             told = f"{what} of shape {shape}{along}, of {dims}"
-            made.told[part.name] = told
+            made.told[f.name] = told
     return made
 
 
-def _mean_bytes(dataset: Any, part: Part, axis: int | None) -> int:
+def _mean_bytes(dataset: Any, f: DatasetField, axis: int | None) -> int:
     """Return about how many bytes a sample has, of bytes and text, as some of the first tell."""
-    some = part.rows(dataset, axis, 0, 1 if axis is None else min(dataset.shape[axis], 16))
+    some = f.rows(dataset, axis, 0, 1 if axis is None else min(dataset.shape[axis], 16))
     return sum(len(one) for one in some) // max(1, len(some))
 
 

@@ -1,8 +1,8 @@
 """Arrays in NumPy's files: where they lie in an .npy or an .npz, and reading some of their samples.
 
 Samples are read with `pread`: a file that is cut short meanwhile is an error, where mapped memory would end the
-process. Only arrays whose samples lie scattered over the file are mapped. Members of a compressed .npz are read whole,
-and kept.
+process. Only arrays whose samples lie scattered over the file are mapped. Members of a compressed .npz are decompressed
+whole, and stay in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NpyArray:
         As its header says.
     offset
         Of its items in the file.
-    kept
+    decompressed
         The array itself, if it had to be decompressed.
     """
 
@@ -49,7 +49,7 @@ class NpyArray:
     dtype: np.dtype[Any]
     fortran: bool
     offset: int
-    kept: npt.NDArray[Any] | None = None
+    decompressed: npt.NDArray[Any] | None = None
 
     def __str__(self) -> str:
         return f"{self.file}: {self.member!r}" if self.member else str(self.file)
@@ -62,14 +62,14 @@ class NpyArray:
     def run_bytes(self, axis: int) -> int | None:
         """Return how many bytes of a sample lie together; None: all of them."""
         shape, axis = self._in_c_order(axis)
-        if self.kept is not None or math.prod(shape[:axis]) == 1:
+        if self.decompressed is not None or math.prod(shape[:axis]) == 1:
             return None
         return math.prod(shape[axis + 1 :]) * self.dtype.itemsize
 
     def rows(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
         """Return the samples [begin, end); nobody writes them."""
-        if self.kept is not None:
-            return np.moveaxis(self.kept, axis, 0)[begin:end]
+        if self.decompressed is not None:
+            return np.moveaxis(self.decompressed, axis, 0)[begin:end]
         shape, c_axis = self._in_c_order(axis)
         if self.run_bytes(axis) is None:
             rows = np.empty((end - begin, *shape[:c_axis], *shape[c_axis + 1 :]), self.dtype)
@@ -81,14 +81,14 @@ class NpyArray:
 
     def whole(self) -> npt.NDArray[Any]:
         """Return all of the array; nobody writes it."""
-        if self.kept is not None:
-            return self.kept
+        if self.decompressed is not None:
+            return self.decompressed
         items = np.empty(self.shape[::-1] if self.fortran else self.shape, self.dtype)
         self._read_into(items, self.offset)
         return items.T if self.fortran else items
 
     def _in_c_order(self, axis: int) -> tuple[tuple[int, ...], int]:
-        """Return the shape, and the axis of samples of the array in C order whose items lie at the same places."""
+        """Return the shape, and the axis of samples of the array in C order whose items lie at the same offsets."""
         return (self.shape[::-1], len(self.shape) - 1 - axis) if self.fortran else (self.shape, axis)
 
     def _read_into(self, rows: npt.NDArray[Any], offset: int) -> None:
@@ -104,7 +104,7 @@ class NpyArray:
             os.close(descriptor)
 
 
-def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, most_kept_bytes: int) -> list[NpyArray]:
+def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, max_decompressed_bytes: int) -> list[NpyArray]:
     """Return the array of an .npy, or the arrays of an .npz in the order of their names.
 
     Parameters
@@ -113,7 +113,7 @@ def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, most_kept_bytes: i
         Of NumPy.
     wanted
         Members that are opened; None: all.
-    most_kept_bytes
+    max_decompressed_bytes
         Bytes that compressed members may have.
 
     Raises
@@ -124,7 +124,7 @@ def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, most_kept_bytes: i
     try:
         with file.path.open("rb") as stream:
             if stream.read(2) == b"PK":
-                return _members(file, wanted, most_kept_bytes)
+                return _members(file, wanted, max_decompressed_bytes)
             stream.seek(0)
             return [_array(file, "", stream, 0, file.size)]
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
@@ -148,7 +148,7 @@ def _array(file: DataFile, member: str, stream: IO[bytes], begin: int, size: int
     return array
 
 
-def _members(file: DataFile, wanted: tuple[str, ...] | None, most_kept_bytes: int) -> list[NpyArray]:
+def _members(file: DataFile, wanted: tuple[str, ...] | None, max_decompressed_bytes: int) -> list[NpyArray]:
     arrays = []
     with zipfile.ZipFile(file.path) as archive, file.path.open("rb") as stream:
         for member in sorted(archive.infolist(), key=lambda one: one.filename):
@@ -162,14 +162,14 @@ def _members(file: DataFile, wanted: tuple[str, ...] | None, most_kept_bytes: in
                 begin = stream.seek(member.header_offset + _LOCAL_HEADER_BYTES + lengths)
                 arrays.append(_array(file, name, stream, begin, member.file_size))
                 continue
-            most_kept_bytes -= member.file_size
-            if most_kept_bytes < 0:
+            max_decompressed_bytes -= member.file_size
+            if max_decompressed_bytes < 0:
                 raise ConfigError(
                     f"{file}: {name!r} is compressed and would need {format_bytes(member.file_size)} of memory, more "
                     "than compressed members may have: save them with numpy.savez, or as .npy files"
                 )
             with archive.open(member) as packed:
-                kept = npy_format.read_array(packed, allow_pickle=False)
-            kept.flags.writeable = False
-            arrays.append(NpyArray(file, name, kept.shape, kept.dtype, False, 0, kept))
+                items = npy_format.read_array(packed, allow_pickle=False)
+            items.flags.writeable = False
+            arrays.append(NpyArray(file, name, items.shape, items.dtype, False, 0, items))
     return arrays

@@ -15,15 +15,15 @@ from zarrfeed.packing.sources.npy_files import NpyArray, arrays_in
 from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceOptions, chosen
 
 #: What members of compressed .npz files may need, all together: they are kept in memory.
-MOST_KEPT_BYTES = 4 << 30
+MOST_DECOMPRESSED_BYTES = 4 << 30
 _PAGE_BYTES = 4096
 
 
-class _Part(NamedTuple):
-    """A field: an array, by its place among those of a file, or one part of its structured items."""
+class _ArrayField(NamedTuple):
+    """A field: an array, by its number among those of a file, or one member of its structured items."""
 
     array: int
-    part: str | None
+    member: str | None
     item: Item
 
 
@@ -33,7 +33,7 @@ class NpySource(FileSource):
     Parameters
     ----------
     paths
-        Files, or folders of them. The array of an .npy is called "data", and a part of structured items "data.name".
+        Files, or folders of them. The array of an .npy is called "data", and a member of structured items "data.name".
     options
         `variables` chooses members, `sample_axis` is the axis of samples. `files_are` says what a file is: of several
         files that could be either, nobody else knows.
@@ -51,12 +51,12 @@ class NpySource(FileSource):
         super().__init__()
         files = data_files(paths, self.kind, (".npy", ".npz"))
         self._arrays: list[list[NpyArray]] = []  # of each file
-        left = MOST_KEPT_BYTES
+        left = MOST_DECOMPRESSED_BYTES
         for file in files:
             found = arrays_in(file, options.variables if file.path.suffix == ".npz" else None, left)
             names = chosen([_name(array) for array in found], options, str(file))
             arrays = [array for array in found if _name(array) in names]
-            left -= sum(array.num_bytes for array in arrays if array.kept is not None)
+            left -= sum(array.num_bytes for array in arrays if array.decompressed is not None)
             first = self._arrays[0] if self._arrays else arrays
             same_in_all(file, "the list of its arrays", names, [_name(array) for array in first])
             self._arrays.append(arrays)
@@ -69,7 +69,7 @@ class NpySource(FileSource):
         )
         #: The axis of samples; None: each file is one.
         self._axis = None if reading.files_are == "samples" else options.sample_axis
-        self._parts: list[_Part] = []
+        self._array_fields: list[_ArrayField] = []
         fields: list[SourceField] = []
         constants: list[Constant] = []
         runs = [1]
@@ -83,11 +83,11 @@ class NpySource(FileSource):
                 run = array.run_bytes(axis)
                 runs.append(1 if run is None else _PAGE_BYTES // max(1, run))
                 shape_of_sample = (*array.shape[:axis], *array.shape[axis + 1 :])
-            for part, dtype in _dtypes(array):
+            for member, dtype in _dtypes(array):
                 shape = (*shape_of_sample, *dtype.shape)
-                name = _name(array) if part is None else f"{_name(array)}.{part}"
+                name = _name(array) if member is None else f"{_name(array)}.{member}"
                 item = item_of(dtype.base, shape, f"{array.file}: {name!r}")
-                self._parts.append(_Part(number, part, item))
+                self._array_fields.append(_ArrayField(number, member, item))
                 field = SourceField(
                     name, item.dtype, shape, item.kind, attributes=item.attributes, mean_bytes=dtype.itemsize
                 )
@@ -105,12 +105,12 @@ class NpySource(FileSource):
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
         made = []
         rows: dict[int, Any] = {}  # of each array
-        for index, part, item in self._parts:
+        for index, member, item in self._array_fields:
             if index not in rows:
                 array = self._arrays[number][index]
                 whole = self._axis is None
                 rows[index] = array.whole()[None][begin:end] if whole else array.rows(self._axis_of(array), begin, end)
-            made.append(converted(rows[index] if part is None else rows[index][part], item))
+            made.append(converted(rows[index] if member is None else rows[index][member], item))
         return made
 
     def _axis_of(self, array: NpyArray) -> int:
@@ -123,7 +123,7 @@ def _name(array: NpyArray) -> str:
 
 
 def _dtypes(array: NpyArray) -> list[tuple[str | None, np.dtype[Any]]]:
-    """Return the dtypes of the fields that an array makes, with the names of the parts of structured items."""
+    """Return the dtypes of the fields that an array makes, with the names of the members of structured items."""
     if array.dtype.names is None:
         return [(None, array.dtype)]
     return [(name, array.dtype[name]) for name in array.dtype.names]

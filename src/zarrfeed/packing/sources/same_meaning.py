@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.array.cf_times import encode_times, in_known_unit, is_time_unit, together
-from zarrfeed.metadata.array.coordinate_values import are_same_places, decode_values
+from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values
 from zarrfeed.metadata.array.meaning import FILLS, difference, meaning_of
 from zarrfeed.packing.sources.source import Constant, Rows
 
@@ -94,8 +94,8 @@ def as_one_axis(stores: Sequence[Stored]) -> OneAxis | None:
     if first.dtype.kind == "M":
         said = {"units": "seconds since 1970-01-01", "calendar": "proleptic_gregorian"}
     values, units, calendar = encode_times(decoded, str(said["units"]), said.get("calendar"), first.where)
-    kept = {key: value for key, value in first.attributes.items() if key not in _OF_TIMES}
-    return OneAxis(values, {**kept, "units": units, "calendar": calendar})
+    others = {key: value for key, value in first.attributes.items() if key not in _OF_TIMES}
+    return OneAxis(values, {**others, "units": units, "calendar": calendar})
 
 
 def decoded_together(stores: Sequence[Stored]) -> npt.NDArray[Any]:
@@ -158,7 +158,7 @@ def check_same_constants(
         )
         check_same_meaning(ours, theirs, decoded=True)
         values, known_values = comparable((ours, theirs))
-        if one.dims == (one.name,) and are_same_places(values, known_values):
+        if one.dims == (one.name,) and are_same_coordinates(values, known_values):
             continue
         told = differing_values(values, known_values)
         if told:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
-from zarrfeed.storage.access.errors import reason_of
+from zarrfeed.storage.access.store_errors import reason_of
 
 #: What an item of a field is: a number, bytes or text of any length, or a row of a sparse matrix.
 Kind: TypeAlias = Literal["number", "bytes", "text", "csr"]

@@ -61,7 +61,7 @@ def members_of(path: str) -> Iterator[Member]:
         begin = file.read(8)
         for magic, program in _COMPRESSED.items():
             if begin.startswith(magic):
-                advice = f"decompress it first ({program}), as samples are read from any place in it"
+                advice = f"decompress it first ({program}), as samples are read at any offset in it"
                 raise ConfigError(f"{where}: is compressed; {advice}")
         file.seek(0)
         with _opened(file, where) as tar:

@@ -18,8 +18,8 @@ _META = re.compile(r"__[^/]*__($|/)")
 
 
 @dataclass
-class FilePlaces:
-    """Where the files of one field lie: the sample of each file, its place in the archive, and its bytes."""
+class FileRanges:
+    """Where the files of one field lie: the sample of each file, its offset in the archive, and its bytes."""
 
     samples: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class TarSamples:
 
     keys: list[str] = field(default_factory=list)
     archives: list[int] = field(default_factory=list)
-    places: dict[str, FilePlaces] = field(default_factory=dict)
+    ranges: dict[str, FileRanges] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
     def add_archive(self, path: str, number: int) -> None:
@@ -57,9 +57,9 @@ class TarSamples:
         if name in names:
             raise ConfigError(f"{printable(path)}: {printable(member.name)}: the sample has two files .{name}")
         names.add(name)
-        if name not in self.places:
+        if name not in self.ranges:
             check_field_name(name, f"{printable(path)}: {printable(member.name)}")
-        places = self.places.setdefault(name, FilePlaces())
-        places.samples.append(len(self.keys) - 1)
-        places.offsets.append(member.offset)
-        places.sizes.append(member.size)
+        ranges = self.ranges.setdefault(name, FileRanges())
+        ranges.samples.append(len(self.keys) - 1)
+        ranges.offsets.append(member.offset)
+        ranges.sizes.append(member.size)

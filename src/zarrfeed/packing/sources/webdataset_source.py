@@ -32,7 +32,7 @@ from zarrfeed.packing.sources.source import (
     chosen,
     objects_of,
 )
-from zarrfeed.packing.sources.tar_samples import FilePlaces, TarSamples
+from zarrfeed.packing.sources.tar_samples import FileRanges, TarSamples
 from zarrfeed.storage.access.file_kinds import IMAGE_SUFFIXES
 
 _INTEGERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
@@ -86,8 +86,8 @@ class WebDatasetSource:
         self.attributes: dict[str, Any] = {}
         self._keys = index.keys
         self._archives = np.array(index.archives, np.int64)
-        names = [*index.places, "key"]
-        if "key" in index.places:
+        names = [*index.ranges, "key"]
+        if "key" in index.ranges:
             raise ConfigError(
                 f"{some_of(paths)}: files .key cannot be a field, as the keys of samples are the field key"
             )
@@ -95,9 +95,9 @@ class WebDatasetSource:
         self._offsets: dict[str, Int64] = {}
         self._sizes: dict[str, Int64] = {}
         for name in wanted[: len(wanted) - ("key" in wanted)]:
-            self._check_all_have(name, index.places[name])
-            self._offsets[name] = np.array(index.places[name].offsets, np.int64)
-            self._sizes[name] = np.array(index.places[name].sizes, np.int64)
+            self._check_all_have(name, index.ranges[name])
+            self._offsets[name] = np.array(index.ranges[name].offsets, np.int64)
+            self._sizes[name] = np.array(index.ranges[name].sizes, np.int64)
         if options.size is not None and not any(_is_image(name) for name in self._offsets):
             raise ConfigError(f"size = {options.size}: none of the fields {', '.join(wanted)} is an image")
         self.fields = tuple(map(self._describe, wanted))
@@ -106,11 +106,11 @@ class WebDatasetSource:
         left_out = f"{len(index.left_out)} files that belong to no sample are left out: {some_of(index.left_out)}"
         self.notes = (left_out,) if index.left_out else ()
 
-    def _check_all_have(self, name: str, places: FilePlaces) -> None:
-        if len(places.samples) == self.num_samples:
+    def _check_all_have(self, name: str, ranges: FileRanges) -> None:
+        if len(ranges.samples) == self.num_samples:
             return
         have = np.zeros(self.num_samples, bool)
-        have[places.samples] = True
+        have[ranges.samples] = True
         sample = int(np.flatnonzero(~have)[0])
         advice = "files of a sample must be next to each other; variables chooses fields that all samples have"
         raise ConfigError(f"{self._name(sample)} has no file .{name}, which others have; {advice}")

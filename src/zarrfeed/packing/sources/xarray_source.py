@@ -135,7 +135,7 @@ class XarraySource(FileSource):
         Raises
         ------
         ConfigError
-            If nobody named the dimension, and all files have the same places along it, such as latitudes.
+            If nobody named the dimension, and all files have the same coordinates along it, such as latitudes.
         """
         count = len(self.files)
         if dim == _OF_FILES or all(field.axis is None for field in self._fields):

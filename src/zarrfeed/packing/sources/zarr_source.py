@@ -28,8 +28,8 @@ from zarrfeed.metadata.array.own_metadata import name_of, read_own, stale_fields
 from zarrfeed.metadata.face.open_data import open as open_data
 from zarrfeed.metadata.group.field_sources import arrays_in
 from zarrfeed.packing.sources.file_reading import check_no_grid, run_note, runs_of, segments_by
+from zarrfeed.packing.sources.file_runs import nested_runs, runs_in
 from zarrfeed.packing.sources.items import float_fill
-from zarrfeed.packing.sources.kept_runs import nested_runs, runs_in
 from zarrfeed.packing.sources.same_meaning import (
     OF_FIRST_STORE,
     OneAxis,
@@ -50,7 +50,7 @@ from zarrfeed.storage.chunks.codec_configs import as_meant
 _LAYOUT_ATTRIBUTES = ("_ARRAY_DIMENSIONS",)
 #: Samples of bytes or text whose lengths are looked at, to tell how many make a chunk.
 _MEASURED = 16
-#: Arrays of so many bytes, all together, are read once and kept.
+#: Arrays of so many bytes, all together, are read once and cached.
 _RESIDENT_BYTES = 64 << 20
 #: A chunk of so many bytes is not decoded more often than need be.
 _LARGE_BYTES = 4 << 20

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from zarrfeed.packing.sources.source import Source
-from zarrfeed.packing.targets.layout import LayoutWish, codec_wish, plan_layout
 from zarrfeed.packing.targets.layout_choice import SampledArray, choose_layouts
+from zarrfeed.packing.targets.pack_layout import RequestedLayout, plan_layout, requested_codec
 from zarrfeed.packing.targets.packed_values import as_packed
 
-#: Decoded bytes of the source that are read for it, in so many places.
-_SAMPLED_BYTES, _PLACES = 64 << 20, 4
+#: Decoded bytes of the source that are read for it, in so many runs.
+_SAMPLED_BYTES, _RUNS = 64 << 20, 4
 
 
-def measure_codecs(source: Source, wish: LayoutWish) -> dict[str, str]:
+def measure_codecs(source: Source, requested: RequestedLayout) -> dict[str, str]:
     """Return the codecs of the arrays for which the user wants the best one, by their names.
 
     Reads up to 64 MiB of the source, and takes about half a minute for each of the largest arrays. Bytes, text and
@@ -25,18 +25,21 @@ def measure_codecs(source: Source, wish: LayoutWish) -> dict[str, str]:
         If torch, which the measured loader needs, is not installed.
     """
     usual = plan_layout(
-        source.fields, source.num_samples, LayoutWish(wish.chunk_rows, wish.shard_bytes, None, wish.dtypes), {}
+        source.fields,
+        source.num_samples,
+        RequestedLayout(requested.chunk_rows, requested.shard_bytes, None, requested.dtypes),
+        {},
     )
     wanted = [
         n
         for n, f in enumerate(source.fields)
-        if f.kind == "number" and f.dtype.kind in "biuf" and codec_wish(f, wish.codecs or {}) == "auto"
+        if f.kind == "number" and f.dtype.kind in "biuf" and requested_codec(f, requested.codecs or {}) == "auto"
     ]
     if not wanted:
         return {}
     size = sum(f.mean_bytes for f in source.fields)
-    length = max(1, min(_SAMPLED_BYTES // _PLACES // max(1, size), source.num_samples // _PLACES))
-    begins = np.unique(np.linspace(0, source.num_samples - length, _PLACES).astype(np.int64))
+    length = max(1, min(_SAMPLED_BYTES // _RUNS // max(1, size), source.num_samples // _RUNS))
+    begins = np.unique(np.linspace(0, source.num_samples - length, _RUNS).astype(np.int64))
     pieces = [source.read(begin, begin + length) for begin in begins.tolist()]
     arrays = [
         SampledArray(
@@ -51,6 +54,6 @@ def measure_codecs(source: Source, wish: LayoutWish) -> dict[str, str]:
     advices = choose_layouts(
         arrays,
         chunk_rows=max(layout.chunk_rows for layout in usual if not layout.is_gathered),
-        shard_bytes=wish.shard_bytes or None,
+        shard_bytes=requested.shard_bytes or None,
     )
     return {advice.name: str(advice.encoding) for advice in advices}

@@ -7,7 +7,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.packing.sources.csr_rows import convert_items
 from zarrfeed.packing.sources.source import Rows, SourceField
-from zarrfeed.packing.targets.layout import FieldLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout
 
 
 def fill_of(field: SourceField, layout: FieldLayout) -> Rows:

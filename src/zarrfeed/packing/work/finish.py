@@ -15,15 +15,15 @@ import zarr
 from zarr.storage import MemoryStore
 
 from zarrfeed.base.errors import printable
-from zarrfeed.packing.sources.kept_runs import GROUP, kept_arrays, manifest_of
+from zarrfeed.packing.sources.file_runs import GROUP, arrays_of_runs, manifest_of
 from zarrfeed.packing.sources.source import Constant, Source, SourceField
 from zarrfeed.packing.targets.chunk_lengths import CHUNK_BYTES
-from zarrfeed.packing.targets.layout import FieldLayout, SparseLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout, SparseLayout
 from zarrfeed.packing.targets.packed_values import fill_of
 from zarrfeed.packing.work.digest import MODULUS, as_text
 from zarrfeed.packing.work.job import PackJob, PartOfStore
 from zarrfeed.packing.work.manifest import MANIFEST
-from zarrfeed.packing.work.units import UnitWorker
+from zarrfeed.packing.work.unit_worker import UnitWorker
 
 #: How the manifest names the order; `RandomBijection` of another version would have another name.
 _ORDER = "feistel-splitmix64-8"
@@ -85,8 +85,8 @@ def _write_metadata(worker: UnitWorker, job: PackJob, part: PartOfStore, manifes
                 _create(store, f"{part.name}/{layout.name}", f, layout, length, f.attributes)
             if runs:
                 zarr.create_group(store, path=f"{part.name}/{GROUP}".strip("/"))
-            kept = [Constant(f"{GROUP}/{name}", values) for name, values in runs.items()]
-            for constant in (*source.constants, *kept):
+            recorded = [Constant(f"{GROUP}/{name}", values) for name, values in runs.items()]
+            for constant in (*source.constants, *recorded):
                 _copy(store, f"{part.name}/{constant.name}", constant)
         if part.name:
             zarr.open_group(store, mode="a").attrs.put({MANIFEST: dict(manifest)})
@@ -95,11 +95,11 @@ def _write_metadata(worker: UnitWorker, job: PackJob, part: PartOfStore, manifes
 
 
 def runs_of_part(source: Source, job: PackJob, part: PartOfStore) -> dict[str, npt.NDArray[Any]]:
-    """Return what a part of the store keeps of the files of the source, by the names of arrays."""
+    """Return the arrays that record the files of the source in a part of the store, by their names."""
     if source.runs is None:
         return {}
     numbers = None if job.order is None else job.numbers(part.begin, part.end)
-    return kept_arrays(source.runs, part.begin, part.end, numbers)
+    return arrays_of_runs(source.runs, part.begin, part.end, numbers)
 
 
 def _create(

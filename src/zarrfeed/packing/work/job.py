@@ -17,7 +17,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.packing.sources.source import Int64, SourceCall
-from zarrfeed.packing.targets.layout import FieldLayout, SparseLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout, SparseLayout
 from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
 
@@ -118,7 +118,7 @@ class PackJob:
 
     @cached_property
     def order(self) -> RandomBijection | None:
-        """The place of each number; None: its own."""
+        """The position of each number; None: its own."""
         return None if self.seed is None else RandomBijection(self.num_samples, self.seed)
 
     def numbers(self, begin: int, end: int) -> Int64:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.packing.sources.source import Int64, Rows, as_bytes, bytes_of, objects_of
-from zarrfeed.packing.targets.layout import FieldLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout
 
 
 def spill_parts(rows: Sequence[Rows], positions: Int64, units: Int64, num_units: int) -> list[bytes | memoryview]:

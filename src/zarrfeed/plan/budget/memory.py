@@ -20,7 +20,7 @@ from typing import Literal
 
 from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.budget.sparse import element_fields
+from zarrfeed.plan.budget.element_loads import element_fields
 from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes
@@ -28,16 +28,16 @@ from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 from zarrfeed.spec.sparse import CsrField
 
-#: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all kept.
-_INDEX_PART = 64
+#: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all cached.
+_INDEX_DIVISOR = 64
 #: Decoded chunks of text and bytes may take so much of the budget.
-_LIST_PART = 8
+_VLEN_DIVISOR = 8
 #: Of what is left of the budget, so much is for engines that read sparse matrices.
-_ELEMENT_PART = 4
+_ELEMENT_DIVISOR = 4
 _LEAST_BLOCKS_AHEAD = 2
 _MAX_FETCH_THREADS = 16
 #: Fetching may take so much of the budget: of local chunks, for which little is waited, and of those that Python reads.
-_LOCAL_PART, _FED_PART = 8, 4
+_LOCAL_DIVISOR, _FED_DIVISOR = 8, 4
 #: Blosc's compressors choose blocks of at most 1 MiB by themselves; the metadata says where they were told otherwise.
 _BLOCK_BYTES = 8 << 20
 _HUGE_PAGE = 2 << 20
@@ -147,8 +147,8 @@ class MemoryPlan:
     @property
     def batch_room(self) -> int:
         """Bytes that are left for batches."""
-        kept = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes + self.keep_bytes
-        return self.budget - self.scratch_bytes - self.fetch_bytes - kept - self.element_bytes - self.plan_bytes
+        in_memory = self.resident_bytes + self.index_bytes + self.list_bytes + self.carry_bytes + self.keep_bytes
+        return self.budget - self.scratch_bytes - self.fetch_bytes - in_memory - self.element_bytes - self.plan_bytes
 
     @property
     def lacks_threads(self) -> bool:
@@ -247,25 +247,25 @@ def plan_memory(
     fetches = 0 < local <= left
     carry_bytes = carry_bytes if carry_bytes <= left - local * fetches else 0
     left -= carry_bytes
-    element_spare = max(0, left - local * fetches) // _ELEMENT_PART // max(1, len(engines))
+    element_spare = max(0, left - local * fetches) // _ELEMENT_DIVISOR // max(1, len(engines))
     of_elements = [plan_elements(one, num_threads=num_threads, spare=element_spare) for one in engines]
     element_bytes = sum(one.used_bytes for one in of_elements)
     left -= element_bytes - least_elements
     spare = max(0, left - local * fetches) // 2
     num_sharded = max(1, sum(one > 0 for one, _ in indices))
-    index_share = min(budget // _INDEX_PART, spare // 2) // num_sharded
+    index_share = min(budget // _INDEX_DIVISOR, spare // 2) // num_sharded
     index_cache_bytes = tuple(one and max(one, min(every, index_share)) for one, every in indices)
     num_lists = sum(isinstance(f, VlenField | CsrField) for f in fields)
-    list_cache_bytes = min(budget // _LIST_PART, spare) // num_lists if num_lists else 0
+    list_cache_bytes = min(budget // _VLEN_DIVISOR, spare) // num_lists if num_lists else 0
     left += fed - (sum(index_cache_bytes) - one_each) - num_lists * list_cache_bytes
 
     kinds = 2 if local and fed else 1
     num_fetch_threads = 0
     if fetches:
         chunk = max(spec.decoded_bytes for spec in streamed if spec.source is None)
-        most = min(_MAX_FETCH_THREADS, budget // _LOCAL_PART // kinds // chunk)
+        most = min(_MAX_FETCH_THREADS, budget // _LOCAL_DIVISOR // kinds // chunk)
         num_fetch_threads = max(1, min(most, min(left // kinds, left - fed) // local))
-    share = min(min(budget // _FED_PART, left) // kinds, left - num_fetch_threads * local)
+    share = min(min(budget // _FED_DIVISOR, left) // kinds, left - num_fetch_threads * local)
     coalesce, merged, request = coalesce or DEFAULT_COALESCE, 0, fed
     whole = max(
         (spec.shard_bytes for spec in streamed if spec.source is not None and spec.shard is not None), default=0
@@ -405,5 +405,5 @@ def _index_bytes(field: Field) -> tuple[int, int]:
     if not isinstance(field, StoredField) or field.resident:
         return 0, 0
     specs = [layout.spec for layout in field.layouts]
-    one = [0 if spec.shard is None else spec.shard.kept_index_bytes for spec in specs]
+    one = [0 if spec.shard is None else spec.shard.cached_index_bytes for spec in specs]
     return sum(one), sum(max(1, spec.num_shards) * size for spec, size in zip(specs, one, strict=True))

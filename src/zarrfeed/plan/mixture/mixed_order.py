@@ -1,12 +1,12 @@
-"""The epoch order of a mixture: steps of `Mixture`, each filled from the endless line of its source.
+"""The epoch order of a mixture: steps of `Mixture`, each filled from the endless sequence of its source.
 
 What holds, and what tests check:
 
-- **One line.** The samples of a training run are the steps k = 0, 1, 2, ... of a `Mixture`. Epoch e of a dataset is the
-  steps [e N, (e + 1) N). A source goes on in the next epoch where it stopped in the one before.
+- **One sequence.** The samples of a training run are the steps k = 0, 1, 2, ... of a `Mixture`. Epoch e of a dataset is
+  the steps [e N, (e + 1) N). A source goes on in the next epoch where it stopped in the one before.
 - **Sources.** The blocks of a source follow each other among the blocks of all, so a source has an `Order` of its own:
   the same blocks, with a key, lanes and a `mix` of its own. Pass j over the source is epoch j of that order. Position p
-  of the source's endless line is position p mod n of pass p div n.
+  of the source's endless sequence is position p mod n of pass p div n.
 - **Ranks.** Nothing here knows of ranks. The columns of `Mixture` see to it that a rank reads a regular stride of each
   pass, as of an order alone.
 - **One order for a pass.** A pass spans epochs, so what its order depends on must not change between them. Without
@@ -143,7 +143,7 @@ class MixedOrder(Order):
 
     def with_sources(self, wanted: Sequence[SourceLanes]) -> MixedOrder:
         """Return the same order with other lanes, no more of them than samples, and no larger mix than blocks."""
-        blocks = np.diff(self._places).tolist()
+        blocks = np.diff(self._source_begin).tolist()
         fitting = tuple(
             SourceLanes(min(one.lanes, length), min(one.mix, num), min(one.strip, num))
             for one, length, num in zip(wanted, self.lengths, blocks, strict=True)
@@ -174,7 +174,7 @@ class MixedOrder(Order):
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The samples of a pass over each source."""
-        return tuple(int(rows.sum()) for rows in np.split(self._chosen.rows, self._places[1:-1]))
+        return tuple(int(rows.sum()) for rows in np.split(self._chosen.rows, self._source_begin[1:-1]))
 
     @cached_property
     def mixture(self) -> Mixture:
@@ -206,21 +206,25 @@ class MixedOrder(Order):
     def orders(self) -> tuple[Order, ...]:
         """The order of each source."""
         made = []
-        for source, (begin, end, one) in enumerate(zip(self._places, self._places[1:], self.sources, strict=False)):
+        for source, (begin, end, one) in enumerate(
+            zip(self._source_begin, self._source_begin[1:], self.sources, strict=False)
+        ):
             plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(Order)}
             seed = key_of(_SOURCE, self.seed, source)
             selection = self._chosen.at(np.arange(begin, end))
             made.append(Order(**{**plain, **one._asdict(), "selection": selection, "seed": seed, "row_seed": None}))
         return tuple(made)
 
-    def places(self, epoch: int) -> Int64:
-        """Return the places of blocks in the orders of sources, one source after another."""
-        return np.concatenate([b + one.places(epoch) for b, one in zip(self._places, self.orders, strict=False)])
+    def held_indices(self, epoch: int) -> Int64:
+        """Return the held indices of blocks in the orders of sources, one source after another."""
+        return np.concatenate(
+            [b + one.held_indices(epoch) for b, one in zip(self._source_begin, self.orders, strict=False)]
+        )
 
-    def next_places(self, epoch: int) -> Int64:
-        """Return, for each place, that of the next block of the same source; the first follows the last."""
-        following = (one.next_places(epoch) for one in self.orders)
-        return np.concatenate([begin + one for begin, one in zip(self._places, following, strict=False)])
+    def next_held_indices(self, epoch: int) -> Int64:
+        """Return, for each held index, that of the next block of the same source; the first follows the last."""
+        following = (one.next_held_indices(epoch) for one in self.orders)
+        return np.concatenate([begin + one for begin, one in zip(self._source_begin, following, strict=False)])
 
     def begin_of(self, epoch: int) -> int:
         """Return the step of the mixture with which an epoch begins."""
@@ -365,31 +369,33 @@ class MixedOrder(Order):
     def _groups(self, epoch: int, strides: Strides, extra: Int64) -> _Found:
         """Return the groups that may have positions of a consumer, and which of its steps they serve."""
         begin, unit, lengths = self.begin_of(epoch), self.unit, np.array(self.lengths)
-        low, high = self._line_range(begin, strides)
-        source, place = self._at(begin + extra % self.length)
-        which_pass, place = np.divmod(place, lengths[source])
+        low, high = self._position_range(begin, strides)
+        source, in_pass = self._at(begin + extra % self.length)
+        which_pass, in_pass = np.divmod(in_pass, lengths[source])
         parts, of_part, holding = [], [], np.zeros(len(extra), dtype=np.int64)
         count = 0
         for number, order in enumerate(self.orders):
             n = order.length
             passes = set(range(low[number] // n, -(-high[number] // n))) | set(which_pass[source == number].tolist())
-            # lanes have places of one residue, modulo what divides both the lanes and how steps are dealt
+            # lanes have positions of one residue, modulo what divides both the lanes and how steps are dealt
             common = math.gcd(strides.stride, self.mixture.columns * unit, order.lanes)
             for one in sorted(passes):
                 residue = (begin + strides.first - one * n) % common
                 lane = np.arange(residue, order.lanes, common)
                 here = (source == number) & (which_pass == one)
-                lane = np.union1d(lane, place[here] % order.lanes)
+                lane = np.union1d(lane, in_pass[here] % order.lanes)
                 groups = order.groups(one, lane)
                 wanted = groups.lane + order.lanes * (groups.offset + groups.rows - 1) >= low[number] - one * n
                 wanted &= groups.lane + order.lanes * groups.offset < high[number] - one * n
-                held = groups.holding(order.on_line(place[here]))
+                held = groups.holding(order.in_sequence(in_pass[here]))
                 wanted[held] = True
-                kept = np.flatnonzero(wanted)
-                holding[here] = count + np.searchsorted(kept, held)
-                parts.append(replace(groups.take(kept), place=groups.take(kept).place + self._places[number]))
-                of_part.append((number, one, len(kept)))
-                count += len(kept)
+                chosen = np.flatnonzero(wanted)
+                holding[here] = count + np.searchsorted(chosen, held)
+                parts.append(
+                    replace(groups.take(chosen), held_index=groups.take(chosen).held_index + self._source_begin[number])
+                )
+                of_part.append((number, one, len(chosen)))
+                count += len(chosen)
         sizes = [size for _, _, size in of_part]
         sources = SourceGroups(
             mixture=self.mixture.to_core(unit),
@@ -415,8 +421,8 @@ class MixedOrder(Order):
         )
         return _Found(groups, first_step, last_step, sources, holding)
 
-    def _line_range(self, begin: int, strides: Strides) -> tuple[list[int], list[int]]:
-        """Return the first position of each source's line that regular steps may take, and the end."""
+    def _position_range(self, begin: int, strides: Strides) -> tuple[list[int], list[int]]:
+        """Return the first position of each source's sequence that regular steps may take, and the end."""
         if strides.count == 0:
             nothing = [0] * self.blend.num_sources
             return nothing, nothing
@@ -435,7 +441,7 @@ class MixedOrder(Order):
         )
 
     def _at(self, steps: Int64) -> tuple[Int64, Int64]:
-        """Return the source of each step of the mixture, and the position in the source's line."""
+        """Return the source of each step of the mixture, and the position in the source's sequence."""
         in_unit, within = np.divmod(steps, self.unit)
         source, position = self.mixture.at(in_unit)
         return source, position * self.unit + within
@@ -446,8 +452,8 @@ class MixedOrder(Order):
         return self.selection
 
     @cached_property
-    def _places(self) -> Int64:
-        """The place of the first block of each source, and the number of blocks at the end."""
+    def _source_begin(self) -> Int64:
+        """The held index of the first block of each source, and the number of blocks at the end."""
         chosen = self._chosen
         first = chosen.first if chosen.samples is None else chosen.samples.at(chosen.first)
         return np.searchsorted(first, np.array(self.blend.first))

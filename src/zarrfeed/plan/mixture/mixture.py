@@ -14,8 +14,8 @@ and the splits below scale that down; in a Huffman tree, the sum was below 2 whe
 the C columns are evenly spaced, from a random start, in an order of their own for each node, so that the columns'
 errors hardly add up: at most 8 samples at any prefix of all columns, for C = 24 and up to 20 sources.
 
-**Sample m of source s in column c is at position m C + c of the endless line of that source.** The line repeats the
-source: position p is place `p mod n` of its pass `p div n`. What holds:
+**Sample m of source s in column c is at position m C + c of the endless sequence of that source.** The sequence repeats
+the source: position p is number `p mod n` of its pass `p div n`. What holds:
 
 - each step has one source and one position, and each position of each source has one step (a bijection);
 - the positions that a rank reads of a source are those of its columns: a regular stride, so that each of the source's
@@ -60,7 +60,7 @@ _ONE = 1 << _BITS
 _LOW = np.uint64(0xFFFFFFFF)
 _32, _2, _62 = np.uint64(32), np.uint64(2), np.uint64(62)
 #: What random numbers are for; part of their key.
-_PHASE, _PLACES = 0x70686173, 0x706C6163
+_PHASE, _COLUMNS = 0x70686173, 0x706C6163
 #: The first split's columns are this far apart in phase, as a part of all.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -152,7 +152,7 @@ class Mixture:
         return self.at(steps)[0]
 
     def at(self, steps: npt.ArrayLike) -> tuple[Int64, Int64]:
-        """Return which source each step takes, and the position in the source's endless line.
+        """Return which source each step takes, and the position in the source's endless sequence.
 
         Parameters
         ----------
@@ -462,7 +462,9 @@ def _phases(seed: int, num_nodes: int, columns: int) -> _Words:
     )
     phases = np.empty((num_nodes, columns), dtype=np.uint64)
     for node in range(num_nodes):
-        places = [c * far % columns for c in range(columns)] if node == 0 else permutation(columns, seed, _PLACES, node)
+        permuted = (
+            [c * far % columns for c in range(columns)] if node == 0 else permutation(columns, seed, _COLUMNS, node)
+        )
         start = KeyedRandom(seed, _PHASE, node).word() >> 2
-        phases[node] = [((place << _BITS) // columns + start) % _ONE for place in places]
+        phases[node] = [((number << _BITS) // columns + start) % _ONE for number in permuted]
     return phases

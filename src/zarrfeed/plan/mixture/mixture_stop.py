@@ -30,15 +30,15 @@ class SourceEnd:
         Samples that were taken of it, those of later passes included.
     passes
         Passes that were begun: the orders of its own that the source needs.
-    next_pass, next_place
-        The first position of its endless line that was not taken: the pass, and the place in it. A few later positions
-        may have been taken, as columns differ by up to two samples.
+    next_pass, next_in_pass
+        The first position of its endless sequence that was not taken: the pass, and the position in it. A few later
+        positions may have been taken, as columns differ by up to two samples.
     """
 
     taken: int
     passes: int
     next_pass: int
-    next_place: int
+    next_in_pass: int
 
 
 def epoch_steps(mixture: Mixture, lengths: Sequence[int], stop: Stop) -> int:
@@ -89,7 +89,7 @@ def source_ends(mixture: Mixture, lengths: Sequence[int], steps: int) -> list[So
     Examples
     --------
     >>> source_ends(Mixture((1,), seed=0), [1000], 2500)
-    [SourceEnd(taken=2500, passes=3, next_pass=2, next_place=500)]
+    [SourceEnd(taken=2500, passes=3, next_pass=2, next_in_pass=500)]
     """
     _check_lengths(mixture, lengths)
     check_int("steps", steps, 0, END - 1)

@@ -1,8 +1,8 @@
 """How blocks are permuted in an epoch, and how many there may be.
 
 What holds: the order of the blocks is a function of (the number of blocks, their seed, the epoch, the strata) alone.
-Few blocks are permuted by sorted keys, as they always were; many are laid in rotated combs, which are found place by
-place. A state names the strata, so an epoch that was begun by sorted keys goes on by them.
+Few blocks are permuted by sorted keys, as they always were; many are laid in rotated combs, which are found one by
+one. A state names the strata, so an epoch that was begun by sorted keys goes on by them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_BLOCKS = 1 << 24
 #: Blocks of an epoch order; plans of more than `MOST_BLOCKS` are unfolded while they are read.
 MOST_UNFOLDED = 1 << 32
 #: Up to so many blocks, epochs permute them by sorted keys. Beyond, they are laid in rotated combs
-#: (cpp/plan/block_line.h), with so many strata.
+#: (cpp/plan/block_order.h), with so many strata.
 COMBS_ABOVE = 1 << 22
 _STRATA = 1024
 
@@ -64,11 +64,11 @@ def regular_table(num_samples: int, block_rows: int) -> core.BlockTable:
     """Return the blocks of an array that is read as a whole, in the form that the engine takes."""
     full, rest = divmod(num_samples, block_rows)
     runs = [(0, block_rows)] * bool(full) + [(full, rest)] * bool(rest)
-    place, rows = np.array(runs, dtype=np.int64).T
-    first = place * block_rows
-    stride = np.full_like(place, block_rows)
+    held_index, rows = np.array(runs, dtype=np.int64).T
+    first = held_index * block_rows
+    stride = np.full_like(held_index, block_rows)
     return core.BlockTable.of_runs(
-        place=place, block=place, first=first, stride=stride, rows=rows, num_blocks=full + bool(rest)
+        held_index=held_index, block=held_index, first=first, stride=stride, rows=rows, num_blocks=full + bool(rest)
     )
 
 

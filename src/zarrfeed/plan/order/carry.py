@@ -151,18 +151,18 @@ def chunk_reads(plan: EpochPlan, field: StoredField | VlenField, *, carried: boo
 def _layout_reads(plan: EpochPlan, field: StoredField | VlenField, layout: Layout, *, carried: bool) -> tuple[int, int]:
     """Return the same for the stores of one layout."""
     order, cells = plan.order, layout.spec.num_cells
-    place, chunk, window = *_chunks_over_blocks(order, field, layout), window_of(field)
+    held_index, chunk, window = *_chunks_over_blocks(order, field, layout), window_of(field)
     read = np.zeros(order.num_blocks, dtype=bool)
-    read[plan.segment_place] = True
-    distinct = len(np.unique(chunk[read[place]])) * cells
+    read[plan.segment_held_index] = True
+    distinct = len(np.unique(chunk[read[held_index]])) * cells
     if carried and carries(field):
         following = next_groups(plan)
         needs = len(_needs(plan, field, layout)[0])
         return (needs - int(_shared(plan, field, layout, following)[2].sum())) * cells, distinct
-    over_block = np.bincount(place, minlength=order.num_blocks)
+    over_block = np.bincount(held_index, minlength=order.num_blocks)
     # the rows of a piece of k samples cannot lie in more chunks than there are rows
     rows = plan.segment_length * (1 if window is None else len(window.offsets))
-    return int(np.minimum(over_block[plan.segment_place], rows).sum()) * cells, distinct
+    return int(np.minimum(over_block[plan.segment_held_index], rows).sum()) * cells, distinct
 
 
 def chunks_of_order(order: Order, field: StoredField | VlenField, layout: Layout) -> Int64:
@@ -171,18 +171,18 @@ def chunks_of_order(order: Order, field: StoredField | VlenField, layout: Layout
 
 
 def _chunks_over_blocks(order: Order, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64]:
-    """Return places of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
+    """Return held indices of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
     selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
     return chunks_over_blocks(selection, field, layout)
 
 
 def _needs(plan: EpochPlan, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64, Int64]:
     """Return groups, the chunks that they need, and how many of their segments need them; each pair once, sorted."""
-    place, chunk = _chunks_over_blocks(plan.order, field, layout)
-    begin = np.searchsorted(place, np.arange(plan.order.num_blocks + 1))
+    held_index, chunk = _chunks_over_blocks(plan.order, field, layout)
+    begin = np.searchsorted(held_index, np.arange(plan.order.num_blocks + 1))
     # one entry per segment
-    first = begin[plan.segment_place]
-    counts = begin[plan.segment_place + 1] - first
+    first = begin[plan.segment_held_index]
+    counts = begin[plan.segment_held_index + 1] - first
     group = np.repeat(np.arange(len(plan.group_lane)), np.diff(plan.group_begin))
     # one entry per segment and chunk
     entry = joined_ranges(first, counts)

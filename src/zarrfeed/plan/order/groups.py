@@ -13,8 +13,8 @@ from zarrfeed.base.native import core
 from zarrfeed.plan.samples.selection import Int64
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
-_OF_GROUPS = ("lane", "offset", "rows", "number", "line")
-_OF_SEGMENTS = ("place", "first_row", "block_rows", "start", "length")
+_OF_GROUPS = ("lane", "offset", "rows", "number", "sequence_begin")
+_OF_SEGMENTS = ("held_index", "first_row", "block_rows", "start", "length")
 #: A step that no consumer comes to.
 NEVER = np.iinfo(np.int64).max
 
@@ -29,12 +29,13 @@ class Groups:
         Of each group: its lane, and which positions of the lane it has.
     number
         Which group of its lane it is.
-    line
+    sequence_begin
         Of each group: where its first row stands in the sequence that lanes are cut from. Ascending in an order.
     begin
         Group i has the segments begin[i]:begin[i + 1].
-    place, first_row, block_rows
-        Of each segment: the place of its block, the block's first row, in the form that the engine takes, and its rows.
+    held_index, first_row, block_rows
+        Of each segment: the held index of its block, the block's first row, in the form that the engine takes, and the
+        block's rows.
     start, length
         Of each segment: which positions inside the (permuted) block it has.
     """
@@ -43,9 +44,9 @@ class Groups:
     offset: Int64
     rows: Int64
     number: Int64
-    line: Int64
+    sequence_begin: Int64
     begin: Int64
-    place: Int64
+    held_index: Int64
     first_row: Int64
     block_rows: Int64
     start: Int64
@@ -54,7 +55,7 @@ class Groups:
     @classmethod
     def cut(
         cls,
-        places: Int64,
+        held_indices: Int64,
         first_row: Int64,
         block_rows: Int64,
         lane: Int64,
@@ -63,16 +64,16 @@ class Groups:
         mix: int,
     ) -> Groups:
         """Cut some lanes of a sequence of blocks, given with their rows, into groups of `mix` pieces."""
-        line_begin = np.concatenate(([0], np.cumsum(block_rows)))
-        first_piece = np.searchsorted(line_begin, lane_begin, side="right") - 1
-        last_piece = np.searchsorted(line_begin, lane_end, side="left")
+        block_begin = np.concatenate(([0], np.cumsum(block_rows)))
+        first_piece = np.searchsorted(block_begin, lane_begin, side="right") - 1
+        last_piece = np.searchsorted(block_begin, lane_end, side="left")
         pieces = np.where(lane_end > lane_begin, last_piece - first_piece, 0)
         # one entry per piece from here on
         in_lane = np.repeat(np.arange(len(lane)), pieces)
         number = np.arange(len(in_lane)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         piece = number + first_piece[in_lane]
-        piece_begin = np.maximum(line_begin[piece], lane_begin[in_lane])
-        piece_end = np.minimum(line_begin[piece + 1], lane_end[in_lane])
+        piece_begin = np.maximum(block_begin[piece], lane_begin[in_lane])
+        piece_end = np.minimum(block_begin[piece + 1], lane_end[in_lane])
         starts = np.flatnonzero(number % mix == 0)
         rows = np.add.reduceat(piece_end - piece_begin, starts) if len(starts) else starts
         return cls(
@@ -80,21 +81,21 @@ class Groups:
             offset=piece_begin[starts] - lane_begin[in_lane[starts]],
             rows=rows,
             number=number[starts] // mix,
-            line=piece_begin[starts],
+            sequence_begin=piece_begin[starts],
             begin=np.append(starts, len(number)),
-            place=places[piece],
+            held_index=held_indices[piece],
             first_row=first_row[piece],
             block_rows=block_rows[piece],
-            start=piece_begin - line_begin[piece],
+            start=piece_begin - block_begin[piece],
             length=piece_end - piece_begin,
         )
 
     def __len__(self) -> int:
         return len(self.lane)
 
-    def holding(self, line: Int64) -> Int64:
+    def holding(self, positions: Int64) -> Int64:
         """Return the groups that hold positions of the sequence, in lanes that were cut."""
-        return np.searchsorted(self.line, line, side="right") - 1
+        return np.searchsorted(self.sequence_begin, positions, side="right") - 1
 
     def take(self, groups: Int64) -> Groups:
         """Return some groups, in any order, each as often as it is named."""
@@ -108,7 +109,7 @@ class Groups:
     @classmethod
     def concat(cls, parts: Sequence[Groups]) -> Groups:
         """Return the groups of several orders, one after another."""
-        before = np.cumsum([0, *(len(part.place) for part in parts)])
+        before = np.cumsum([0, *(len(part.held_index) for part in parts)])
         begins = [part.begin[:-1] + n for part, n in zip(parts, before, strict=False)]
         joined = {
             name: np.concatenate([_NONE, *(getattr(part, name) for part in parts)])

@@ -109,18 +109,18 @@ class Order:
 
     def block_order(self, epoch: int) -> Int64:
         """Return the blocks in the order of an epoch, shape (num_blocks,)."""
-        return self.blocks_at(self.places(epoch))
+        return self.blocks_at(self.held_indices(epoch))
 
-    def blocks_at(self, places: Int64) -> Int64:
-        """Return blocks by their places among those that are read."""
-        return places if self.selection is None else self.selection.held.at(places)[0]
+    def blocks_at(self, held_indices: Int64) -> Int64:
+        """Return blocks by their held indices."""
+        return held_indices if self.selection is None else self.selection.held.at(held_indices)[0]
 
-    def rows_at(self, places: Int64) -> tuple[Int64, Int64]:
+    def rows_at(self, held_indices: Int64) -> tuple[Int64, Int64]:
         """Return the first row of blocks, in the form that the engine takes, and how many rows they have."""
         if self.selection is None:
-            first = places * self.block_rows
+            first = held_indices * self.block_rows
             return first, np.minimum(self.block_rows, self.num_samples - first)
-        _, first, rows = self.selection.held.at(places)
+        _, first, rows = self.selection.held.at(held_indices)
         return first, rows
 
     def count_rows(self) -> list[tuple[int, int]]:
@@ -132,52 +132,52 @@ class Order:
         return [(self.block_rows, full)] * bool(full) + [(rest, 1)] * bool(rest)
 
     def locate(self, samples: Int64) -> tuple[Int64, Int64]:
-        """Return for samples that are read the place of their block, and which row of it they are."""
+        """Return for samples that are read the held index of their block, and which row of it they are."""
         block = block_of(samples, self.block_rows, self.edges)
         selection = self.selection
         if selection is None:
             return block, samples - block * self.block_rows
-        place = selection.held.places_of(block)
-        _, first, _ = selection.held.at(place)
+        held_index = selection.held.indices_of(block)
+        _, first, _ = selection.held.at(held_index)
         if selection.samples is None:
-            return place, (samples - first) // selection.step
-        return place, selection.samples.rank(samples) - first
+            return held_index, (samples - first) // selection.step
+        return held_index, selection.samples.rank(samples) - first
 
-    def samples_in(self, places: Int64, rows: Int64) -> Int64:
-        """Return the samples that are some rows of blocks, given by their places: what `locate` takes apart."""
+    def samples_in(self, held_indices: Int64, rows: Int64) -> Int64:
+        """Return the samples that are some rows of blocks, given by held index: what `locate` takes apart."""
         selection = self.selection
         if selection is None:
-            return places * self.block_rows + rows
-        _, first, _ = selection.held.at(places)
+            return held_indices * self.block_rows + rows
+        _, first, _ = selection.held.at(held_indices)
         if selection.samples is None:
             return first + selection.step * rows
         return selection.samples.at(first + rows)
 
-    def places(self, epoch: int) -> Int64:
-        """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,).
+    def held_indices(self, epoch: int) -> Int64:
+        """Return the held indices of blocks in the order of an epoch, shape (num_blocks,).
 
         Strips of several blocks are permuted as one.
         """
         self.check_blocks(listed=True)
         if self.shuffle and self.combs:
-            return self.line(epoch).places(0, self.num_blocks)
-        places = np.arange(self.num_blocks, dtype=np.int64)
+            return self.ordered_blocks(epoch).held_indices(0, self.num_blocks)
+        held_indices = np.arange(self.num_blocks, dtype=np.int64)
         if self.shuffle:
             first = permuted(-(-self.num_blocks // self.strip), self.seed, epoch) * self.strip
-            places = (first[:, None] + np.arange(self.strip)).ravel()
-            places = places[places < self.num_blocks]
+            held_indices = (first[:, None] + np.arange(self.strip)).ravel()
+            held_indices = held_indices[held_indices < self.num_blocks]
         elif self.first_block:
-            places = np.roll(places, -self.first_block)
+            held_indices = np.roll(held_indices, -self.first_block)
         if self.short_last:
             last = self.num_blocks - 1
-            places = np.append(places[places != last], last)
-        return places
+            held_indices = np.append(held_indices[held_indices != last], last)
+        return held_indices
 
-    def next_places(self, epoch: int) -> Int64:
-        """Return, for each place, that of the next block in the order of an epoch; the first follows the last."""
-        places = self.places(epoch)
-        following = np.empty_like(places)
-        following[places] = np.roll(places, -1)
+    def next_held_indices(self, epoch: int) -> Int64:
+        """Return, for each held index, that of the next block in the order of an epoch; the first follows the last."""
+        held_indices = self.held_indices(epoch)
+        following = np.empty_like(held_indices)
+        following[held_indices] = np.roll(held_indices, -1)
         return following
 
     def new_combs(self, num_blocks: int) -> int:
@@ -185,14 +185,14 @@ class Order:
         return strata_for(num_blocks) if type(self) is Order and self.shuffle and self.strip == 1 else 0
 
     def followers(self, epoch: int) -> Callable[[Int64], Int64]:
-        """Return what finds the places of the blocks that follow blocks; it lists all of them if they are few."""
+        """Return a function from held indices of blocks to those of the next blocks; it lists all if they are few."""
         if not self.combs:
-            return self.next_places(epoch).__getitem__
-        line, end = self.line(epoch), self.num_blocks
+            return self.next_held_indices(epoch).__getitem__
+        blocks, end = self.ordered_blocks(epoch), self.num_blocks
 
-        def follow(places: Int64) -> Int64:
-            numbers = (line.ordinals_of(places) + 1) % end
-            return np.array([line.places(n, n + 1)[0] for n in numbers.tolist()], dtype=np.int64)
+        def follow(held_indices: Int64) -> Int64:
+            numbers = (blocks.ordinals_of(held_indices) + 1) % end
+            return np.array([blocks.held_indices(n, n + 1)[0] for n in numbers.tolist()], dtype=np.int64)
 
         return follow
 
@@ -216,14 +216,14 @@ class Order:
             return self.selection.held.table()
         return regular_table(self.num_samples, self.block_rows)
 
-    def line(self, epoch: int) -> core.BlockLine:
+    def ordered_blocks(self, epoch: int) -> core.BlockOrder:
         """Return the blocks in the order of an epoch, in the form that the engine takes."""
         table = self.table()
         if not self.shuffle:
-            return core.BlockLine.natural(table, first=self.first_block, short_last=self.short_last)
+            return core.BlockOrder.natural(table, first=self.first_block, short_last=self.short_last)
         if self.combs:
-            return core.BlockLine.combs(table, seed=self.seed, epoch=epoch, strata=self.combs)
-        return core.BlockLine.listed(table, self.places(epoch))
+            return core.BlockOrder.combs(table, seed=self.seed, epoch=epoch, strata=self.combs)
+        return core.BlockOrder.listed(table, self.held_indices(epoch))
 
     def numbers(self, samples: Int64) -> Int64:
         """Return what users call samples: their index in the array; of patches, numbers that say where they begin."""
@@ -262,20 +262,20 @@ class Order:
         begin = 0 if head is None else len(head)
         # Positions outside of the stride, and the steps at which they are taken.
         extra, extra_step = extra_steps(head, tail, begin + steps)
-        turn, extra_on_line = np.divmod(extra, n)
+        turn, extra_position = np.divmod(extra, n)
 
         # Lanes that have positions of this consumer: lane = first (mod gcd). With S | L those are L / S lanes.
         common = math.gcd(stride, num_lanes)
         lane = np.arange(first % common, num_lanes if steps else 0, common, dtype=np.int64)
         if len(extra):
-            lane = np.union1d(lane, extra_on_line % num_lanes)
+            lane = np.union1d(lane, extra_position % num_lanes)
         groups = self.groups(epoch, lane)
         first_step, last_step = steps_of(groups, num_lanes, first, stride, steps)
         first_step = np.where(first_step > last_step, NEVER, first_step + begin)
         last_step = np.where(first_step == NEVER, -1, last_step + begin)
 
         # Groups that the extra positions need, those of each turn by themselves: their steps may be far apart.
-        extra_group = groups.holding(self.on_line(extra_on_line))
+        extra_group = groups.holding(self.in_sequence(extra_position))
         once = turn == 0
         np.minimum.at(first_step, extra_group[once], extra_step[once])
         np.maximum.at(last_step, extra_group[once], extra_step[once])
@@ -301,12 +301,12 @@ class Order:
 
     def groups(self, epoch: int, lane: Int64) -> Groups:
         """Return the groups of some lanes in an epoch; lanes ascend."""
-        places = self.places(epoch)
-        first_row, block_rows = self.rows_at(places)
+        held_indices = self.held_indices(epoch)
+        first_row, block_rows = self.rows_at(held_indices)
         begin, end = self._lane_begin(lane), self._lane_begin(lane + 1)
-        return Groups.cut(places, first_row, block_rows, lane, begin, end, self.mix)
+        return Groups.cut(held_indices, first_row, block_rows, lane, begin, end, self.mix)
 
-    def on_line(self, positions: Int64) -> Int64:
+    def in_sequence(self, positions: Int64) -> Int64:
         """Return where positions of the epoch order stand in the sequence that lanes are cut from."""
         return self._lane_begin(positions % self.lanes) + positions // self.lanes
 
@@ -364,8 +364,8 @@ class EpochPlan:
     steps it takes the extra positions, which are listed one by one. An extra position beyond the end of the epoch order
     lies in a later turn of the order. A group is a run of positions of one lane; it has the segments
     `group_begin[i]:group_begin[i + 1]`, each a run of positions inside one (permuted) block, and serves one turn.
-    Groups are sorted by the first step that they serve. A segment names its block by the block's place among the blocks
-    that are read, by the first row, and by how many rows are read.
+    Groups are sorted by the first step that they serve. A segment names its block by held index, by the first row, and
+    by how many rows are read.
     """
 
     order: Order
@@ -384,7 +384,7 @@ class EpochPlan:
     group_turn: Int64
     first_step: Int64
     last_step: Int64
-    segment_place: Int64
+    segment_held_index: Int64
     segment_first: Int64
     segment_rows: Int64
     segment_start: Int64
@@ -426,7 +426,7 @@ class EpochPlan:
             group_turn=turn,
             first_step=first_step,
             last_step=last_step,
-            segment_place=groups.place,
+            segment_held_index=groups.held_index,
             segment_first=groups.first_row,
             segment_rows=groups.block_rows,
             segment_start=groups.start,
@@ -439,7 +439,7 @@ class EpochPlan:
     @property
     def segment_block(self) -> Int64:
         """The block of every segment."""
-        return self.order.blocks_at(self.segment_place)
+        return self.order.blocks_at(self.segment_held_index)
 
     def listed(self) -> EpochPlan:
         """Return the plan with its groups, which it has."""

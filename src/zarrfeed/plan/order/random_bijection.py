@@ -1,11 +1,11 @@
-"""A random permutation of [0, n) that is never listed: the place of any number, and its inverse, from a seed alone.
+"""A random permutation of [0, n) that is never listed: the position of any number, and its inverse, from a seed alone.
 
 Source: M. Luby and C. Rackoff, "How to construct pseudorandom permutations from pseudorandom functions", 1988 (Feistel
 networks); J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", 2002 (cycle walking: a number whose image
 is not below n is mapped again, until it is). So memory does not grow with n, and any process computes any part. The
 order depends on the seed alone: it is the same on every machine and with every version of NumPy.
 
-Invariant: `places` is a bijection of [0, n), and `numbers` is its inverse.
+Invariant: `positions` is a bijection of [0, n), and `numbers` is its inverse.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RandomBijection:
     --------
     >>> import numpy as np
     >>> order = RandomBijection(10, seed=1)
-    >>> sorted(order.places(np.arange(10)).tolist()) == list(range(10))
+    >>> sorted(order.positions(np.arange(10)).tolist()) == list(range(10))
     True
-    >>> order.numbers(order.places(np.array([3, 7]))).tolist()
+    >>> order.numbers(order.positions(np.array([3, 7]))).tolist()
     [3, 7]
     """
 
@@ -49,13 +49,13 @@ class RandomBijection:
         self._half, self._mask = np.uint64(half), np.uint64((1 << half) - 1)
         self._keys = [key_of(_DOMAIN_TAG, seed, n, number) for number in range(_ROUNDS)]
 
-    def places(self, numbers: Int64) -> Int64:
-        """Return where each number is put."""
+    def positions(self, numbers: Int64) -> Int64:
+        """Return the position of each number."""
         return self._walk(numbers, self._keys, forward=True)
 
-    def numbers(self, places: Int64) -> Int64:
-        """Return which number is at each place."""
-        return self._walk(places, self._keys[::-1], forward=False)
+    def numbers(self, positions: Int64) -> Int64:
+        """Return which number is at each position."""
+        return self._walk(positions, self._keys[::-1], forward=False)
 
     def _walk(self, values: Int64, keys: list[int], *, forward: bool) -> Int64:
         """Map values, and those that leave [0, n) again, until none does."""

@@ -1,8 +1,8 @@
 """Plans that are unfolded while they are read: neither the first batch nor the memory grows with the number of blocks.
 
 What holds: a plan that is unfolded has the groups of `Order.plan`, with the same numbers, in the same order. The engine
-makes them from the line of blocks (`cpp/plan/unfolding.h`), some at a time. What needs all groups at once, such as the
-chunks that windows of neighbouring blocks share, asks for `listed()`.
+makes them from the blocks in the order of the epoch (`cpp/plan/unfolding.h`), some at a time. What needs all groups at
+once, such as the chunks that windows of neighbouring blocks share, asks for `listed()`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class UnfoldingPlan:
             segment_rows=_NONE,
             segment_start=_NONE,
             segment_length=_NONE,
-            line=order.line(self.epoch),
+            block_order=order.ordered_blocks(self.epoch),
             mix=order.mix,
         )
 

@@ -69,8 +69,8 @@ def chunks_of_block(order: Order, fields: Sequence[Field]) -> int:
     return max(1, chunks * order.epochs.choice.block_tiles // max(1, grid.num_tiles))
 
 
-def keeps_chunks(order: SweptOrder) -> bool:
-    """Return whether memory that is left keeps chunks that several columns need; of a resumed sweep it does, too."""
+def caches_chunks(order: SweptOrder) -> bool:
+    """Return whether memory that is left caches chunks that several columns need; of a resumed sweep it does, too."""
     choice = order.epochs.choice
     return not order.epochs.is_listed and (choice is None or choice.keeps)
 
@@ -107,10 +107,10 @@ def _predicted_reads(order: SweptOrder, fields: Sequence[PatchField], chunks: Se
     often = [amplification(grid, one.array, sweep, order.lanes, shuffle=order.shuffle) for one in fields]
     sizes = [one.cell_bytes * count for one, count in zip(fields, chunks, strict=True)]
     of_all = sum(size * one for size, one in zip(sizes, often, strict=True)) / max(1, sum(sizes))
-    kept = 1.0  # the part of what is decoded again that still is if chunks are kept
+    repeated = 1.0  # the part of repeated decodes that a cache of chunks does not save
     if choice is not None and choice.keeps and of_all > 1:
-        kept = min(1.0, max(0.0, choice.amplification - 1) / (of_all - 1))
-    return [round(count * (1 + (one - 1) * kept)) for count, one in zip(chunks, often, strict=True)]
+        repeated = min(1.0, max(0.0, choice.amplification - 1) / (of_all - 1))
+    return [round(count * (1 + (one - 1) * repeated)) for count, one in zip(chunks, often, strict=True)]
 
 
 def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
@@ -122,25 +122,28 @@ def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
         spec, axes = f.spec, f.patch.axes
         num_dims = 1 + max(axis.dim for axis in axes if axis.dim is not None)
         chunk = [1] * num_dims
-        others, kept = 1, 1.0  # chunks along axes that patches are not cut along, and the part of them that is kept
+        # chunks along axes that patches are not cut along, and the part of them that crops have
+        others, crop_share = 1, 1.0
         for axis, length, whole in zip(axes, spec.chunk_shape, spec.shape, strict=True):
             if axis.dim is not None:
                 chunk[axis.dim] = length
                 continue
             of_axis, items = _chunks_of_items(axis.offsets or range(whole), length)
             others *= of_axis
-            kept *= items / (of_axis * length)
-        places = _footprint(f.patch, chunk)
+            crop_share *= items / (of_axis * length)
+        footprint = _footprint(f.patch, chunk)
         made.append(
-            PatchField(tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), places, kept, others)
+            PatchField(
+                tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), footprint, crop_share, others
+            )
         )
     return made
 
 
 def _chunks_of_items(items: Sequence[int], length: int) -> tuple[int, int]:
     """Return how many chunks of a length have some of the items, and how many these span within the chunks."""
-    chunk, place = np.divmod(np.asarray(items), length)
-    return len(np.unique(chunk)), sum(int(np.ptp(place[chunk == one])) + 1 for one in np.unique(chunk))
+    chunk, offset = np.divmod(np.asarray(items), length)
+    return len(np.unique(chunk)), sum(int(np.ptp(offset[chunk == one])) + 1 for one in np.unique(chunk))
 
 
 def _footprint(patch: FieldPatch, chunk: Sequence[int]) -> Footprint | None:
@@ -162,4 +165,4 @@ def _fields_of_tiles(order: SweptOrder, fields: Sequence[Field]) -> list[PatchFi
     if not epochs.is_listed:
         return found
     cell = epochs.tiling.step
-    return [one if one.places is None else replace(one, places=one.places.of_cells(cell)) for one in found]
+    return [one if one.footprint is None else replace(one, footprint=one.footprint.of_cells(cell)) for one in found]

@@ -1,14 +1,14 @@
-"""`Footprint`: which places, and which chunks, of an array patches touch.
+"""`Footprint`: which items, and which chunks, of an array patches touch.
 
-Patches lie on a grid of voxels. The array may have these voxels, or one place for several of them (a level of a
-pyramid), and a patch may have more places of it than the box of the grid (a context).
+Patches lie on a grid of voxels. The array may have these voxels, or one item for several of them (a level of a
+pyramid), and a patch may have more items of it than the box of the grid (a context).
 
 What holds, along each dimension:
 
-- **One rule.** A patch that begins at voxel s of the grid has `size` places, from `(s - origin) // scale + shift` on.
-  So patches that begin later have later places, and those of a run of tiles lie between the first place of the first
-  tile and the last place of the last one.
-- **Inside.** Places below 0 or beyond the array are in no chunk, or in the nearest one if the border mirrors or
+- **One rule.** A patch that begins at voxel s of the grid has `size` items, from `(s - origin) // scale + shift` on.
+  So patches that begin later have later items, and those of a run of tiles lie between the first item of the
+  first tile and the last item of the last one.
+- **Inside.** Items below 0 or beyond the array are in no chunk, or in the nearest one if the border mirrors or
   repeats. Where the dimension wraps, they are those of the other end.
 """
 
@@ -27,20 +27,20 @@ from zarrfeed.plan.samples.selection import Int64
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """The places of an array that patches have, in V volumes of D dimensions.
+    """The items of an array that patches have, in V volumes of D dimensions.
 
     Attributes
     ----------
     chunk
-        Places of a chunk, shape (D,).
+        Items of a chunk, shape (D,).
     size
-        Places of a patch.
+        Items of a patch.
     extents
-        Places of each volume, shape (V, D).
+        Items of each volume, shape (V, D).
     scale, origin, shift
         As the rule above has them.
     pads
-        Of each dimension: whether places outside are in no chunk.
+        Of each dimension: whether items outside are in no chunk.
     """
 
     chunk: tuple[int, ...]
@@ -53,7 +53,7 @@ class Footprint:
 
     @classmethod
     def plain(cls, chunk: Sequence[int], size: Sequence[int] | Int64, extents: Int64) -> Footprint:
-        """Return that of an array whose places are the voxels of the grid."""
+        """Return that of an array whose items are the voxels of the grid."""
         once, nothing = (1,) * len(chunk), (0,) * len(chunk)
         length = tuple(int(one) for one in size)
         return cls(tuple(chunk), length, extents, once, nothing, nothing, (True,) * len(chunk))
@@ -61,7 +61,7 @@ class Footprint:
     def of_cells(self, cell: Sequence[int]) -> Footprint:
         """Return that of all patches that begin in a cell of some voxels, as a tile that begins with the cell."""
         more = [-(-(voxels - 1) // scale) for voxels, scale in zip(cell, self.scale, strict=True)]
-        return replace(self, size=tuple(size + places for size, places in zip(self.size, more, strict=True)))
+        return replace(self, size=tuple(size + items for size, items in zip(self.size, more, strict=True)))
 
     def num_chunks(self, volume: int, dimension: int) -> int:
         """Return the chunks of a volume along a dimension."""
@@ -102,22 +102,22 @@ class Footprint:
             high = np.where((end <= 0) | (begin >= extent), low - 1, high)
         return low, high
 
-    def first_place(self, dimension: int) -> int:
-        """Return the first place of a patch that begins at voxel 0."""
+    def first_item(self, dimension: int) -> int:
+        """Return the first item of a patch that begins at voxel 0."""
         return -self.origin[dimension] // self.scale[dimension] + self.shift[dimension]
 
     def ends_with_chunks(self, step: int, dimension: int) -> bool:
         """Return whether tiles, so many voxels apart, lie side by side, and the first one begins with a chunk."""
         is_side_by_side = self.size[dimension] * self.scale[dimension] == step
-        return is_side_by_side and self.first_place(dimension) % self.chunk[dimension] == 0
+        return is_side_by_side and self.first_item(dimension) % self.chunk[dimension] == 0
 
 
-#: An array, by the chunk along each dimension if its places are the voxels of the grid.
+#: An array, by the chunk along each dimension if its items are the voxels of the grid.
 Footprints: TypeAlias = "Footprint | Sequence[int]"
 
 
 def footprint_of(array: Footprints, grid: TileGrid | Tiling) -> Footprint:
-    """Return the places that patches have of an array."""
+    """Return the items that patches have of an array."""
     return array if isinstance(array, Footprint) else Footprint.plain(array, grid.size, grid.extents)
 
 

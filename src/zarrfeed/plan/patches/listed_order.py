@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from zarrfeed.plan.patches.positions import Cells, PositionBlocks, PositionSource
+from zarrfeed.plan.patches.position_blocks import Cells, PatchPositions, PositionBlocks
 from zarrfeed.plan.patches.swept_order import PatchOrder
 
 
@@ -23,7 +23,7 @@ class ListedOrder(PatchOrder):
         What the user calls them.
     """
 
-    source: PositionSource
+    source: PatchPositions
     cells: Cells
     sampling: str
     border: tuple[str, ...]

@@ -30,11 +30,11 @@ class Numbering:
     @classmethod
     def of(cls, extents: Int64, sizes: Int64) -> Numbering:
         """Return numbers for the patches of volumes, given their extents, shape (volumes, D), and those of a patch."""
-        places = extents + sizes
-        stride = np.ones_like(places)
-        for d in reversed(range(places.shape[1] - 1)):
-            stride[:, d] = stride[:, d + 1] * places[:, d + 1]
-        return cls(sizes.astype(np.int64), stride, np.concatenate(([0], np.cumsum(stride[:, 0] * places[:, 0]))))
+        num_starts = extents + sizes
+        stride = np.ones_like(num_starts)
+        for d in reversed(range(num_starts.shape[1] - 1)):
+            stride[:, d] = stride[:, d + 1] * num_starts[:, d + 1]
+        return cls(sizes.astype(np.int64), stride, np.concatenate(([0], np.cumsum(stride[:, 0] * num_starts[:, 0]))))
 
     def locate(self, numbers: Int64) -> tuple[Int64, Int64]:
         """Return the volume of patches, shape (n,), and their first voxel in it, shape (n, D)."""

@@ -6,8 +6,8 @@ What holds, and what tests check:
   turned patch runs along dimension `o[d]` of the volume, or backwards along `~o[d]` if `o[d]` is negative. The turned
   patch is `np.flip(np.transpose(patch, axes), reversed)`: the rotation comes first, then the flips.
 - **A function of (seed, epoch, patch).** The key is SplitMix64 of (purpose, seed, epoch, number of the patch). The
-  number says where the patch begins. Neither ranks, workers, resuming nor the memory budget change it, nor the place of
-  the patch in the epoch order. Patches that begin at the same voxel are turned alike in an epoch.
+  number says where the patch begins. Neither ranks, workers, resuming nor the memory budget change it, nor the position
+  of the patch in the epoch order. Patches that begin at the same voxel are turned alike in an epoch.
 - **Uniform.** All flips of the dimensions to flip are combined with all rotations of the dimensions to rotate, and one
   of the combinations is drawn. So each dimension is flipped with probability 1/2, whatever the others do, and each
   rotation is equally likely. Some combinations may be the same orientation.

@@ -4,8 +4,8 @@ What holds:
 
 - **Keys.** Patch i of an epoch is a function of (seed, epoch, i) and of the volumes alone, so it is the same for any
   number of ranks.
-- **Uniform.** Without weights, all places are equally likely. With border "drop" these are the ones where a patch lies
-  inside of its volume; with "pad" those where it has a voxel of it; with "wrap" all voxels.
+- **Uniform.** Without weights, all positions are equally likely. With border "drop" these are the ones where a patch
+  lies inside of its volume; with "pad" those where it has a voxel of it; with "wrap" all voxels.
 - **Weights.** With weights, the voxel `start + size // 2` is drawn with the probability of its weight, among the voxels
   of volumes ("pad", "wrap"), or among those where the patch lies inside ("drop").
 """
@@ -41,7 +41,7 @@ class RandomPositions:
     num_samples
         Patches of an epoch.
     weights
-        Of voxels, counted from the first sample of the first store. None: all places are equally likely.
+        Of voxels, counted from the first sample of the first store. None: all positions are equally likely.
     first
         With weights: the first sample of each volume, shape (V,).
     """
@@ -63,12 +63,12 @@ class RandomPositions:
         number, sizes = np.arange(self.num_samples), np.array(self.size)
         words = [keys_of(_DRAW, seed, epoch, number, d) for d in range(1 + len(self.size))]
         if self.weights is None:
-            places, least = self._places()
-            # floats, since there may be more places than integers
-            of_volume = np.cumsum(places.astype(np.float64).prod(axis=1))
+            num_starts, least = self._starts()
+            # floats, since there may be more positions than integers
+            of_volume = np.cumsum(num_starts.astype(np.float64).prod(axis=1))
             part = (words[0] >> np.uint64(11)).astype(np.float64) * 2.0**-53
             volume = np.minimum(np.searchsorted(of_volume, part * of_volume[-1], side="right"), len(of_volume) - 1)
-            start = np.stack([below(words[1 + d], places[volume, d]) for d in range(len(sizes))], axis=1)
+            start = np.stack([below(words[1 + d], num_starts[volume, d]) for d in range(len(sizes))], axis=1)
             return volume, start + least
         assert self.first is not None
         start = self.weights.draw(words) - sizes // 2
@@ -98,12 +98,17 @@ class RandomPositions:
         extents = np.concatenate([one.extents for one, _ in parts])
         return RandomPositions(extents, self.size, self.border, sum(one.num_samples for one, _ in parts))
 
-    def _places(self) -> tuple[Int64, Int64]:
-        """Return how many places there are along each dimension, shape (V, D), and the first one, shape (D,)."""
+    def _starts(self) -> tuple[Int64, Int64]:
+        """Return the number of voxels at which patches may begin along each dimension, and the first of these voxels.
+
+        Returns
+        -------
+        Arrays of shape (V, D) and (D,).
+        """
         sizes, border = np.array(self.size), np.array(self.border)
-        places = np.where(border == "drop", self.extents - sizes + 1, self.extents)
-        places = np.where(border == "pad", self.extents + sizes - 1, places)
-        return places, np.where(border == "pad", 1 - sizes, 0)
+        num_starts = np.where(border == "drop", self.extents - sizes + 1, self.extents)
+        num_starts = np.where(border == "pad", self.extents + sizes - 1, num_starts)
+        return num_starts, np.where(border == "pad", 1 - sizes, 0)
 
 
 def middles(first: Int64, extents: Int64, size: tuple[int, ...], border: tuple[Border, ...]) -> tuple[Ranges, ...]:

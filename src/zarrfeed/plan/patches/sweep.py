@@ -76,7 +76,7 @@ class Sweep:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Tiles between two places where columns may be cut, for each dimension."""
+        """Tiles between two neighbouring cuts that columns may have, for each dimension."""
         assert self.unit is not None
         return self.unit
 
@@ -120,7 +120,7 @@ class SweepChoice:
         Memory with which the amplification would be at most `GOOD_AMPLIFICATION`, with the same lanes. None: no memory
         suffices.
     keeps
-        Whether memory that is left keeps chunks that several columns need, as the amplification takes it to be.
+        Whether memory that is left caches chunks that several columns need, as the amplification takes it to be.
     """
 
     sweep: Sweep

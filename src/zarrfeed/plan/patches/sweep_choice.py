@@ -42,13 +42,13 @@ _MANY_BLOCKS = 1 << 20
 _SMALL_WIDTH, _WIDTH_STEP = 12, 1.15
 #: The engine rounds the memory of a crop up by no more than this.
 _CROP_ROOM = 17 / 16
-#: Memory for as many bytes as all chunks have, which keeps those that several columns need, saves so many decodes: each
-#: chunk is kept for half of an epoch, on average.
+#: Decodes that are saved by a cache as large as all chunks together, for those that several columns need. Each
+#: chunk is cached for half of an epoch, on average.
 _SAVED = 2.0
-#: A sweep that needs less to be kept is better, if memory allows both.
+#: A sweep that needs less to be cached is better, if memory allows both.
 _PREFERRED = 0.1
-#: The engine finds what to keep for about so many chunks and columns.
-_MOST_KEPT = 1 << 20
+#: The engine finds what to cache for about so many chunks and columns.
+_MOST_CACHED = 1 << 20
 #: No batch is mixed better by more lanes than it has samples.
 _MOST_LANES = TYPICAL_BATCH
 
@@ -62,34 +62,34 @@ class PatchField:
     chunk
         Length of a chunk along each patched dimension.
     cell_bytes
-        Decoded bytes of all chunks at one place of the chunk grid over the patched dimensions: of one chunk, times the
+        Decoded bytes of all chunks at one index of the chunk grid over the patched dimensions: of one chunk, times the
         chunks that other dimensions are cut into.
     sample_bytes
         Bytes of a patch in a batch.
-    places
-        Which places of the array patches have. None: the voxels of the grid.
-    kept
+    footprint
+        Which items of the array patches have. None: the voxels of the grid.
+    crop_share
         The part of `cell_bytes` that crops have: below 1 if samples have some items of other dimensions, or a chunk
         reaches beyond the array along these.
     cells
-        Chunks at one place of the chunk grid.
+        Chunks at one index of the chunk grid.
     """
 
     chunk: tuple[int, ...]
     cell_bytes: int
     sample_bytes: int
-    places: Footprint | None = None
-    kept: float = 1
+    footprint: Footprint | None = None
+    crop_share: float = 1
     cells: int = 1
 
     def carried_bytes(self, *, crops: bool) -> float:
-        """Return the bytes that are kept of the chunks at one place, where patches need all of them."""
-        return self.cell_bytes * (self.kept if crops else 1)
+        """Return the bytes that are carried of the chunks at one index, where patches need all of them."""
+        return self.cell_bytes * (self.crop_share if crops else 1)
 
     @property
     def array(self) -> Footprints:
         """What patches have of the array."""
-        return self.chunk if self.places is None else self.places
+        return self.chunk if self.footprint is None else self.footprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +131,8 @@ class _Candidates:
     def join(cls, parts: Sequence[_Candidates]) -> _Candidates:
         """Return those of several axes; those of too many blocks are left out, if there are others."""
         joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)}
-        kept = joined["blocks"] <= max(_MANY_BLOCKS, joined["blocks"].min())
-        return cls(**{name: column[kept] for name, column in joined.items()})
+        few_blocks = joined["blocks"] <= max(_MANY_BLOCKS, joined["blocks"].min())
+        return cls(**{name: column[few_blocks] for name, column in joined.items()})
 
     def sweep(self, which: int) -> Sweep:
         width, unit = tuple(self.width[which].tolist()), tuple(self.unit[which].tolist())
@@ -141,12 +141,12 @@ class _Candidates:
     def amplification(self, lanes: int) -> Float64:
         return self.decodes + (lanes - 1) * self.added
 
-    def with_kept(self, lanes: int, num_threads: int, memory: float) -> Float64:
-        """Return the amplification where what memory is left keeps chunks that several columns need."""
+    def with_cache(self, lanes: int, num_threads: int, memory: float) -> Float64:
+        """Return the amplification where memory that is left caches chunks that several columns need."""
         amplification = self.amplification(lanes)
         left = np.maximum(0, memory - self.total_bytes(lanes, num_threads))
-        kept = np.maximum(np.minimum(amplification, 1), amplification - _SAVED * left / self.all_bytes)
-        return np.where(self.chunks * amplification <= _MOST_KEPT, kept, amplification)
+        with_cache = np.maximum(np.minimum(amplification, 1), amplification - _SAVED * left / self.all_bytes)
+        return np.where(self.chunks * amplification <= _MOST_CACHED, with_cache, amplification)
 
     def total_bytes(self, lanes: int, num_threads: int) -> Float64:
         return lanes * self.lane_bytes + min(lanes, num_threads) * self.changing_bytes
@@ -158,8 +158,8 @@ class _Candidates:
             return None
         amplification = self.amplification(lanes)[fitting]
         if keeps:
-            kept = self.with_kept(lanes, num_threads, memory)[fitting]
-            amplification = kept + _PREFERRED * (amplification - kept)
+            with_cache = self.with_cache(lanes, num_threads, memory)[fitting]
+            amplification = with_cache + _PREFERRED * (amplification - with_cache)
         good = fitting[amplification <= _AS_GOOD * amplification.min()]
         return int(good[np.lexsort((self.lane_bytes[good], -self.runs[good]))[0]])
 
@@ -197,7 +197,7 @@ def choose_sweep(
     listed
         Whether patches are listed: a layer may be several blocks, which hand on all chunks of the layer.
     keeps
-        Whether memory that is left keeps chunks that several columns need.
+        Whether memory that is left caches chunks that several columns need.
 
     Raises
     ------
@@ -223,9 +223,9 @@ def choose_sweep(
     if chosen is None:
         chosen = int(total.argmin())
     good = total[amplification <= GOOD_AMPLIFICATION]
-    keeps = keeps and bool(made.chunks[chosen] * amplification[chosen] <= _MOST_KEPT)
+    keeps = keeps and bool(made.chunks[chosen] * amplification[chosen] <= _MOST_CACHED)
     if keeps:
-        amplification = made.with_kept(lanes, num_threads, memory)
+        amplification = made.with_cache(lanes, num_threads, memory)
         good = total + np.maximum(0, made.amplification(lanes) - GOOD_AMPLIFICATION) / _SAVED * made.all_bytes
     return SweepChoice(
         sweep=made.sweep(chosen),
@@ -248,7 +248,7 @@ def _choose_lanes(made: _Candidates, tiling: Tiling, memory: int, num_threads: i
         found = made.best(lanes, num_threads, memory, keeps=keeps)
         if lanes > min(_MOST_LANES, tiling.shortest) or found is None:
             break
-        of_lanes = made.with_kept(lanes, num_threads, memory) if keeps else made.amplification(lanes)
+        of_lanes = made.with_cache(lanes, num_threads, memory) if keeps else made.amplification(lanes)
         best[lanes] = float(of_lanes[found])
     if not best:
         return 1
@@ -344,7 +344,7 @@ def _layers_of_run(tiling: Tiling, fields: Sequence[PatchField], axis: int) -> i
         chunks = math.inf
         for field in fields:
             array = footprint_of(field.array, tiling)
-            again = 2 if field.places is None else 1 + max(1, _carried_layers(tiling, axis, array)[0])
+            again = 2 if field.footprint is None else 1 + max(1, _carried_layers(tiling, axis, array)[0])
             chunks = min(chunks, int(array.shape[:, axis].max()) / again)
         layers = -(-most // max(1, int(chunks * _MOST_FOR_RUNS)))
     return layers if layers < most else None
@@ -395,8 +395,8 @@ def _held_chunks(tiling: Tiling, dimension: int, of: Footprint, width: int, unit
     """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
     extents, chunk, step = of.extents[:, dimension], of.chunk[dimension], tiling.step[dimension]
     extent, whole = int(extents.max()), width >= tiling.most_tiles[:, dimension].max()
-    places = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
-    voxels = extent if whole else min(extent, places)
+    items = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
+    voxels = extent if whole else min(extent, items)
     if crops:
         if tiling.border[dimension] == "wrap":
             # The voxels that a column around the border lacks may lie inside of a chunk, whose crop has them then.
@@ -413,7 +413,7 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
     if tiling.most_tiles[:, axis].max() == 1:
         return 0, 0
     size, step, border, chunk = of.size[axis], tiling.step[axis], tiling.border[axis], of.chunk[axis]
-    least = step // of.scale[axis]  # places from one tile to the next
+    least = step // of.scale[axis]  # items from one tile to the next
     # a tile and the next one touch chunks at both of their ends, where these are all that there are
     both = size + -(-step // of.scale[axis]) + (2 * (chunk - 1) if size > least else 0)
     around = of.extents[:, axis] < both
@@ -424,9 +424,9 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
         return layers, layers
     # Tiles that lie side by side share the chunk that one of them ends in and the next one begins in.
     regular = _is_regular(tiling, axis) and of.size[axis] * of.scale[axis] == step
-    if chunk == 1 or (regular and least % chunk == 0 and of.first_place(axis) % chunk == 0):
+    if chunk == 1 or (regular and least % chunk == 0 and of.first_item(axis) % chunk == 0):
         return 0, 0
-    if regular and chunk % least == 0 and of.first_place(axis) % least == 0:  # no tile lies in two chunks
+    if regular and chunk % least == 0 and of.first_item(axis) % least == 0:  # no tile lies in two chunks
         return 1, 0
     # Around a dimension that wraps, the chunk that a tile begins in may be the one that the next tile ends in.
     ring = border == "wrap" and bool((of.extents[:, axis] < size + -(-step // of.scale[axis]) + chunk - 1).any())
@@ -435,11 +435,11 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
 
 
 def _most_touched(tiling: Tiling, dimension: int, of: Footprint, voxels: int, start: int) -> int:
-    """Return how many chunks a run of places touches at most, which starts at a multiple of `start` where it can."""
+    """Return how many chunks a run of items touches at most, which starts at a multiple of `start` where it can."""
     chunk, multiple, extents = of.chunk[dimension], 1, of.extents[:, dimension]
     if _is_regular(tiling, dimension) and start % of.scale[dimension] == 0:
         multiple = math.gcd(start // of.scale[dimension], chunk)
-        multiple = multiple if of.first_place(dimension) % multiple == 0 else 1
+        multiple = multiple if of.first_item(dimension) % multiple == 0 else 1
     touched = (chunk - multiple + voxels - 1) // chunk + 1
     # where the dimension wraps, the chunk before the border may be a short one
     touched += tiling.border[dimension] == "wrap" and bool((extents % chunk).any())

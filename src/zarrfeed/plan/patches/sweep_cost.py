@@ -9,7 +9,7 @@ What costs decodes, for columns that are swept layer by layer (sweep.py):
 - **Cuts.** The end of a lane cuts a block into two pieces, each with its share of the tiles. A chunk that t tiles of
   the block touch is missed by one of the pieces with the probability 2 / (t + 1).
 
-A chunk here is one place of the chunk grid over the patched dimensions, with everything that is stored at this place.
+A chunk here is one index of the chunk grid over the patched dimensions, with everything that is stored at this index.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.order import EpochPlan
+from zarrfeed.plan.patches.cached_decodes import Chains, saved_decodes
 from zarrfeed.plan.patches.footprint import Footprint, Footprints, footprint_of
-from zarrfeed.plan.patches.kept_decodes import Lines, saved_decodes
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, cut_edges, num_parts
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid
@@ -219,7 +219,7 @@ def count_decodes(
     """Count the chunks that all consumers decode in an epoch, sample by sample, for fields with chunks of some shapes.
 
     A group decodes the chunks that its samples touch, but for those that the group before it in its lane had, if it was
-    of the same column: no more of a chunk is kept than lies in the column. It takes about a second and 200 MB for a
+    of the same column: no more of a chunk is carried than lies in the column. It takes about a second and 200 MB for a
     million samples.
 
     Parameters
@@ -242,21 +242,21 @@ def count_decodes(
         sample, group, goes_on, begun = _groups_of_samples(plan)
         goes_on &= _same_column(order, sample, group)
         volume, start = order.tiles.starts(sample)
-        lines = []
+        chains = []
         for number, array in enumerate(arrays):
-            of_array = _lines(*_cells_of_groups(order.tiles.grid, array, volume, start, group), goes_on, begun)
+            of_array = _chains(*_cells_of_groups(order.tiles.grid, array, volume, start, group), goes_on, begun)
             counts[number] += len(of_array)
-            lines.append(of_array)
+            chains.append(of_array)
         if keep_bytes:
-            saved = saved_decodes(lines, chunk_bytes, keep_bytes)
+            saved = saved_decodes(chains, chunk_bytes, keep_bytes)
             counts = [count - less for count, less in zip(counts, saved, strict=True)]
     return counts
 
 
-def _lines(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: Int64) -> Lines:
-    """Return the lines of groups that need chunks, given group x number + chunk of all groups, sorted."""
+def _chains(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: Int64) -> Chains:
+    """Return the chains of groups that need chunks, given group x number + chunk of all groups, sorted."""
     if not len(pairs):
-        return Lines(pairs, pairs, pairs)
+        return Chains(pairs, pairs, pairs)
     group, cell = np.divmod(pairs, num_cells)
     # of a pair that a lane goes on with: whether the group before has the chunk, too
     before = np.searchsorted(pairs, pairs - num_cells)
@@ -265,7 +265,7 @@ def _lines(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: 
     begins = np.flatnonzero(~is_handed[by_cell])
     ends = np.append(begins[1:], len(by_cell)) - 1
     order = begun[group[by_cell]]
-    return Lines(cell[by_cell][begins], order[begins], order[ends])
+    return Chains(cell[by_cell][begins], order[begins], order[ends])
 
 
 def num_chunks(grid: TileGrid, array: Footprints) -> int:

@@ -25,14 +25,14 @@ from zarrfeed.plan.order.keyed_random import below, keys_of
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.patch_turns import Turns
-from zarrfeed.plan.patches.positions import PositionBlocks
+from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
 from zarrfeed.plan.patches.tiling import Tiling
 from zarrfeed.plan.samples.selection import Int64, Selection
 
 _ROTATION = 0x726F74617465
 #: The epoch that is read, and the next one, which may be planned meanwhile.
-_EPOCHS_KEPT = 2
+_CACHED_EPOCHS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +99,11 @@ class SweptOrder(Order):
         orientations = np.zeros((0, len(self.tiles.grid.size)), dtype=np.int64) if turns is None else turns.table
         return self.tiles.table(self.numbering, self.periods, orientations)
 
-    def places(self, epoch: int) -> Int64:
-        """Return the places of blocks among those that are read, in the order of an epoch, shape (num_blocks,)."""
+    def held_indices(self, epoch: int) -> Int64:
+        """Return the held indices of blocks in the order of an epoch, shape (num_blocks,)."""
         assert self.tiles_epoch in (None, epoch), (self.tiles_epoch, epoch)
         if not self.shuffle:
-            return super().places(epoch)
+            return super().held_indices(epoch)
         assert self.selection is not None
         # one entry per run that has samples
         run = self.tiles.run[self.selection.blocks]
@@ -115,8 +115,8 @@ class SweptOrder(Order):
         layers = layers[order]
         layer = np.arange(len(run)) - np.repeat(np.cumsum(layers) - layers, layers)
         layer = (layer + np.repeat(first_layer[order], layers)) % np.repeat(layers, layers)
-        places: Int64 = np.repeat(begin[order], layers) + layer
-        return places
+        held_indices: Int64 = np.repeat(begin[order], layers) + layer
+        return held_indices
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class PatchOrder:
         }
 
     def at(self, epoch: int) -> SweptOrder:
-        """Return the order of an epoch; those of the last two that were asked for are kept."""
+        """Return the order of an epoch; those of the last two that were asked for are cached."""
         key = epoch if self.changes else 0
         order = self._orders.get(key)
         if order is None:
@@ -180,9 +180,9 @@ class PatchOrder:
             lanes = min(self.lanes, self.shortest)
             made = SweptOrder.of(tiles, shuffle=self.shuffle, seed=self.seed, lanes=lanes, epoch=of_epoch)
             order = replace(made, of_epochs=self)
-            kept = list(self._orders.items())[1 - _EPOCHS_KEPT :]
+            cached = list(self._orders.items())[1 - _CACHED_EPOCHS :]
             self._orders.clear()
-            self._orders.update([*kept, (key, order)])
+            self._orders.update([*cached, (key, order)])
         return order
 
     def blocks(self, epoch: int) -> TileBlocks | PositionBlocks:
@@ -229,5 +229,5 @@ class PatchOrder:
         return self.tiling.shortest if self.changes else self.length(0)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the orders that are kept: they follow from the rest."""
+        """Leave out the cached orders: they follow from the rest."""
         return {**self.__dict__, "_orders": {}}

@@ -4,7 +4,7 @@ Pure: it follows from the layout, and from the memory that there is for small fi
 
 1. The chunks of one field, the primary one, are the blocks.
 2. Where samples are windows a block is several of them, since a chunk at its end is read for the next one, too.
-3. Small fields that would be decoded more than once are kept in memory.
+3. Small fields that would be decoded more than once are resident: they are read into memory once.
 4. Blocks grow so that chunks of other fields nest in them, as long as they are not too large, and not too few to mix.
 5. Of fields that are left, a chunk is decoded once for each block that it lies over.
 """
@@ -22,7 +22,7 @@ from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.samples.windows import chunks_in_block
 from zarrfeed.spec.block_edges import Edges, StoreEdges
 from zarrfeed.spec.field import (
-    BlockUnit,
+    BlockKind,
     Field,
     StoredField,
     VlenField,
@@ -69,9 +69,9 @@ class Blocks:
 
 
 def plan_blocks(
-    fields: Sequence[Field], num_sample_fields: int, *, block: BlockUnit = "chunk", room: int = 0, aligns: bool = True
+    fields: Sequence[Field], num_sample_fields: int, *, block: BlockKind = "chunk", room: int = 0, aligns: bool = True
 ) -> Blocks:
-    """Choose the blocks, and which fields are kept in memory.
+    """Choose the blocks, and which fields are resident in memory.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def plan_blocks(
     block
         Whether read chunks of the primary field make the blocks, or its shards.
     room
-        Bytes for fields that are kept in memory.
+        Bytes for resident fields.
     aligns
         Whether a block may be several chunks, so that the chunks of other fields nest in it.
 
@@ -108,39 +108,39 @@ def plan_blocks(
     rows = block_rows(chosen, block)
     if block == "chunk":
         rows *= chunks_in_block(rows, bytes_of_sample, [window_of(f) for f in fields], _BLOCK_BYTES)
-    kept = _keep_small_ones(fields, primary, rows, room)
+    with_resident = _make_small_ones_resident(fields, primary, rows, room)
     if aligns:
         most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
-        rows = _align(rows, kept, most)
+        rows = _align(rows, with_resident, most)
     edges = find_edges(chosen, rows, block)
     if edges is not None:
         rows = edges.max_rows if isinstance(edges, StoreEdges) else int(np.diff(edges).max())
-    return Blocks(primary, min(num_samples, rows), tuple(kept), edges)
+    return Blocks(primary, min(num_samples, rows), tuple(with_resident), edges)
 
 
-def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockUnit, room: int) -> Blocks:
+def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockKind, room: int) -> Blocks:
     """Return the blocks that the chunks of a sparse matrix make: their lengths differ."""
     if block == "shard" and not f.is_sharded:
         raise ConfigError(
             f"block = 'shard', but {with_path(f)}, which makes the blocks, has no shards; must be 'chunk'"
         )
     edges = f.find_edges(of_shards=block == "shard")
-    kept = _keep_small_ones(fields, primary, 0, room)
-    return Blocks(primary, int(np.diff(edges).max()), tuple(kept), edges)
+    with_resident = _make_small_ones_resident(fields, primary, 0, room)
+    return Blocks(primary, int(np.diff(edges).max()), tuple(with_resident), edges)
 
 
-def block_rows(f: StoredField | VlenField, block: BlockUnit) -> int:
+def block_rows(f: StoredField | VlenField, block: BlockKind) -> int:
     """Return the samples of a full block if `f` makes them, where a sample has the row with its index."""
-    return _unit_rows(f.layouts[0], block)
+    return _kind_rows(f.layouts[0], block)
 
 
-def _unit_rows(layout: Layout, block: BlockUnit) -> int:
+def _kind_rows(layout: Layout, block: BlockKind) -> int:
     """Return the rows of a read chunk, or of a shard."""
     spec = layout.spec
     return spec.shard_shape[spec.sample_axis] if block == "shard" else spec.rows_per_chunk
 
 
-def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges | None:
+def find_edges(f: StoredField | VlenField, rows: int, block: BlockKind) -> Edges | None:
     """Return where blocks begin whose chunks `f` has: the first sample of each, and the number of samples at the end.
 
     A block has as many whole chunks as `rows` rows have room for, of one store, and at least one. None where all blocks
@@ -152,8 +152,8 @@ def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges
     if f.layouts[0].parts is None:
         return None
     begin = np.concatenate([layout.parts.begin for layout in f.layouts if layout.parts is not None])
-    units = [_unit_rows(layout, block) for layout in f.layouts]
-    length = [unit * max(1, rows // unit) for unit in units]
+    each = [_kind_rows(layout, block) for layout in f.layouts]
+    length = [one * max(1, rows // one) for one in each]
     of_store = np.repeat(length, [len(layout.parts.begin) for layout in f.layouts if layout.parts is not None])
     in_order = np.argsort(begin, kind="stable")
     begin = np.append(begin[in_order], f.num_samples)
@@ -161,7 +161,7 @@ def find_edges(f: StoredField | VlenField, rows: int, block: BlockUnit) -> Edges
     return StoreEdges(np.append(begin[:-1][has_rows], f.num_samples), of_store[in_order][has_rows].astype(np.int64))
 
 
-def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockUnit) -> Int64:
+def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockKind) -> Int64:
     """Return the same where samples have other rows: a block ends where its samples go on to other chunks.
 
     A sample without a row belongs to the block before it.
@@ -171,7 +171,7 @@ def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: Bloc
     for layout in f.layouts:
         here = (row >= 0) & (row < layout.spec.num_samples)
         chunk = np.where(here, layout.chunk_of(np.where(here, row, 0)), -1)
-        per_block = max(1, max(rows, _unit_rows(layout, block)) // layout.spec.rows_per_chunk)
+        per_block = max(1, max(rows, _kind_rows(layout, block)) // layout.spec.rows_per_chunk)
         cell = np.where(chunk >= 0, cells + chunk // per_block, cell)
         cells += -(-layout.num_chunks // per_block)
     known = np.maximum.accumulate(np.where(cell >= 0, np.arange(len(cell)), -1))
@@ -182,11 +182,11 @@ def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: Bloc
     return np.append(first, len(row))
 
 
-def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockUnit = "chunk") -> int | None:
+def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: BlockKind = "chunk") -> int | None:
     """Choose the field whose chunks (or shards, as `block` says) make the blocks, from the layout alone.
 
-    It is one of the stored tensors, or images, of `samples`, else one of its lists; of the others where all samples are
-    in memory.
+    It is one of the stored tensors, or images, of `samples`, else one of its vlen fields; of the others where all
+    samples are in memory.
     Among those with at least a quarter of the largest one's bytes a sample, it is the one with the longest chunks,
     since shorter ones often nest in these and longer ones are decoded once for every block that they lie over. But a
     block is to have at most 32 MiB, if any has; if none has, it is the shortest one. The first in order wins a draw.
@@ -200,7 +200,7 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
     Returns
     -------
-    The place in `fields`; None if no field is stored.
+    The index in `fields`; None if no field is stored.
     """
     candidates = (
         [i for i, f in enumerate(some) if chosen(f)]
@@ -248,7 +248,7 @@ def _align(rows: int, fields: Sequence[Field], most: int) -> int:
     return rows
 
 
-def _keep_small_ones(fields: Sequence[Field], primary: int, block_rows: int, room: int) -> list[Field]:
+def _make_small_ones_resident(fields: Sequence[Field], primary: int, block_rows: int, room: int) -> list[Field]:
     """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
 
     These are those whose chunks do not nest in the blocks, or, but for the primary one, whose samples are windows.

@@ -19,33 +19,33 @@ from zarrfeed.spec.layout import Layout
 
 
 def chunks_over_blocks(selection: Selection, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64]:
-    """Return places of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
+    """Return held indices of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
     window = window_of(field)
     offsets = np.unique((0,) if window is None else window.reads)
     find_chunks = chunk_finder(field, layout)
     if not follows_rule(field):
         return _pairs_of_samples(selection, offsets, find_chunks, None)
     apart = _samples_of_chunk(field, layout)
-    place, begin, end = selection.runs(apart)
+    held_index, begin, end = selection.runs(apart)
     breaks = np.flatnonzero(np.diff(offsets) > apart)
     first, last = offsets[np.append(0, breaks + 1)], offsets[np.append(breaks, len(offsets) - 1)]
     found = _Pairs()
-    unclear = np.zeros(len(place), dtype=bool)
+    unclear = np.zeros(len(held_index), dtype=bool)
     at_once = max(1, AT_ONCE // len(first))
-    for some in (slice(i, i + at_once) for i in range(0, len(place), at_once)):
+    for some in (slice(i, i + at_once) for i in range(0, len(held_index), at_once)):
         # shape (runs, groups of offsets)
         low = np.stack([find_chunks(begin[some], offset) for offset in first.tolist()], axis=1)
         high = np.stack([find_chunks(end[some], offset) for offset in last.tolist()], axis=1)
         if _lacks_rows(field, layout) and len(offsets) > 1:
             unclear[some] = ((low < 0) | (high < 0)).any(axis=1)
         low[unclear[some]] = -1
-        found.add(np.broadcast_to(place[some, None], low.shape), low, high)
+        found.add(np.broadcast_to(held_index[some, None], low.shape), low, high)
     if unclear.any():  # where another layout, or no array, has some of the rows
-        places = distinct(place[unclear])
+        held_indices = distinct(held_index[unclear])
         if layout.parts is not None and (isinstance(field, VlenField) or field.rows is None):
-            found.add_pairs(*_pairs_in_parts(selection, offsets, field, layout.parts, apart, places))
+            found.add_pairs(*_pairs_in_parts(selection, offsets, field, layout.parts, apart, held_indices))
         else:  # row by row
-            found.add_pairs(*_pairs_of_samples(selection, offsets, find_chunks, places))
+            found.add_pairs(*_pairs_of_samples(selection, offsets, find_chunks, held_indices))
     return found.sorted()
 
 
@@ -55,15 +55,15 @@ def _pairs_in_parts(
     field: StoredField | VlenField,
     parts: ArrayParts,
     apart: int,
-    places: Int64,
+    held_indices: Int64,
 ) -> tuple[Int64, Int64]:
-    """Return places of blocks and chunks of a layout that has parts of the rows: of some blocks.
+    """Return held indices of blocks and chunks of a layout that has parts of the rows: of some blocks.
 
     Neighbours that are as many as offsets are apart read all rows from the first offset of the first one to the last
     offset of the last one, and those rows lie in parts.
     """
     found = _Pairs()
-    place, begin, last = _runs_in_segments(selection, field, places)
+    held_index, begin, last = _runs_in_segments(selection, field, held_indices)
     is_long = last - begin >= apart
     for some, most in ((np.flatnonzero(is_long), apart), (np.flatnonzero(~is_long), 1)):
         breaks = np.flatnonzero(np.diff(offsets) > most)
@@ -73,7 +73,7 @@ def _pairs_in_parts(
             # the rows of runs and groups of offsets, one entry for each of them
             low = np.stack([find_rows(field, begin[runs], offset) for offset in first.tolist()], axis=1).ravel()
             high = np.stack([find_rows(field, last[runs], offset) for offset in behind.tolist()], axis=1).ravel()
-            of_block = np.repeat(place[runs], len(first))
+            of_block = np.repeat(held_index[runs], len(first))
             # and of each part that they meet from here on
             part = np.searchsorted(parts.end, low, side="right")
             counts = np.maximum(0, np.searchsorted(parts.begin, high, side="right") - part)
@@ -86,17 +86,22 @@ def _pairs_in_parts(
 
 
 def _runs_in_segments(
-    selection: Selection, field: StoredField | VlenField, places: Int64
+    selection: Selection, field: StoredField | VlenField, held_indices: Int64
 ) -> tuple[Int64, Int64, Int64]:
-    """Return place, first and last sample of runs of neighbours, which lie in one segment where windows are padded."""
-    place, begin, last = selection.runs(1, places)
+    """Return runs of neighbours, which lie in one segment where windows are padded.
+
+    Returns
+    -------
+    Held index of the block, first and last sample of each run, shape (runs,).
+    """
+    held_index, begin, last = selection.runs(1, held_indices)
     window = window_of(field)
     pad = None if window is None else window.pad
     if pad is None or pad.borders is None:
-        return place, begin, last
+        return held_index, begin, last
     borders = pad.borders.first
     low, high = common_runs(begin, last + 1, borders[:-1], borders[1:])
-    return place[np.searchsorted(begin, low, side="right") - 1], low, high - 1
+    return held_index[np.searchsorted(begin, low, side="right") - 1], low, high - 1
 
 
 def _samples_of_chunk(field: StoredField | VlenField, layout: Layout) -> int:
@@ -112,11 +117,11 @@ def _lacks_rows(field: StoredField | VlenField, layout: Layout) -> bool:
 
 
 def _pairs_of_samples(
-    selection: Selection, offsets: Int64, find_chunks: FindChunks, places: Int64 | None
+    selection: Selection, offsets: Int64, find_chunks: FindChunks, held_indices: Int64 | None
 ) -> tuple[Int64, Int64]:
-    """Return places of blocks and chunks, looked up for each sample and offset: of all blocks, or of some."""
+    """Return held indices of blocks and chunks, looked up for each sample and offset: of all blocks, or of some."""
     found = _Pairs()
-    place, begin, end = selection.runs(1, places)
+    held_index, begin, end = selection.runs(1, held_indices)
     ends: Int64 = np.cumsum(end - begin + 1)
     at_once = max(1, AT_ONCE // len(offsets))
     for first in range(0, int(ends[-1]) if len(ends) else 0, at_once):
@@ -124,38 +129,38 @@ def _pairs_of_samples(
         run = np.searchsorted(ends, number, side="right")
         samples: Int64 = end[run] - (ends[run] - 1 - number)
         chunk = np.stack([find_chunks(samples, offset) for offset in offsets.tolist()], axis=1)
-        found.add(np.broadcast_to(place[run, None], chunk.shape), chunk, chunk)
+        found.add(np.broadcast_to(held_index[run, None], chunk.shape), chunk, chunk)
     return found.sorted()
 
 
 class _Pairs:
-    """Places and chunks, each pair once."""
+    """Held indices of blocks, and chunks, each pair once."""
 
     def __init__(self) -> None:
-        self._place: list[Int64] = []
+        self._held_index: list[Int64] = []
         self._chunk: list[Int64] = []
 
-    def add(self, place: Int64, low: Int64, high: Int64) -> None:
+    def add(self, held_index: Int64, low: Int64, high: Int64) -> None:
         """Add the chunks from `low` to `high`; below 0 there are none."""
         some = (low >= 0) & (high >= 0)
-        place, low, counts = place[some], low[some], (high - low + 1)[some]
+        held_index, low, counts = held_index[some], low[some], (high - low + 1)[some]
         counts = np.maximum(counts, 0)
         chunk = joined_ranges(low, counts)
-        self.add_pairs(*_once(np.repeat(place, counts), chunk))
+        self.add_pairs(*_once(np.repeat(held_index, counts), chunk))
 
-    def add_pairs(self, place: Int64, chunk: Int64) -> None:
+    def add_pairs(self, held_index: Int64, chunk: Int64) -> None:
         """Add pairs."""
-        self._place.append(place)
+        self._held_index.append(held_index)
         self._chunk.append(chunk)
 
     def sorted(self) -> tuple[Int64, Int64]:
         """Return all pairs, sorted."""
         nothing = np.zeros(0, dtype=np.int64)
-        place, chunk = np.concatenate([nothing, *self._place]), np.concatenate([nothing, *self._chunk])
-        return (place, chunk) if len(self._place) == 1 else _once(place, chunk)
+        held_index, chunk = np.concatenate([nothing, *self._held_index]), np.concatenate([nothing, *self._chunk])
+        return (held_index, chunk) if len(self._held_index) == 1 else _once(held_index, chunk)
 
 
-def _once(place: Int64, chunk: Int64) -> tuple[Int64, Int64]:
+def _once(held_index: Int64, chunk: Int64) -> tuple[Int64, Int64]:
     """Return each pair once, sorted."""
     num_chunks = int(chunk.max(initial=0)) + 1
-    return np.divmod(distinct(place * num_chunks + chunk), num_chunks)
+    return np.divmod(distinct(held_index * num_chunks + chunk), num_chunks)

@@ -1,7 +1,7 @@
 """The blocks that a selection has samples in: listed, or by a rule that needs no number for each of them.
 
-What holds: places number these blocks from 0, ascending. Both forms say the same of the same blocks; the arrays of a
-rule are made when somebody asks for them, as code does that needs all blocks at once.
+What holds: the held index of a block is its index among these blocks, which ascend. Both forms say the same of the same
+blocks; the arrays of a rule are made when somebody asks for them, as code does that needs all blocks at once.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class HeldBlocks(Protocol):
     def table(self) -> core.BlockTable:
         """Return the blocks in the form that the engine takes."""
 
-    def at(self, places: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return number, first sample and samples of the blocks at some places."""
+    def at(self, held_indices: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return number, first sample and samples of the blocks with some held indices."""
 
-    def places_of(self, blocks: Int64) -> Int64:
-        """Return the places of blocks that are held."""
+    def indices_of(self, blocks: Int64) -> Int64:
+        """Return the held indices of blocks by their numbers."""
 
     def positions_in(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Return of samples, by their numbers among all that are held, the place of the block and which row it is."""
+        """Return held index of the block and row in it, for samples by their numbers among those of all blocks."""
 
     def count_rows(self) -> tuple[Int64, Int64]:
         """Return the lengths of blocks, and how many blocks have each."""
@@ -90,18 +90,18 @@ class ListedBlocks:
         """Return the blocks in the form that the engine takes."""
         return core.BlockTable.of_list(block=self.blocks, first=self.first, rows=self.rows)
 
-    def at(self, places: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return number, first sample and samples of the blocks at some places."""
-        return self.blocks[places], self.first[places], self.rows[places]
+    def at(self, held_indices: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return number, first sample and samples of the blocks with some held indices."""
+        return self.blocks[held_indices], self.first[held_indices], self.rows[held_indices]
 
-    def places_of(self, blocks: Int64) -> Int64:
-        """Return the places of blocks that are held."""
+    def indices_of(self, blocks: Int64) -> Int64:
+        """Return the held indices of blocks by their numbers."""
         return np.searchsorted(self.blocks, blocks)
 
     def positions_in(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Return of samples, by their numbers among all that are held, the place of the block and which row it is."""
-        place = np.searchsorted(self._ends, positions, side="right")
-        return place, positions - (self._ends[place] - self.rows[place])
+        """Return held index of the block and row in it, for samples by their numbers among those of all blocks."""
+        held_index = np.searchsorted(self._ends, positions, side="right")
+        return held_index, positions - (self._ends[held_index] - self.rows[held_index])
 
     def count_rows(self) -> tuple[Int64, Int64]:
         """Return the lengths of blocks, and how many blocks have each."""
@@ -167,14 +167,14 @@ class _RuledBlocks:
         """Return the blocks in the form that the engine takes."""
         return self._table
 
-    def at(self, places: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return number, first sample and samples of the blocks at some places."""
-        return self._table.at(places)
+    def at(self, held_indices: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return number, first sample and samples of the blocks with some held indices."""
+        return self._table.at(held_indices)
 
     def positions_in(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Return of samples, by their numbers among all that are held, the place of the block and which row it is."""
-        place = self._table.places_of(positions)
-        return place, positions - self._table.rows_before(place)
+        """Return held index of the block and row in it, for samples by their numbers among those of all blocks."""
+        held_index = self._table.indices_of(positions)
+        return held_index, positions - self._table.rows_before(held_index)
 
     def count_rows(self) -> tuple[Int64, Int64]:
         """Return the lengths of blocks, and how many blocks have each."""
@@ -187,15 +187,15 @@ class RunBlocks(_RuledBlocks):
 
     Attributes
     ----------
-    place, block, first_of
-        Of the first block of each run: its place, its number in the array and its first sample, shape (runs,).
+    held_index, block, first_of
+        Of the first block of each run: its held index, its number in the array and its first sample, shape (runs,).
     rows_of
         Samples of a block of each run, shape (runs,).
     num_blocks
         Blocks of all runs.
     """
 
-    place: Int64
+    held_index: Int64
     block: Int64
     first_of: Int64
     rows_of: Int64
@@ -224,7 +224,7 @@ class RunBlocks(_RuledBlocks):
 
     def _make_table(self) -> core.BlockTable:
         return core.BlockTable.of_runs(
-            place=self.place,
+            held_index=self.held_index,
             block=self.block,
             first=self.first_of,
             stride=self.rows_of,
@@ -232,21 +232,23 @@ class RunBlocks(_RuledBlocks):
             num_blocks=self.num_blocks,
         )
 
-    def places_of(self, blocks: Int64) -> Int64:
-        """Return the places of blocks that are held."""
+    def indices_of(self, blocks: Int64) -> Int64:
+        """Return the held indices of blocks by their numbers."""
         run = np.searchsorted(self.block, blocks, side="right") - 1
-        return self.place[run] + blocks - self.block[run]
+        return self.held_index[run] + blocks - self.block[run]
 
     def count_rows(self) -> tuple[Int64, Int64]:
         """Return the lengths of blocks, and how many blocks have each."""
         lengths, of_run = np.unique(self.rows_of, return_inverse=True)
         counts = np.zeros(len(lengths), dtype=np.int64)
-        np.add.at(counts, of_run, np.diff(self.place, append=self.num_blocks))
+        np.add.at(counts, of_run, np.diff(self.held_index, append=self.num_blocks))
         return lengths, counts
 
     def rule(self) -> bytes:
         """Return what tells the rule apart from others."""
-        return b"".join(part.astype("<i8").tobytes() for part in (self.place, self.block, self.first_of, self.rows_of))
+        return b"".join(
+            part.astype("<i8").tobytes() for part in (self.held_index, self.block, self.first_of, self.rows_of)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,8 +272,8 @@ class StepBlocks(_RuledBlocks):
             start=samples.start, step=samples.step, count=len(samples), block_rows=self.block_rows
         )
 
-    def places_of(self, blocks: Int64) -> Int64:
-        """Return the places of blocks that are held."""
+    def indices_of(self, blocks: Int64) -> Int64:
+        """Return the held indices of blocks by their numbers."""
         if self.samples.step < self.block_rows:
             return blocks - self.samples.start // self.block_rows
         return -(-(blocks * self.block_rows - self.samples.start) // self.samples.step).clip(max=0)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.samples.labels import nearest_places
+from zarrfeed.plan.samples.labels import nearest_indices
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.plan.samples.sample_set import Samples, flagged
 from zarrfeed.plan.samples.selection import Int64, as_range
@@ -103,9 +103,9 @@ def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined
     if not len(axis):
         ranges = "; ".join(f"{one.name!r} has {_range_text(one)}" for one in inputs)
         raise ConfigError(f"join: no {inputs[0].coordinate.name} is in all of the arrays: {ranges}")
-    places = [_places(one, axis, nearest=missing == "nearest") for one in keys]
-    lacking = [place == NO_ROW for place in places]
-    rows = tuple(_rows(one.samples, place) for one, place in zip(inputs, places, strict=True))
+    indices = [_key_indices(one, axis, nearest=missing == "nearest") for one in keys]
+    lacking = [index == NO_ROW for index in indices]
+    rows = tuple(_rows(one.samples, index) for one, index in zip(inputs, indices, strict=True))
     complete = flagged(~np.logical_or.reduce(lacking))
     values = axis if dtype is None else axis.view(dtype)
     joined = Joined(values, rows, complete, (), ("",) * len(inputs))
@@ -113,7 +113,7 @@ def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined
         return replace(joined, left_out=_off_axis(inputs, keys, axis))
     if missing == "drop":
         return replace(joined, left_out=_count_lacking(inputs, lacking, values))
-    absent = lacking if missing == "nan" else [_places(one, axis, nearest=False) == NO_ROW for one in keys]
+    absent = lacking if missing == "nan" else [_key_indices(one, axis, nearest=False) == NO_ROW for one in keys]
     return replace(joined, notes=tuple(_note(values[one], missing) for one in absent))
 
 
@@ -202,8 +202,8 @@ def _in_unit(one: JoinInput, unit: str) -> Int64:
 
 def _common(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return what is in both of two sorted arrays; NumPy's own functions hash, which takes ten times as long."""
-    kept: npt.NDArray[Any] = ours[_places(theirs, ours, nearest=False) != NO_ROW]
-    return kept
+    common: npt.NDArray[Any] = ours[_key_indices(theirs, ours, nearest=False) != NO_ROW]
+    return common
 
 
 def _merged(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -214,20 +214,20 @@ def _merged(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any
     return both[new]
 
 
-def _places(keys: npt.NDArray[Any], axis: npt.NDArray[Any], *, nearest: bool) -> Int64:
+def _key_indices(keys: npt.NDArray[Any], axis: npt.NDArray[Any], *, nearest: bool) -> Int64:
     """Return where in its sorted keys an input has each value of the axis; `NO_ROW` where it lacks it."""
-    place = np.searchsorted(keys, axis)
+    index = np.searchsorted(keys, axis)
     if nearest:
-        return nearest_places(keys, axis, place)
-    found = np.asarray(keys[np.minimum(place, len(keys) - 1)] == axis, dtype=bool)
-    return np.where(found, place, NO_ROW)
+        return nearest_indices(keys, axis, index)
+    found = np.asarray(keys[np.minimum(index, len(keys) - 1)] == axis, dtype=bool)
+    return np.where(found, index, NO_ROW)
 
 
-def _rows(samples: range | Int64, places: Int64) -> range | Int64:
-    """Return the rows of samples by their places; evenly spaced ones need no list."""
+def _rows(samples: range | Int64, indices: Int64) -> range | Int64:
+    """Return the rows of samples by their indices; evenly spaced ones need no list."""
     plain = isinstance(samples, range) and (samples.start, samples.step) == (0, 1)
-    rows = places if plain else np.asarray(samples, dtype=np.int64)[places]
-    rows = np.where(places == NO_ROW, NO_ROW, rows)
+    rows = indices if plain else np.asarray(samples, dtype=np.int64)[indices]
+    rows = np.where(indices == NO_ROW, NO_ROW, rows)
     if (rows == NO_ROW).any() or (len(rows) > 1 and rows[1] <= rows[0]):
         return rows
     return as_range(rows)
@@ -241,10 +241,10 @@ def _off_axis(
     for number, one in enumerate(inputs):
         if len(one.samples) == len(axis):
             continue
-        is_off = _places(axis, keys[number], nearest=False) == NO_ROW
+        is_off = _key_indices(axis, keys[number], nearest=False) == NO_ROW
         left, lackers = is_off.copy(), {}
         for other, other_keys in zip(inputs, keys, strict=True):
-            lost = left & (_places(other_keys, keys[number], nearest=False) == NO_ROW)
+            lost = left & (_key_indices(other_keys, keys[number], nearest=False) == NO_ROW)
             if lost.any():
                 lackers[other.name] = int(lost.sum())
             left &= ~lost

@@ -155,8 +155,8 @@ class LabelIndex:
             )
         keys = self._keys[::-1] if self._descends else self._keys
         low, high = (label.stop, label.start) if self._descends else (label.start, label.stop)
-        begin = 0 if low is None else self._place(keys, self._ends(low)[0], "left")
-        end = len(keys) if high is None else self._place(keys, self._ends(high)[1], "right")
+        begin = 0 if low is None else self._sorted_index(keys, self._ends(low)[0], "left")
+        end = len(keys) if high is None else self._sorted_index(keys, self._ends(high)[1], "right")
         if end <= begin:
             raise ConfigError(f"sel: {self.name} = {label!r} selects nothing: {self._range_text()}")
         if self._descends:
@@ -166,7 +166,7 @@ class LabelIndex:
     def _in_period(self, label: Any) -> slice | Int64:
         """Return the positions of all samples that one label names."""
         low, high = self._ends(label)
-        begin, end = self._place(self._sorted, low, "left"), self._place(self._sorted, high, "right")
+        begin, end = self._sorted_index(self._sorted, low, "left"), self._sorted_index(self._sorted, high, "right")
         if end <= begin:
             raise self._lacks(label)
         if self._order is None:
@@ -178,22 +178,22 @@ class LabelIndex:
         if nearest and self._kind not in "mMifO":
             raise ConfigError(f"sel: method = 'nearest' needs times or numbers, {self.name} has {self._kind_text()}")
         keys, wanted = self._comparable(labels)
-        place = np.searchsorted(keys, wanted)
-        last = np.minimum(place, len(keys) - 1)
+        index = np.searchsorted(keys, wanted)
+        last = np.minimum(index, len(keys) - 1)
         if nearest:
-            place = nearest_places(keys, wanted, place)
+            index = nearest_indices(keys, wanted, index)
         else:
             lacking = _first_where(~_as_bool(keys[last] == wanted))
             if lacking is not None:
                 raise self._lacks(labels[lacking - 1])
-            again = _first_where(np.searchsorted(keys, wanted, side="right") - place > 1)
+            again = _first_where(np.searchsorted(keys, wanted, side="right") - index > 1)
             if again is not None:
-                first, second = (self._at(int(place[again - 1]) + i) for i in (0, 1))
+                first, second = (self._at(int(index[again - 1]) + i) for i in (0, 1))
                 raise ConfigError(
                     f"sel: {self.name} = {_shown(labels[again - 1])} is ambiguous: {self.coordinate.where} has "
                     f"{self._text(first)} and {self._text(second)}. Give the label alone to take all of them"
                 )
-        positions: Int64 = place if self._order is None else self._order[place]
+        positions: Int64 = index if self._order is None else self._order[index]
         ordered = np.sort(positions)
         twice = _first_where(ordered[1:] == ordered[:-1])
         if twice is not None:
@@ -315,7 +315,7 @@ class LabelIndex:
             )
         return ticks * factor
 
-    def _place(self, keys: npt.NDArray[Any], key: Any, side: Literal["left", "right"]) -> int:
+    def _sorted_index(self, keys: npt.NDArray[Any], key: Any, side: Literal["left", "right"]) -> int:
         if keys.dtype == np.int64:
             if key > _INT64.max:
                 return len(keys)
@@ -328,9 +328,9 @@ class LabelIndex:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def _at(self, place: int) -> int:
-        """Return the position of a place in the sorted order."""
-        return place if self._order is None else int(self._order[place])
+    def _at(self, index: int) -> int:
+        """Return the position of an index in the sorted order."""
+        return index if self._order is None else int(self._order[index])
 
     def _text(self, position: int) -> str:
         sample = position if self.samples is None else self.samples[position]
@@ -396,11 +396,11 @@ def _first_where(flags: npt.NDArray[np.bool_]) -> int | None:
     return int(flags.argmax()) + 1 if flags.any() else None
 
 
-def nearest_places(keys: npt.NDArray[Any], wanted: npt.NDArray[Any], place: Int64) -> Int64:
-    """Return the places of the nearest keys; of two that are as near, the larger one, as pandas has it."""
-    above, below = np.minimum(place, len(keys) - 1), np.maximum(place - 1, 0)
+def nearest_indices(keys: npt.NDArray[Any], wanted: npt.NDArray[Any], index: Int64) -> Int64:
+    """Return the indices of the nearest keys; of two that are as near, the larger one, as pandas has it."""
+    above, below = np.minimum(index, len(keys) - 1), np.maximum(index - 1, 0)
     up, down = keys[above] - wanted, wanted - keys[below]
     if keys.dtype == np.int64 and wanted.dtype == np.int64:
         up, down = up.view(np.uint64), down.view(np.uint64)  # both are from 0 on, and may not fit in an int64
-    found: Int64 = np.where((place < len(keys)) & ((place == 0) | (up <= down)), above, below)
+    found: Int64 = np.where((index < len(keys)) & ((index == 0) | (up <= down)), above, below)
     return found

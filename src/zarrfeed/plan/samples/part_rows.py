@@ -146,8 +146,8 @@ def separate_parts(
     separated = []
     for number, (part, step) in enumerate(zip(parts, steps, strict=True)):
         allowed = owned.of_part(number).without(before_others).samples()
-        kept = reading_only(near[number].samples(), offsets, allowed, num_samples, segments)
-        lost = near[number].without(Runs(*runs_in(kept, 0, num_samples)))
+        remaining = reading_only(near[number].samples(), offsets, allowed, num_samples, segments)
+        lost = near[number].without(Runs(*runs_in(remaining, 0, num_samples)))
         if not len(lost):
             separated.append(replace(part, left_out=left_out))
             continue
@@ -266,8 +266,8 @@ def _padded_claims(
     for offset in sorted(offsets, key=lambda offset: (offset < 0, abs(offset))):
         for number, (samples, (low, high)) in enumerate(zip(listed, around, strict=True)):
             read = distinct(np.clip(samples + offset, low, high - 1))
-            place = np.searchsorted(row, read)
-            place = place[(place < len(row)) & (row[np.minimum(place, len(row) - 1)] == read)]
-            owner[place[owner[place] == _NO_PART]] = number
+            index = np.searchsorted(row, read)
+            index = index[(index < len(row)) & (row[np.minimum(index, len(row) - 1)] == read)]
+            owner[index[owner[index] == _NO_PART]] = number
     there = owner != _NO_PART
     return [(row[there], row[there] + 1, owner[there])]

@@ -22,7 +22,7 @@ from zarrfeed.plan.samples.selection import Int64, Select, Selection, select_blo
 from zarrfeed.plan.samples.split import By, split_selection
 from zarrfeed.plan.samples.window_rows import WindowRows, bounds_of, choose_windows
 from zarrfeed.spec.block_edges import Edges
-from zarrfeed.spec.field import BlockUnit, Field, FieldSet
+from zarrfeed.spec.field import BlockKind, Field, FieldSet
 from zarrfeed.spec.window import Borders, Window
 
 
@@ -38,7 +38,7 @@ class SampleChoice:
         Those that are chosen; or a selection that was made block by block.
     block_rows
         Rows of a block of that selection; 0 without one.
-    unit
+    kind
         What the user named or dealt blocks of. None: no blocks.
     aligned
         Whether the blocks of the selection may be several chunks; blocks that the user named are one chunk each.
@@ -59,7 +59,7 @@ class SampleChoice:
     num_samples: int
     samples: Samples | Selection
     block_rows: int = 0
-    unit: BlockUnit | None = None
+    kind: BlockKind | None = None
     aligned: bool = True
     bounds: range | None = None
     windowed: bool = False
@@ -104,11 +104,11 @@ class SampleChoice:
             base = np.cumsum([0, *(sum(lengths) for lengths in repeats)])
             inner = [b + one.borders for b, one in zip(base, choices, strict=False) if one.borders is not None]
             borders = np.unique(np.concatenate([borders[[0, -1]] if contiguous else borders, *inner]))
-        kept = None if contiguous and not has_segments else borders
+        limits = None if contiguous and not has_segments else borders
         left_out = merged(reason for choice in choices for reason in choice.left_out)
         if all(choice.length == choice.num_samples for choice in choices):
             every = cls.all_of(num_samples)
-            return replace(every, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
+            return replace(every, windowed=windowed, left_out=left_out, borders=limits, has_segments=has_segments)
         first, found = 0, SampleBuilder(num_samples)
         for choice, lengths in zip(choices, repeats, strict=True):
             total = sum(lengths)
@@ -119,7 +119,9 @@ class SampleChoice:
                 found.add(begin + first, end + first)
             first += total
         samples = found.samples()
-        return cls(num_samples, samples, windowed=windowed, left_out=left_out, borders=kept, has_segments=has_segments)
+        return cls(
+            num_samples, samples, windowed=windowed, left_out=left_out, borders=limits, has_segments=has_segments
+        )
 
     @property
     def length(self) -> int:
@@ -180,7 +182,7 @@ class SampleChoice:
         bounds = self._between(select) if isinstance(select, slice) and self.bounds is not None else None
         return replace(self, samples=self._at(positions), block_rows=0, bounds=bounds)
 
-    def blocks(self, blocks: npt.ArrayLike, block_rows: int, unit: BlockUnit, edges: Edges | None = None) -> Self:
+    def blocks(self, blocks: npt.ArrayLike, block_rows: int, kind: BlockKind, edges: Edges | None = None) -> Self:
         """Choose what of the samples lies in some blocks of so many rows, or of those that begin at `edges`.
 
         Raises
@@ -196,7 +198,7 @@ class SampleChoice:
             every = range(self.num_samples)
             whole = selection_of(every, named, num_samples=self.num_samples, block_rows=block_rows)
             assert whole is not None
-        return replace(self, samples=whole.within(named), block_rows=block_rows, unit=unit, aligned=False, bounds=None)
+        return replace(self, samples=whole.within(named), block_rows=block_rows, kind=kind, aligned=False, bounds=None)
 
     def window(
         self,
@@ -216,7 +218,7 @@ class SampleChoice:
         ConfigError
             If no sample is left, or an argument is wrong; or after `window` or `blocks`.
         """
-        if self.unit is not None and not self.aligned:
+        if self.kind is not None and not self.aligned:
             raise ConfigError(
                 "window() follows blocks(), which windows cannot be made of: choose samples with select()"
             )
@@ -245,14 +247,14 @@ class SampleChoice:
             If no sample is left.
         """
         samples = self.ascending()
-        kept = collected(_without_gaps(fields, samples), self.num_samples)
-        lost = len(samples) - len(kept)
+        remaining = collected(_without_gaps(fields, samples), self.num_samples)
+        lost = len(samples) - len(remaining)
         if not lost:
             return self
         if lost == len(samples):
             raise ConfigError(f"no sample is left: of all {lost}, {IN_GAP}")
         left_out = (*self.left_out, LeftOut(lost, len(samples), IN_GAP))
-        return replace(self, samples=kept, block_rows=0, left_out=left_out)
+        return replace(self, samples=remaining, block_rows=0, left_out=left_out)
 
     def split(
         self, parts: Sequence[float], fields: FieldSet, *, by: By, seed: int, gap: int | None

@@ -26,9 +26,9 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 AT_ONCE = 1 << 18
 #: Flags are looked at so many at a time: a multiple of 8.
 _FLAGS_AT_ONCE = 1 << 22
-#: Samples of a page, whose places in it have 16 bits.
+#: Samples of a page, whose offsets in it have 16 bits.
 _PAGE_BITS = 16
-_BYTES_OF_RUN, _BYTES_OF_PLACE, _BYTES_OF_SAMPLE = 16, 2, 8
+_BYTES_OF_RUN, _BYTES_OF_OFFSET, _BYTES_OF_SAMPLE = 16, 2, 8
 _NO_RUNS: tuple[Int64, Int64] = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
@@ -42,7 +42,7 @@ class SampleSet:
         "runs", "flags", "pages" or "list".
     arrays
         Of runs: the first sample of each, and how many it has. Of flags: 8 of them a byte, the first in its lowest bit.
-        Of pages: the place of each sample in its page, and how many samples there are before each page. Of a list: the
+        Of pages: the offset of each sample in its page, and how many samples there are before each page. Of a list: the
         samples.
     step
         Of runs: how far apart the samples of a run are.
@@ -63,7 +63,7 @@ class SampleSet:
         if self.form == "flags":
             return core.SampleTable.of_flags(self.arrays[0])
         if self.form == "pages":
-            return core.SampleTable.of_pages(place=self.arrays[0], before=self.arrays[1], bits=_PAGE_BITS)
+            return core.SampleTable.of_pages(offset=self.arrays[0], before=self.arrays[1], bits=_PAGE_BITS)
         return core.SampleTable.of_list(self.arrays[0])
 
     @property
@@ -172,7 +172,7 @@ def _form(count: int, runs: int, last: int) -> str:
     sizes = {
         "runs": _BYTES_OF_RUN * runs,
         "flags": last // 8 + 1,
-        "pages": _BYTES_OF_PLACE * count + 8 * ((last >> _PAGE_BITS) + 2),
+        "pages": _BYTES_OF_OFFSET * count + 8 * ((last >> _PAGE_BITS) + 2),
         "list": _BYTES_OF_SAMPLE * count,
     }
     return min(sizes, key=lambda form: sizes[form])
@@ -195,7 +195,7 @@ def _made(form: str, pieces: Iterator[npt.NDArray[np.integer[Any]]], count: int,
     listed = np.empty(count, dtype=np.int64 if form == "list" else np.uint16)
     per_page = np.zeros((last >> _PAGE_BITS) + 2 if form == "pages" else 0, dtype=np.int64)
     for piece in pieces:
-        # places alone where there are pages, since 16 bits have no room for more
+        # offsets alone where there are pages, since 16 bits have no room for more
         listed[done : done + len(piece)] = piece if form == "list" else piece & ((1 << _PAGE_BITS) - 1)
         if form == "pages":
             page, counts = np.unique(piece >> _PAGE_BITS, return_counts=True)
@@ -336,7 +336,7 @@ def runs_of(begin: Int64, count: Int64, step: int) -> Samples:
     starts = np.flatnonzero(np.append(True, begin[1:] != begin[:-1] + step * count[:-1]))
     begin, count = begin[starts], np.add.reduceat(count, starts)
     found = SampleSet("runs", (begin, count), step)
-    if step == 1 or _BYTES_OF_RUN * len(begin) > _BYTES_OF_PLACE * len(found):
+    if step == 1 or _BYTES_OF_RUN * len(begin) > _BYTES_OF_OFFSET * len(found):
         return compact(found)
     evenly = _evenly_spaced(found)
     return found if evenly is None else evenly
@@ -454,8 +454,8 @@ def _trimmed(samples: SampleSet, others: range) -> Samples:
             flags[others.stop // 8] &= (1 << others.stop % 8) - 1
         trimmed = SampleSet("flags", (flags,))
     elif samples.form == "pages":
-        place, before = samples.arrays
-        trimmed = SampleSet("pages", (place[low:high], np.clip(before, low, high) - low))
+        offset, before = samples.arrays
+        trimmed = SampleSet("pages", (offset[low:high], np.clip(before, low, high) - low))
     else:
         trimmed = SampleSet("list", (samples.arrays[0][low:high],))
     evenly = _evenly_spaced(trimmed)

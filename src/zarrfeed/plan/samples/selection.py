@@ -115,14 +115,14 @@ class Selection:
         ConfigError
             If nothing does.
         """
-        kept = np.flatnonzero(np.isin(self.blocks, blocks))
-        if not len(kept):
+        chosen = np.flatnonzero(np.isin(self.blocks, blocks))
+        if not len(chosen):
             raise ConfigError("select and blocks have no sample in common, must have at least one")
-        return self.at(kept)
+        return self.at(chosen)
 
-    def at(self, places: Int64) -> Selection:
-        """Return what of it lies in the blocks at some places, which ascend."""
-        blocks, first, rows = self.held.at(places)
+    def at(self, held_indices: Int64) -> Selection:
+        """Return what of it lies in the blocks with some held indices, which ascend."""
+        blocks, first, rows = self.held.at(held_indices)
         return replace(self, held=ListedBlocks(blocks, rows, first))
 
     @property
@@ -166,9 +166,11 @@ class Selection:
         blocks = 0 if self.held.rule() is not None else _BYTES_OF_BLOCK * len(self.held)
         return blocks + (0 if self.samples is None else self.samples.nbytes)
 
-    def listed(self, places: Int64 | None = None) -> Int64:
-        """Return the samples of some blocks, named by their places in `blocks`, or of all: shape (samples,)."""
-        rows, first = (self.rows, self.first) if places is None else (self.rows[places], self.first[places])
+    def listed(self, held_indices: Int64 | None = None) -> Int64:
+        """Return the samples of some blocks, given by their held indices, or of all: shape (samples,)."""
+        rows, first = (
+            (self.rows, self.first) if held_indices is None else (self.rows[held_indices], self.first[held_indices])
+        )
         if self.samples is not None:
             # the samples of blocks that follow each other are listed together
             breaks = np.flatnonzero(first[1:] != first[:-1] + rows[:-1]) + 1
@@ -183,58 +185,58 @@ class Selection:
     def pieces(self) -> Iterator[Int64]:
         """Return all samples, some blocks at a time."""
         at_once = max(1, AT_ONCE // self.max_rows)
-        for place in range(0, len(self.held), at_once):
-            yield self.listed(np.arange(place, min(place + at_once, len(self.held))))
+        for held_index in range(0, len(self.held), at_once):
+            yield self.listed(np.arange(held_index, min(held_index + at_once, len(self.held))))
 
     def samples_at(self, positions: Int64) -> Int64:
         """Return samples by their positions among those that are selected, in ascending order of samples."""
-        place, within = self.held.positions_in(positions)
-        _, first, _ = self.held.at(place)
+        held_index, within = self.held.positions_in(positions)
+        _, first, _ = self.held.at(held_index)
         stands = first + (self.step if self.samples is None else 1) * within
         return stands if self.samples is None else self.samples.at(stands)
 
-    def runs(self, apart: int = 1, places: Int64 | None = None) -> tuple[Int64, Int64, Int64]:
-        """Return runs of samples that are at most `apart` from each other: of all blocks, or of those at some places.
+    def runs(self, apart: int = 1, held_indices: Int64 | None = None) -> tuple[Int64, Int64, Int64]:
+        """Return runs of samples that are at most `apart` from each other: of all blocks, or of some by held index.
 
         Returns
         -------
-        Place of the block, first and last sample of each run, shape (runs,).
+        Held index of the block, first and last sample of each run, shape (runs,).
         """
-        place = np.arange(len(self.held)) if places is None else places
-        _, first, rows = self.held.at(place)
+        held_index = np.arange(len(self.held)) if held_indices is None else held_indices
+        _, first, rows = self.held.at(held_index)
         if self.samples is None and self.step <= apart:
-            return place, first, first + self.step * (rows - 1)
+            return held_index, first, first + self.step * (rows - 1)
         if self.samples is not None and self.samples.form == "runs" and self.samples.step <= apart:
-            return _merged(*self._cut_runs(place, first, rows), apart)
+            return _merged(*self._cut_runs(held_index, first, rows), apart)
         found = []
         before = np.cumsum(rows) - rows
-        for some in np.split(np.arange(len(place)), np.flatnonzero(np.diff(before // AT_ONCE)) + 1):
-            listed = self.listed(place[some])
-            found.append(_merged(np.repeat(place[some], rows[some]), listed, listed, apart))
+        for some in np.split(np.arange(len(held_index)), np.flatnonzero(np.diff(before // AT_ONCE)) + 1):
+            listed = self.listed(held_index[some])
+            found.append(_merged(np.repeat(held_index[some], rows[some]), listed, listed, apart))
         of_runs, begin, last = (np.concatenate(column) for column in zip(*found, strict=True))
         return of_runs, begin, last
 
-    def _cut_runs(self, place: Int64, first: Int64, rows: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return the runs of `samples`, cut at the ends of blocks: place, first and last sample of each."""
+    def _cut_runs(self, held_index: Int64, first: Int64, rows: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return the runs of `samples`, cut at the ends of blocks: held index, first and last sample."""
         assert self.samples is not None
         begin, count = self.samples.arrays
         before = np.cumsum(count) - count
         low = np.searchsorted(before, first, side="right") - 1
         counts = np.searchsorted(before, first + rows) - low
         # one entry for each block and run from here on
-        of_block = np.repeat(np.arange(len(place)), counts)
+        of_block = np.repeat(np.arange(len(held_index)), counts)
         run = joined_ranges(low, counts)
         number = np.maximum(first[of_block], before[run])
         behind = np.minimum((first + rows)[of_block], before[run] + count[run])
         at = begin[run] + self.samples.step * (number - before[run])
-        return place[of_block], at, at + self.samples.step * (behind - number - 1)
+        return held_index[of_block], at, at + self.samples.step * (behind - number - 1)
 
 
-def _merged(place: Int64, begin: Int64, last: Int64, apart: int) -> tuple[Int64, Int64, Int64]:
+def _merged(held_index: Int64, begin: Int64, last: Int64, apart: int) -> tuple[Int64, Int64, Int64]:
     """Return runs of which those of a block that are at most `apart` from each other are one."""
-    starts = np.append(True, (np.diff(place) != 0) | (begin[1:] - last[:-1] > apart))[: len(place)]
-    ends = np.append(np.flatnonzero(starts)[1:] - 1, len(place) - 1)[: int(starts.sum())]
-    return place[starts], begin[starts], last[ends]
+    starts = np.append(True, (np.diff(held_index) != 0) | (begin[1:] - last[:-1] > apart))[: len(held_index)]
+    ends = np.append(np.flatnonzero(starts)[1:] - 1, len(held_index) - 1)[: int(starts.sum())]
+    return held_index[starts], begin[starts], last[ends]
 
 
 def _blocks_of(samples: SampleSet, block_rows: int, edges: Edges | None) -> ListedBlocks:

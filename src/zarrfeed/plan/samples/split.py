@@ -116,12 +116,12 @@ def split_blocks(whole: Selection, lengths: Sequence[int], seed: int) -> list[Se
             'every part must have a block; by="sample" splits blocks'
         )
     drawn = _permutation(len(whole.blocks), seed)
-    line = np.cumsum(whole.rows[drawn])
+    ends = np.cumsum(whole.rows[drawn])
     wanted = np.cumsum(lengths)[:-1]
-    # the cut behind block i leaves line[i] samples on its left
-    after = np.clip(np.searchsorted(line, wanted), 0, len(line) - 1)
+    # the cut behind block i leaves ends[i] samples on its left
+    after = np.clip(np.searchsorted(ends, wanted), 0, len(ends) - 1)
     before = np.maximum(after - 1, 0)
-    cuts = np.where(wanted - line[before] < line[after] - wanted, before, after) + 1
+    cuts = np.where(wanted - ends[before] < ends[after] - wanted, before, after) + 1
     number = np.arange(len(cuts))
     cuts = np.maximum.accumulate(cuts - number) + number
     cuts = np.minimum(cuts, len(drawn) - len(cuts) + number)

@@ -55,7 +55,7 @@ def parse_window(name: str, offsets: Offsets | None) -> Window | None:
             f"offsets of {name} = {offsets!r}: one lead is drawn for a sample, and these are {len(leads)}"
         )
     lead = next(iter(leads), None)
-    drawn = tuple(place for place, row in enumerate(rows) if isinstance(row, Lead))
+    drawn = tuple(index for index, row in enumerate(rows) if isinstance(row, Lead))
     fixed = [row.low if isinstance(row, Lead) else row for row in rows]
     for row in fixed:
         check_int(f"offsets of {name}", row, -_FARTHEST, _FARTHEST)

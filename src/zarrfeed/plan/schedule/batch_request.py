@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order.order import EpochPlan, Order
-from zarrfeed.plan.patches.positions import PositionBlocks
+from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid, unravel
@@ -153,7 +153,7 @@ def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:
         group_turn=nothing,
         first_step=nothing,
         last_step=last_step,
-        segment_place=np.arange(len(first)),
+        segment_held_index=np.arange(len(first)),
         segment_first=first,
         segment_rows=rows,
         segment_start=nothing,
@@ -175,8 +175,8 @@ def plan_patches(
     of, epoch
         The orders that say how patches are turned in an epoch. None: they are not.
     """
-    places = np.column_stack([volume, start])
-    distinct, which = np.unique(places, axis=0, return_inverse=True)
+    patches = np.column_stack([volume, start])
+    distinct, which = np.unique(patches, axis=0, return_inverse=True)
     count, first = len(distinct), np.array([0, len(distinct)])
     sweep = Sweep(0, (1,) * start.shape[1])
     blocks = PositionBlocks(grid, sweep, distinct[:, 0].copy(), distinct[:, 1:].copy(), first, np.zeros(1, np.int64))

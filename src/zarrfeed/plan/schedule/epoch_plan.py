@@ -18,7 +18,7 @@ from zarrfeed.plan.order.carry import Overlap, carries, keeps_neighbours, lanes_
 from zarrfeed.plan.order.order import EpochPlan, Order, open_batches
 from zarrfeed.plan.order.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.order.unfolding import ReadPlan, unfold
-from zarrfeed.plan.patches.columns import carried_by_lanes, choose_columns, chunks_of_block, keeps_chunks
+from zarrfeed.plan.patches.columns import caches_chunks, carried_by_lanes, choose_columns, chunks_of_block
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.schedule.plan_memory import plan_bytes
 from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET, ScheduleOptions
@@ -34,9 +34,9 @@ _INTERNAL_BATCH_BYTES = 4 << 20
 _INTERNAL_BATCH_SAMPLES = 1024
 
 #: Chunks that neighbouring blocks share get so much of the budget, or what they need.
-_CARRY_PART = 64
+_CARRY_DIVISOR = 64
 #: Memory for chunks that columns share is a multiple of such a part of the budget, so that most epochs have the same.
-_KEEP_PARTS = 64
+_KEEP_DIVISOR = 64
 #: Batches that are open at least where sources are mixed.
 _FEWEST_OF_MIXTURE = 4
 
@@ -252,8 +252,8 @@ class Schedule:
             return replace(whole, lanes=lanes, mix=order.mix, strip=order.strip)
 
         def fits(lanes: int) -> bool:  # if all ranks were on one machine
-            place = RankInfo(0, ranks, ranks)
-            least = self._memory(order_with(lanes), place, place.consumer()).least_budget
+            rank_info = RankInfo(0, ranks, ranks)
+            least = self._memory(order_with(lanes), rank_info, rank_info.consumer()).least_budget
             return self.budget is None or least <= self.budget // ranks
 
         return lanes_for_ranks(order.lanes, ranks, suits)
@@ -279,7 +279,7 @@ class Schedule:
             return self.part.longest
         return self.order.with_unit(self._global_batch(consumer) if state.sources is None else state.unit).length
 
-    def line(self, state: EpochState) -> Order:
+    def order_of(self, state: EpochState) -> Order:
         """Return the order of a settled state's epoch."""
         assert state.lanes is not None
         if isinstance(self.order, MixedOrder):
@@ -337,7 +337,7 @@ class Schedule:
         regular, shift = progress.regular_from()
         in_head = min(share.count, max(0, -(-(regular - share.first) // share.stride)))
         head = progress.position(share.first + share.stride * np.arange(in_head, dtype=np.int64))
-        order, left = self.line(state), division.length_on(consumer.node)
+        order, left = self.order_of(state), division.length_on(consumer.node)
         if left:  # positions beyond what is left are repeated ones
             turn, number = np.divmod(share.tail, left)
             tail = progress.position(number) + turn * order.length
@@ -356,7 +356,7 @@ class Schedule:
             tail=tail,
         )
 
-    def resources(self, order: Order, place: RankInfo, consumer: Consumer) -> Resources:
+    def resources(self, order: Order, rank_info: RankInfo, consumer: Consumer) -> Resources:
         """Return the memory and threads that a consumer of an epoch order may use.
 
         Raises
@@ -364,7 +364,7 @@ class Schedule:
         MemoryBudgetError
             If its share of the budget has no room for the batches that must be open at once.
         """
-        memory = self._memory(order, place, consumer, plan_bytes=plan_bytes(order, self.fields))
+        memory = self._memory(order, rank_info, consumer, plan_bytes=plan_bytes(order, self.fields))
         tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
         tasks_in_round *= chunks_of_block(order, self.fields.fields)
         wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
@@ -376,15 +376,15 @@ class Schedule:
         allowed = memory.max_open_batches(order, wanted=wanted)
         if isinstance(order, MixedOrder):
             most_steps = (allowed - 1) * self.engine_batch_size
-        if isinstance(order, SweptOrder) and memory.carry_bytes and keeps_chunks(order):
-            left, part = memory.batch_room - allowed * memory.batch_bytes, max(1, memory.budget // _KEEP_PARTS)
-            memory = replace(memory, keep_bytes=left // part * part)
+        if isinstance(order, SweptOrder) and memory.carry_bytes and caches_chunks(order):
+            left, quantum = memory.batch_room - allowed * memory.batch_bytes, max(1, memory.budget // _KEEP_DIVISOR)
+            memory = replace(memory, keep_bytes=left // quantum * quantum)
         return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)
 
-    def check_memory(self, place: RankInfo, num_workers: int, state: EpochState) -> None:
+    def check_memory(self, rank_info: RankInfo, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        consumer = place.consumer(num_workers=max(1, num_workers))
-        self.resources(self.line(self.settle(state, consumer)), place, consumer)
+        consumer = rank_info.consumer(num_workers=max(1, num_workers))
+        self.resources(self.order_of(self.settle(state, consumer)), rank_info, consumer)
 
     def mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
         """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""
@@ -428,9 +428,9 @@ class Schedule:
 
     def _swept(self, order: SweptOrder, lanes: int | None) -> Order:
         """Return the order of patches with the columns and the lanes that suit layout and memory."""
-        place = RankInfo()
-        memory = self._memory(order, place, place.consumer())
-        return choose_columns(order, self.fields.fields, memory, self._threads(place, place.consumer()), lanes)
+        rank_info = RankInfo()
+        memory = self._memory(order, rank_info, rank_info.consumer())
+        return choose_columns(order, self.fields.fields, memory, self._threads(rank_info, rank_info.consumer()), lanes)
 
     def _limits(self, order: Order, overlap: Overlap | None = None) -> MixingLimits:
         """Return what the memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
@@ -442,20 +442,20 @@ class Schedule:
         carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)
         return replace(limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows)
 
-    def _threads(self, place: RankInfo, consumer: Consumer) -> int:
+    def _threads(self, rank_info: RankInfo, consumer: Consumer) -> int:
         """Return how many decode threads a consumer starts."""
-        return self.num_threads or max(1, usable_cores() // (place.local_world_size * consumer.num_workers))
+        return self.num_threads or max(1, usable_cores() // (rank_info.local_world_size * consumer.num_workers))
 
-    def _memory(self, order: Order, place: RankInfo, consumer: Consumer, *, plan_bytes: int = 0) -> MemoryPlan:
+    def _memory(self, order: Order, rank_info: RankInfo, consumer: Consumer, *, plan_bytes: int = 0) -> MemoryPlan:
         """Return how a consumer spends its share of the budget; lanes are chosen as if the plan took nothing."""
         required = self._required_batches(order, consumer)
-        readers = place.local_world_size * consumer.num_workers
+        readers = rank_info.local_world_size * consumer.num_workers
         share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
         plan_with = partial(
             plan_memory,
             self.fields.fields,
             batch_size=self.engine_batch_size,
-            num_threads=self._threads(place, consumer),
+            num_threads=self._threads(rank_info, consumer),
             min_open_batches=required,
             coalesce=self.coalesce,
             carry_bytes=self._carry_bytes(order, consumer, share),
@@ -472,12 +472,12 @@ class Schedule:
         if isinstance(order, SweptOrder):
             lanes = lanes_of(order, self._stride(order, consumer))
             threads = self.num_threads or usable_cores()
-            return max(carried_by_lanes(order, self.fields.fields, lanes, threads), share // _CARRY_PART)
+            return max(carried_by_lanes(order, self.fields.fields, lanes, threads), share // _CARRY_DIVISOR)
         overlap = Overlap.of(self.fields.fields, order.block_rows) if keeps_neighbours(order) else None
         if overlap is None:
             return 0
         # Groups of small chunks are admitted many at a time, and share more.
-        return max(overlap.carried_bytes * lanes_of(order, self._stride(order, consumer)), share // _CARRY_PART)
+        return max(overlap.carried_bytes * lanes_of(order, self._stride(order, consumer)), share // _CARRY_DIVISOR)
 
     def _required_batches(self, order: Order, consumer: Consumer) -> int:
         """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""

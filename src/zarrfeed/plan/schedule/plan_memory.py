@@ -26,16 +26,16 @@ _BYTES_OF_SAMPLE = 8
 
 def plan_bytes(order: Order, fields: FieldSet) -> int:
     """Return what the plan of an epoch of an order keeps in each process that reads it."""
-    kept = 0 if order.selection is None else order.selection.nbytes
+    total = 0 if order.selection is None else order.selection.nbytes
     borders = {id(w.pad.borders): w.pad.borders.first.nbytes for w in fields.windows if w and w.pad and w.pad.borders}
-    kept += 2 * sum(borders.values())  # here, and in the engine
+    total += 2 * sum(borders.values())  # here, and in the engine
     if type(order) is Order and any(map(carries, fields.fields)):
-        kept += _BYTES_OF_GROUP * order.num_blocks
+        total += _BYTES_OF_GROUP * order.num_blocks
     elif isinstance(order, MixedOrder):  # sources are read as often as the weights say
-        kept += _BYTES_OF_VISIT * order.num_blocks * order.length // max(1, sum(order.lengths))
+        total += _BYTES_OF_VISIT * order.num_blocks * order.length // max(1, sum(order.lengths))
     elif isinstance(order, SweptOrder):
-        kept += _BYTES_OF_VISIT * order.num_blocks
+        total += _BYTES_OF_VISIT * order.num_blocks
     maps = [rows.rows for rows in map(row_map_of, fields.fields) if rows is not None and not isinstance(rows, OneRow)]
-    kept += sum({id(rows): rows.nbytes for rows in maps if not isinstance(rows, range)}.values())
+    total += sum({id(rows): rows.nbytes for rows in maps if not isinstance(rows, range)}.values())
     listed = fields.are_objects + sum(isinstance(f, CsrField) for f in fields.fields)
-    return kept + listed * _BYTES_OF_SAMPLE * order.length
+    return total + listed * _BYTES_OF_SAMPLE * order.length

@@ -113,9 +113,9 @@ def _measure(order: Order) -> ShuffleMeasure:
     first = np.cumsum(rows) - rows  # number of the first sample of each block, of those that are read
     drawn, squares = [], []
     for epoch in range(_EPOCHS):
-        line = _Line(order.places(epoch), rows, first, order)
-        drawn.append(line.stretches_of_neighbours())
-        squares.append(line.correlation() ** 2)
+        blocks = _BlockSequence(order.held_indices(epoch), rows, first, order)
+        drawn.append(blocks.stretches_of_neighbours())
+        squares.append(blocks.correlation() ** 2)
     sizes = np.diff(_stretch_edges(n))
     ideal = _chance(np.full_like(sizes, min(NEIGHBOURS, n)), np.full_like(sizes, n), sizes).sum()
     correlation = math.sqrt(np.mean(squares)) - (1 / math.sqrt(n - 1) if n > 2 else 1)
@@ -123,20 +123,20 @@ def _measure(order: Order) -> ShuffleMeasure:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _BlockSequence:
     """The blocks of an epoch, laid end to end.
 
     Attributes
     ----------
-    places
-        Of the blocks, in the order of the epoch.
+    held_indices
+        The held indices of the blocks, in the order of the epoch.
     rows, first
-        Samples of each block, by its place, and the number of the first one.
+        Samples of each block, by its held index, and the number of the first one.
     order
         The epoch order.
     """
 
-    places: Int64
+    held_indices: Int64
     rows: Int64
     first: Int64
     order: Order
@@ -154,8 +154,8 @@ class _Line:
         number = piece - self._first_piece[lane]
         starts = np.flatnonzero(np.append(True, (np.diff(lane) != 0) | (np.diff(number // order.mix) != 0)))
         size = np.add.reduceat(high - low, starts)
-        place = self.places[piece]
-        mean = np.add.reduceat((high - low) * (self.first[place] + (self.rows[place] - 1) / 2), starts) / size
+        held_index = self.held_indices[piece]
+        mean = np.add.reduceat((high - low) * (self.first[held_index] + (self.rows[held_index] - 1) / 2), starts) / size
         of = lane[starts]
         middle = (low[starts] - begin[of] + (size - 1) / 2) * order.lanes + of
         centre = (n - 1) / 2
@@ -170,12 +170,12 @@ class _Line:
         runs = np.linspace(0, n - count, _RUNS).astype(np.int64)
         position = (runs[:, None] + np.arange(count)).ravel()
         run = np.repeat(np.arange(_RUNS), count)
-        lane, on_line = position % order.lanes, order.on_line(position)
-        piece = np.searchsorted(self._begin, on_line, side="right") - 1
+        lane, in_sequence = position % order.lanes, order.in_sequence(position)
+        piece = np.searchsorted(self._begin, in_sequence, side="right") - 1
         group = self._first_piece[lane] + (piece - self._first_piece[lane]) // order.mix * order.mix
         # one entry for each run and group from here on
-        keys, drawn = np.unique((run * order.lanes + lane) * (len(self.places) + 1) + group, return_counts=True)
-        of, group = np.divmod(keys, len(self.places) + 1)
+        keys, drawn = np.unique((run * order.lanes + lane) * (len(self.held_indices) + 1) + group, return_counts=True)
+        of, group = np.divmod(keys, len(self.held_indices) + 1)
         run, lane = np.divmod(of, order.lanes)
         pieces = np.minimum(order.mix, self._last_piece[lane] + 1 - group)
         # one entry for each of their blocks
@@ -184,14 +184,14 @@ class _Line:
         low = np.maximum(self._begin[piece], begin[lane[entry]])
         high = np.minimum(self._begin[piece + 1], end[lane[entry]])
         size = np.bincount(entry, weights=high - low, minlength=len(group))
-        place = self.places[piece]
-        share = (high - low) / self.rows[place]
-        first, last = self.first[place], self.first[place] + self.rows[place]
+        held_index = self.held_indices[piece]
+        share = (high - low) / self.rows[held_index]
+        first, last = self.first[held_index], self.first[held_index] + self.rows[held_index]
         edges = _stretch_edges(n)
         low_stretch = np.searchsorted(edges, first, side="right") - 1
         touched = np.searchsorted(edges, last) - low_stretch
         # one entry for each block and stretch
-        block = np.repeat(np.arange(len(place)), touched)
+        block = np.repeat(np.arange(len(held_index)), touched)
         stretch = np.arange(touched.sum()) - np.repeat(np.cumsum(touched) - touched, touched) + low_stretch[block]
         inside = np.minimum(last[block], edges[stretch + 1]) - np.maximum(first[block], edges[stretch])
         # one entry for each group and stretch
@@ -207,7 +207,7 @@ class _Line:
 
     @cached_property
     def _lanes(self) -> tuple[Int64, Int64]:
-        """The begin and the end of each lane on the line."""
+        """The begin and the end of each lane in the sequence."""
         lane = np.arange(self.order.lanes + 1)
         quotient, longer = divmod(self.order.length, self.order.lanes)
         edges = lane * quotient + np.minimum(lane, longer)
@@ -215,8 +215,8 @@ class _Line:
 
     @cached_property
     def _begin(self) -> Int64:
-        """The begin of each block on the line, and its end."""
-        return np.concatenate(([0], np.cumsum(self.rows[self.places])))
+        """The begin of each block in the sequence, and its end."""
+        return np.concatenate(([0], np.cumsum(self.rows[self.held_indices])))
 
     @cached_property
     def _first_piece(self) -> Int64:

@@ -84,7 +84,7 @@ class Dealing:
     whole
         All samples.
     drawn
-        The places of all blocks, in the order in which they are dealt, shape (blocks,).
+        The held indices of all blocks, in the order in which they are dealt, shape (blocks,).
     num_nodes
         How many parts there are.
     """
@@ -138,12 +138,12 @@ class Dealing:
         """Return the samples of a node."""
         begin, end = self._blocks[node]
         skipped, rows = self._rows(node)
-        places = self.drawn[begin:end]
-        ascending = np.argsort(places)
-        places, skipped, rows = places[ascending], skipped[ascending], rows[ascending]
+        held_indices = self.drawn[begin:end]
+        ascending = np.argsort(held_indices)
+        held_indices, skipped, rows = held_indices[ascending], skipped[ascending], rows[ascending]
         whole = self.whole
-        first = whole.first[places] + (whole.step if whole.samples is None else 1) * skipped
-        blocks = whole.blocks[places]
+        first = whole.first[held_indices] + (whole.step if whole.samples is None else 1) * skipped
+        blocks = whole.blocks[held_indices]
         return replace(whole, held=ListedBlocks(blocks, rows, first), whole_blocks=False)
 
     @cached_property

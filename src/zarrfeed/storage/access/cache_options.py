@@ -213,14 +213,14 @@ def group_number(group: str | int) -> int:
 
 def usual_limit(path: str, group: str | int | None = None) -> int:
     """Return the limit of a cache for which the user gave none: most of what its file system has room for."""
-    place, free = Path(path), None
+    folder, free = Path(path), None
     while free is None:
         try:
-            free = shutil.disk_usage(place).free
+            free = shutil.disk_usage(folder).free
         except OSError:  # it is not there, or may not be looked at
-            if place == place.parent:
+            if folder == folder.parent:
                 raise
-            place = place.parent
+            folder = folder.parent
     used = _used_bytes(path, group)
     return max(1, int((free + used) * _USUAL_SHARE))
 

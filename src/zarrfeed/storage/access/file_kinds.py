@@ -40,14 +40,14 @@ _KIND_OF_MAGIC: dict[bytes, str] = {
     b"PAR1": "arrow",
     b"ARROW1": "arrow",
 }
-_COMPRESSED = "is compressed: decompress it first, as samples are read from any place in it"
+_COMPRESSED = "is compressed: decompress it first, as samples are read at any offset in it"
 _TABLE = "is a table; give it as targets of a folder of images, or write it as Parquet"
 #: Suffixes that are not read -> what to do.
 _REFUSED: dict[str, str] = {
     **dict.fromkeys((".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"), _COMPRESSED),
     **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl"), _TABLE),
 }
-#: The magic of a tar archive's header, and its place.
+#: The magic of a tar archive's header, and its offset.
 _USTAR = b"ustar"
 _USTAR_AT = 257
 

@@ -17,9 +17,9 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import printable
 from zarrfeed.base.redaction import redact
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import is_transient
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.open_errors import open_error
+from zarrfeed.storage.access.store_errors import is_transient
 from zarrfeed.storage.access.zarr_internals import async_group, sync
 
 #: Members that are opened at once.

@@ -10,7 +10,7 @@ from typing import Any
 
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
-from zarrfeed.storage.access.errors import reason_of
+from zarrfeed.storage.access.store_errors import reason_of
 from zarrfeed.storage.access.zarr_internals import check_document, grid_error, make_codec
 
 #: Characters of a value that a message shows.

@@ -5,7 +5,7 @@ What holds:
 - A document of metadata that the server refuses counts as absent only if the server refuses objects that surely do not
   exist in the same way, as S3 does for those who may not list the bucket. It is asked for such an object once.
 - Chunks that the server refuses are errors, unless the user says that they are missing.
-- An object with a Content-Encoding is decoded before anybody sees it, and a part of it is a part of what it decodes to.
+- An object with a Content-Encoding is decoded before anybody sees it. A byte range counts decoded bytes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.storage import ObjectStore
 
 from zarrfeed.storage.access.content_encoding import decoded, encoding_of
-from zarrfeed.storage.access.errors import reason_of, says_no_permission, says_out_of_range
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.page_stream import PageStream
+from zarrfeed.storage.access.store_errors import reason_of, says_no_permission, says_out_of_range
 
 #: Exceptions that zarr-python's stores take for an object that is not there.
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-#: First byte and end of a part of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
-Part: TypeAlias = tuple[int, int | None]
-_WHOLE: Part = (0, None)
+#: First byte and end of bytes of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
+ByteRange: TypeAlias = tuple[int, int | None]
+_WHOLE: ByteRange = (0, None)
 
 
 class ReadStore(ObjectStore[Any]):
@@ -52,10 +52,10 @@ class ReadStore(ObjectStore[Any]):
         self._hides_absence: dict[str, bool] = {}
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return an object, or a part of it; None if there is none, as of `zarr.abc.store.Store`."""
+        """Return an object, or a byte range of it; None if there is none, as of `zarr.abc.store.Store`."""
         try:
             reads = ObjectReads(self.store, keeps_encoding=self.keeps_encoding)
-            return prototype.buffer.from_bytes(await reads.read(key, _part_of(byte_range)))
+            return prototype.buffer.from_bytes(await reads.read(key, _range_of(byte_range)))
         except _ABSENT:
             return None
         except Exception as error:  # of any class
@@ -125,8 +125,8 @@ class ObjectReads:
         self._keeps_encoding = keeps_encoding
         self._has_suffix_requests = True
 
-    async def read(self, key: str, part: Part = _WHOLE) -> Any:
-        """Return the bytes of a part of an object.
+    async def read(self, key: str, byte_range: ByteRange = _WHOLE) -> Any:
+        """Return the bytes of a byte range of an object.
 
         Raises
         ------
@@ -134,10 +134,10 @@ class ObjectReads:
             If its content encoding cannot be decoded. And whatever obstore raises.
         """
         try:
-            answer = await self._get_part(key, part)
+            answer = await self._get_range(key, byte_range)
         except Exception as error:
             # A part of the content may lie behind the end of what is stored.
-            if self._keeps_encoding or part == _WHOLE or not says_out_of_range(error):
+            if self._keeps_encoding or byte_range == _WHOLE or not says_out_of_range(error):
                 raise
             answer = await self._get(key, _WHOLE)
             if not encoding_of(answer):
@@ -145,19 +145,19 @@ class ObjectReads:
         else:
             if self._keeps_encoding or not encoding_of(answer):
                 return await self._content(answer)
-            if part != _WHOLE:
+            if byte_range != _WHOLE:
                 answer = await self._get(key, _WHOLE)
-        begin, end = part
+        begin, end = byte_range
         return decoded(await self._content(answer), encoding_of(answer))[begin:end]
 
-    async def _get_part(self, key: str, part: Part) -> Any:
+    async def _get_range(self, key: str, byte_range: ByteRange) -> Any:
         from obstore.exceptions import NotSupportedError
 
-        begin, end = part
+        begin, end = byte_range
         is_suffix = begin < 0 and end is None
         if not is_suffix or self._has_suffix_requests:
             try:
-                return await self._get(key, part)
+                return await self._get(key, byte_range)
             except NotSupportedError:  # Azure does not answer for the last bytes of an object
                 if not is_suffix:
                     raise
@@ -165,10 +165,10 @@ class ObjectReads:
         size = await self._size(key)
         return await self._get(key, (max(0, size + begin), size))
 
-    async def _get(self, key: str, part: Part) -> Any:
+    async def _get(self, key: str, byte_range: ByteRange) -> Any:
         import obstore
 
-        return await obstore.get_async(self._store, key, options=_options_of(part))
+        return await obstore.get_async(self._store, key, options=_options_of(byte_range))
 
     async def _size(self, key: str) -> int:
         import obstore
@@ -182,18 +182,18 @@ class ObjectReads:
 class BlockingObjectReads(ObjectReads):
     """The same, by requests that block the thread: what is awaited is there at once."""
 
-    def read_now(self, key: str, part: Part = _WHOLE) -> Any:
-        """Return the bytes of a part of an object. As of `read`."""
+    def read_now(self, key: str, byte_range: ByteRange = _WHOLE) -> Any:
+        """Return the bytes of a byte range of an object. As of `read`."""
         try:
-            self.read(key, part).send(None)
+            self.read(key, byte_range).send(None)
         except StopIteration as end:
             return end.value
         raise AssertionError  # nothing in it waits
 
-    async def _get(self, key: str, part: Part) -> Any:
+    async def _get(self, key: str, byte_range: ByteRange) -> Any:
         import obstore
 
-        return obstore.get(self._store, key, options=_options_of(part))
+        return obstore.get(self._store, key, options=_options_of(byte_range))
 
     async def _size(self, key: str) -> int:
         import obstore
@@ -204,7 +204,7 @@ class BlockingObjectReads(ObjectReads):
         return answer.bytes()
 
 
-def _part_of(byte_range: ByteRequest | None) -> Part:
+def _range_of(byte_range: ByteRequest | None) -> ByteRange:
     if byte_range is None:
         return _WHOLE
     if isinstance(byte_range, RangeByteRequest):
@@ -216,9 +216,9 @@ def _part_of(byte_range: ByteRequest | None) -> Part:
     raise ValueError(f"got {byte_range!r}, must be a ByteRequest of zarr-python")
 
 
-def _options_of(part: Part) -> Any:
-    """Return the options of obstore's `get` for a part of an object."""
-    begin, end = part
+def _options_of(byte_range: ByteRange) -> Any:
+    """Return the options of obstore's `get` for a byte range of an object."""
+    begin, end = byte_range
     if end is not None:
         return {"range": (begin, end)}
     if begin == 0:

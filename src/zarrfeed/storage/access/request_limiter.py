@@ -39,7 +39,7 @@ class Turn:
     begin
         When it began, by `time.monotonic`.
     is_over
-        Whether another request may have its place.
+        Whether another request may have its turn.
     """
 
     epoch: int
@@ -111,7 +111,7 @@ class RequestLimiter:
         return self._begin(more_wait=more_wait)
 
     def end(self, turn: Turn, error: BaseException | None = None) -> None:
-        """Take note of how a request ended, and let another one begin, unless its place was given away."""
+        """Take note of how a request ended, and let another one begin, unless its turn was given away."""
         now = time.monotonic()
         with self._lock:
             if turn.is_over:
@@ -132,7 +132,7 @@ class RequestLimiter:
         _wake(ready)
 
     def _has_room(self) -> bool:
-        """Take a place if there is one and nobody waits for it."""
+        """Take a turn if there is one and nobody waits for it."""
         with self._lock:
             if self._waiting or self._active >= self.controller.limit:
                 return False
@@ -170,7 +170,7 @@ class RequestLimiter:
         return self._next()
 
     def _next(self) -> list[_Waiting]:
-        """Give places to those that wait; return them, to be woken without the lock."""
+        """Give turns to those that wait; return them, to be woken without the lock."""
         ready = []
         while self._waiting and self._active < self.controller.limit:
             waiting = self._waiting.popleft()

@@ -14,7 +14,7 @@ from zarrfeed.base.errors import CorruptChunkError, StoreReadError, UnsupportedE
 from zarrfeed.base.native import core
 from zarrfeed.base.redaction import redact
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.storage.access.errors import errno_of, is_transient, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of
 
 #: What each further pause is multiplied by: 2, as a power of two; twice that where a server has to be left in peace.
 _NEAR_STEPS, _FAR_STEPS = 1, 2

@@ -24,18 +24,18 @@ from zarrfeed.base.errors import (
 )
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.errors import errno_of, reason_of, says_no_bucket, says_no_permission
 from zarrfeed.storage.access.file_kinds import not_zarr_url
 from zarrfeed.storage.access.key_urls import KeyUrl, url_of
-from zarrfeed.storage.access.open_errors import open_error
-from zarrfeed.storage.access.options import (
+from zarrfeed.storage.access.obstore_options import (
     STORE_OF_SCHEME,
     client_options_of,
     default_credentials,
     forbidden_is_missing,
     obstore_options,
 )
+from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.read_store import ReadStore
+from zarrfeed.storage.access.store_errors import errno_of, reason_of, says_no_bucket, says_no_permission
 
 #: What obstore opens by URL, but for file:// and memory://.
 URL_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
@@ -127,18 +127,18 @@ def _shared_store(url: str, access: StoreAccess) -> tuple[UrlStore, str] | None:
     """
     if access.shared is None:
         return None
-    place = _supported(url)
+    key_url = _supported(url)
     # zarr-python takes a backslash in a path for a slash; and to a web server, an escape is no other spelling of a key.
-    if not place.path or "\\" in place.key or (place.is_web and ("%" in place.path or "//" in place.path)):
+    if not key_url.path or "\\" in key_url.key or (key_url.is_web and ("%" in key_url.path or "//" in key_url.path)):
         return None
     servers = access.shared.servers
-    if place.origin not in servers:
+    if key_url.origin not in servers:
         made = make_store(url, access)
         # Of Azure's and Amazon's hosts, the bucket is part of the path.
-        is_whole = not place.is_web or type(made.store).__name__ == "HTTPStore"
-        servers[place.origin] = make_store(url, access, root=True) if is_whole else None
-    store = servers[place.origin]
-    return None if store is None else (store, place.key)
+        is_whole = not key_url.is_web or type(made.store).__name__ == "HTTPStore"
+        servers[key_url.origin] = make_store(url, access, root=True) if is_whole else None
+    store = servers[key_url.origin]
+    return None if store is None else (store, key_url.key)
 
 
 def wrap_node(node: Any) -> zarr.Array[Any] | zarr.Group:
@@ -178,20 +178,20 @@ def _what_is_missing(store: UrlStore, access: StoreAccess) -> str:
     """Say whether the bucket or the array does not exist: zarr-python takes both for an array that is not there."""
     import obstore
 
-    place = KeyUrl.of(store.url)
-    kind = STORE_OF_SCHEME[place.scheme]
+    key_url = KeyUrl.of(store.url)
+    kind = STORE_OF_SCHEME[key_url.scheme]
     nothing = "no Zarr array is there"
     if kind == "http":
         return f"{nothing}: the server has no zarr.json, .zarray or .zgroup below that URL"
     try:
         access.ask(lambda: obstore.get_async(store.store, "zarr.json"), store.url)
     except FileNotFoundError as error:
-        name = place.authority.partition("@")[0]
+        name = key_url.authority.partition("@")[0]
         container = "container" if kind == "azure" else "bucket"
         if says_no_bucket(error):
             return f"there is no {container} {name!r}"
-        where = f"below the key {place.key!r}" if place.key else "at its root"
-        where += "; in a URL, %25 stands for a percent sign" * (place.key != place.path)
+        where = f"below the key {key_url.key!r}" if key_url.key else "at its root"
+        where += "; in a URL, %25 stands for a percent sign" * (key_url.key != key_url.path)
         return f"{nothing}: the {container} {name!r} has no zarr.json, .zarray or .zgroup {where}"
     except Exception:  # noqa: BLE001 (of any class: only the better message is lost)
         return nothing
@@ -206,21 +206,21 @@ def make_store(url: str, access: StoreAccess, *, root: bool = False) -> UrlStore
     ConfigError, UnsupportedError
         As of `open_url`.
     """
-    place = _supported(url)
+    key_url = _supported(url)
     try:
         from obstore.store import from_url
     except ImportError as error:
         raise ConfigError(f"{url}: URLs need obstore: pip install 'zarrfeed[remote]'") from error
-    options = _connection_options(url, place.scheme, access)
+    options = _connection_options(url, key_url.scheme, access)
     if root:
-        place = replace(place, path="")
+        key_url = replace(key_url, path="")
     try:
-        made = from_url(place.quoted, **options)
+        made = from_url(key_url.quoted, **options)
     except Exception as error:  # of any class: configuration is parsed by each store in its own way
         raise ConfigError(f"{printable(url)}: obstore does not take it: {reason_of(error)}") from error
     store = UrlStore(made, read_only=True)
-    store.url = str(place)
-    store.origin = place.origin
+    store.url = str(key_url)
+    store.origin = key_url.origin
     store.forbidden_is_missing = forbidden_is_missing(url, access.storage_options or {})
     store.is_unsigned = bool(options.get("config", {}).get("skip_signature"))
     return store

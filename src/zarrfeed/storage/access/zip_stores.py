@@ -15,7 +15,7 @@ from zarrfeed.storage.access.local_files import NODE_NAMES
 _MOST_NAMED = 4
 
 
-def zip_place(path: Path) -> tuple[ZipStore, str] | None:
+def locate_in_zip(path: Path) -> tuple[ZipStore, str] | None:
     """Return a zip file as a store, and the path of the node in it; None if it is no zip file, or has no node.
 
     An archive of a folder has the folder's name before all keys; the store is found below it.

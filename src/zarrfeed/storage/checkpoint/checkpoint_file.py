@@ -10,7 +10,7 @@ from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.checkpoint.checkpoint_format import CHECKSUMS
-from zarrfeed.storage.checkpoint.checkpoint_place import find_place, open_source
+from zarrfeed.storage.checkpoint.checkpoint_location import locate_checkpoint, open_stored
 from zarrfeed.storage.checkpoint.checkpoint_reader import CheckpointReader
 from zarrfeed.storage.checkpoint.checkpoint_sink import DEFAULT_CONCURRENCY, open_sink
 from zarrfeed.storage.checkpoint.checkpoint_writer import CheckpointWriter
@@ -83,8 +83,8 @@ def writer(
     """
     policy, budget = _checked(memory_budget, concurrency, retries, timeout)
     check_choice("checksum", checksum, tuple(CHECKSUMS))
-    place = find_place(where, store, storage_options, policy, client_retries=policy.retries)
-    return CheckpointWriter(open_sink(place, budget, concurrency), CHECKSUMS[checksum], place.name)
+    location = locate_checkpoint(where, store, storage_options, policy, client_retries=policy.retries)
+    return CheckpointWriter(open_sink(location, budget, concurrency), CHECKSUMS[checksum], location.name)
 
 
 def reader(
@@ -143,11 +143,11 @@ def reader(
     """
     policy, budget = _checked(memory_budget, concurrency, retries, timeout)
     check_flags(allow_plain=allow_plain)
-    source = open_source(find_place(where, store, storage_options, policy))
+    stored = open_stored(locate_checkpoint(where, store, storage_options, policy))
     try:
-        return CheckpointReader(source, budget, concurrency or DEFAULT_CONCURRENCY, allow_plain=allow_plain)
+        return CheckpointReader(stored, budget, concurrency or DEFAULT_CONCURRENCY, allow_plain=allow_plain)
     except BaseException:
-        source.close()
+        stored.close()
         raise
 
 

@@ -19,9 +19,9 @@ from urllib.parse import unquote
 from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.key_urls import KeyUrl, is_url, url_of
 from zarrfeed.storage.access.local_files import local_path
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import make_store
 from zarrfeed.storage.checkpoint.checkpoint_sink import remove_leftovers
 
@@ -136,9 +136,9 @@ def folder_and_name(location: str) -> tuple[str, str]:
     if not is_url(location):
         path = local_path(location)
         return str(path.parent), path.name
-    place = KeyUrl.of(location)
-    folder, _, name = place.path.rpartition("/")
-    return f"{place.origin}/{folder}".rstrip("/"), unquote(name)
+    url = KeyUrl.of(location)
+    folder, _, name = url.path.rpartition("/")
+    return f"{url.origin}/{folder}".rstrip("/"), unquote(name)
 
 
 class _LocalFolder:
@@ -218,13 +218,13 @@ class _StoredFolder:
         import obstore
 
         for name in names:  # one by one: of several names, an error does not say which one is not there
-            place = self.object_location(name)
+            url = self.object_location(name)
             try:
-                self._access.ask(partial(obstore.delete_async, self._store.store, name), place)
+                self._access.ask(partial(obstore.delete_async, self._store.store, name), url)
             except FileNotFoundError:
                 continue
             except Exception as error:  # of any class: obstore's own, and that of the retries
-                text = f"{place}: cannot be removed: {reason_of(error)}"
+                text = f"{url}: cannot be removed: {reason_of(error)}"
                 raise StoreWriteError(errno_of(error), text) from error
 
     def remove_if_empty(self) -> None:

@@ -25,7 +25,7 @@ from zarrfeed.storage.checkpoint.checkpoint_format import (
     footer_bytes,
     parse_footer,
 )
-from zarrfeed.storage.checkpoint.checkpoint_place import Source
+from zarrfeed.storage.checkpoint.checkpoint_location import StoredBytes
 
 #: A part that is wrong is read again so often: bytes are changed on their way, too.
 _READS_OF_WRONG_PART = 3
@@ -46,11 +46,11 @@ else:
 class CheckpointReader(_BinaryFile):
     """A binary file for reading, seekable. `reader` makes it; see there."""
 
-    def __init__(self, source: Source, memory_budget: int, concurrency: int, *, allow_plain: bool) -> None:
-        self._source = source
-        self._footer = read_footer(source, allow_plain=allow_plain)
+    def __init__(self, stored: StoredBytes, memory_budget: int, concurrency: int, *, allow_plain: bool) -> None:
+        self._stored = stored
+        self._footer = read_footer(stored, allow_plain=allow_plain)
         self._part_bytes = PART_BYTES if self._footer is None else self._footer.part_bytes
-        self._length = source.size if self._footer is None else self._footer.length
+        self._length = stored.size if self._footer is None else self._footer.length
         self._most = min(memory_budget // self._part_bytes, concurrency + 1)
         if self._most < 2:
             raise MemoryBudgetError(
@@ -74,7 +74,7 @@ class CheckpointReader(_BinaryFile):
     @property
     def name(self) -> str:
         """The path or the URL."""
-        return self._source.name
+        return self._stored.name
 
     @property
     def digest(self) -> str | None:
@@ -163,7 +163,7 @@ class CheckpointReader(_BinaryFile):
         if not self.closed and hasattr(self, "_threads"):
             self._threads.shutdown(wait=False, cancel_futures=True)  # a server that does not answer is left behind
             self._parts.clear()
-            self._source.close()
+            self._stored.close()
         super().close()
 
     def __repr__(self) -> str:
@@ -235,11 +235,11 @@ class CheckpointReader(_BinaryFile):
     def _read_part(self, number: int) -> Bytes:
         begin, end = self._extent(number)
         if self._footer is None:
-            return self._source.read(begin, end, NO_CHECKSUM)[0]
+            return self._stored.read(begin, end, NO_CHECKSUM)[0]
         reason: Exception | None = None
         for _ in range(_READS_OF_WRONG_PART):
             try:
-                content, checksum = self._source.read(begin, end, self._footer.checksum)
+                content, checksum = self._stored.read(begin, end, self._footer.checksum)
                 if checksum == self._footer.sum_of(number):
                     return content
             except CorruptCheckpointError as error:  # fewer bytes came
@@ -248,7 +248,7 @@ class CheckpointReader(_BinaryFile):
         raise CorruptCheckpointError(text) from reason
 
 
-def read_footer(source: Source, *, allow_plain: bool) -> Footer | None:
+def read_footer(stored: StoredBytes, *, allow_plain: bool) -> Footer | None:
     """Return the footer of a checkpoint; None if it has none and may lack it.
 
     Raises
@@ -258,27 +258,27 @@ def read_footer(source: Source, *, allow_plain: bool) -> Footer | None:
     """
     for attempt in range(_READS_OF_WRONG_PART):
         try:
-            return _read_footer(source, allow_plain=allow_plain)
+            return _read_footer(stored, allow_plain=allow_plain)
         except CorruptCheckpointError:
             if attempt == _READS_OF_WRONG_PART - 1:
                 raise
     raise AssertionError
 
 
-def _read_footer(source: Source, *, allow_plain: bool) -> Footer | None:
-    tail = _read_last(source, min(source.size, _LIKELY_FOOTER_BYTES))
-    size = footer_bytes(source.size, tail[-TRAILER_BYTES:], source.name)
+def _read_footer(stored: StoredBytes, *, allow_plain: bool) -> Footer | None:
+    tail = _read_last(stored, min(stored.size, _LIKELY_FOOTER_BYTES))
+    size = footer_bytes(stored.size, tail[-TRAILER_BYTES:], stored.name)
     if size is None:
         if allow_plain:
             return None
         raise CorruptCheckpointError(
-            f"{source.name}: ends without checksums, so zarrfeed.checkpoint.writer did not write it, or it was cut; "
+            f"{stored.name}: ends without checksums, so zarrfeed.checkpoint.writer did not write it, or it was cut; "
             "allow_plain=True reads it, unchecked"
         )
     if size > len(tail):
-        tail = _read_last(source, size)
-    return parse_footer(tail[-size:], source.name)
+        tail = _read_last(stored, size)
+    return parse_footer(tail[-size:], stored.name)
 
 
-def _read_last(source: Source, size: int) -> bytes:
-    return source.read(source.size - size, source.size, NO_CHECKSUM)[0].tobytes() if size else b""
+def _read_last(stored: StoredBytes, size: int) -> bytes:
+    return stored.read(stored.size - size, stored.size, NO_CHECKSUM)[0].tobytes() if size else b""

@@ -27,9 +27,9 @@ from zarrfeed.base.errors import ConfigError, MemoryBudgetError, StoreWriteError
 from zarrfeed.base.own_files import followed, is_made_by
 from zarrfeed.base.redaction import redact
 from zarrfeed.base.units import format_bytes
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.checkpoint.checkpoint_format import PART_BYTES, Bytes, as_bytes
-from zarrfeed.storage.checkpoint.checkpoint_place import LocalPlace, ObjectPlace, Place
+from zarrfeed.storage.checkpoint.checkpoint_location import CheckpointLocation, FileLocation, ObjectLocation
 
 #: S3 and Google take so many parts of an upload at most, each of 5 MiB at least.
 MOST_PARTS = 10_000
@@ -61,7 +61,7 @@ class Sink(Protocol):
         ...
 
 
-def open_sink(place: Place, memory_budget: int, concurrency: int | None) -> Sink:
+def open_sink(location: CheckpointLocation, memory_budget: int, concurrency: int | None) -> Sink:
     """Return where the bytes of a checkpoint go.
 
     Raises
@@ -76,9 +76,9 @@ def open_sink(place: Place, memory_budget: int, concurrency: int | None) -> Sink
     if memory_budget < 2 * PART_BYTES:
         least = format_bytes(2 * PART_BYTES)
         raise MemoryBudgetError(f"memory_budget = {format_bytes(memory_budget)}, must be at least {least}: two parts")
-    if isinstance(place, LocalPlace):
-        return _LocalSink(place)
-    return _ObjectSink(place, memory_budget, concurrency or DEFAULT_CONCURRENCY)
+    if isinstance(location, FileLocation):
+        return _LocalSink(location)
+    return _ObjectSink(location, memory_budget, concurrency or DEFAULT_CONCURRENCY)
 
 
 def _cannot_be_written(name: str, error: BaseException) -> StoreWriteError:
@@ -90,10 +90,10 @@ def _cannot_be_written(name: str, error: BaseException) -> StoreWriteError:
 class _LocalSink:
     """A file beside the checkpoint, locked as long as its writer lives."""
 
-    def __init__(self, place: LocalPlace) -> None:
-        self._path, self._name = place.path, place.name
+    def __init__(self, location: FileLocation) -> None:
+        self._path, self._name = location.path, location.name
         try:
-            followed(place.given)
+            followed(location.given)
         except OSError as error:
             raise _cannot_be_written(self._name, error) from error
         try:
@@ -184,8 +184,8 @@ class _ObjectSink:
     fewer than `_most`.
     """
 
-    def __init__(self, place: ObjectPlace, memory_budget: int, concurrency: int) -> None:
-        self._place = place
+    def __init__(self, location: ObjectLocation, memory_budget: int, concurrency: int) -> None:
+        self._location = location
         self._part_bytes = max(1, memory_budget // (DEFAULT_CONCURRENCY * PART_BYTES)) * PART_BYTES
         self._most = max(2, min(concurrency + 1, memory_budget // self._part_bytes))
         self._made = self._parts = self._filled = self._size = 0
@@ -246,7 +246,7 @@ class _ObjectSink:
         self._parts += 1
         if self._parts > MOST_PARTS:
             raise MemoryBudgetError(
-                f"{self._place.name}: a checkpoint has at most {MOST_PARTS} parts, with this memory_budget of "
+                f"{self._location.name}: a checkpoint has at most {MOST_PARTS} parts, with this memory_budget of "
                 f"{format_bytes(self._part_bytes)} each: raise memory_budget"
             )
         part = self._buffer[: self._filled]
@@ -262,8 +262,8 @@ class _ObjectSink:
 
         try:
             obstore.put(
-                self._place.store,
-                self._place.key,
+                self._location.store,
+                self._location.key,
                 self._take_parts(),
                 use_multipart=True,
                 chunk_size=self._part_bytes,
@@ -291,7 +291,7 @@ class _ObjectSink:
 
     def _check_upload(self) -> None:
         if self._error is not None:
-            raise _cannot_be_written(self._place.name, self._error) from self._error
+            raise _cannot_be_written(self._location.name, self._error) from self._error
 
     def _complete(self, last: bytes) -> None:
         assert self._thread is not None
@@ -307,7 +307,7 @@ class _ObjectSink:
         content: Any = b"" if self._buffer is None else self._buffer[: self._filled]
         failed = None
         try:
-            obstore.put(self._place.store, self._place.key, content, use_multipart=False)
+            obstore.put(self._location.store, self._location.key, content, use_multipart=False)
         except Exception as error:  # noqa: BLE001 (of any class: obstore's errors have no base that says more)
             failed = error
         self._check_stored(last, failed)
@@ -316,9 +316,9 @@ class _ObjectSink:
         """Ask the store whether it has the whole, since answers get lost, and some stores say yes to less."""
         import obstore
 
-        name, begin = self._place.name, self._size - len(last)
+        name, begin = self._location.name, self._size - len(last)
         try:
-            found = obstore.get(self._place.store, self._place.key, options={"range": (begin, self._size)})
+            found = obstore.get(self._location.store, self._location.key, options={"range": (begin, self._size)})
             is_whole = found.meta["size"] == self._size and bytes(found.bytes()) == last
         except Exception as unread:  # of any class: obstore's errors have no base that says more
             if error is None:

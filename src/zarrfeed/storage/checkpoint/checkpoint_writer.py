@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from zarrfeed.base.errors import ClosedError, ConfigError, StoreWriteError
-from zarrfeed.storage.access.errors import errno_of
+from zarrfeed.storage.access.store_errors import errno_of
 from zarrfeed.storage.checkpoint.checkpoint_format import Checksum, Footer, FooterBuilder, as_bytes
 from zarrfeed.storage.checkpoint.checkpoint_sink import Sink
 

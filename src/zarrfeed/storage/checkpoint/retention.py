@@ -115,12 +115,12 @@ def retain(
     found = sorted((one for one in every if one.step), key=_age, reverse=True)
     if len(found) <= keep_last:
         verify = False  # nothing can be removed
-    kept: list[str] = []
+    retained: list[str] = []
     damaged: list[str] = []
     removed: list[str] = []
     oldest: tuple[int, ...] = ()  # of those that are kept
     for one in found:
-        if len(kept) >= keep_last and not verify and one.step < oldest:
+        if len(retained) >= keep_last and not verify and one.step < oldest:
             if one.remove():
                 removed.append(one.location)
             continue
@@ -131,8 +131,8 @@ def retain(
         else:
             verify = False  # one is whole
             oldest = one.step
-            kept.append(one.location)
-    return Retained((*kept, *sorted(one.location for one in every if not one.step)), tuple(removed), tuple(damaged))
+            retained.append(one.location)
+    return Retained((*retained, *sorted(one.location for one in every if not one.step)), tuple(removed), tuple(damaged))
 
 
 def newest(

@@ -17,10 +17,10 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import printable
-from zarrfeed.storage.access.errors import array_is_gone, is_transient
 from zarrfeed.storage.access.local_files import read_chunk_file
 from zarrfeed.storage.access.read_store import BlockingObjectReads, is_plain
 from zarrfeed.storage.access.request_limiter import RequestLimiter
+from zarrfeed.storage.access.store_errors import array_is_gone, is_transient
 from zarrfeed.storage.chunks.chunk_keys import misplaced_listed
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource

@@ -30,12 +30,12 @@ from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.chunks.location import StoreSource
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: First byte and end of a part of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
-Part: TypeAlias = tuple[int, int | None]
-#: What is returned for a part: its bytes; None: no such object; or why there is nothing.
+#: First byte and end of bytes of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
+ByteRange: TypeAlias = tuple[int, int | None]
+#: What is returned for a range: its bytes; None: no such object; or why there is nothing.
 Found: TypeAlias = Bytes | CorruptChunkError | None
-#: Asks the store for parts of one object.
-Fetch: TypeAlias = Callable[[list[Part]], Awaitable[Sequence[Found]]]
+#: Asks the store for byte ranges of one object.
+Fetch: TypeAlias = Callable[[list[ByteRange]], Awaitable[Sequence[Found]]]
 
 #: How long a task waits for another one to write the entry that it fetches, and how often it looks.
 _TIMEOUT_S = 20.0
@@ -49,7 +49,7 @@ _MOST_BYTES = 1 << 62
 class _Looked:
     """What a look at the cache found: hits, and of the misses those that are to be fetched, with their claims.
 
-    A claim of None is that of an entry that will not be kept. Entries that somebody else fetches are in neither.
+    A claim of None is that of an entry that will not be cached. Entries that somebody else fetches are in neither.
     """
 
     hits: dict[int, Bytes] = field(default_factory=dict)
@@ -93,8 +93,8 @@ class CachedReads:
         folder = f"{store.root}/{source.prefix}" if isinstance(store, LocalStore) else ""
         return None if called is None else cls(cached.options.directory(), called, cached.versions, counts, folder)
 
-    async def get(self, key: str, parts: Sequence[Part], fetch: Fetch) -> list[Found]:
-        """Return parts of an object: from the cache, and by `fetch` those that it lacks.
+    async def get(self, key: str, ranges: Sequence[ByteRange], fetch: Fetch) -> list[Found]:
+        """Return byte ranges of an object: from the cache, and by `fetch` those that it lacks.
 
         Raises
         ------
@@ -102,41 +102,47 @@ class CachedReads:
             Whatever `fetch` raises.
         """
         if self.versions.find(key) is None:
-            self.counts.unversioned += len(parts)
-            return list(await fetch(list(parts)))
+            self.counts.unversioned += len(ranges)
+            return list(await fetch(list(ranges)))
         found: dict[int, Found] = {}
-        left = list(range(len(parts)))
+        left = list(range(len(ranges)))
         give_up, pause = time.monotonic() + _TIMEOUT_S, _FIRST_PAUSE_S
         while True:
-            looked = await asyncio.to_thread(self._look, key, parts, left, time.monotonic() < give_up)
+            looked = await asyncio.to_thread(self._look, key, ranges, left, time.monotonic() < give_up)
             found.update(looked.hits)
             self.counts.hits += len(looked.hits)
             self.counts.hit_bytes += sum(map(len, looked.hits.values()))
             self.counts.damaged += looked.damaged
             try:
-                for run in _runs(parts, list(looked.claims)):
-                    await self._fetch(key, parts, run, fetch, looked, found)
+                for run in _runs(ranges, list(looked.claims)):
+                    await self._fetch(key, ranges, run, fetch, looked, found)
             finally:
                 for claim in looked.claims.values():
                     if claim is not None:
                         claim.release()
             left = [i for i in left if i not in found]
             if not left:
-                return [found[i] for i in range(len(parts))]
+                return [found[i] for i in range(len(ranges))]
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _fetch(
-        self, key: str, parts: Sequence[Part], run: list[int], fetch: Fetch, looked: _Looked, found: dict[int, Found]
+        self,
+        key: str,
+        ranges: Sequence[ByteRange],
+        run: list[int],
+        fetch: Fetch,
+        looked: _Looked,
+        found: dict[int, Found],
     ) -> None:
-        """Fetch parts that the store is asked for together, and keep them."""
+        """Fetch ranges that the store is asked for together, and keep them."""
         self.counts.misses += len(run)
-        fetched = await fetch([parts[i] for i in run])
+        fetched = await fetch([ranges[i] for i in run])
         is_listed = not self.folder or await asyncio.to_thread(self._is_listed, key)
         for i, data in zip(run, fetched, strict=True):
             found[i] = data
             if not is_listed:  # its bytes are of another version, and an entry may have said where they are
-                found[i] = data if data is None or parts[i][1] is None else CorruptChunkError(_CHANGED)
+                found[i] = data if data is None or ranges[i][1] is None else CorruptChunkError(_CHANGED)
                 continue
             if not isinstance(data, np.ndarray):
                 continue
@@ -144,8 +150,8 @@ class CachedReads:
             claim = looked.claims[i]
             if claim is None:
                 self.counts.refused += 1
-            elif len(data) == _size_of(parts[i], len(data)):
-                admitted = await asyncio.to_thread(self.called.admit, key, *parts[i], data)
+            elif len(data) == _size_of(ranges[i], len(data)):
+                admitted = await asyncio.to_thread(self.called.admit, key, *ranges[i], data)
                 self.counts.refused += admitted != "admitted"
                 self.counts.written_bytes += len(data) * (admitted == "admitted")
                 claim.release()
@@ -158,40 +164,40 @@ class CachedReads:
             return False
         return self.versions.agrees(key, inode=status.st_ino, time_ns=status.st_mtime_ns, size=status.st_size)
 
-    def _look(self, key: str, parts: Sequence[Part], left: list[int], waits: bool) -> _Looked:
+    def _look(self, key: str, ranges: Sequence[ByteRange], left: list[int], waits: bool) -> _Looked:
         looked = _Looked()
         for i in left:
-            data, claim = self._read(key, parts[i], looked), None
+            data, claim = self._read(key, ranges[i], looked), None
             if data is None and waits and self.directory.admits():
-                claim = self.called.try_claim(key, *parts[i])
+                claim = self.called.try_claim(key, *ranges[i])
                 if claim is None:
                     continue
                 # Whoever had the claim before may have written the entry since.
-                data = self._read(key, parts[i], looked)
+                data = self._read(key, ranges[i], looked)
             if data is None:
                 looked.claims[i] = claim
             else:
                 looked.hits[i] = np.frombuffer(data, np.uint8)
         return looked
 
-    def _read(self, key: str, part: Part, looked: _Looked) -> bytes | None:
-        data = self.called.read(key, *part, max_bytes=_MOST_BYTES)
+    def _read(self, key: str, byte_range: ByteRange, looked: _Looked) -> bytes | None:
+        data = self.called.read(key, *byte_range, max_bytes=_MOST_BYTES)
         if isinstance(data, bytes):
             return data
         looked.damaged += data is False
         return None
 
 
-def _runs(parts: Sequence[Part], numbers: list[int]) -> list[list[int]]:
-    """Divide parts of one object into those that the store is asked for together."""
-    spans = [(begin, end) for begin, end in (parts[i] for i in numbers) if end is not None]
+def _runs(ranges: Sequence[ByteRange], numbers: list[int]) -> list[list[int]]:
+    """Divide byte ranges of one object into those that the store is asked for together."""
+    spans = [(begin, end) for begin, end in (ranges[i] for i in numbers) if end is not None]
     if len(spans) < len(numbers):
         return [[i] for i in numbers]
     ends = core.runs_together(spans, gap=DEFAULT_COALESCE.gap, limit=DEFAULT_COALESCE.limit)
     return [numbers[begin:end] for begin, end in pairwise([0, *ends])]
 
 
-def _size_of(part: Part, otherwise: int) -> int:
-    """Return how many bytes a part has, where it says so."""
-    begin, end = part
+def _size_of(byte_range: ByteRange, otherwise: int) -> int:
+    """Return how many bytes a range has, where it says so."""
+    begin, end = byte_range
     return otherwise if end is None and begin == 0 else -begin if end is None else end - begin

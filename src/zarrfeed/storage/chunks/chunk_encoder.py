@@ -23,7 +23,7 @@ from zarrfeed.base.errors import ConfigError
 Shuffle: TypeAlias = Literal["noshuffle", "shuffle", "bitshuffle"]
 #: Of Blosc, in the order of the numbers that it has for them.
 _SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
-_USUAL_LEVEL = {"lz4": 5, "lz4hc": 9, "zstd": 3, "blosclz": 5, "zlib": 5}
+_USUAL_COMPRESSION = {"lz4": 5, "lz4hc": 9, "zstd": 3, "blosclz": 5, "zlib": 5}
 _NAMES = "none, zstd, zstd-5, lz4, lz4-9-bitshuffle"
 #: Blosc's own limit for a chunk.
 MOST_CHUNK_BYTES = 2**31 - 1 - 16
@@ -62,7 +62,7 @@ class Encoding:
         name = found[1] if found else ""
         if found and name == "none" and not found[2] and not found[3]:
             return cls()
-        usual = 3 if name == "plain-zstd" else _USUAL_LEVEL.get(name)
+        usual = 3 if name == "plain-zstd" else _USUAL_COMPRESSION.get(name)
         if found is None or usual is None or (name == "plain-zstd" and found[3]):
             raise ConfigError(f"codec = {text!r}, must be compressor-level-shuffle, such as {_NAMES}")
         level, most = int(found[2] or usual), 22 if name == "plain-zstd" else 9

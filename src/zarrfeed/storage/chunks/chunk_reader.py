@@ -22,16 +22,16 @@ from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import ShardReading
-from zarrfeed.storage.access.errors import errno_of, reason_of, says_no_permission
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt, reading, retrying
+from zarrfeed.storage.access.store_errors import errno_of, reason_of, says_no_permission
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import cached_reads
 from zarrfeed.storage.chunks.shard_reader import ShardReader, Spawn
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: First byte and end of a part of an object, as of a slice.
-Part: TypeAlias = tuple[int, int | None]
+#: First byte and end of bytes of an object, as of a slice.
+ByteRange: TypeAlias = tuple[int, int | None]
 
 _FORBIDDEN = (
     "; if the server answers so for chunks that were never written, storage_options={'forbidden_is_missing': True} "
@@ -79,12 +79,12 @@ class ChunkReader:
         self._cached = cached_reads(source, counts.cache, all_chunks=caches_all)
         self.shards = None
         if sharding is not None:
-            self.shards = ShardReader(sharding, self.get, self.get_parts, spawn or asyncio.create_task, counts)
+            self.shards = ShardReader(sharding, self.get, self.get_ranges, spawn or asyncio.create_task, counts)
 
     async def get(
         self, key: str, byte_range: ByteRequest | None = None, failed: FailedAttempt | None = None
     ) -> Bytes | None:
-        """Return a stored object below the array, or a part of it; None if the array lacks the object.
+        """Return a stored object below the array, or a byte range of it; None if the array lacks the object.
 
         `failed` is the first attempt, if it was made elsewhere.
 
@@ -96,10 +96,10 @@ class ChunkReader:
         if self._cached is None:
             return await self._fetch(key, byte_range, failed)
 
-        async def fetch(_: list[Part]) -> list[Bytes | None]:
+        async def fetch(_: list[ByteRange]) -> list[Bytes | None]:
             return [await self._fetch(key, byte_range, failed)]
 
-        (data,) = await self._cached.get(key, [_part_of(byte_range)], fetch)
+        (data,) = await self._cached.get(key, [_range_of(byte_range)], fetch)
         assert not isinstance(data, CorruptChunkError)
         return data
 
@@ -119,16 +119,16 @@ class ChunkReader:
         tried = partial(attempts, self._policy, read, self._counts.on_retry, is_far=self.source.is_far, failed=failed)
         return await (tried() if limiter is None else limiter.run(tried))
 
-    async def get_parts(
-        self, key: str, parts: Sequence[Part], failed: FailedAttempt | None = None
+    async def get_ranges(
+        self, key: str, ranges: Sequence[ByteRange], failed: FailedAttempt | None = None
     ) -> list[Bytes | CorruptChunkError | None]:
-        """Return parts of a stored object, read by one request for all of them.
+        """Return byte ranges of a stored object, read by one request for all of them.
 
         Parameters
         ----------
         key
             Of the object, below the array.
-        parts
+        ranges
             First byte and end of each, as of a slice; their first bytes ascend. (0, None), which comes alone, is the
             whole object.
         failed
@@ -137,7 +137,7 @@ class ChunkReader:
         Returns
         -------
         The bytes of each, which are views of what was read; None for all if there is no such object; an error in place
-        of a part before which the object ends.
+        of a range before which the object ends.
 
         Raises
         ------
@@ -145,19 +145,19 @@ class ChunkReader:
             If the store returned more than it was asked for. And as of `get`.
         """
         if self._cached is None:
-            return await self._fetch_parts(key, parts, failed)
-        return await self._cached.get(key, parts, lambda wanted: self._fetch_parts(key, wanted, failed))
+            return await self._fetch_ranges(key, ranges, failed)
+        return await self._cached.get(key, ranges, lambda wanted: self._fetch_ranges(key, wanted, failed))
 
-    async def _fetch_parts(
-        self, key: str, parts: Sequence[Part], failed: FailedAttempt | None = None
+    async def _fetch_ranges(
+        self, key: str, ranges: Sequence[ByteRange], failed: FailedAttempt | None = None
     ) -> list[Bytes | CorruptChunkError | None]:
         """Return the same from the store."""
-        begin, end = span_of(parts)
+        begin, end = span_of(ranges)
         if end is None:
             return [await self._fetch(key, None, failed)]
         # Stores disagree about what a request for zero bytes returns, so none is made.
         data = await self._fetch(key, RangeByteRequest(begin, end), failed) if end > begin else np.empty(0, np.uint8)
-        return split_parts(parts, data)
+        return split_ranges(ranges, data)
 
     async def read(self, key: str, position: int | None) -> Bytes | None:
         """Return a chunk, or with a position the inner chunk there of a shard; None if there is none."""
@@ -174,7 +174,7 @@ class ChunkReader:
         return "" if position is None or self.shards is None else self.shards.label(position)
 
 
-def _part_of(byte_range: ByteRequest | None) -> Part:
+def _range_of(byte_range: ByteRequest | None) -> ByteRange:
     """Return first byte and end, as of a slice."""
     if isinstance(byte_range, RangeByteRequest):
         return byte_range.start, byte_range.end
@@ -184,16 +184,16 @@ def _part_of(byte_range: ByteRequest | None) -> Part:
     return 0, None
 
 
-def span_of(parts: Sequence[Part]) -> tuple[int, int | None]:
-    """Return first byte and end of what one request reads for parts of an object; end None: the whole of it."""
-    return parts[0][0], max((end for _, end in parts if end is not None), default=None)
+def span_of(ranges: Sequence[ByteRange]) -> tuple[int, int | None]:
+    """Return first byte and end of what one request reads for byte ranges of an object; end None: the whole of it."""
+    return ranges[0][0], max((end for _, end in ranges if end is not None), default=None)
 
 
-def split_parts(parts: Sequence[Part], data: Bytes | None) -> list[Bytes | CorruptChunkError | None]:
-    """Return the bytes of each part, of what one request for all of them read. As of `ChunkReader.get_parts`."""
-    begin, end = span_of(parts)
+def split_ranges(ranges: Sequence[ByteRange], data: Bytes | None) -> list[Bytes | CorruptChunkError | None]:
+    """Return the bytes of each range, of what one request for all of them read. As of `ChunkReader.get_ranges`."""
+    begin, end = span_of(ranges)
     if end is None or data is None:  # deleted since its index was read
-        return [data] * len(parts)
+        return [data] * len(ranges)
     if len(data) > end - begin:
         raise StoreReadError(errno.EIO, f"asked for bytes [{begin}, {end}), the store returned {len(data)} bytes")
     return [
@@ -202,7 +202,7 @@ def split_parts(parts: Sequence[Part], data: Bytes | None) -> list[Bytes | Corru
         else CorruptChunkError(
             f"is at bytes [{first}, {last}) by the index, but the store has only {begin + len(data)}"
         )
-        for first, last in parts
+        for first, last in ranges
     ]
 
 
@@ -217,8 +217,8 @@ def locate_chunk(spec: ArraySpec, chunk: Sequence[int]) -> tuple[str, int | None
         Index of the read chunk along each axis that the array has in the store.
     """
     along = (1,) * len(chunk) if spec.shard is None else spec.shard.chunks
-    parts = [str(i // n) for i, n in zip(chunk, along, strict=True)]
-    key = spec.key_separator.join([spec.key_prefix, *parts] if spec.key_prefix else parts)
+    names = [str(i // n) for i, n in zip(chunk, along, strict=True)]
+    key = spec.key_separator.join([spec.key_prefix, *names] if spec.key_prefix else names)
     if spec.shard is None:
         return key, None
     return key, int(np.ravel_multi_index([i % n for i, n in zip(chunk, along, strict=True)], along))

@@ -26,7 +26,7 @@ from zarr.dtype import UInt64
 
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import (
     ArrayMetadata,
     ArrayV2Metadata,
@@ -66,7 +66,7 @@ class _WrongItemsError(_RefusedError):
 
 
 @dataclass(frozen=True)
-class _Place:
+class _CodecContext:
     """The configuration of one codec, and what its decoded bytes are.
 
     Attributes
@@ -153,7 +153,7 @@ def _read_v2(metadata: ArrayV2Metadata, name: str, array: zarr.Array[Any]) -> Ar
         config = dict(codec.get_config())
         if config["id"] == "shuffle" and config["elementsize"] == 4 != _item_bytes(items):  # numcodecs' default
             config = _as_stored(array, number, len(filters), config)
-        changes = _check(str(config["id"]), name, _Place(config, expected, items), codec)
+        changes = _check(str(config["id"]), name, _CodecContext(config, expected, items), codec)
         chain.append(get_codec({**codec.get_config(), **changes}) if changes else codec)
         expected = encoded(chain[-1], expected)
         items = expected.dtype if config["id"] in _OF_ITEMS else items
@@ -189,7 +189,7 @@ def _read_v3(chain: Sequence[Codec], chunk: ChunkSpec, name: str) -> tuple[Codec
                 wrong = _WrongItemsError(items, "text or bytes of any length")
                 raise ConfigError(f"{name}: codec {codec.to_dict()['name']!r}: {wrong}")
         elif _is_read(codec):
-            codec = _read_wrapped(codec, _Place({}, expected, items), name)
+            codec = _read_wrapped(codec, _CodecContext({}, expected, items), name)
         meant.append(codec)
         if isinstance(codec, ArrayArrayCodec):
             chunk = codec.resolve_metadata(chunk)
@@ -209,13 +209,13 @@ def _read_shards(codec: ShardingCodec, shard: ChunkSpec, name: str) -> ShardingC
     return replace(codec, codecs=inner, index_codecs=index)
 
 
-def _read_wrapped(codec: Any, place: _Place, name: str) -> Any:
+def _read_wrapped(codec: Any, context: _CodecContext, name: str) -> Any:
     """Read a codec of numcodecs in an array of format 3."""
     loaded = _loaded(codec, name)
     if loaded is None:
         return codec
     config = dict(loaded.get_config())
-    changes = _check(codec.codec_name, name, replace(place, config=config), loaded)
+    changes = _check(codec.codec_name, name, replace(context, config=config), loaded)
     return configured(codec, changes) if changes else codec
 
 
@@ -234,13 +234,13 @@ def _loaded(codec: Any, name: str) -> Any:
         ) from error
 
 
-def _check(label: str, name: str, place: _Place, codec: Any) -> Changes:
+def _check(label: str, name: str, context: _CodecContext, codec: Any) -> Changes:
     """Return what has to change in the configuration of a codec so that it decodes as its writer meant."""
-    rule = _RULES.get(str(place.config.get("id")))
+    rule = _RULES.get(str(context.config.get("id")))
     if rule is None or not type(codec).__module__.startswith("numcodecs."):
         return {}
     try:
-        return rule(place)
+        return rule(context)
     except _RefusedError as error:
         raise ConfigError(f"{name}: codec {label!r}: {error}") from error
 
@@ -253,59 +253,59 @@ def _item_bytes(items: np.dtype[Any]) -> int:
     return _POINTER_BYTES if items.kind == "S" and items.itemsize > 1 else items.itemsize
 
 
-def _read_numbers(*keys: str) -> Callable[[_Place], Changes]:
+def _read_numbers(*keys: str) -> Callable[[_CodecContext], Changes]:
     """Return the rule of a codec whose numbers matter only to a writer, such as an `Appender`."""
 
-    def read(place: _Place) -> Changes:
-        texts = {key: whole_number(place.config.get(key)) for key in keys if isinstance(place.config.get(key), str)}
+    def read(context: _CodecContext) -> Changes:
+        texts = {key: whole_number(context.config.get(key)) for key in keys if isinstance(context.config.get(key), str)}
         return {key: number for key, number in texts.items() if number is not None}
 
     return read
 
 
-def _read_shuffle(place: _Place) -> Changes:
+def _read_shuffle(context: _CodecContext) -> Changes:
     """netCDF-C takes the size from the dtype, and writes 0, the size as text, or nothing at all."""
-    value = place.config.get("elementsize")
-    size, item = whole_number(value), _item_bytes(place.items)
+    value = context.config.get("elementsize")
+    size, item = whole_number(value), _item_bytes(context.items)
     if value is None or size == 0:
         size = item
     if size is None or size < 1 or (isinstance(value, str) and size != item):
         raise _RefusedError("elementsize", value, f"a whole number of at least 1, such as the item size {item}")
-    if place.decoded.is_exact and place.decoded.limit % size:
-        raise _RefusedError("elementsize", value, f"a divisor of the {place.decoded.limit} bytes that are shuffled")
+    if context.decoded.is_exact and context.decoded.limit % size:
+        raise _RefusedError("elementsize", value, f"a divisor of the {context.decoded.limit} bytes that are shuffled")
     return {} if type(value) is int and value == size else {"elementsize": size}
 
 
-def _check_numbers(place: _Place, *keys: str) -> None:
+def _check_numbers(context: _CodecContext, *keys: str) -> None:
     """Refuse a dtype that has no numbers, such as the empty one that NumPy makes of an empty list."""
     for key in keys:
-        if np.dtype(place.config[key]).kind not in "biufcmM":
-            raise _RefusedError(key, place.config[key], "a dtype of numbers")
+        if np.dtype(context.config[key]).kind not in "biufcmM":
+            raise _RefusedError(key, context.config[key], "a dtype of numbers")
 
 
-def _read_delta(place: _Place) -> Changes:
+def _read_delta(context: _CodecContext) -> Changes:
     """Differences are of the items, or of their bits as whole numbers."""
-    _check_numbers(place, "dtype", "astype")
-    dtype, given = np.dtype(place.config["dtype"]), place.decoded.dtype
-    if given.kind == "V" or not place.has_items:  # records, or bytes: the codec cuts them into numbers of any size
-        if place.decoded.is_exact and place.decoded.limit % dtype.itemsize:
-            raise _RefusedError("dtype", dtype.str, f"of a size that divides {place.decoded.limit} bytes")
+    _check_numbers(context, "dtype", "astype")
+    dtype, given = np.dtype(context.config["dtype"]), context.decoded.dtype
+    if given.kind == "V" or not context.has_items:  # records, or bytes: the codec cuts them into numbers of any size
+        if context.decoded.is_exact and context.decoded.limit % dtype.itemsize:
+            raise _RefusedError("dtype", dtype.str, f"of a size that divides {context.decoded.limit} bytes")
     elif _plain(dtype) != _plain(given) and not (dtype.kind in "iu" and dtype.itemsize == given.itemsize):
         raise _RefusedError("dtype", dtype.str, f"that of the items, {given.str}, or integers of their size")
-    named = {key: np.dtype(place.config[key]) for key in ("dtype", "astype")}
+    named = {key: np.dtype(context.config[key]) for key in ("dtype", "astype")}
     return {key: _plain(one).str for key, one in named.items() if one.kind in "mM"}  # NumPy adds no points in time
 
 
-def _read_same_dtype(key: str, stored: str) -> Callable[[_Place], Changes]:
+def _read_same_dtype(key: str, stored: str) -> Callable[[_CodecContext], Changes]:
     """Return the rule of a codec that calculates with the values: it names the dtype of the items, and that of its own.
 
     `key` and `stored` are the keys of these dtypes.
     """
 
-    def read(place: _Place) -> Changes:
-        _check_numbers(place, key, stored)
-        dtype, given = np.dtype(place.config[key]), place.decoded.dtype
-        if place.has_items and _plain(dtype) != _plain(given):
+    def read(context: _CodecContext) -> Changes:
+        _check_numbers(context, key, stored)
+        dtype, given = np.dtype(context.config[key]), context.decoded.dtype
+        if context.has_items and _plain(dtype) != _plain(given):
             raise _RefusedError(key, dtype.str, f"that of the items, {given.str}")
         return {}
 
@@ -319,16 +319,16 @@ def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype("u1") if dtype.kind == "b" else dtype
 
 
-def _read_scale(place: _Place) -> Changes:
+def _read_scale(context: _CodecContext) -> Changes:
     changes: Changes = {}
     for key in ("scale", "offset"):
-        value = place.config.get(key)
+        value = context.config.get(key)
         number = _number(value)
         if number is None or (key == "scale" and number == 0):
             raise _RefusedError(key, value, "a number other than 0" if key == "scale" else "a number")
         if isinstance(value, str):
             changes[key] = number
-    _read_same_dtype("dtype", "astype")(place)
+    _read_same_dtype("dtype", "astype")(context)
     return changes
 
 
@@ -344,29 +344,29 @@ def _number(value: object) -> float | int | None:
     return number if math.isfinite(number) else None
 
 
-def _read_items(kinds: str, allowed: str, sizes: Sequence[int] = ()) -> Callable[[_Place], Changes]:
+def _read_items(kinds: str, allowed: str, sizes: Sequence[int] = ()) -> Callable[[_CodecContext], Changes]:
     """Return the rule of a codec that holds items of some kinds and sizes."""
 
-    def read(place: _Place) -> Changes:
-        given = place.decoded.dtype
-        if place.has_items and (given.kind not in kinds or (sizes and given.itemsize not in sizes)):
+    def read(context: _CodecContext) -> Changes:
+        given = context.decoded.dtype
+        if context.has_items and (given.kind not in kinds or (sizes and given.itemsize not in sizes)):
             raise _WrongItemsError(given, allowed)
         return {}
 
     return read
 
 
-def _read_jenkins(place: _Place) -> Changes:
-    value = place.config.get("initval")
+def _read_jenkins(context: _CodecContext) -> Changes:
+    value = context.config.get("initval")
     seed = whole_number(value)
     if seed is None or not 0 <= seed <= _MOST_SEED:
         raise _RefusedError("initval", value, f"a whole number in [0, {_MOST_SEED}]")
     return {} if type(value) is int else {"initval": seed}
 
 
-def _read_lzma(place: _Place) -> Changes:
+def _read_lzma(context: _CodecContext) -> Changes:
     """Streams name their filters themselves, but for raw ones; LZMA wants to be told those of raw streams alone."""
-    value, filters = place.config.get("format"), place.config.get("filters")
+    value, filters = context.config.get("format"), context.config.get("filters")
     kind = whole_number(value)
     kinds = (lzma.FORMAT_AUTO, lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW)
     if kind not in kinds:
@@ -391,25 +391,25 @@ def _lzma_filters(filters: Any) -> Any:
     ]
 
 
-def _read_zfp(place: _Place) -> Changes:
-    _read_items("if", "int32, int64, float32 and float64", (4, 8))(place)
-    value = place.config.get("mode")
+def _read_zfp(context: _CodecContext) -> Changes:
+    _read_items("if", "int32, int64, float32 and float64", (4, 8))(context)
+    value = context.config.get("mode")
     mode = whole_number(value)
     if mode not in _ZFP_MODES:
         raise _RefusedError("mode", value, "2 (rate), 3 (precision) or 4 (tolerance)")
     changes: Changes = {} if type(value) is int else {"mode": mode}
     key = _ZFP_MODES[mode]
-    number = _number(place.config.get(key))
+    number = _number(context.config.get(key))
     if number is None:
-        raise _RefusedError(key, place.config.get(key), "a number")
-    if isinstance(place.config[key], str):
+        raise _RefusedError(key, context.config.get(key), "a number")
+    if isinstance(context.config[key], str):
         changes[key] = number
     return changes
 
 
 #: The rule of each codec of numcodecs whose configuration matters, or that takes certain dtypes only. Not here are
 #: checksums, which check `location` themselves.
-_RULES: dict[str, Callable[[_Place], Changes]] = {
+_RULES: dict[str, Callable[[_CodecContext], Changes]] = {
     "shuffle": _read_shuffle,
     "delta": _read_delta,
     "fixedscaleoffset": _read_scale,

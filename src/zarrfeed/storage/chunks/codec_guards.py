@@ -99,7 +99,7 @@ def _as_bytes(stored: Any) -> Bytes:
 
 
 def _le(data: Bytes, at: int, size: int = 4) -> int:
-    """Return the little-endian integer at a place; an error where the buffer ends before."""
+    """Return the little-endian integer at an offset; an error where the buffer ends before."""
     if at + size > len(data):
         raise DecodeError(f"is truncated: a number at byte {at} has {size} bytes, the chunk holds {len(data)}")
     return int.from_bytes(data[at : at + size].tobytes(), "little")

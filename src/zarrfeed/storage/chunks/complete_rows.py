@@ -59,12 +59,12 @@ def complete_rows(
 
 
 def _first_missing(array: zarr.Array[Any], keys: list[str], access: StoreAccess) -> int | None:
-    """Return the place of the first key without an object; None if all exist."""
+    """Return the index of the first key without an object; None if all exist."""
     store, path = array.store_path.store, array.store_path.path
     prefix = f"{path}/" if path else ""
     if type(store) is LocalStore:
         root = Path(store.root) / path
-        return next((place for place, key in enumerate(keys) if not (root / key).exists()), None)
+        return next((index for index, key in enumerate(keys) if not (root / key).exists()), None)
 
     async def ask() -> list[bool]:
         return await asyncio.gather(*(store.exists(prefix + key) for key in keys))

@@ -26,9 +26,9 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import ArrayCache
-from zarrfeed.storage.access.errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.local_files import read_chunk_file
 from zarrfeed.storage.access.request_limiter import RequestLimiter, shared_limiter
+from zarrfeed.storage.access.store_errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.zarr_internals import open_store, unwrapped, with_store
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
@@ -40,7 +40,7 @@ _MAX_REQUESTS = 1024
 #: Where each request may open a connection. Behind 100 ms so many objects of 340 KiB are 0.85 GB/s. Each request that
 #: waits has a thread, and twice as many made nothing faster.
 _MAX_CONNECTIONS = 256
-#: Until it is known how many pay: a small web server has place for six connections in its queue.
+#: Until it is known how many pay: a small web server has room for six connections in its queue.
 _FIRST_REQUESTS, _FIRST_CONNECTIONS = 32, 2
 
 
@@ -236,7 +236,7 @@ def _reopened(store: Store) -> Store:
     return store
 
 
-def place_array(
+def locate_array(
     array: zarr.Array[Any],
     metadata_key: str,
     name: str,

@@ -41,8 +41,8 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DocumentPlace:
-    """The place of the metadata documents of one array.
+class DocumentLocation:
+    """The location of the metadata documents of one array.
 
     Attributes
     ----------
@@ -59,15 +59,15 @@ class DocumentPlace:
     source: StoreSource | None = None
 
     @classmethod
-    def of(cls, place: str | StoreSource, keys: tuple[str, ...]) -> DocumentPlace | None:
+    def of(cls, array: str | StoreSource, keys: tuple[str, ...]) -> DocumentLocation | None:
         """Return the documents of an array; None if they cannot change, or its store has none of them."""
-        if isinstance(place, str):
-            return cls(keys, place)
-        if not place.metadata_key or _is_fixed(place.store):
+        if isinstance(array, str):
+            return cls(keys, array)
+        if not array.metadata_key or _is_fixed(array.store):
             return None
-        if type(place.store) is LocalStore:
-            return cls(keys, str(Path(place.store.root) / place.prefix))
-        return cls(keys, source=place)
+        if type(array.store) is LocalStore:
+            return cls(keys, str(Path(array.store.root) / array.prefix))
+        return cls(keys, source=array)
 
     @property
     def identity(self) -> Hashable:

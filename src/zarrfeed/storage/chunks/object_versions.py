@@ -28,9 +28,9 @@ from zarrfeed.base.native import core
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.retry import reading
+from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.zarr_internals import sync, unwrapped
 from zarrfeed.storage.objects.object_source import ObjectSource
 

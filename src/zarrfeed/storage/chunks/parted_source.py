@@ -18,7 +18,7 @@ from zarr.abc.store import ByteRequest
 from zarrfeed.base.native import core
 from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.access.request_limiter import RequestLimiter
-from zarrfeed.storage.chunks.cached_reads import CachedReads, Fetch, Found, Part
+from zarrfeed.storage.chunks.cached_reads import ByteRange, CachedReads, Fetch, Found
 from zarrfeed.storage.chunks.location import StoreSource
 
 
@@ -114,13 +114,13 @@ class CachedParts:
         self._counts = counts
         self._reads: dict[int, CachedReads | None] = {}
 
-    async def get(self, key: str, parts: Sequence[Part], fetch: Fetch) -> list[Found]:
-        """Return parts of an object: from the cache, and by `fetch` those that it lacks. As of `CachedReads.get`."""
+    async def get(self, key: str, ranges: Sequence[ByteRange], fetch: Fetch) -> list[Found]:
+        """Return byte ranges of an object: from the cache, else by `fetch`. As of `CachedReads.get`."""
         number, below = self._source.find(key)
         if number not in self._reads:
             self._reads[number] = CachedReads.of(self._source.sources[number], self._counts, all_chunks=True)
         reads = self._reads[number]
-        return list(await fetch(list(parts))) if reads is None else await reads.get(below, parts, fetch)
+        return list(await fetch(list(ranges))) if reads is None else await reads.get(below, ranges, fetch)
 
 
 def cached_reads(source: StoreSource, counts: CacheCounts, *, all_chunks: bool) -> CachedReads | CachedParts | None:

@@ -2,8 +2,8 @@
 
 What holds: everything here runs on zarr-python's event loop, and lives as long as one epoch. An index is one task;
 whoever needs it awaits that task, so that a shard has at most one request for its index under way, and one in all as
-long as the index is kept. A task of an index waits for the store alone, so nobody waits in a circle. An index that
-could not be read is not kept.
+long as the index is cached. A task of an index waits for the store alone, so nobody waits in a circle. An index that
+could not be read is not cached.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Index: TypeAlias = "npt.NDArray[np.int64] | None"
 #: Reads a part of a stored object, named by its key below the array; None if there is no such object.
 Get: TypeAlias = Callable[[str, ByteRequest], Coroutine[Any, Any, "Bytes | None"]]
-#: Reads several parts of one, as `ChunkReader.get_parts` does.
-GetParts: TypeAlias = Callable[
+#: Reads several byte ranges of one, as `ChunkReader.get_ranges` does.
+GetRanges: TypeAlias = Callable[
     [str, "list[tuple[int, int | None]]"], Coroutine[Any, Any, "list[Bytes | CorruptChunkError | None]"]
 ]
 #: Runs a coroutine as a task that ends with the epoch.
@@ -42,19 +42,21 @@ class ShardReader:
     ----------
     reading
         How its shards look, and what may be read together.
-    get, get_parts, spawn
+    get, get_ranges, spawn
         How objects and parts of them are read, and tasks are run.
     counts
         Counts the indices.
     """
 
-    def __init__(self, reading: ShardReading, get: Get, get_parts: GetParts, spawn: Spawn, counts: ReadCounts) -> None:
+    def __init__(
+        self, reading: ShardReading, get: Get, get_ranges: GetRanges, spawn: Spawn, counts: ReadCounts
+    ) -> None:
         self._reading = reading
         self._get = get
-        self._get_parts = get_parts
+        self._get_ranges = get_ranges
         self._spawn = spawn
         self._counts = counts
-        self._capacity = max(1, reading.cache_bytes // reading.spec.kept_index_bytes)
+        self._capacity = max(1, reading.cache_bytes // reading.spec.cached_index_bytes)
         self._indices: OrderedDict[str, asyncio.Task[Index | BaseException]] = OrderedDict()
 
     async def index(self, key: str) -> Index:
@@ -100,14 +102,14 @@ class ShardReader:
         CorruptChunkError
             If the shard ends before them. And whatever the store raises.
         """
-        parts = await self._get_parts(key, [(piece.begin, piece.end) for piece in group])
+        parts = await self._get_ranges(key, [(piece.begin, piece.end) for piece in group])
         for piece, data in zip(group, parts, strict=True):
             if isinstance(data, CorruptChunkError):
                 raise CorruptChunkError(f"{self.label(piece.position)}: {data}")
         return ((piece.request_id, cast("Bytes | None", data)) for piece, data in zip(group, parts, strict=True))
 
     def inner_name(self, position: int) -> str:
-        """Return the place of an inner chunk in its shard, such as "3/0"."""
+        """Return the index of an inner chunk in its shard, such as "3/0"."""
         return self._reading.spec.inner_chunk_name(position)
 
     def label(self, position: int) -> str:

@@ -63,9 +63,9 @@ def stage_array(options: CacheOptions, root: str, keys: ChunkKeys) -> ArrayCache
     return _stage(options, f"{root}/", [("", root, keys)])
 
 
-def stage_joined(options: CacheOptions, places: Sequence[tuple[str, ChunkKeys]]) -> ArrayCache:
+def stage_joined(options: CacheOptions, locations: Sequence[tuple[str, ChunkKeys]]) -> ArrayCache:
     """Return the same of arrays in several directories that are read as one: keys of objects are whole paths."""
-    return _stage(options, "", [(f"{root}/", root, keys) for root, keys in places])
+    return _stage(options, "", [(f"{root}/", root, keys) for root, keys in locations])
 
 
 def stage_zip(options: CacheOptions, path: str, prefix: str) -> ArrayCache:
@@ -82,10 +82,10 @@ def stage_zip(options: CacheOptions, path: str, prefix: str) -> ArrayCache:
     return ArrayCache(options, ZIP_STORE, f"{path}/{prefix}", core.ObjectVersions(version))
 
 
-def _stage(options: CacheOptions, prefix: str, places: Sequence[tuple[str, str, ChunkKeys]]) -> ArrayCache:
-    """Return the names in the cache of objects in some directories; keys begin with the first text of each place."""
-    whys = [why_not_staged(root, options) for _, root, _ in places]
-    staged = [place for place, why in zip(places, whys, strict=True) if not why]
+def _stage(options: CacheOptions, prefix: str, locations: Sequence[tuple[str, str, ChunkKeys]]) -> ArrayCache:
+    """Return the names in the cache of objects in some directories; keys begin with the first text of each location."""
+    whys = [why_not_staged(root, options) for _, root, _ in locations]
+    staged = [location for location, why in zip(locations, whys, strict=True) if not why]
     made = ArrayCache(options, STORE, prefix, why_off=next(filter(None, whys), ""))
     if not staged:
         return made

@@ -17,7 +17,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.objects.key_glob import KeyGlob
 from zarrfeed.storage.objects.listing import Listing, PackedKeys, StoredObject
 from zarrfeed.storage.objects.listing_file import ListingFile
@@ -175,7 +175,7 @@ class _Work:
 
             def keep(keys: list[str], sizes: list[int]) -> PackedKeys:
                 told(len(keys))
-                return self._kept(keys, sizes, filter)
+                return self._matching(keys, sizes, filter)
 
             if isinstance(store, ObjectStore):
                 bucket = self._bucket()
@@ -196,19 +196,19 @@ class _Work:
             return True
         bucket = self._bucket()
         keys, sizes, is_last = Pages(bucket, bucket.whole_range().after).next()
-        page = Listing.joined([self._kept(keys, sizes, None)])
+        page = Listing.joined([self._matching(keys, sizes, None)])
         end = len(known) if is_last or not keys else known.find(keys[-1] + "\0")
         if [one for one in page if one.size] != [one for one in islice(known, end) if one.size]:
             return False
         if is_last or not len(known):
             return is_last
         keys, sizes, _ = Pages(bucket, known.key(len(known) - 1)).next()
-        return not self._kept(keys, sizes, None).sizes.any()
+        return not self._matching(keys, sizes, None).sizes.any()
 
     def _bucket(self) -> Bucket:
         return Bucket.of(self._source, self._access, self._prefix, self._beginning, self._requests)
 
-    def _kept(self, keys: list[str], sizes: list[int], filter: Callable[[StoredObject], bool] | None) -> PackedKeys:
+    def _matching(self, keys: list[str], sizes: list[int], filter: Callable[[StoredObject], bool] | None) -> PackedKeys:
         """Return the objects that are wanted."""
         if self._beginning or self._glob is not None or filter is not None:
             matches = self._glob.matches if self._glob is not None else lambda _: True

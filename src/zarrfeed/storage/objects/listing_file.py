@@ -16,7 +16,7 @@ import numpy as np
 from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StoreReadError
-from zarrfeed.storage.access.errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.objects.listing import Listing
 
 _MARK = "zarrfeed listing, 1"

@@ -18,10 +18,10 @@ from zarr.storage import ObjectStore
 
 from zarrfeed.base.errors import StoreReadError, UnsupportedError
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, is_transient, says_no_bucket, says_no_permission
 from zarrfeed.storage.access.page_stream import PageStream
 from zarrfeed.storage.access.request_limiter import RequestLimiter
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.access.store_errors import errno_of, is_transient, says_no_bucket, says_no_permission
 from zarrfeed.storage.access.urls import what_is_wrong
 from zarrfeed.storage.objects.key_ranges import KeyRange, KeyRanges, keys_that_begin
 from zarrfeed.storage.objects.listing import Listing, PackedKeys
@@ -216,14 +216,14 @@ def without_markers(keys: list[str], sizes: list[int], last: str = "") -> tuple[
     """
     if all(a < b for a, b in pairwise([last, *keys])):
         return keys, sizes
-    kept: list[int] = []
+    ascending: list[int] = []
     for i, key in enumerate(keys):
         if key > last:
-            kept.append(i)
+            ascending.append(i)
             last = key
         elif sizes[i]:
             raise UnorderedError
-    return [keys[i] for i in kept], [sizes[i] for i in kept]
+    return [keys[i] for i in ascending], [sizes[i] for i in ascending]
 
 
 def list_unordered(bucket: Bucket, keep: Keep) -> Listing:

@@ -233,13 +233,13 @@ def _sample(stored: Data, wanted: Sequence[StoredField], reading: Reading) -> li
     length = max(rows, most // _RUNS // rows * rows)
     begins = np.unique(np.linspace(0, max(0, len(stored) - length), max(1, most // length)).astype(np.int64))
     begins = np.unique(begins // rows * rows)
-    parts = _fields(stored).parts
+    sides = _fields(stored).sides
     found: dict[str, list[npt.NDArray[Any]]] = {f.name: [] for f in wanted}
     begin = time.perf_counter()
     with closing(ZarrDataset(stored, num_threads=reading.num_threads, faults=reading.faults)) as dataset:
         for first in begins.tolist():
             batch: Any = dataset[range(first, min(first + length, len(stored)))]
-            for field, values in _named(batch, parts):
+            for field, values in _named(batch, sides):
                 if field in found:
                     found[field].append(values.numpy())
             if time.perf_counter() - begin > _SAMPLE_S:
@@ -247,11 +247,11 @@ def _sample(stored: Data, wanted: Sequence[StoredField], reading: Reading) -> li
     return [SampledArray(short_name(f.name), np.concatenate(found[f.name]), f.num_samples, _packing(f)) for f in wanted]
 
 
-def _named(batch: Any, parts: Sequence[tuple[str, ...] | None]) -> list[tuple[str, Any]]:
+def _named(batch: Any, sides: Sequence[tuple[str, ...] | None]) -> list[tuple[str, Any]]:
     """Return the values of a batch with the names of their fields, as a `FieldSet` has them."""
-    values = batch if len(parts) > 1 else (batch,)
+    values = batch if len(sides) > 1 else (batch,)
     found: list[tuple[str, Any]] = []
-    for part, keys, name in zip(values, parts, ("samples", "targets")[: len(parts)], strict=True):
+    for part, keys, name in zip(values, sides, ("samples", "targets")[: len(sides)], strict=True):
         found += [(name, part)] if keys is None else [(f"{name}[{key!r}]", part[key]) for key in keys]
     return found
 

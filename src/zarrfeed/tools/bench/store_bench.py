@@ -214,7 +214,7 @@ class StoreBench:
 
     def _open_plain(self) -> list[PlainField]:
         """Return how zarr-python alone delivers the fields."""
-        arrays = _open_arrays(self.path, self.targets, self._fields.parts, self._access)
+        arrays = _open_arrays(self.path, self.targets, self._fields.sides, self._access)
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):
             assert isinstance(f, StoredField | VlenField)
@@ -225,7 +225,7 @@ class StoreBench:
         # Not a forked process: the clients of object stores do not survive a fork. Workers unpickle what is here.
         multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
         return PlainLoader(
-            partial(_open_arrays, self.path, self.targets, self._fields.parts, self._access),
+            partial(_open_arrays, self.path, self.targets, self._fields.sides, self._access),
             self._plain_fields,
             blocks,
             batch_size=self.batch_size,
@@ -390,11 +390,11 @@ def _flat(batch: Any) -> list[Any]:
 
 
 def _open_arrays(
-    path: str, targets: str | None, parts: Sequence[tuple[str, ...] | None], access: StoreAccess
+    path: str, targets: str | None, sides: Sequence[tuple[str, ...] | None], access: StoreAccess
 ) -> list[zarr.Array[Any]]:
     """Open the arrays of all fields with zarr-python, in the order of the fields."""
     opened = []
-    for source, keys in zip((path, targets), parts, strict=False):
+    for source, keys in zip((path, targets), sides, strict=False):
         assert source is not None
         node: Any = open_source(source, access)
         for array in [node] if keys is None else [node[key] for key in keys]:

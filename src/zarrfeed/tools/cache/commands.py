@@ -21,7 +21,7 @@ from zarrfeed.storage.chunks.staging import STORE, ZIP_STORE
 from zarrfeed.tools.cache.entries import CacheInfo, CheckedCache, check_cache, clear_cache, describe_cache
 from zarrfeed.tools.cache.shared_warming import WarmJob, token_in, warm_by
 from zarrfeed.tools.cache.warm import Warming, WarmReport
-from zarrfeed.tools.verify.arrays import find_arrays
+from zarrfeed.tools.verify.find_arrays import find_arrays
 from zarrfeed.tools.verify.terminal import show_progress
 
 

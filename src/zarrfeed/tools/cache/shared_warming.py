@@ -27,7 +27,7 @@ from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.tools.cache.warm import ArrayInStore, WarmedArray, Warming
 from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify import Progress
-from zarrfeed.tools.verify.arrays import find_arrays
+from zarrfeed.tools.verify.find_arrays import find_arrays
 
 #: Of a task, at most: stored bytes, if objects are no larger than that, and objects.
 _TASK_BYTES, _TASK_OBJECTS = 256 << 20, 4096

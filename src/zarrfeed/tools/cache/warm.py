@@ -261,7 +261,7 @@ class Warming:
     def _at_once(self, spec: ArraySpec, cached: ArrayCache) -> int:
         """Return how many objects are copied at once."""
         if spec.shard is not None:
-            each = DEFAULT_COALESCE.limit + 2 * spec.shard.kept_index_bytes + spec.decoded_bytes
+            each = DEFAULT_COALESCE.limit + 2 * spec.shard.cached_index_bytes + spec.decoded_bytes
         elif cached.objects is not None and cached.objects.count:
             each = 2 * cached.objects.stored_bytes // cached.objects.count
         else:

@@ -5,6 +5,6 @@ larger store, streamed by zarrfeed and by plain zarr. plot: both results as a pi
 what came out.
 """
 
-from zarrfeed.tools.demo.report import run_demo
+from zarrfeed.tools.demo.run_demo import run_demo
 
 __all__ = ["run_demo"]

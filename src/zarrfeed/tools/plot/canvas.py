@@ -130,7 +130,7 @@ def draw_lanes(
     """Draw one row for each lane: from when to when it reads which block."""
     most = int(lanes.group_size.max(initial=1))
     height = 0.8 / np.maximum(1, lanes.group_size)
-    bottom = lanes.row - 0.4 + height * lanes.place
+    bottom = lanes.row - 0.4 + height * lanes.in_group
     cells = [
         Rectangle((first, low), until - first, tall)
         for first, until, low, tall in zip(lanes.first_step, lanes.until, bottom, height, strict=True)
@@ -163,7 +163,7 @@ def draw_lanes(
 
 def _label(axes: Axes, lanes: LaneRows, colours: Any, noun: str) -> None:
     """Write the label of its pieces into each group that has room for it."""
-    for piece in np.flatnonzero(lanes.place == 0).tolist():
+    for piece in np.flatnonzero(lanes.in_group == 0).tolist():
         size = int(lanes.group_size[piece])
         label = " ".join(map(str, lanes.label[piece : piece + size]))
         first, end = int(lanes.first_step[piece]), min(int(lanes.until[piece]), lanes.steps)

@@ -31,7 +31,7 @@ class LaneRows:
         Of each piece, shape (n,).
     label
         Of each piece: the number of its block, or of its column.
-    first_step, place, group_size
+    first_step, in_group, group_size
         As of `Pieces`.
     until
         The step at which the next group of the row begins; of the last one, the step after its last one.
@@ -46,7 +46,7 @@ class LaneRows:
     label: Int64
     first_step: Int64
     until: Int64
-    place: Int64
+    in_group: Int64
     group_size: Int64
 
     @classmethod
@@ -74,14 +74,14 @@ class LaneRows:
             label[shown],
             pieces.first_step[shown],
             until[shown],
-            pieces.place[shown],
+            pieces.in_group[shown],
             pieces.group_size[shown],
         )
 
 
 def _until(pieces: Pieces, begins: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
     """Return when the next group of the lane begins, given which pieces are the first ones of their lanes."""
-    group = np.flatnonzero(pieces.place == 0)
+    group = np.flatnonzero(pieces.in_group == 0)
     following = np.append(group[1:], -1)
     next_first = np.where(begins[following] | (following < 0), 0, pieces.first_step[following])
     ends = np.maximum(next_first, pieces.last_step[group] + 1)

@@ -288,11 +288,11 @@ def _lane_begins(pieces: Pieces, plane: Plane, fixed: Int64) -> tuple[Int64, Flo
     first = first[np.isin(pieces.block[first], _crossed(tiles, pieces.block[first], plane, fixed))]
     block = pieces.block[first]
     middle = np.full((len(first), 2), 0.5)
-    for place, d in enumerate((plane.along, plane.across)):
+    for number, d in enumerate((plane.along, plane.across)):
         if d is not None:
             begin = tiles.grid.starts_along(plane.volume, d, tiles.begin[block, d])
             last = tiles.grid.starts_along(plane.volume, d, tiles.begin[block, d] + tiles.count[block, d] - 1)
-            middle[:, place] = (begin + last + tiles.grid.size[d]) / 2
+            middle[:, number] = (begin + last + tiles.grid.size[d]) / 2
     return pieces.lane[first], middle
 
 

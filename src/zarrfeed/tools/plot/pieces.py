@@ -30,7 +30,7 @@ class Pieces:
         Of each piece, shape (n,). A block is numbered among all blocks of the array, read or not.
     first_step, last_step
         Of the group of each piece, shape (n,).
-    place, group_size
+    in_group, group_size
         Which piece of its group it is, and how many pieces the group has, shape (n,).
     first_samples
         Of each rank: the samples that it delivers first, as many as were asked for, if there are so many.
@@ -43,7 +43,7 @@ class Pieces:
     block: Int64
     first_step: Int64
     last_step: Int64
-    place: Int64
+    in_group: Int64
     group_size: Int64
     first_samples: tuple[Int64, ...]
 
@@ -73,16 +73,16 @@ def _pieces_of_rank(rank: int, plan: EpochPlan) -> dict[str, Int64]:
     sizes = np.diff(plan.group_begin)
     # one entry per piece from here on
     group = np.repeat(np.arange(len(sizes)), sizes)
-    place = np.arange(len(group)) - plan.group_begin[group]
+    in_group = np.arange(len(group)) - plan.group_begin[group]
     lane, first_step = plan.group_lane[group], plan.first_step[group]
-    by_lane = np.lexsort((place, first_step, lane))
+    by_lane = np.lexsort((in_group, first_step, lane))
     columns = {
         "rank": np.full_like(lane, rank),
         "lane": lane,
         "block": plan.segment_block,
         "first_step": first_step,
         "last_step": plan.last_step[group],
-        "place": place,
+        "in_group": in_group,
         "group_size": sizes[group],
     }
     return {name: column[by_lane] for name, column in columns.items()}

@@ -17,8 +17,8 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.executors import open_executor, run_in_order
 from zarrfeed.base.validate import check_flags, check_num_threads
+from zarrfeed.metadata.description.measured_fields import Axis, MeasuredField, fits, measured
 from zarrfeed.metadata.description.normalize_by import SIDES, Sides, labels_of, parse_sides
-from zarrfeed.metadata.description.statistics import Axis, MeasuredField, fits, measured
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
@@ -26,7 +26,7 @@ from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
 from zarrfeed.tools.stats.moments import Moments
 from zarrfeed.tools.stats.partial import PartialFile
-from zarrfeed.tools.stats.ranges import Lengths, measure_range, measured_batches, merged, none_yet, task_of
+from zarrfeed.tools.stats.sample_ranges import Lengths, measure_range, measured_batches, merged, none_yet, task_of
 from zarrfeed.torch.datasets.options import as_data
 
 __all__ = ["Axis", "Progress", "stats"]

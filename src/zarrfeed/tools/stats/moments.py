@@ -19,13 +19,13 @@ Counts = npt.NDArray[np.int64]
 
 #: Items of a piece: two arrays of float64 of this length fit the second-level cache.
 _PIECE = 1 << 15
-#: With more entries than this, pieces are halved along the axes that are kept, as merging costs work for each entry.
+#: With more entries than this, pieces are halved along `axes`, as merging costs work for each entry.
 _MANY_ENTRIES = 1 << 10
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of some values: an entry for each index along the axes that are kept.
+    """Moments of some values: an entry for each index along the axes that are not reduced.
 
     Attributes
     ----------
@@ -55,38 +55,38 @@ class Moments:
         return cls(counts, counts, zeros, zeros, np.full(shape, np.inf), np.full(shape, -np.inf))
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.generic], kept: tuple[int, ...]) -> Moments:
+    def of(cls, values: npt.NDArray[np.generic], axes: tuple[int, ...]) -> Moments:
         """Return the moments of an array.
 
         Parameters
         ----------
         values
             Numbers of any real dtype, C-contiguous, of shape (samples, *sample_shape).
-        kept
+        axes
             Axes that have moments of their own, ascending: none of them is axis 0.
 
         Returns
         -------
         Moments of the shape that `values` has along these axes.
         """
-        entries = math.prod(values.shape[a] for a in kept)
-        order = (*kept, *range(values.ndim)) if entries > _MANY_ENTRIES else range(values.ndim)
+        entries = math.prod(values.shape[a] for a in axes)
+        order = (*axes, *range(values.ndim)) if entries > _MANY_ENTRIES else range(values.ndim)
         axis = next((a for a in order if values.shape[a] > 1), None)
         if values.size <= _PIECE or axis is None:
-            return cls._of_piece(values, kept)
+            return cls._of_piece(values, axes)
         half = values.shape[axis] // 2
         index = (slice(None),) * axis
-        first, second = cls.of(values[*index, :half], kept), cls.of(values[*index, half:], kept)
-        if axis not in kept:
+        first, second = cls.of(values[*index, :half], axes), cls.of(values[*index, half:], axes)
+        if axis not in axes:
             return first.merge(second)
-        along = kept.index(axis)
+        along = axes.index(axis)
         pairs = zip(first.arrays(), second.arrays(), strict=True)
         return cls(*(np.concatenate(pair, axis=along) for pair in pairs))
 
     @classmethod
-    def _of_piece(cls, values: npt.NDArray[np.generic], kept: tuple[int, ...]) -> Moments:
-        over = tuple(a for a in range(values.ndim) if a not in kept)
-        shape = tuple(values.shape[a] for a in kept)
+    def _of_piece(cls, values: npt.NDArray[np.generic], axes: tuple[int, ...]) -> Moments:
+        over = tuple(a for a in range(values.ndim) if a not in axes)
+        shape = tuple(values.shape[a] for a in axes)
         x = values.astype(np.float64)
         size = x.size // max(1, math.prod(shape))
         with np.errstate(invalid="ignore", over="ignore"):  # infinite values have no variance, which is NaN then

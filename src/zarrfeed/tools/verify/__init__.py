@@ -22,12 +22,12 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Fault
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunks.chunk_keys import keys_of, misplaced_key
 from zarrfeed.tools.portable import as_location
-from zarrfeed.tools.verify.arrays import Found, find_arrays
+from zarrfeed.tools.verify.chunk_ranges import Shared, describe_store, slices_in_order
 from zarrfeed.tools.verify.chunks import ArrayCheck, prepare_check
+from zarrfeed.tools.verify.find_arrays import Found, find_arrays
 from zarrfeed.tools.verify.links import links_out
-from zarrfeed.tools.verify.progress import Checked, ProgressFile, default_path, fingerprint
-from zarrfeed.tools.verify.ranges import Shared, describe_store, parts_in_order
-from zarrfeed.tools.verify.report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
+from zarrfeed.tools.verify.progress_file import Checked, ProgressFile, default_path, fingerprint
+from zarrfeed.tools.verify.verify_report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
 
 __all__ = ["ArrayReport", "Finding", "Progress", "VerifyReport", "verify"]
 
@@ -239,7 +239,7 @@ class _Run:
             self._problems[path] = str(error)
 
     def _check(self, path: str, check: ArrayCheck) -> None:
-        """Check what is left of an array, part by part in order."""
+        """Check what is left of an array, slice by slice in order."""
         checked = self._checked[path]
         try:
             with closing(self._steps(path, check, checked)) as steps:
@@ -253,7 +253,7 @@ class _Run:
             raise
 
     def _steps(self, path: str, check: ArrayCheck, checked: Checked) -> Generator[None, None, None]:
-        """Count what is left of an array, and yield after each part or range."""
+        """Count what is left of an array, and yield after each slice or range."""
         end = check.numbering.num_numbers
         if checked.next == end:
             return
@@ -267,9 +267,9 @@ class _Run:
                     yield
             return
         check.start()
-        with closing(parts_in_order(check, checked.next, end)) as parts:
-            for stop, part in parts:
-                checked.add(stop, part)
+        with closing(slices_in_order(check, checked.next, end)) as slices:
+            for stop, result in slices:
+                checked.add(stop, result)
                 yield
 
     def _misplaced(self, path: str) -> str:

@@ -1,8 +1,8 @@
-"""The chunks of one array, checked: numbered shard by shard, in parts, by threads or on zarr-python's event loop.
+"""The chunks of one array, checked: numbered shard by shard, in slices, by threads or on zarr-python's event loop.
 
-What holds: each chunk of the array is in exactly one part, and is counted as good, or is in one finding. A chunk is
+What holds: each chunk of the array is in exactly one slice, and is counted as good, or is in one finding. A chunk is
 good if its bytes were read and its whole chain of codecs made of them what the metadata promises. Only what the store
-says it does not have is missing. Memory is that of the parts under way, which the budget bounds.
+says it does not have is missing. Memory is that of the slices under way, which the budget bounds.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.errors import errno_of, reason_of
 from zarrfeed.storage.access.read_counts import ReadCounts
+from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure
 from zarrfeed.storage.chunks.codec_configs import as_meant
-from zarrfeed.storage.chunks.location import StoreSource, place_array
+from zarrfeed.storage.chunks.location import StoreSource, locate_array
 from zarrfeed.storage.chunks.zarr_decoder import make_decoder
-from zarrfeed.tools.verify.report import Cause, Finding
+from zarrfeed.tools.verify.verify_report import Cause, Finding
 
-#: A part is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
-_PART_BYTES, _PART_CHUNKS, _PART_REQUESTS = 8 << 20, 4096, 64
+#: A slice is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
+_SLICE_BYTES, _SLICE_CHUNKS, _SLICE_REQUESTS = 8 << 20, 4096, 64
 #: What a chunk may take for each of its decoded bytes: as stored (twice as long is plausible), decoded, between codecs.
 _COPIES, _OVERHEAD = 5, 2 << 20
 #: A parsed index, the index as stored and what sorts it, for each stored byte.
 _INDEX_COPIES = 3
-#: Part of the budget that indices of shards are kept in.
-_INDEX_PART = 8
+#: Part of the budget that indices of shards are cached in.
+_INDEX_DIVISOR = 8
 
 
 @dataclass
-class Part:
+class SliceResult:
     """What was found of a run of chunks."""
 
     good: int = 0
@@ -95,11 +95,11 @@ class Numbering:
 
     @property
     def num_numbers(self) -> int:
-        """Numbers of all chunks, and of the places of shards beyond the end of the array."""
+        """Numbers of all chunks, those of shards beyond the end of the array included."""
         return math.prod(self.objects) * self.per_object
 
-    def place(self, number: int) -> tuple[tuple[int, ...], int, bool]:
-        """Return the object that a chunk is in, its place there, and whether it is within the array."""
+    def locate(self, number: int) -> tuple[tuple[int, ...], int, bool]:
+        """Return the object that a chunk is in, its position there, and whether it is within the array."""
         which, position = divmod(number, self.per_object)
         there = _unravel(which, self.objects)
         inner = _unravel(position, self.along)
@@ -108,22 +108,22 @@ class Numbering:
 
 
 def _unravel(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    place: list[int] = []
+    index: list[int] = []
     for n in reversed(shape):
         number, at = divmod(number, n)
-        place.append(at)
-    return tuple(reversed(place))
+        index.append(at)
+    return tuple(reversed(index))
 
 
 class ArrayCheck(Protocol):
-    """The chunks of one array, to be checked in parts.
+    """The chunks of one array, to be checked in slices.
 
     Attributes
     ----------
     numbering
         Of its chunks.
     step, ahead
-        Numbers of a part, and parts that should be under way at once.
+        Numbers of a slice, and slices that should be under way at once.
     """
 
     numbering: Numbering
@@ -133,7 +133,7 @@ class ArrayCheck(Protocol):
     def start(self) -> None:
         """Open the array's store."""
 
-    def submit(self, begin: int, end: int) -> Future[Part]:
+    def submit(self, begin: int, end: int) -> Future[SliceResult]:
         """Begin to check chunks [begin, end)."""
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
     key = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
-    source = place_array(array, key, name, native=False, in_shards=False, access=access).source
+    source = locate_array(array, key, name, native=False, in_shards=False, access=access).source
     assert source is not None  # zarr-python decodes
     grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
     text = "str" if array.dtype.kind in "OTU" else ""
@@ -204,7 +204,7 @@ def _name(array: zarr.Array[Any]) -> str:
     return printable(str(array.store_path).removeprefix("file://"))
 
 
-def _fit(name: str, each: int, kept: int, most: int, budget: int) -> int:
+def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
     """Return how many chunks may be under way at once, of at most `most`.
 
     Raises
@@ -212,11 +212,11 @@ def _fit(name: str, each: int, kept: int, most: int, budget: int) -> int:
     MemoryBudgetError
         If not even one may.
     """
-    count = min(most, (budget - kept) // each)
+    count = min(most, (budget - cached) // each)
     if count < 1:
         raise MemoryBudgetError(
             f"{name}: memory_budget = {format_bytes(budget)}, must be at least "
-            f"{format_bytes(kept + each, round_up=True)} to check a chunk of this array"
+            f"{format_bytes(cached + each, round_up=True)} to check a chunk of this array"
         )
     return count
 
@@ -225,8 +225,8 @@ def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tupl
     """Return what reading an index takes, and what keeping some takes."""
     if shard is None:
         return 0, 0
-    one = shard.kept_index_bytes
-    return _INDEX_COPIES * one, max(one, min(num_objects * one, budget // _INDEX_PART))
+    one = shard.cached_index_bytes
+    return _INDEX_COPIES * one, max(one, min(num_objects * one, budget // _INDEX_DIVISOR))
 
 
 class _LocalCheck:
@@ -238,11 +238,11 @@ class _LocalCheck:
         along += (1,) * (len(spec.shape) - len(along))
         grid = tuple(-(-n // c) for n, c in zip(spec.shape, spec.chunk_shape, strict=True))
         self.numbering = Numbering(grid, along)
-        index, kept = _index_bytes(spec.shard, spec.num_shards, budget)
+        index, cached = _index_bytes(spec.shard, spec.num_shards, budget)
         each = _COPIES * spec.decoded_bytes + _OVERHEAD + index
-        count = _fit(spec.name, each, kept, num_threads, budget)
-        self._described = spec.to_core(kept if spec.shard else None)
-        self.step = max(1, min(_PART_CHUNKS, _PART_BYTES // spec.decoded_bytes))
+        count = _fit(spec.name, each, cached, num_threads, budget)
+        self._described = spec.to_core(cached if spec.shard else None)
+        self.step = max(1, min(_SLICE_CHUNKS, _SLICE_BYTES // spec.decoded_bytes))
         self.ahead = 2 * count
         self._pool = ThreadPoolExecutor(count, "zarrfeed-verify")
 
@@ -252,13 +252,13 @@ class _LocalCheck:
             self._described, max_retries=policy.retries, timeout_s=policy.timeout
         )
 
-    def submit(self, begin: int, end: int) -> Future[Part]:
+    def submit(self, begin: int, end: int) -> Future[SliceResult]:
         return self._pool.submit(self._check, begin, end)
 
-    def _check(self, begin: int, end: int) -> Part:
+    def _check(self, begin: int, end: int) -> SliceResult:
         assert self._checker is not None
         good, stored_bytes, decoded_bytes, found = self._checker.check(begin, end)
-        return Part(good, stored_bytes, decoded_bytes, [self._finding(*one) for one in found])
+        return SliceResult(good, stored_bytes, decoded_bytes, [self._finding(*one) for one in found])
 
     def _finding(self, _: int, chunks: int, key: str, inner: str, bad: tuple[str, str] | None) -> Finding:
         if bad is None:
@@ -289,18 +289,18 @@ class _StoreCheck:
         self._source, self.numbering = stored.source, stored.numbering
         self._is_text, self._chunk_bytes = bool(stored.item_type), stored.chunk_bytes
         objects = math.prod(self.numbering.objects)
-        index, kept = _index_bytes(stored.shard, objects, budget)
+        index, cached = _index_bytes(stored.shard, objects, budget)
         coalesce = Coalesce(limit=min(Coalesce.limit, budget // 64))
         each = _COPIES * stored.chunk_bytes + _OVERHEAD + index + (coalesce.limit if stored.shard else 0)
         name = _name(array)
-        requests = _fit(name, each, kept, stored.source.max_requests, budget)
+        requests = _fit(name, each, cached, stored.source.max_requests, budget)
         self._checker = core.ChunkChecker(spec.to_core()) if spec and stored.source.decoder is None else None
-        self.step = max(1, min(_PART_REQUESTS, _PART_BYTES // max(1, stored.chunk_bytes)))
+        self.step = max(1, min(_SLICE_REQUESTS, _SLICE_BYTES // max(1, stored.chunk_bytes)))
         self.ahead = 1 + -(-requests // self.step)
         self._requests, self._decodes = asyncio.Semaphore(requests), asyncio.Semaphore(num_threads)
         self._pool = ThreadPoolExecutor(num_threads, "zarrfeed-verify")
         self._tasks: set[asyncio.Task[Any]] = set()
-        sharding = None if stored.shard is None else ShardReading(stored.shard, kept, coalesce)
+        sharding = None if stored.shard is None else ShardReading(stored.shard, cached, coalesce)
         self._reader = ChunkReader(stored.source, policy, ReadCounts(), sharding=sharding, spawn=self._spawn)
         self._shards = self._reader.shards
 
@@ -320,32 +320,32 @@ class _StoreCheck:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def submit(self, begin: int, end: int) -> Future[Part]:
+    def submit(self, begin: int, end: int) -> Future[SliceResult]:
         return asyncio.run_coroutine_threadsafe(self._check(begin, end), self._loop)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    async def _check(self, begin: int, end: int) -> Part:
-        part = Part()
-        # object -> numbers and places of its chunks
+    async def _check(self, begin: int, end: int) -> SliceResult:
+        result = SliceResult()
+        # object -> numbers and positions of its chunks
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number in range(begin, end):
-            there, position, inside = self.numbering.place(number)
+            there, position, inside = self.numbering.locate(number)
             if inside:
                 wanted.setdefault(there, []).append((number, position))
         one = self._check_chunk if self._shards is None else self._check_shard
         found = await asyncio.gather(
-            *(one(part, self._metadata.encode_chunk_key(there), chunks) for there, chunks in wanted.items())
+            *(one(result, self._metadata.encode_chunk_key(there), chunks) for there, chunks in wanted.items())
         )
-        part.findings = [finding for findings in found for finding in findings]
-        return part
+        result.findings = [finding for findings in found for finding in findings]
+        return result
 
-    async def _check_chunk(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
+    async def _check_chunk(self, result: SliceResult, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
         async with self._requests:
-            return await self._judge(part, partial(self._reader.get, key), key, "", len(chunks))
+            return await self._judge(result, partial(self._reader.get, key), key, "", len(chunks))
 
-    async def _check_shard(self, part: Part, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
+    async def _check_shard(self, result: SliceResult, key: str, chunks: list[tuple[int, int]]) -> list[Finding]:
         shards = self._shards
         assert shards is not None
         async with self._requests:
@@ -364,11 +364,11 @@ class _StoreCheck:
             for number, position in chunks
             if number not in there
         ]
-        for findings in await asyncio.gather(*(self._check_group(part, key, group) for group in groups)):
+        for findings in await asyncio.gather(*(self._check_group(result, key, group) for group in groups)):
             found += findings
         return [finding for _, finding in sorted(found, key=lambda one: one[0])]
 
-    async def _check_group(self, part: Part, key: str, group: list[Piece]) -> list[tuple[int, Finding]]:
+    async def _check_group(self, result: SliceResult, key: str, group: list[Piece]) -> list[tuple[int, Finding]]:
         shards = self._shards
         assert shards is not None
         found: list[tuple[int, Finding]] = []
@@ -390,13 +390,13 @@ class _StoreCheck:
 
             for piece in group:
                 inner = shards.inner_name(piece.position)
-                findings = await self._judge(part, partial(bytes_of, piece), key, inner, 1)
+                findings = await self._judge(result, partial(bytes_of, piece), key, inner, 1)
                 found += [(piece.request_id, finding) for finding in findings]
         return found
 
     async def _judge(
         self,
-        part: Part,
+        result: SliceResult,
         read: Callable[[], Coroutine[Any, Any, npt.NDArray[np.uint8] | None]],
         key: str,
         inner: str,
@@ -413,9 +413,9 @@ class _StoreCheck:
             raise
         except Exception as error:  # noqa: BLE001 (of any class: stores and codecs are anybody's code)
             return [self._bad(key, inner, chunks, error)]
-        part.good += chunks
-        part.stored_bytes += len(data)
-        part.decoded_bytes += decoded_bytes
+        result.good += chunks
+        result.stored_bytes += len(data)
+        result.decoded_bytes += decoded_bytes
         return []
 
     async def _decode(self, data: npt.NDArray[np.uint8]) -> int:

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.field import FieldSet, record_of
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batches.accelerators import is_pinned
-from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.tensors import expect_sparse_tensors
 
 #: A tensor, a dict of tensors, or a tuple of these, with lists in place of tensors where a field is a `VlenField`:
@@ -29,9 +29,9 @@ class BatchAssembler:
     Parameters
     ----------
     fields
-        The fields of a batch, and the parts that they belong to.
+        The fields of a batch, and the sides that they belong to.
     statics
-        What the first part of each batch, a dict, has beside them.
+        What the first side of each batch, a dict, has beside them.
     """
 
     def __init__(self, fields: FieldSet, statics: StaticTensors | None = None) -> None:
@@ -52,7 +52,7 @@ class BatchAssembler:
 
     @property
     def _has_dicts(self) -> bool:
-        return any(keys is not None for keys in self.fields.parts) or any(
+        return any(keys is not None for keys in self.fields.sides) or any(
             record_of(f) is not None for f in self.fields.fields
         )
 
@@ -70,18 +70,18 @@ class BatchAssembler:
 
     def _assembled(self, tensors: Sequence[Any], statics: Mapping[str, torch.Tensor] | None = None) -> Batch:
         values = iter(self.unpack(tensors))
-        parts = tuple(
-            next(values) if keys is None else {key: next(values) for key in keys} for keys in self.fields.parts
+        sides = tuple(
+            next(values) if keys is None else {key: next(values) for key in keys} for keys in self.fields.sides
         )
         if statics:
-            parts[0].update(statics)
-        return parts if len(parts) > 1 else parts[0]
+            sides[0].update(statics)
+        return sides if len(sides) > 1 else sides[0]
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:
         """Return a function that does the same, and not more than these fields need."""
         if self._has_dicts:
             return self.assemble
-        return tuple if len(self.fields.parts) > 1 else itemgetter(0)
+        return tuple if len(self.fields.sides) > 1 else itemgetter(0)
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
         """Yield the samples of a batch one by one: views of its tensors, items of its lists."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from zarrfeed.engine.arrays import raw_dtype, tensor_spec
+from zarrfeed.engine.batch_arrays import raw_dtype, tensor_spec
 from zarrfeed.spec.dtypes import TENSOR_DTYPES
 from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
 from zarrfeed.spec.tensor_spec import TensorSpec
@@ -27,7 +27,7 @@ _SHARED_FOLDER = "/dev/shm"
 
 
 class Tensors:
-    """Batches as tensors (`engine.arrays.BatchArrays`).
+    """Batches as tensors (`engine.batch_arrays.BatchArrays`).
 
     Parameters
     ----------

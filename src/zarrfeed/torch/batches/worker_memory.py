@@ -169,7 +169,7 @@ def _has_many_open() -> bool:
 
 
 def rebuild_storage(
-    number: int, place: tuple[int, int], sent: Any, handle: tuple[int, int, int, int]
+    number: int, origin: tuple[int, int], sent: Any, handle: tuple[int, int, int, int]
 ) -> torch.UntypedStorage:
     """Return the storage of a handle.
 
@@ -177,7 +177,7 @@ def rebuild_storage(
     ----------
     number
         The id of the pool.
-    place
+    origin
         The process that sent the handle, and the pool's descriptor there.
     sent
         The descriptor on its way; None: a process, most likely this one, has mapped the pool.
@@ -193,16 +193,16 @@ def rebuild_storage(
     descriptor = None if sent is None else sent.detach()
     pool = core.SharedPool.find(number)
     if pool is None:
-        pool = _open(number, place) if descriptor is None else core.SharedPool.open(descriptor, number)
+        pool = _open(number, origin) if descriptor is None else core.SharedPool.open(descriptor, number)
     elif descriptor is not None:
         os.close(descriptor)
     tensor: torch.Tensor = from_dlpack(pool.take_over(*handle))
     return tensor.untyped_storage()
 
 
-def _open(number: int, place: tuple[int, int]) -> core.SharedPool:
+def _open(number: int, origin: tuple[int, int]) -> core.SharedPool:
     """Return the pool with this id, opened through its owner's descriptor."""
-    owner, descriptor = place
+    owner, descriptor = origin
     path = Path(f"/proc/{owner}/fd/{descriptor}")
     try:
         if _POOL_FILE not in str(path.readlink()):  # opening another file, a terminal or a pipe, may have effects

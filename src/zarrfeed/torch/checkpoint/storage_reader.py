@@ -158,8 +158,8 @@ class ZarrfeedReader(StorageReader):
             with folder.read_object(name) as file:
                 check_same(file, objects[name], f"{folder.location}/{name}")
                 for index in sorted(items, key=lambda index: int(self._ranges[index].offset)):
-                    place = self._ranges[index]
-                    _hand_over(_Range(file, place.offset, place.length), items[index], planner)
+                    stored = self._ranges[index]
+                    _hand_over(_Range(file, stored.offset, stored.length), items[index], planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -188,12 +188,13 @@ class ZarrfeedWriter(StorageWriter):
         folder = self._folder()
         written = {result.index: result.storage_data for of_rank in results for result in of_rank}
         _check_complete(metadata, written, folder.location)
-        objects = {place.object.name: place.object for place in written.values()}
+        objects = {stored.object.name: stored.object for stored in written.values()}
         folder.check_objects(objects.values())
         complete = replace(
             metadata,
             storage_data={
-                index: _StorageInfo(place.object.name, place.offset, place.length) for index, place in written.items()
+                index: _StorageInfo(stored.object.name, stored.offset, stored.length)
+                for index, stored in written.items()
             },
             storage_meta=self.storage_meta(),
         )

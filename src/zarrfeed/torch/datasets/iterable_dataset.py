@@ -30,7 +30,7 @@ from zarrfeed.spec.feeding import Mixing, Requests, as_options
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batches.batch import BatchAssembler
 from zarrfeed.torch.batches.host_rows import with_shared_rows
-from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.transform import Transform, prepare_transform
 from zarrfeed.torch.datasets.options import (
     MOVED_TO_DATA,
@@ -47,7 +47,7 @@ from zarrfeed.torch.passes.rollouts import Rollouts
 from zarrfeed.torch.passes.session import Session
 from zarrfeed.torch.passes.session_options import SessionOptions
 from zarrfeed.torch.passes.versions import Versions
-from zarrfeed.torch.ranks.distributed import RankFinder, RankSource
+from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
 
 _INT64_MAX = 2**63 - 1
 
@@ -159,7 +159,7 @@ class ZarrIterableDataset(StreamingDataset):
         seed: int = 0,
         drop_last: bool = False,
         return_index: bool = False,
-        rank: RankSource = None,
+        rank: RankLike = None,
         world_size: int | None = None,
         even: Even | None = None,
         affinity: Affinity | None = None,
@@ -196,7 +196,7 @@ class ZarrIterableDataset(StreamingDataset):
         )
         fields, order = planning.order(self._data.resolved)
         schedule = self._make_schedule(fields, order, options)
-        ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.parts))
+        ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.sides))
         faults = faults_for(self._data, faults)
         assembler = self._assembler_class(fields, StaticTensors.read(self._data.resolved.statics, faults))
         session_options = SessionOptions(faults, ranks, assembler, called, pin_memory, affinity)

@@ -17,7 +17,7 @@ from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.torch.batches.batch import Batch
-from zarrfeed.torch.batches.positions import CountedPass, Positions, SharedIterator
+from zarrfeed.torch.batches.pass_positions import CountedPass, Positions, SharedIterator
 from zarrfeed.torch.batches.worker_queue import report_unsent_batches
 from zarrfeed.torch.datasets.loader_passes import OverriddenPass, WorkerPass
 from zarrfeed.torch.datasets.sent_batch import SentBatch, as_made

@@ -12,7 +12,7 @@ from typing import Protocol
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.batch import Batch
-from zarrfeed.torch.batches.positions import CountedPass
+from zarrfeed.torch.batches.pass_positions import CountedPass
 from zarrfeed.torch.datasets.sent_batch import SentBatch
 from zarrfeed.torch.passes.session import Session
 

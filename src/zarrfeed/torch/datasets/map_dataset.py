@@ -45,14 +45,14 @@ from zarrfeed.plan.schedule.batch_request import Requests, RowRequests, position
 from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
+from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.spec.field import Field, StoredField, VlenField, dtype_name
 from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.tensors import tensors_of
 from zarrfeed.torch.batches.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.batches.host_rows import with_shared_rows
-from zarrfeed.torch.batches.statics import StaticTensors
+from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.tensors import Tensors, torch_dtype
 from zarrfeed.torch.batches.worker_memory import WorkerMemory
 from zarrfeed.torch.datasets.look_ahead import PlannedIndices, ReadAhead
@@ -80,10 +80,9 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
     num_threads
         Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
     cache
-        Bytes, or text such as "2GiB", of decoded chunks that are kept, those used last; the workers of a DataLoader
-        share them. A chunk that is kept is neither read nor decoded again. Once it is full, chunks are kept when they
-        are wanted for the second time in a while; of others, where they are Blosc, only the wanted part is decoded.
-        0: none.
+        Bytes, or text such as "2GiB", of a cache of the decoded chunks that were used last; the workers of a DataLoader
+        share them. A cached chunk is neither read nor decoded again. Once the cache is full, a chunk is cached when it
+        is wanted for the second time in a while. Of other Blosc chunks only the wanted part is decoded. 0: no cache.
     faults
         A `Faults`, or a mapping such as {"missing": "raise"}, as of `ZarrIterableDataset`. Chunks cannot be skipped: a
         sample that was asked for cannot be replaced.
@@ -337,17 +336,18 @@ class ZarrDataset(torch.utils.data.Dataset[Batch]):
             rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
         self._drop_reader()
         memory, workers = self._resources(rows)
-        # what is kept is shared by the fields: the engine keeps chunks of tensors, and each list its own
+        # the fields share the cache: the engine caches chunks of tensors, and each vlen field its own
         stored = sum(isinstance(f, StoredField | VlenField | CsrField) for f in self._fields.fields)
-        kept = self._cache_bytes // workers // (1 + is_exact)  # the other half is for batches that are read ahead
-        memory = replace(memory, list_cache_bytes=kept // max(1, stored))
+        # the other half is for batches that are read ahead
+        cache_bytes = self._cache_bytes // workers // (1 + is_exact)
+        memory = replace(memory, list_cache_bytes=cache_bytes // max(1, stored))
         self._reader = Reader(
             self._fields.fields,
             batch_size=rows,
             num_threads=memory.num_threads,
             memory=memory,
             arrays=Tensors(WorkerMemory(memory.batch_bytes) if in_worker() else None),
-            cache_bytes=kept - memory.list_bytes,
+            cache_bytes=cache_bytes - memory.list_bytes,
             caller_runs=True,
             policy=self._policy,
         )

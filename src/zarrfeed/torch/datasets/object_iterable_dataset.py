@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.validate import check_flags
-from zarrfeed.engine.arrays import BatchArrays
+from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.object_decoders import Decode, Decoder
 from zarrfeed.engine.object_fetcher import ObjectFetcher
 from zarrfeed.engine.object_reader import ObjectReader
@@ -32,7 +32,7 @@ from zarrfeed.torch.datasets.options import check_order, schedule_options
 from zarrfeed.torch.datasets.streaming import StreamingDataset
 from zarrfeed.torch.passes.session import Session
 from zarrfeed.torch.passes.session_options import SessionOptions
-from zarrfeed.torch.ranks.distributed import RankFinder, RankSource
+from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
 
 #: Blocks of an epoch: all of them are permuted together, so their number changes nothing but the work of planning.
 _BLOCKS = 4096
@@ -70,9 +70,9 @@ class _ObjectSession(Session):
 
     def explain_objects(self) -> ObjectExplanation:
         """Describe how this rank reads an epoch, without workers."""
-        place, plan = self._place(), self.plan_of_rank(0)
-        schedule = self._schedule_of(place)
-        resources = schedule.resources(plan.order, place, place.consumer())
+        rank_info, plan = self._rank_in_node(), self.plan_of_rank(0)
+        schedule = self._schedule_of(rank_info)
+        resources = schedule.resources(plan.order, rank_info, rank_info.consumer())
         return explain_objects(
             self._objects, plan.listed(), resources, batch_size=schedule.engine_batch_size, decode=self._decode
         )
@@ -145,7 +145,7 @@ class ObjectIterableDataset(StreamingDataset):
         seed: int = 0,
         drop_last: bool = False,
         return_index: bool = False,
-        rank: RankSource = None,
+        rank: RankLike = None,
         world_size: int | None = None,
         even: Even | None = None,
         affinity: Affinity | None = None,

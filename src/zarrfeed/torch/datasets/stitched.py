@@ -74,12 +74,12 @@ class _PatchesLeft:
 
     def take(self, index: npt.NDArray[Any], count: int) -> None:
         """Note that `count` outputs came, with these numbers."""
-        place = np.minimum(np.searchsorted(self._numbers, index), len(self._numbers) - 1)
-        if index.shape != (count,) or (self._numbers[place] != index).any():
+        found = np.minimum(np.searchsorted(self._numbers, index), len(self._numbers) - 1)
+        if index.shape != (count,) or (self._numbers[found] != index).any():
             raise ConfigError(f"stitch: index of shape {index.shape} for {count} outputs, must be of these patches")
-        if self._is_done[place].any() or len(np.unique(place)) < len(place):
+        if self._is_done[found].any() or len(np.unique(found)) < len(found):
             raise ConfigError("stitch: an output for a patch came twice")
-        self._is_done[place] = True
+        self._is_done[found] = True
 
     def check_none(self) -> None:
         """Raise ConfigError if there are any."""

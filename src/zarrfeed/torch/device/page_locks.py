@@ -84,10 +84,10 @@ class PageLocks:
         if self._driver is None:
             return False
         with self._mutex:
-            place = core.SharedPool.find_slot(tensor.data_ptr())
-            if place is None:
+            slot = core.SharedPool.find_slot(tensor.data_ptr())
+            if slot is None:
                 return False
-            pool, address, size = place
+            pool, address, size = slot
             if address not in self._pools and self._locks_more:
                 self._locks_more = self._driver.register(address, size)
                 if self._locks_more:

@@ -24,7 +24,7 @@ import torch
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
-from zarrfeed.torch.batches.positions import CountedPass, Positions, SharedIterator, Standing
+from zarrfeed.torch.batches.pass_positions import CountedPass, Positions, SharedIterator, Standing
 from zarrfeed.torch.device.transfers import DeviceStreams, Streams, Transfer, map_tensors
 
 #: Batches that are copied ahead, at most: more help no step that is at all even.
@@ -61,7 +61,7 @@ class DeviceLoader:
     def __init__(self, loader: Iterable[Any], device: torch.device, ahead: int, streams: Streams | None) -> None:
         self.loader, self.device = loader, device
         self._ahead, self._streams = ahead, streams
-        self._positions: Positions[_Kept | Standing] = Positions()
+        self._positions: Positions[_LoaderState | Standing] = Positions()
 
     def __repr__(self) -> str:
         return f"DeviceLoader({self.loader!r}, {str(self.device)!r})"
@@ -189,18 +189,18 @@ def prefetch(
     return DeviceLoader(loader, found, size, streams)
 
 
-class _Kept:
+class _LoaderState:
     """The state of a loader that is not ours after the batch that was handed out last."""
 
     def __init__(self) -> None:
-        self.kept: Any = None
+        self.last: Any = None
         self.under_way = True
         self.ended = False
         self.handed_out = 0
 
     def state(self) -> Any:
         """Return the state; None, if the loader itself has the right one or has none."""
-        return None if self.ended else self.kept
+        return None if self.ended else self.last
 
 
 class _Pass:
@@ -217,7 +217,7 @@ class _Pass:
         if self._ours is not None and self._locks is not None:
             self._ours.leave_unpinned()
         self._has_state = self._ours is None and callable(getattr(loader, "state_dict", None))
-        self._kept = _Kept()
+        self._loader_state = _LoaderState()
         self._position: Standing | None = None
         self._changed = threading.Condition()
         self._ready: deque[tuple[Transfer, Any]] = deque()
@@ -228,7 +228,7 @@ class _Pass:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def take(self) -> tuple[Any, _Kept | Standing] | None:
+    def take(self) -> tuple[Any, _LoaderState | Standing] | None:
         """Return the next batch, on the device, and how far the consumer has come with it; None at the end.
 
         Raises
@@ -262,14 +262,14 @@ class _Pass:
         while self._landing and self._landing[0].is_done():
             self._landing.popleft()
         if self._ours is None:
-            self._kept.kept, self._kept.handed_out = state, self._kept.handed_out + 1
-            return batch, self._kept
+            self._loader_state.last, self._loader_state.handed_out = state, self._loader_state.handed_out + 1
+            return batch, self._loader_state
         self._ours.count()
         self._position = self._position or self._ours.standing()
         return batch, self._position
 
     def _end(self) -> None:
-        self._kept.ended = True
+        self._loader_state.ended = True
         if self._ours is not None:
             self._ours.count_end()
 
@@ -278,7 +278,7 @@ class _Pass:
         if os.getpid() != self._process:  # neither the thread nor the copies are here
             _of_parents.append(self)
             return
-        self._kept.under_way = False
+        self._loader_state.under_way = False
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()

@@ -19,7 +19,7 @@ from zarrfeed.engine.reader_pool import EpochReader, ReaderPool
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.batch import Batch, Values
-from zarrfeed.torch.batches.positions import CountedPass
+from zarrfeed.torch.batches.pass_positions import CountedPass
 from zarrfeed.torch.passes.looks import Look, begin_look
 from zarrfeed.torch.passes.session import Session
 

@@ -174,11 +174,11 @@ class LooksOfSamples:
         self._turn = self._left = 0
         self._look: Look | None = None
         layout = next(layouts_of(fields), None)
-        place, info = find_rank(), torch.utils.data.get_worker_info()
+        rank_info, info = find_rank(), torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        self._looks = layout is not None and looks_here(place, worker)
+        self._looks = layout is not None and looks_here(rank_info, worker)
         self._is_near = _is_near(fields)
-        self._share = max(1, num_samples // (place.world_size * workers))
+        self._share = max(1, num_samples // (rank_info.world_size * workers))
 
     def before(self, count: int) -> None:
         """Raise what was found, before so many samples are read; begin another look if it is time.
@@ -231,14 +231,14 @@ def _give_up(found: _Found, thread: threading.Thread, pid: int) -> None:
         thread.join(_UNTIL_GIVEN_UP_S)
 
 
-def looks_here(place: RankInfo, worker: int) -> bool:
+def looks_here(rank_info: RankInfo, worker: int) -> bool:
     """Return whether this is the process of its machine that looks for all of them.
 
     Where a launcher deals ranks to machines in turns, its number of the local rank counts, too: two may look, but not
     none.
     """
     local = {os.environ.get("LOCAL_RANK"), os.environ.get("SLURM_LOCALID")}
-    return worker == 0 and (place.rank % max(1, place.local_world_size) == 0 or "0" in local)
+    return worker == 0 and (rank_info.rank % max(1, rank_info.local_world_size) == 0 or "0" in local)
 
 
 def _is_near(fields: Sequence[Field]) -> bool:

@@ -11,7 +11,7 @@ that name. A name has three parts:
   number  one pass over the dataset in that round: a wrapper may iterate the dataset several times. What a
           `worker_init_fn` reads comes before all rounds.
 
-Counting rounds by fetchers keeps workers together that left a round at different places, and workers of which only one
+Counting rounds by fetchers keeps workers together that left a round at different batches, and workers of which only one
 read something in its `worker_init_fn`.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ClosedError, ConfigError
 from zarrfeed.base.process_lock import ProcessLock
-from zarrfeed.engine.arrays import BatchArrays
+from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool, Running
 from zarrfeed.engine.stats import Stats
@@ -37,7 +37,7 @@ from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.accelerators import has_accelerator
-from zarrfeed.torch.batches.positions import Positions
+from zarrfeed.torch.batches.pass_positions import Positions
 from zarrfeed.torch.batches.tensors import Tensors, pinned_memory
 from zarrfeed.torch.batches.worker_memory import WorkerMemory
 from zarrfeed.torch.passes.epochs import EpochTable, State
@@ -46,7 +46,7 @@ from zarrfeed.torch.passes.rollouts import Rollouts, offsets_in
 from zarrfeed.torch.passes.session_options import SessionOptions
 from zarrfeed.torch.passes.versions import Versions
 from zarrfeed.torch.ranks.callers import check_resumed_epoch
-from zarrfeed.torch.ranks.distributed import in_worker, place_in_node, worker_and_count
+from zarrfeed.torch.ranks.distributed import in_worker, rank_in_node, worker_and_count
 from zarrfeed.torch.ranks.launchers import warn_of_launcher
 
 #: What belongs to one process, and is made anew in another.
@@ -96,11 +96,11 @@ class Session:
         self.beginning = ProcessLock()
         self.reset_process()
         self.check_memory()
-        place = self._place()
-        warn_of_sharing(self._schedule_of(place), place)
-        warn_of_shuffle(self._schedule_of(place), place)
+        rank_info = self._rank_in_node()
+        warn_of_sharing(self._schedule_of(rank_info), rank_info)
+        warn_of_shuffle(self._schedule_of(rank_info), rank_info)
         if versions is None:  # a store that grows may have too few samples yet
-            self._check_has_batches(EpochState(0), place, place.consumer())
+            self._check_has_batches(EpochState(0), rank_info, rank_info.consumer())
         self.epochs = EpochTable(EpochState(0).to_json())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -170,17 +170,17 @@ class Session:
         """Return which rank reads, of how many."""
         return replace(self.options.ranks.find(), is_gathered=self.is_gathered)
 
-    def _place(self) -> RankInfo:
+    def _rank_in_node(self) -> RankInfo:
         """Return which rank reads, of how many that divide one epoch order: with affinity, those of its node."""
         rank = self.rank_info()
-        return rank if self.options.affinity is None else place_in_node(rank)
+        return rank if self.options.affinity is None else rank_in_node(rank)
 
     def num_batches(self) -> int:
         """Return the number of batches (samples, without a batch size) of an epoch on this rank."""
-        place = self._place()
-        schedule = self._schedule_of(place)
-        division = schedule.division(self._typical(schedule), place.consumer())
-        return division.batches(place.rank, place.node)
+        rank_info = self._rank_in_node()
+        schedule = self._schedule_of(rank_info)
+        division = schedule.division(self._typical(schedule), rank_info.consumer())
+        return division.batches(rank_info.rank, rank_info.node)
 
     def _typical(self, schedule: Schedule) -> EpochState:
         """Return the beginning of an epoch that is like all others; of patches, which differ, of the next one."""
@@ -191,8 +191,8 @@ class Session:
 
     def check_memory(self, num_workers: int = 0, *, state: EpochState | None = None) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
-        state, place = state or EpochState(0), self._place()
-        self._schedule_of(place, state.version).check_memory(place, num_workers, state)
+        state, rank_info = state or EpochState(0), self._rank_in_node()
+        self._schedule_of(rank_info, state.version).check_memory(rank_info, num_workers, state)
 
     def wants_pinned(self) -> bool:
         """Return whether batches are to lie in page-locked memory."""
@@ -201,17 +201,17 @@ class Session:
 
     def plan_of_rank(self, epoch: int) -> ReadPlan:
         """Return what this rank reads in an epoch, without workers, from its beginning."""
-        place = self._place()
-        schedule, consumer = self._schedule_of(place), place.consumer()
+        rank_info = self._rank_in_node()
+        schedule, consumer = self._schedule_of(rank_info), rank_info.consumer()
         return schedule.reading(schedule.settle(self.upcoming().at_epoch(epoch), consumer), consumer)
 
     def explain(self) -> Explanation:
         """Describe how this rank reads an epoch, without workers."""
-        place, upcoming = self._place(), self.upcoming()
-        schedule = self._schedule_of(place)
+        rank_info, upcoming = self._rank_in_node(), self.upcoming()
+        schedule = self._schedule_of(rank_info)
         return explain_schedule(
             schedule,
-            place,
+            rank_info,
             self._typical(schedule),
             pinned=self._pins(),
             statics=self.statics,
@@ -251,10 +251,10 @@ class Session:
         schedule, upcoming = self.rollouts.schedule(offsets), self.upcoming()
         if upcoming.lanes is not None and upcoming.offsets != offsets:
             raise ConfigError("the next pass goes on with an epoch that was begun with other offsets: set_epoch first")
-        place = self._place()
-        consumer = place.consumer()
+        rank_info = self._rank_in_node()
+        consumer = rank_info.consumer()
         state = EpochState(0)
-        schedule.resources(schedule.line(schedule.settle(state, consumer)), place, consumer)
+        schedule.resources(schedule.order_of(schedule.settle(state, consumer)), rank_info, consumer)
         self.epochs.name_next(replace(upcoming, offsets=offsets).to_json(), named=self.epochs.is_named())
         self._adopt_offsets(offsets)
         return self.rollouts.data(offsets)
@@ -301,10 +301,10 @@ class Session:
         """Return the schedule of a version, of the samples of all nodes."""
         return self.schedule if self._versions is None or version is None else self._versions.schedule(version)
 
-    def _schedule_of(self, place: RankInfo, version: Version | None = None) -> Schedule:
+    def _schedule_of(self, rank_info: RankInfo, version: Version | None = None) -> Schedule:
         """Return the schedule of what this rank's node reads of a version."""
         schedule = self._schedule_of_all(version)
-        return schedule if place.num_nodes == 1 else schedule.for_node(place.node, place.num_nodes)
+        return schedule if rank_info.num_nodes == 1 else schedule.for_node(rank_info.node, rank_info.num_nodes)
 
     def _new_readers(self) -> ReaderPool:
         return ReaderPool(partial(self._make_reader, self.schedule))
@@ -379,7 +379,7 @@ class Session:
         described = None  # the version that the description of order and layout is of
         if self._versions is not None:
             described = state.version or self._versions.current
-        schedule = self._schedule_of(self._place(), described)
+        schedule = self._schedule_of(self._rank_in_node(), described)
         made = make_state_dict(state, schedule.part, schedule.fields.fields)
         return made if described is None or state.version is not None else {**made, "seen": described.to_json()}
 
@@ -403,23 +403,23 @@ class Session:
             self._adopt_offsets(offsets_in(state))
         elif offsets_in(state) is not None:
             raise ConfigError("the state has offsets of windows, and the samples are none: call Data.window()")
-        schedule = self._schedule_of(self._place(), version)
+        schedule = self._schedule_of(self._rank_in_node(), version)
         loaded = read_state_dict(state, schedule.part, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
         self.check_memory(state=loaded)
         return loaded
 
     # Passes
 
-    def _place_of_pass(self) -> RankInfo:
+    def _rank_of_pass(self) -> RankInfo:
         """Return which rank a pass that begins now is for; say so if each rank reads everything unasked."""
         if self.options.ranks.is_unknown():
             warn_of_launcher(self.epochs.is_first)
-        return self._place()
+        return self._rank_in_node()
 
-    def _check_has_batches(self, begin: EpochState, place: RankInfo, consumer: Consumer) -> None:
+    def _check_has_batches(self, begin: EpochState, rank_info: RankInfo, consumer: Consumer) -> None:
         """Raise ConfigError if a whole epoch has no batch on any rank; a rest may have none."""
         if not begin.used and not self.options.may_be_empty:
-            check_has_batches(self._schedule_of(place), begin, consumer)
+            check_has_batches(self._schedule_of(rank_info), begin, consumer)
 
     def settle(self, name: str | None, loaded: EpochState | None, loader: Positions[Cursor] | None = None) -> Cursor:
         """Settle in which state a pass begins, and remember it as the pass under way.
@@ -433,8 +433,8 @@ class Session:
         loader
             The loader that begins the pass, by its positions; None: no loader of ours does.
         """
-        place = self._place_of_pass()  # before an epoch is taken: an error takes none
-        consumer = place.consumer(*worker_and_count())
+        rank_info = self._rank_of_pass()  # before an epoch is taken: an error takes none
+        consumer = rank_info.consumer(*worker_and_count())
         begin, self.resumed = loaded or self.resumed, None
         if begin is not None:
             self.epochs.name_next(begin.following().to_json(), named=False)
@@ -452,19 +452,19 @@ class Session:
         self._adopt(begin.version)
         self._adopt_offsets(begin.offsets)
         check_resumed_epoch(begin.epoch)
-        self._check_has_batches(begin, place, consumer)
-        return self.passes.put_last(Cursor.at(self._schedule_of(place), begin, consumer, in_worker=in_worker()))
+        self._check_has_batches(begin, rank_info, consumer)
+        return self.passes.put_last(Cursor.at(self._schedule_of(rank_info), begin, consumer, in_worker=in_worker()))
 
     def settle_for_workers(self, name: str, num_workers: int, loader: object) -> Cursor:
         """Settle a pass of DataLoader workers in their training process; they will find it under `name`."""
         self.check_open()
-        place = self._place_of_pass()
+        rank_info = self._rank_of_pass()
         state = self._parsed(self.epochs.begin(name, store=self._found(loader), loader=loader))
         self._adopt(state.version)
         self._adopt_offsets(state.offsets)
-        consumer = place.consumer(num_workers=num_workers)
-        self._check_has_batches(state, place, consumer)
-        return self.passes.put_last(Cursor.at(self._schedule_of(place), state, consumer, in_worker=in_worker()))
+        consumer = rank_info.consumer(num_workers=num_workers)
+        self._check_has_batches(state, rank_info, consumer)
+        return self.passes.put_last(Cursor.at(self._schedule_of(rank_info), state, consumer, in_worker=in_worker()))
 
     def readers_for(self, cursor: Cursor) -> ReaderPool:
         """Return the readers of the version that a pass reads."""
@@ -484,9 +484,9 @@ class Session:
         ClosedError
             If another thread closed the dataset meanwhile.
         """
-        place = self._place()
-        schedule = self._schedule_of(place)
-        resources = schedule.resources(schedule.line(cursor.begin), place, cursor.consumer)
+        rank_info = self._rank_in_node()
+        schedule = self._schedule_of(rank_info)
+        resources = schedule.resources(schedule.order_of(cursor.begin), rank_info, cursor.consumer)
         plan = schedule.reading(cursor.begin, cursor.consumer, resources)
         memory = resources.memory
         arrays: BatchArrays = Tensors()

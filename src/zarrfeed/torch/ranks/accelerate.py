@@ -25,7 +25,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.plan.shares.partition import Division, RankInfo
 from zarrfeed.torch.batches.batch import Batch
-from zarrfeed.torch.batches.positions import CountedPass
+from zarrfeed.torch.batches.pass_positions import CountedPass
 
 _END = object()
 
@@ -57,15 +57,15 @@ def asking_accelerator() -> FrameType | None:
     return frame if frame.f_code is getattr(method, "__code__", None) else None
 
 
-def preparation(asking: FrameType, place: RankInfo) -> Preparation | None:
+def preparation(asking: FrameType, rank_info: RankInfo) -> Preparation | None:
     """Return what an `Accelerator` wants; None, where only a loader of accelerate's own does that.
 
     Parameters
     ----------
     asking
         The frame of its `prepare_data_loader`.
-    place
-        The dataset's.
+    rank_info
+        The rank info of the dataset.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def preparation(asking: FrameType, place: RankInfo) -> Preparation | None:
     reads_alike = getattr(accelerator.parallelism_config, "non_data_parallel_size", 1) > 1
     if accelerator.dispatch_batches or reads_alike or accelerator.distributed_type in ("XLA", "MEGATRON_LM"):
         return None
-    if (place.rank, place.world_size) != (accelerator.process_index, accelerator.num_processes):
+    if (rank_info.rank, rank_info.world_size) != (accelerator.process_index, accelerator.num_processes):
         return None
     if accelerator.split_batches and accelerator.num_processes > 1:
         raise ConfigError(

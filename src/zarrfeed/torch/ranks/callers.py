@@ -9,7 +9,7 @@ torch does not tell a dataset which loader reads it, and some loaders spoil its 
 Invariants: a frame is recognised by its code or by the class of its `self`, never by a name of the user's. Where no
 frame is recognised, the dataset behaves as if nobody stood between it and the training loop. Nothing is imported: a
 library that is on the stack was imported by somebody. The stack is right in DataLoader workers, too: a forked worker
-runs on a copy of the stack of its training process, and a spawned worker gets the place that was found while the
+runs on a copy of the stack of its training process, and a spawned worker gets the rank info that was found while the
 dataset was pickled, under the loader's own frames.
 """
 
@@ -157,25 +157,25 @@ def saves_iterator_too() -> bool:
     return frame is not None and frame.f_code is getattr(asking, "__code__", None)
 
 
-def place_under_accelerate(place: RankInfo) -> RankInfo:
-    """Return the place of a rank, as changed by a DataLoaderDispatcher of accelerate that reads for all ranks.
+def rank_under_accelerate(rank_info: RankInfo) -> RankInfo:
+    """Return the rank info, as changed by a DataLoaderDispatcher of accelerate that reads for all ranks.
 
     The dispatcher iterates on process 0 alone and sends the other processes their parts, so process 0 reads the whole
-    epoch and the others read nothing. `place` is returned as it is where there is no dispatcher on the stack.
+    epoch and the others read nothing. `rank_info` is returned as it is where there is no dispatcher on the stack.
 
     Raises
     ------
     ConfigError
         If the rank of the dataset is not that of accelerate's process.
     """
-    if place.world_size == 1:  # whoever splits, we do not
-        return place
+    if rank_info.world_size == 1:  # whoever splits, we do not
+        return rank_info
     for _, reader in _readers_of_hugging_face():
         if _is_a(reader, *_dispatchers()):
             index, count = _process()
-            _check_same_rank(place, index, count)
-            return replace(place, rank=0, world_size=1, split_over=count, idle=index != 0)
-    return place
+            _check_same_rank(rank_info, index, count)
+            return replace(rank_info, rank=0, world_size=1, split_over=count, idle=index != 0)
+    return rank_info
 
 
 def hears_accelerate(reads: Reads) -> bool:
@@ -200,16 +200,16 @@ def hears_accelerate(reads: Reads) -> bool:
     return counts
 
 
-def _pass_whole_share(shard: Any, place: RankInfo) -> None:
+def _pass_whole_share(shard: Any, rank_info: RankInfo) -> None:
     """Let an IterableDatasetShard pass on whatever it reads, sample by sample, and pad nothing.
 
     transformers' Trainer does the same to accelerate's BatchSamplerShard where a sampler knows the ranks already.
     `total_dataset_length` is what accelerate takes for the length, to find out how many samples of the last batch are
     repeated ones: 0 stands for none.
     """
-    if place.world_size == 1 or shard.num_processes == 1:
+    if rank_info.world_size == 1 or shard.num_processes == 1:
         return
-    _check_same_rank(place, shard.process_index, shard.num_processes)
+    _check_same_rank(rank_info, shard.process_index, shard.num_processes)
     shard.batch_size = shard.num_processes = 1
     shard.process_index = shard.total_dataset_length = 0
     shard.split_batches = False
@@ -254,11 +254,12 @@ def _check_dispatcher(dispatcher: Any, reads: Reads) -> None:
         )
 
 
-def _check_same_rank(place: RankInfo, index: int, count: int) -> None:
-    if (place.rank, place.world_size) != (index, count):
+def _check_same_rank(rank_info: RankInfo, index: int, count: int) -> None:
+    if (rank_info.rank, rank_info.world_size) != (index, count):
         raise ConfigError(
-            f"the dataset has rank = {place.rank}, world_size = {place.world_size}, but accelerate shares batches out "
-            f"to {count} processes, of which this is number {index}: give the dataset rank={index}, world_size={count}"
+            f"the dataset has rank = {rank_info.rank}, world_size = {rank_info.world_size}, but accelerate shares "
+            f"batches out to {count} processes, of which this is number {index}: give the dataset rank={index}, "
+            f"world_size={count}"
         )
 
 

@@ -17,10 +17,10 @@ from zarrfeed.base.native import core
 from zarrfeed.base.optional_torch import imported
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.torch.ranks.callers import place_under_accelerate
+from zarrfeed.torch.ranks.callers import rank_under_accelerate
 
 #: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
-RankSource: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
+RankLike: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
 
 #: Torch's workers look every 5 s whether their training process is there, and end between two batches.
 _TO_END_S = 10.0
@@ -28,13 +28,13 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RankFinder:
-    """Finds the place of the rank that reads a dataset: in the training process, where workers have it from.
+    """Finds the rank info of the process that reads a dataset: in the training process, where workers have it from.
 
     Sent to another process, it carries what was found where it was sent. A DataLoader worker believes that; any other
     process looks for itself.
     """
 
-    def __init__(self, rank: RankSource, world_size: int | None) -> None:
+    def __init__(self, rank: RankLike, world_size: int | None) -> None:
         self._rank, self._world_size = rank, world_size
         self._carried: RankInfo | None = None
         self._carried_unknown = False
@@ -51,10 +51,10 @@ class RankFinder:
         self._carried_to = os.getpid()
 
     def find(self) -> RankInfo:
-        """Return this rank's place; in a spawned worker, the one that its training process found."""
+        """Return the rank info of this process; in a spawned worker, the one that its training process found."""
         if self._carried is not None and self._is_carried():
             return self._carried
-        return place_under_accelerate(find_rank(self._rank, self._world_size))
+        return rank_under_accelerate(find_rank(self._rank, self._world_size))
 
     def is_unknown(self) -> bool:
         """Return whether nobody says which rank reads: no argument does, and torch.distributed is not initialised."""
@@ -67,8 +67,8 @@ class RankFinder:
         return in_worker() and self._carried_to == os.getpid()
 
 
-def find_rank(rank: RankSource = None, world_size: int | None = None) -> RankInfo:
-    """Return the place that `rank` and `world_size` name, or torch.distributed's, or the only one there is.
+def find_rank(rank: RankLike = None, world_size: int | None = None) -> RankInfo:
+    """Return the rank info that `rank` and `world_size` name, or that of torch.distributed, or that of a single rank.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def _is_initialised() -> bool:
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
-def place_in_node(rank: RankInfo) -> RankInfo:
+def rank_in_node(rank: RankInfo) -> RankInfo:
     """Return which rank of its node a rank is, where samples are dealt to nodes; `rank` itself where there is one node.
 
     Raises

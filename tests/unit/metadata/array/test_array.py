@@ -135,7 +135,7 @@ def test_codecs_are_listed_in_the_order_of_decoding(codec: str, zarr_format: Zar
 
 
 @pytest.mark.filterwarnings(NUMCODECS_WARNING)
-def test_the_place_of_a_crc32c_is_read_from_its_configuration(tmp_path: Path) -> None:
+def test_the_location_of_a_crc32c_is_read_from_its_configuration(tmp_path: Path) -> None:
     def at_start(**options: Any) -> bool:
         zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="f4", overwrite=True, **options)
         return read_layout(tmp_path / "a").codecs[0].checksum_at_start

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray
 
-from zarrfeed.metadata.array.coordinate_values import are_same_places, decode_values
+from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values
 from zarrfeed.spec.missing import NAT
 
 STAMPS = 1_600_000_000_123_456_789 + np.arange(3)  # float64 does not hold them
@@ -54,5 +54,5 @@ def test_values_are_those_of_xarray(stored: np.ndarray[Any, Any], attributes: di
     ],
     ids=str,
 )
-def test_places_are_the_same_but_for_rounding(ours: Any, theirs: Any, expected: bool) -> None:
-    assert are_same_places(ours, theirs) is expected
+def test_coordinates_are_the_same_but_for_rounding(ours: Any, theirs: Any, expected: bool) -> None:
+    assert are_same_coordinates(ours, theirs) is expected

@@ -1,4 +1,4 @@
-"""Stores whose values or places mean something else are not one data set, and arrays of other places are no stack."""
+"""Stores whose values or indices mean something else are no data set, nor are arrays of other coordinates a stack."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_numbers_of_times_are_no_one_tensor_where_stores_count_from_other_dates(
         zarrfeed.open(paths)
 
 
-def test_places_the_other_way_round_are_refused_and_other_places_are_not(tmp_path: Path) -> None:
+def test_coordinates_the_other_way_round_are_refused_and_other_ones_are_not(tmp_path: Path) -> None:
     """One store has north at the top, the other at the bottom."""
     first = write(tmp_path / "a.zarr")
     south, tile = write(tmp_path / "b.zarr", (3.0, 2.0, 1.0), 4), write(tmp_path / "c.zarr", (4.0, 5.0, 6.0), 8)
@@ -131,7 +131,7 @@ def test_axes_in_another_order_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lat", "is_same"), [((1.0, 2.0, 3.0), True), ((1.5, 2.5, 3.5), True), ((3.0, 2.0, 1.0), False)]
 )
-def test_a_stack_has_one_place_at_one_index(lat: Any, is_same: bool, tmp_path: Path) -> None:
+def test_a_stack_has_one_coordinate_at_one_index(lat: Any, is_same: bool, tmp_path: Path) -> None:
     one, other = write(tmp_path / "a.zarr"), write(tmp_path / "b.zarr", lat, name="y")
     data = zarrfeed.join({"one": one, "other": other}, "time")
     assert len(data) == 4

@@ -64,13 +64,13 @@ def check(batch: dict[str, torch.Tensor], expected: dict[str, AnyArray], index: 
 def test_batches_have_views_of_one_tensor_as_xarray_decodes_it(store: Path) -> None:
     expected = values_of(store)
     data = opened(store).static("lsm", "z").static("level_height")
-    places = set()
+    addresses = set()
     with ZarrIterableDataset(data, batch_size=6, shuffle=True, return_index=True) as dataset:
         for _ in range(2):
             for batch, index in dataset:
                 check(batch, expected, index.numpy())
-                places.add(batch["z"].data_ptr())
-    assert len(places) == 1
+                addresses.add(batch["z"].data_ptr())
+    assert len(addresses) == 1
     with ZarrIterableDataset(data) as dataset:
         for number, sample in enumerate(dataset):
             assert sample["t2m"][0, 0] == number

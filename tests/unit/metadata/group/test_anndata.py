@@ -282,7 +282,7 @@ def check_rows(data: zarrfeed.Data, key: str | None, expected: Matrix) -> None:
 
 
 def test_a_matrix_without_stored_values_is_rows_of_zeros(tmp_path: Path) -> None:
-    """Alone, beside others, as what makes the blocks, in any place among many stores, and packed."""
+    """Alone, beside others, as what makes the blocks, at any position among many stores, and packed."""
     some, zeros = numbered_rows(N, COLUMNS), np.zeros((N, COLUMNS), "f4")
     matrices = {"a": (some, zeros), "b": (zeros, some), "c": (zeros, zeros)}
     paths = {

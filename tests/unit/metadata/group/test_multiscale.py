@@ -78,7 +78,7 @@ def test_where_voxels_lie_follows_from_the_transformations(tmp_path: Path) -> No
         Level((2, 2, 2), (0, 0, 0)),
         Level((4, 4, 4), (0, 0, 0)),
     ]
-    without = put(tmp_path / "j", translated=False)  # middles of first voxels at one place: levels begin before
+    without = put(tmp_path / "j", translated=False)  # middles of first voxels at one point: levels begin before
     assert levels(zarrfeed.open(without, multiscale=[0, 1, 2])) == [
         Level((2, 2, 2), (0, 0, 0)),
         Level((4, 4, 4), (-1, -1, -1)),
@@ -195,11 +195,11 @@ def test_a_first_level_that_cannot_be_read_is_no_other_one(path: Any, tmp_path: 
     for multiscale in wanted:
         with pytest.raises(ConfigError, match=r"multiscales\[0\]\.datasets\[0\]"):
             zarrfeed.open(tmp_path / "i", multiscale=multiscale)
-    assert len(zarrfeed.open(tmp_path / "i", multiscale=["1"])) == 10  # the others keep their places and paths
+    assert len(zarrfeed.open(tmp_path / "i", multiscale=["1"])) == 10  # the others keep their numbers and paths
     assert len(zarrfeed.open(tmp_path / "i", multiscale=[2])) == 5
 
 
-def test_levels_of_one_path_have_the_scale_of_their_place(tmp_path: Path) -> None:
+def test_levels_of_one_path_have_the_scale_of_their_number(tmp_path: Path) -> None:
     group = put(tmp_path / "i")
     change(group, lambda image: image["datasets"][2].update(path="1"))
     with pytest.raises(ConfigError, match="has 10 voxels along 'z' at a scale of 4"):
@@ -208,9 +208,9 @@ def test_levels_of_one_path_have_the_scale_of_their_place(tmp_path: Path) -> Non
 
 def test_transformations_of_other_kinds_are_refused(tmp_path: Path) -> None:
     group = put(tmp_path / "i")
-    places: list[dict[str, Any]] = [{"type": "affine", "affine": []}, {"type": "scale", "path": "scales"}]
-    for place, message in zip(places, ("'affine'", "stored in an array"), strict=True):
-        change(group, lambda image, place=place: image["datasets"][1].update(coordinateTransformations=[place]))  # type: ignore[misc]
+    transformations: list[dict[str, Any]] = [{"type": "affine", "affine": []}, {"type": "scale", "path": "scales"}]
+    for one, message in zip(transformations, ("'affine'", "stored in an array"), strict=True):
+        change(group, lambda image, one=one: image["datasets"][1].update(coordinateTransformations=[one]))  # type: ignore[misc]
         with pytest.raises(UnsupportedError, match=message):
             zarrfeed.open(group, multiscale=[0, 1])
 

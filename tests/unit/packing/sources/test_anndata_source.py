@@ -119,13 +119,13 @@ def test_files_are_packed_in_their_order_in_a_random_one_and_in_groups(plates: l
 
     data = zarrfeed.open(tmp_path / "out.zarr/train", variables=["X", "obs/kind", "obs/number"]).dense("X")
     oracle = read(tmp_path / "out.zarr/train").X.toarray()
-    place = {n: i for i, n in enumerate(numbers[:cut].tolist())}
+    index_of = {n: i for i, n in enumerate(numbers[:cut].tolist())}
     seen = []
     for batch in zarrfeed.ZarrIterableDataset(data, batch_size=16, shuffle=True, seed=1, drop_last=False):
         for row, number in zip(batch["X"].numpy(), batch["obs/number"].tolist(), strict=True):
-            assert np.array_equal(row, oracle[place[number]])
+            assert np.array_equal(row, oracle[index_of[number]])
             seen.append(number)
-    assert sorted(seen) == sorted(place)
+    assert sorted(seen) == sorted(index_of)
 
 
 def test_a_changed_value_is_found(plates: list[Path], tmp_path: Path) -> None:

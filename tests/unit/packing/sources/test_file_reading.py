@@ -173,18 +173,20 @@ def test_stores_are_runs_and_a_coordinate_says_where_they_go_on(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("suffix", ["nc", "zarr"])
-@pytest.mark.parametrize("has_places", [True, False])
-def test_files_with_the_same_grid_are_not_joined_along_it(suffix: str, has_places: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_coordinates", [True, False])
+def test_files_with_the_same_grid_are_not_joined_along_it(suffix: str, has_coordinates: bool, tmp_path: Path) -> None:
     """Files of one field each were joined along latitudes, which nobody had named."""
     for number in range(3):
-        coords = {"lat": [10.0, 20.0 + 1e-14 * number], "lon": [0.0, 1.0, 2.0]} if has_places else {}
+        coords = {"lat": [10.0, 20.0 + 1e-14 * number], "lon": [0.0, 1.0, 2.0]} if has_coordinates else {}
         made = xarray.Dataset({"x": (("lat", "lon"), np.full((2, 3), number))}, coords)
         if suffix == "nc":
             made.to_netcdf(tmp_path / f"{number}.nc", engine="h5netcdf")
         else:
             made.to_zarr(tmp_path / f"{number}.zarr", consolidated=False)
     paths = [str(tmp_path / f"{number}.{suffix}") for number in range(3)]
-    with pytest.raises(ConfigError, match=r"0\.\w+ and 2 more have the same 2 places along 'lat'.*files_are='samples'"):
+    with pytest.raises(
+        ConfigError, match=r"0\.\w+ and 2 more have the same 2 coordinates along 'lat'.*files_are='samples'"
+    ):
         pack(paths, tmp_path / "no.zarr")
     assert pack(paths, tmp_path / "runs.zarr", sample_dim="lat").num_samples == 6
     if suffix == "zarr":

@@ -18,7 +18,7 @@ from PIL import Image
 from tests.support.pictures import encoded, numbered_png, picture
 from zarrfeed import ConfigError
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
-from zarrfeed.engine.images import pixels_of
+from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.packing.sources.image_folder import ImageFolder
 from zarrfeed.packing.sources.source import SourceCall, SourceOptions
 from zarrfeed.spec.images import Images

@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(tmp_path: Path, mo
     (tmp_path / "cut.npz").write_bytes((tmp_path / "one.npz").read_bytes()[:-30])
     refused(r"cut\.npz: is no file of NumPy's", str(tmp_path / "cut.npz"))
     np.savez_compressed(tmp_path / "packed.npz", x=numbered(1000))
-    monkeypatch.setattr(npy_source, "MOST_KEPT_BYTES", 20_000)
+    monkeypatch.setattr(npy_source, "MOST_DECOMPRESSED_BYTES", 20_000)
     refused(r"packed\.npz: 'x' is compressed .*numpy\.savez", str(tmp_path / "packed.npz"))
 
 

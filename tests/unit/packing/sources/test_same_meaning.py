@@ -312,7 +312,7 @@ def test_another_grid_is_refused_and_the_same_one_may_be_stored_otherwise(
         folder.mkdir()
         paths = written(folder, {1: first, 2: with_grid(lat)}, kind)
         message = r"2\.(zarr|nc): 'lat', which has no samples, has other values than in .*1\."
-        if not is_kept:  # tiles of a map are packed without their places
+        if not is_kept:  # tiles of a map are packed without their coordinates
             message = r"2\.zarr: 'lat' goes from 30.0 to 10.0, in .*1\.zarr from 10.0 to 30.0"
             if name == "elsewhere":
                 assert pack(paths, folder / "all.zarr", sample_dim="time", verify=True, **options).ok

@@ -17,7 +17,7 @@ import pytest
 from tests.support.pictures import encoded, numbered_png, picture
 from zarrfeed import ConfigError
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
-from zarrfeed.engine.images import pixels_of
+from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.packing.sources.source import SourceCall, SourceOptions
 from zarrfeed.packing.sources.webdataset_source import WebDatasetSource
 from zarrfeed.spec.images import Images

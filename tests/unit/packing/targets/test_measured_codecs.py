@@ -11,7 +11,7 @@ import pytest
 
 from zarrfeed.packing.sources.source import SourceCall
 from zarrfeed.packing.targets import measured_codecs
-from zarrfeed.packing.targets.layout import LayoutWish, plan_layout
+from zarrfeed.packing.targets.pack_layout import RequestedLayout, plan_layout
 
 
 @pytest.mark.parametrize("wanted", [{"label": "auto"}, {"": "auto"}, {"image": "auto"}])
@@ -20,8 +20,8 @@ def test_arrays_are_measured_in_chunks_of_the_largest_array(
 ) -> None:
     np.savez(tmp_path / "x.npz", image=np.zeros((256, 64, 64), "f4"), label=np.arange(256))
     source = SourceCall("npy", (str(tmp_path / "x.npz"),)).open()
-    wish = LayoutWish(codecs=wanted)
-    image, label = sorted(plan_layout(source.fields, 256, wish, {}), key=lambda layout: layout.name)
+    requested = RequestedLayout(codecs=wanted)
+    image, label = sorted(plan_layout(source.fields, 256, requested, {}), key=lambda layout: layout.name)
     assert label.is_gathered
     assert not image.is_gathered
     seen: dict[str, Any] = {}
@@ -31,7 +31,7 @@ def test_arrays_are_measured_in_chunks_of_the_largest_array(
         return [SimpleNamespace(name=one.name, encoding="zstd-3-shuffle") for one in arrays]
 
     monkeypatch.setattr(measured_codecs, "choose_layouts", choose)
-    measured = measured_codecs.measure_codecs(source, wish)
+    measured = measured_codecs.measure_codecs(source, requested)
     names = ["image", "label"] if "" in wanted else list(wanted)
     assert measured == dict.fromkeys(names, "zstd-3-shuffle")
     assert seen["chunk_rows"] == image.chunk_rows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zarrfeed.packing.sources.source import SourceCall
-from zarrfeed.packing.targets.layout import FieldLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout
 from zarrfeed.packing.work.job import PackJob, cut_parts
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from zarrfeed import CorruptChunkError
-from zarrfeed.packing.targets.layout import FieldLayout
+from zarrfeed.packing.targets.pack_layout import FieldLayout
 from zarrfeed.packing.work.spill import read_spill, spill_parts
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
 

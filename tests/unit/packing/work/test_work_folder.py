@@ -156,27 +156,27 @@ def test_a_plan_or_a_record_that_is_a_link_is_not_believed(folder: WorkFolder, t
 
 @two_users
 def test_a_pack_that_another_user_prepared_is_refused() -> None:
-    with folder_of_all() as place:
-        np.save(place / "in.npy", np.arange(40).reshape(20, 2))
-        work = place / ".out.zarr.packing"
+    with folder_of_all() as folder:
+        np.save(folder / "in.npy", np.arange(40).reshape(20, 2))
+        work = folder / ".out.zarr.packing"
 
         def attack() -> None:
-            WorkFolder(place / "out.zarr").make({"a": 1})
+            WorkFolder(folder / "out.zarr").make({"a": 1})
             (work / "done" / "write-0.json").write_text('{"digests": ["0"], "files": {}}')
             (work / "store").chmod(0o777)
             work.chmod(0o777)
 
         as_user(OTHER, attack)
-        before = tree(place)
+        before = tree(folder)
 
         def pack() -> None:
             for resume in (False, True):
                 with pytest.raises(ConfigError, match=rf"\.out\.zarr\.packing: belongs to uid {OTHER}"):
-                    zarrfeed.pack(place / "in.npy", place / "out.zarr", resume=resume, jobs=1)
+                    zarrfeed.pack(folder / "in.npy", folder / "out.zarr", resume=resume, jobs=1)
 
         as_user(VICTIM, pack)
         pack()  # root does not believe another user either
-        assert tree(place) == before
+        assert tree(folder) == before
         give_to(VICTIM, work)
-        as_user(VICTIM, lambda: WorkFolder(place / "out.zarr").forget())
+        as_user(VICTIM, lambda: WorkFolder(folder / "out.zarr").forget())
         assert not work.exists()

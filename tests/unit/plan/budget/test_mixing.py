@@ -133,15 +133,15 @@ def test_the_choice_is_the_same_for_up_to_8_ranks(store: str) -> None:
             explained = dataset.explain()
             chosen.add((explained.lanes, explained.mix))
     assert len(chosen) == 1
-    lines = []
+    epoch_orders = []
     for world_size in (1, 4):
         shares = [make(store, rank=r, world_size=world_size, even="off") for r in range(world_size)]
-        line = np.full(BLOCKS * ROWS - 3, -1)
+        epoch_order = np.full(BLOCKS * ROWS - 3, -1)
         for rank, share in enumerate(shares):
-            line[rank::world_size] = indices(share)
+            epoch_order[rank::world_size] = indices(share)
             share.close()
-        lines.append(line)
-    assert np.array_equal(lines[0], lines[1])
+        epoch_orders.append(epoch_order)
+    assert np.array_equal(epoch_orders[0], epoch_orders[1])
 
 
 def test_a_small_budget_is_kept(store: str) -> None:
@@ -159,9 +159,9 @@ def test_what_the_user_names_is_taken(store: str) -> None:
 
 
 def test_a_state_of_an_earlier_version_goes_on_in_its_own_order(store: str) -> None:
-    """Such a state has the lanes of its line beside its position, and its mix, 1, in the description of the order."""
+    """Such a state has the lanes of its order beside its position, and its mix, 1, in the description of the order."""
     old = make(store, lanes=8, mix=1)
-    line = old.sample_order(0)
+    epoch_order = old.sample_order(0)
     passed = iter(old)
     used = [int(i) for _ in range(3) for i in next(passed)[1]]
     state = passed.state_dict()
@@ -171,20 +171,20 @@ def test_a_state_of_an_earlier_version_goes_on_in_its_own_order(store: str) -> N
     with make(store) as dataset:
         assert dataset.explain().mix > 1
         dataset.load_state_dict(state)
-        assert used + indices(dataset) == line.tolist()
+        assert used + indices(dataset) == epoch_order.tolist()
         assert indices(dataset) == dataset.sample_order(1).tolist(), "the next epoch has the mix that is chosen"
 
 
 def test_the_mix_of_a_state_serves_its_epoch(store: str) -> None:
     """A mix that was chosen may depend on the budget: that of the run that was saved goes on."""
     whole = make(store)
-    line, passed = whole.sample_order(0), iter(whole)
+    epoch_order, passed = whole.sample_order(0), iter(whole)
     used = [int(i) for _ in range(5) for i in next(passed)[1]]
     state = passed.state_dict()
     whole.close()
     with make(store, lanes=6) as other:
         other.load_state_dict(state)
-        assert used + indices(other) == line.tolist()
+        assert used + indices(other) == epoch_order.tolist()
         assert indices(other) == other.sample_order(1).tolist()
     with make(store, mix=2) as named, pytest.raises(ConfigError, match="mix was 7, is 2"):
         named.load_state_dict(state)

@@ -47,13 +47,13 @@ def definition(order: MixedOrder, epoch: int) -> Int64:
     steps = order.begin_of(epoch) + np.arange(order.length)
     source, position = order.mixture.at(steps // order.unit)
     position = position * order.unit + steps % order.unit
-    lines: dict[tuple[int, int], Int64] = {}
+    orders: dict[tuple[int, int], Int64] = {}
     made = []
     for s, p in zip(source.tolist(), position.tolist(), strict=True):
-        one, place = divmod(p, order.lengths[s])
-        if (s, one) not in lines:
-            lines[s, one] = core.sample_order(order.orders[s].plan(one).to_core())
-        made.append(lines[s, one][place])
+        one, in_pass = divmod(p, order.lengths[s])
+        if (s, one) not in orders:
+            orders[s, one] = core.sample_order(order.orders[s].plan(one).to_core())
+        made.append(orders[s, one][in_pass])
     return np.array(made)
 
 
@@ -186,16 +186,16 @@ def test_epochs_go_on_where_the_ones_before_stopped() -> None:
 def test_passes_and_sources_have_orders_of_their_own() -> None:
     order = make([60, 60], (1, 1))
     first, second = order.orders
-    lines = [listed(one.plan(p)) - begin for one, begin in ((first, 0), (second, 60)) for p in (0, 1)]
-    for i, one in enumerate(lines):
+    orders = [listed(one.plan(p)) - begin for one, begin in ((first, 0), (second, 60)) for p in (0, 1)]
+    for i, one in enumerate(orders):
         assert sorted(one) == list(range(60))
-        assert all((one != other).any() for other in lines[:i])
+        assert all((one != other).any() for other in orders[:i])
 
 
 def test_blocks_of_sources_that_are_alike_come_in_orders_of_their_own() -> None:
     """Rows differ by the number of their block; the blocks themselves by the key of their source alone."""
     order = make([60, 60, 60], (1, 1, 1), sources=[(1, 1)] * 3)
-    blocks = [[int(place) for place in one.places(0)] for one in order.orders]
+    blocks = [[int(held_index) for held_index in one.held_indices(0)] for one in order.orders]
     assert all(sorted(one) == list(range(12)) for one in blocks)
     assert len({tuple(one) for one in blocks}) == 3
 
@@ -212,8 +212,8 @@ def test_a_rank_of_whole_columns_decodes_blocks_that_no_other_rank_does() -> Non
         pieces = 0
         for rank in range(ranks):
             plan = order.plan(0, first=rank, stride=ranks)
-            pieces += len(plan.segment_place)
-        alone = len(order.plan(0).segment_place)
+            pieces += len(plan.segment_held_index)
+        alone = len(order.plan(0).segment_held_index)
         assert pieces == alone
 
 
@@ -221,14 +221,14 @@ def test_a_rank_of_whole_columns_decodes_blocks_that_no_other_rank_does() -> Non
 def test_the_block_after_a_block_is_of_the_same_source(number: int) -> None:
     """What replaces a bad sample comes from there; a walk from block to block comes to each block of the source."""
     order = CASES[number]
-    following = order.next_places(2)
+    following = order.next_held_indices(2)
     first_sample = order.samples_in(np.arange(order.num_blocks), np.zeros(order.num_blocks, np.int64))
     source = np.searchsorted(order.blend.first, first_sample, side="right") - 1
     for one in range(order.blend.num_sources):
         of_source = np.flatnonzero(source == one)
         walk = [int(of_source[0])]
-        while (place := int(following[walk[-1]])) != walk[0] and len(walk) <= order.num_blocks:
-            walk.append(place)
+        while (held_index := int(following[walk[-1]])) != walk[0] and len(walk) <= order.num_blocks:
+            walk.append(held_index)
         assert sorted(walk) == of_source.tolist()
 
 

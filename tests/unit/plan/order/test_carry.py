@@ -130,23 +130,23 @@ def test_no_more_is_decoded_than_explain_says(data: st.DataObject, tmp_path: Pat
 
 
 def test_ranks_and_workers_share_one_line_and_resume(store: Path) -> None:
-    line = make(store).sample_order(0).tolist()
-    taken = dict.fromkeys(range(len(line)), -1)
+    epoch_order = make(store).sample_order(0).tolist()
+    taken = dict.fromkeys(range(len(epoch_order)), -1)
     for rank in range(2):
         dataset = make(store, rank=rank, world_size=2, even="off")
-        for position, sample in zip(range(rank, len(line), 2), read(dataset), strict=True):
+        for position, sample in zip(range(rank, len(epoch_order), 2), read(dataset), strict=True):
             taken[position] = sample
         dataset.close()
-    assert list(taken.values()) == line
+    assert list(taken.values()) == epoch_order
     loader = ZarrDataLoader(make(store), num_workers=2)
-    assert sorted(i for x, index in loader for i in check(x, index)) == sorted(line)
+    assert sorted(i for x, index in loader for i in check(x, index)) == sorted(epoch_order)
     stopped = make(store)
     passed = iter(stopped)
     used = [i for _ in range(20) for i in check(*next(passed))]
     state = passed.state_dict()
     with make(store) as again:
         again.load_state_dict(state)
-        assert used + read(again) == line
+        assert used + read(again) == epoch_order
         assert read(again) == again.sample_order(1).tolist()
 
 
@@ -154,7 +154,7 @@ def test_a_state_without_strips_goes_on_in_its_own_order(store: Path) -> None:
     """States of earlier versions permute every block by itself."""
     assert make(store).explain().strip > 1
     complete = make(store).session.schedule.order.selection
-    line = Order(N, ROWS, shuffle=True, seed=0, lanes=8, selection=complete).plan(0)
+    epoch_order = Order(N, ROWS, shuffle=True, seed=0, lanes=8, selection=complete).plan(0)
     old = make(store, lanes=8, mix=1)
     passed = iter(old)
     next(passed)
@@ -163,7 +163,7 @@ def test_a_state_without_strips_goes_on_in_its_own_order(store: Path) -> None:
     assert state.pop("strip") > 1
     with make(store) as dataset:
         dataset.load_state_dict(state)
-        assert read(dataset) == _core.sample_order(line.to_core()).tolist()[16:]
+        assert read(dataset) == _core.sample_order(epoch_order.to_core()).tolist()[16:]
     for damaged in (0, 10**6):
         with make(store) as dataset, pytest.raises(ConfigError, match=r"the state is damaged: .*strip"):
             dataset.load_state_dict(state | {"strip": damaged})
@@ -207,16 +207,16 @@ def test_bad_and_missing_chunks_are_met_by_all_who_share_them(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("strip", [1, 2, 7, 100])
-def test_a_line_of_strips_permutes_strips_and_keeps_their_blocks_in_order(strip: int) -> None:
+def test_an_order_of_strips_permutes_strips_and_keeps_their_blocks_in_order(strip: int) -> None:
     order = Order(23 * 4 - 1, 4, shuffle=True, seed=3, lanes=1, strip=strip)
-    places = order.places(0)
-    assert sorted(places.tolist()) == list(range(23))
-    inside = places[:-1] % strip < strip - 1
-    assert (np.diff(places)[inside & (places[:-1] < 22)] == 1).all()
+    held_indices = order.held_indices(0)
+    assert sorted(held_indices.tolist()) == list(range(23))
+    inside = held_indices[:-1] % strip < strip - 1
+    assert (np.diff(held_indices)[inside & (held_indices[:-1] < 22)] == 1).all()
     if strip == 1:
-        assert np.array_equal(places, Order(23 * 4 - 1, 4, shuffle=True, seed=3, lanes=1).places(0))
+        assert np.array_equal(held_indices, Order(23 * 4 - 1, 4, shuffle=True, seed=3, lanes=1).held_indices(0))
     if 1 < strip < 23:
-        assert not np.array_equal(places, order.places(1))
+        assert not np.array_equal(held_indices, order.held_indices(1))
 
 
 def test_the_next_group_is_the_next_of_the_lane() -> None:

@@ -14,32 +14,32 @@ from zarrfeed.plan.order.random_bijection import RandomBijection
 
 @examples(60)
 @given(n=st.integers(1, 3000), seed=st.integers(0, 2**64 - 1))
-def test_each_number_has_one_place_and_each_place_one_number(n: int, seed: int) -> None:
+def test_each_number_has_one_position_and_each_position_one_number(n: int, seed: int) -> None:
     order = RandomBijection(n, seed)
-    places = order.places(np.arange(n))
-    assert np.array_equal(np.sort(places), np.arange(n))
-    assert np.array_equal(places[order.numbers(np.arange(n))], np.arange(n))
+    positions = order.positions(np.arange(n))
+    assert np.array_equal(np.sort(positions), np.arange(n))
+    assert np.array_equal(positions[order.numbers(np.arange(n))], np.arange(n))
 
 
 @pytest.mark.parametrize("n", [1 << 40, (1 << 40) + 1, 10**15 + 7, 1 << 62])
 def test_large_ranges_are_mapped_without_listing_them(n: int) -> None:
     order, numbers = RandomBijection(n, 5), np.array([0, 1, 12345, n // 2, n - 1])
-    places = order.places(numbers)
-    assert places.min() >= 0
-    assert places.max() < n
-    assert np.array_equal(order.numbers(places), numbers)
+    positions = order.positions(numbers)
+    assert positions.min() >= 0
+    assert positions.max() < n
+    assert np.array_equal(order.numbers(positions), numbers)
 
 
 def test_the_order_of_a_seed_never_changes() -> None:
-    assert RandomBijection(10, 0).places(np.arange(10)).tolist() == [9, 1, 6, 8, 7, 2, 3, 0, 4, 5]
-    assert int(RandomBijection(10**12, 7).places(np.array([123456789]))[0]) == 703368561965
+    assert RandomBijection(10, 0).positions(np.arange(10)).tolist() == [9, 1, 6, 8, 7, 2, 3, 0, 4, 5]
+    assert int(RandomBijection(10**12, 7).positions(np.array([123456789]))[0]) == 703368561965
 
 
 def test_seeds_and_lengths_make_other_orders() -> None:
-    orders = {tuple(RandomBijection(50, seed).places(np.arange(50)).tolist()) for seed in range(200)}
+    orders = {tuple(RandomBijection(50, seed).positions(np.arange(50)).tolist()) for seed in range(200)}
     assert len(orders) == 200
     assert not np.array_equal(
-        RandomBijection(51, 1).places(np.arange(50)), RandomBijection(50, 1).places(np.arange(50))
+        RandomBijection(51, 1).positions(np.arange(50)), RandomBijection(50, 1).positions(np.arange(50))
     )
 
 
@@ -48,9 +48,9 @@ def test_all_orders_of_a_few_numbers_are_as_likely(n: int) -> None:
     tries = 3_000
     counts: dict[tuple[int, ...], int] = {}
     for seed in range(tries // 5 if n == 6 else tries):
-        order = tuple(RandomBijection(n, seed).places(np.arange(n)).tolist())
+        order = tuple(RandomBijection(n, seed).positions(np.arange(n)).tolist())
         counts[order] = counts.get(order, 0) + 1
-    if n == 6:  # of 720 orders, each number is at each place as often
+    if n == 6:  # of 720 orders, each number is at each position as often
         table = np.zeros((n, n))
         for order, count in counts.items():
             table[np.arange(n), order] += count

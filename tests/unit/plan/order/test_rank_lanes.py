@@ -60,21 +60,21 @@ def test_ranks_share_an_epoch_exactly_and_each_chunk_is_read_once_but_for_cuts(
     rows, blocks = layout
     schedule = schedule_of(rows * blocks - rows // 2, rows)
     state = schedule.settle(EpochState(3), RankInfo(0, ranks).consumer(0, num_workers))
-    line, length = schedule.line(state), schedule.order.length
+    order, length = schedule.order_of(state), schedule.order.length
     assert (
-        line.lanes == settled_lanes(schedule, ranks, num_workers) == settled_lanes(schedule, ranks)
+        order.lanes == settled_lanes(schedule, ranks, num_workers) == settled_lanes(schedule, ranks)
     )  # for any workers
     if ranks <= 8:
-        assert line.lanes == schedule.order.lanes
+        assert order.lanes == schedule.order.lanes
     used, reads = 0, 0
     asked = range(0, ranks, max(1, ranks // 12))
     for rank in asked:
         plan = schedule.plan(state, RankInfo(rank, ranks).consumer())
         used += plan.steps
-        reads += len(plan.segment_place)
+        reads += len(plan.segment_held_index)
         assert plan.steps == length // ranks
     assert len(asked) * (length // ranks) == used
-    cuts = math.ceil(line.lanes / ranks) if ranks > 8 else blocks  # one more for each end of a lane
+    cuts = math.ceil(order.lanes / ranks) if ranks > 8 else blocks  # one more for each end of a lane
     assert reads <= len(asked) * (math.ceil(blocks / ranks) + cuts + 1)
 
 
@@ -113,9 +113,9 @@ def test_a_small_budget_rounds_down_and_needs_no_more_than_before() -> None:
             lanes = settled_lanes(schedule, ranks)
             assert lanes == few or lanes % ranks == 0
             fewer += lanes < few
-            place = RankInfo(0, ranks, ranks)
+            rank_info = RankInfo(0, ranks, ranks)
             least = [
-                schedule._memory(replace(schedule.order, lanes=one), place, place.consumer()).least_budget
+                schedule._memory(replace(schedule.order, lanes=one), rank_info, rank_info.consumer()).least_budget
                 for one in (few, lanes)
             ]
             assert lanes == ranks or least[1] <= max(least[0], (kib << 10) // ranks)

@@ -1,4 +1,4 @@
-"""Which chunks patches touch of an array that has other voxels than their grid: against its places, one by one."""
+"""Which chunks patches touch of an array that has other voxels than their grid: against its items, one by one."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def footprints(draw: st.DrawFn, tiling: Tiling, *, gaps: bool = True) -> Footpri
     return Footprint(chunk, tuple(size), extents, tuple(scale), tuple(origin), tuple(shift), tuple(map(bool, pads)))
 
 
-def places_of(grid: TileGrid, of: Footprint, volume: int, dimension: int, tile: int) -> Int64:
-    """Return the places of a tile along a dimension that lie in the array, one by one."""
+def items_of(grid: TileGrid, of: Footprint, volume: int, dimension: int, tile: int) -> Int64:
+    """Return the items of a tile along a dimension that lie in the array, one by one."""
     d, extent = dimension, int(of.extents[volume, dimension])
     (start,) = grid.starts_along(volume, d, np.array([tile])).tolist()
-    places = (start - of.origin[d]) // of.scale[d] + of.shift[d] + np.arange(of.size[d])
+    items = (start - of.origin[d]) // of.scale[d] + of.shift[d] + np.arange(of.size[d])
     if grid.wraps[d]:
-        places = places % extent
+        items = items % extent
     elif not of.pads[d]:
-        places = np.clip(places, 0, extent - 1)
-    inside: Int64 = np.unique(places[(places >= 0) & (places < extent)])
+        items = np.clip(items, 0, extent - 1)
+    inside: Int64 = np.unique(items[(items >= 0) & (items < extent)])
     return inside
 
 
 @SETTINGS
 @given(st.data(), st.integers(0, 9))
-def test_patches_touch_the_chunks_of_their_places(data: st.DataObject, epoch: int) -> None:
+def test_patches_touch_the_chunks_of_their_items(data: st.DataObject, epoch: int) -> None:
     tiling = data.draw(tilings(grid=data.draw(st.booleans())))
     of, grid = data.draw(footprints(tiling)), tiling.at(epoch)
     for volume, d in itertools.product(range(tiling.num_volumes), range(tiling.num_dimensions)):
@@ -64,10 +64,10 @@ def test_patches_touch_the_chunks_of_their_places(data: st.DataObject, epoch: in
             start = grid.starts_along(volume, d, np.array([tile]))
             low, high = of.chunks(grid, np.array([volume]), d, start)
             found = {int(c) % chunks for c in range(int(low[0]), int(high[0]) + 1)}
-            assert found == {int(place) // of.chunk[d] for place in places_of(grid, of, volume, d, tile)}
+            assert found == {int(item) // of.chunk[d] for item in items_of(grid, of, volume, d, tile)}
 
 
-def test_without_a_level_the_places_are_the_voxels() -> None:
+def test_without_a_level_the_items_are_the_voxels() -> None:
     tiling = Tiling(np.array([[40, 30]]), (8, 5), border=("pad", "wrap"))
     of = footprint_of((6, 7), tiling)
     assert (of.size, of.scale, of.shift) == ((8, 5), (1, 1), (0, 0))
@@ -75,7 +75,7 @@ def test_without_a_level_the_places_are_the_voxels() -> None:
     assert footprint_of(of, tiling) is of
 
 
-def test_patches_of_a_cell_have_the_places_of_all_that_may_begin_in_it() -> None:
+def test_patches_of_a_cell_have_the_items_of_all_that_may_begin_in_it() -> None:
     of = Footprint((4,), (6,), np.array([[30]]), (4,), (-1,), (-1,), (True,))
     begins = [(s + 1) // 4 - 1 for s in range(100)]
     for cell in range(1, 20):
@@ -96,8 +96,8 @@ def test_tiles_end_with_chunks(size: int, scale: int, origin: int, ends: bool, s
 def crops_along(
     grid: TileGrid, of: Footprint, volume: int, dimension: int, tiles: range, *, whole: bool
 ) -> dict[int, int]:
-    """Return for each chunk along a dimension how many places of it are kept for some tiles."""
-    needed: Any = np.unique(np.concatenate([places_of(grid, of, volume, dimension, tile) for tile in tiles]))
+    """Return for each chunk along a dimension how many items of it are kept for some tiles."""
+    needed: Any = np.unique(np.concatenate([items_of(grid, of, volume, dimension, tile) for tile in tiles]))
     chunk, extent = of.chunk[dimension], int(of.extents[volume, dimension])
     parts = {int(i): needed[needed // chunk == i] for i in np.unique(needed // chunk)}
     if whole:

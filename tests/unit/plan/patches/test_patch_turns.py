@@ -57,8 +57,8 @@ def test_an_orientation_is_drawn_by_seed_epoch_and_patch_alone() -> None:
     turns, numbers = Turns(3, (0, 1, 2), (0, 1, 2)), np.arange(400)
     drawn = turns.at(5, 2, numbers)
     for number in (0, 17, 399):
-        place = KeyedRandom(0x6F7269656E74, 5, 2, number).word() * 192 >> 64
-        assert drawn[number].tolist() == turns.table[place].tolist()
+        row = KeyedRandom(0x6F7269656E74, 5, 2, number).word() * 192 >> 64
+        assert drawn[number].tolist() == turns.table[row].tolist()
     order = np.random.default_rng(0).permutation(400)
     assert np.array_equal(turns.at(5, 2, numbers[order]), drawn[order])
     assert np.array_equal(turns.at(5, 2, numbers[:7]), drawn[:7])

@@ -1,4 +1,4 @@
-"""Patches that are drawn: all places equally likely, others in each epoch, the same for the same key."""
+"""Patches that are drawn: all positions equally likely, others in each epoch, the same for the same key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = (3, 4)
 
 
 @pytest.mark.parametrize(
-    ("border", "low", "places"),
+    ("border", "low", "num_starts"),
     [
         (("drop", "drop"), (0, 0), [(5, 6), (2, 3)]),
         (("pad", "pad"), (-2, -3), [(9, 12), (6, 9)]),
@@ -23,12 +23,12 @@ SIZE = (3, 4)
         (("wrap", "drop"), (0, 0), [(7, 6), (4, 3)]),
     ],
 )
-def test_all_places_of_all_volumes_are_equally_likely(
-    border: tuple[Border, ...], low: tuple[int, int], places: list[tuple[int, int]]
+def test_all_positions_of_all_volumes_are_equally_likely(
+    border: tuple[Border, ...], low: tuple[int, int], num_starts: list[tuple[int, int]]
 ) -> None:
     n = 20_000
     volume, start = RandomPositions(EXTENTS, SIZE, border, n).at(1, 2)
-    counts = [np.zeros(shape) for shape in places]
+    counts = [np.zeros(shape) for shape in num_starts]
     for number, count in enumerate(counts):
         np.add.at(count, tuple((start[volume == number] - low).T), 1)
     found = np.concatenate([count.ravel() for count in counts])

@@ -97,12 +97,12 @@ def layouts(draw: st.DrawFn) -> tuple[Tiling, list[PatchField]]:
     tiling = draw(tilings(grid=draw(st.booleans())))
     fields = []
     for _ in range(draw(st.integers(1, 2))):
-        chunk, places = tuple(draw(st.integers(1, 9)) for _ in tiling.size), None
+        chunk, footprint = tuple(draw(st.integers(1, 9)) for _ in tiling.size), None
         if draw(st.booleans()):
-            places = draw(footprints(tiling))
-            chunk = places.chunk
-        of = field(chunk, tiling.size if places is None else places.size, draw(st.integers(1, 4)))
-        fields.append(replace(of, places=places))
+            footprint = draw(footprints(tiling))
+            chunk = footprint.chunk
+        of = field(chunk, tiling.size if footprint is None else footprint.size, draw(st.integers(1, 4)))
+        fields.append(replace(of, footprint=footprint))
     return tiling, fields
 
 

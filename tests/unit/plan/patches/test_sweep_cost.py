@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.unit.plan.patches.test_footprint import footprints, places_of
-from tests.unit.plan.patches.test_swept_order import line, orders
+from tests.unit.plan.patches.test_footprint import footprints, items_of
+from tests.unit.plan.patches.test_swept_order import orders, sample_order
 from zarrfeed.plan.patches.footprint import Footprints, footprint_of
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, blocks_of
 from zarrfeed.plan.patches.sweep_cost import amplification, count_decodes
@@ -26,10 +26,10 @@ Cells = set[tuple[int, ...]]
 
 
 def cells_of(grid: TileGrid, array: Footprints, volume: int, index: Iterable[int]) -> Cells:
-    """Return the chunks that a tile touches, place by place."""
+    """Return the chunks that a tile touches, item by item."""
     along, of = [], footprint_of(array, grid)
     for d, number in enumerate(index):
-        along.append(sorted({int(x) // of.chunk[d] for x in places_of(grid, of, volume, d, number)}))
+        along.append(sorted({int(x) // of.chunk[d] for x in items_of(grid, of, volume, d, number)}))
     return {(volume, *cell) for cell in itertools.product(*along)}
 
 
@@ -46,7 +46,7 @@ def naive_decodes(order: SweptOrder, epoch: int, array: Footprints, stride: int)
     """Count what all consumers decode, from the position of each sample: lane, block, chunks."""
     decodes = 0
     for first in range(min(stride, order.length)):
-        samples = line(order, epoch, first=first, stride=stride)
+        samples = sample_order(order, epoch, first=first, stride=stride)
         positions = first + stride * np.arange(len(samples))
         block = np.searchsorted(order.tiles.first, samples, side="right")
         for lane in range(order.lanes):

@@ -66,14 +66,14 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
                 field = replace(field, rows=RowMap(range(0, n - 150, 1) if of else range(0)))
             for chosen in lists:
                 selection = Selection.of_samples(as_samples(chosen), 35, edges)
-                samples = [selection.listed(np.array([place])) for place in range(len(selection.blocks))]
-                places = np.repeat(np.arange(len(samples)), [len(of_place) for of_place in samples]).tolist()
+                samples = [selection.listed(np.array([held_index])) for held_index in range(len(selection.blocks))]
+                held_indices = np.repeat(np.arange(len(samples)), [len(of_block) for of_block in samples]).tolist()
                 for layout in field.layouts:
                     find = chunk_finder(field, layout)
                     wanted: set[tuple[int, int]] = set()
                     for offset in of:
                         of_samples = find(np.concatenate(samples), offset).tolist()
-                        wanted.update(pair for pair in zip(places, of_samples, strict=True) if pair[1] >= 0)
+                        wanted.update(pair for pair in zip(held_indices, of_samples, strict=True) if pair[1] >= 0)
                     for at_once in (3, 1 << 18):
                         monkeypatch.setattr(module, "AT_ONCE", at_once)
                         monkeypatch.setattr(sample_set, "AT_ONCE", at_once)
@@ -101,7 +101,7 @@ def test_a_thousand_million_windows_of_stores_in_two_layouts_are_looked_up_by_th
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     chunks = 3 * -(-n // (1 << 16))
-    assert chunks - 9 <= sum(len(place) for place, _ in found) < 2 * chunks + 9
+    assert chunks - 9 <= sum(len(held_index) for held_index, _ in found) < 2 * chunks + 9
     assert peak < 50 << 20
 
 
@@ -115,8 +115,8 @@ def test_a_thousand_million_windows_are_looked_up_by_their_blocks(tmp_path: Path
     assert isinstance(field, StoredField)
     assert selection is not None
     tracemalloc.start()
-    place, chunk = chunks_over_blocks(selection, field, field.layouts[0])
+    held_index, chunk = chunks_over_blocks(selection, field, field.layouts[0])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(place) == len(chunk) < 2 * -(-n // (1 << 20))
+    assert len(held_index) == len(chunk) < 2 * -(-n // (1 << 20))
     assert peak < 50 << 20

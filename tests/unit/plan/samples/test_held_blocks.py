@@ -45,16 +45,16 @@ def assert_same(held: HeldBlocks, listed: ListedBlocks) -> None:
     for name in ("blocks", "rows", "first"):
         assert getattr(held, name).tolist() == getattr(listed, name).tolist(), name
     assert (len(held), held.length, held.max_rows) == (len(listed), listed.length, listed.max_rows)
-    places = np.random.default_rng(0).permutation(len(listed))
-    for ours, theirs in zip(held.at(places), listed.at(places), strict=True):
+    held_indices = np.random.default_rng(0).permutation(len(listed))
+    for ours, theirs in zip(held.at(held_indices), listed.at(held_indices), strict=True):
         assert ours.tolist() == theirs.tolist()
-    assert held.places_of(listed.blocks).tolist() == list(range(len(listed)))
+    assert held.indices_of(listed.blocks).tolist() == list(range(len(listed)))
     positions = np.arange(listed.length)
     for ours, theirs in zip(held.positions_in(positions), listed.positions_in(positions), strict=True):
         assert ours.tolist() == theirs.tolist()
     lengths, counts = held.count_rows()
     assert [lengths.tolist(), counts.tolist()] == [part.tolist() for part in listed.count_rows()]
-    for ours, theirs in zip(held.table().at(places), listed.table().at(places), strict=True):
+    for ours, theirs in zip(held.table().at(held_indices), listed.table().at(held_indices), strict=True):
         assert ours.tolist() == theirs.tolist()
 
 

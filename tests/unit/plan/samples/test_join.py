@@ -91,8 +91,8 @@ def test_rows_are_of_the_samples_that_an_input_has(values: list[Any], data: st.D
         inputs.append(JoinInput(str(number), Coordinate("time", one, "a"), samples))
     plain = joined(*values, how="outer", missing="nan")
     result = join_axes(inputs, "outer", "nan")
-    for one, rows, places in zip(inputs, rows_of(result), rows_of(plain), strict=True):
-        assert rows == [NO_ROW if place == NO_ROW else one.samples[place] for place in places]
+    for one, rows, indices in zip(inputs, rows_of(result), rows_of(plain), strict=True):
+        assert rows == [NO_ROW if at == NO_ROW else one.samples[at] for at in indices]
 
 
 def test_regular_rows_are_ranges() -> None:

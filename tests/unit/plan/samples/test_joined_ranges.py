@@ -7,7 +7,7 @@ import numpy as np
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 
 
-def test_a_range_is_missing_or_out_of_its_place() -> None:
+def test_a_range_is_missing_or_out_of_order() -> None:
     random = np.random.default_rng(0)
     for ranges in (0, 1, 2, 17):
         first, counts = random.integers(-50, 50, ranges), random.integers(0, 4, ranges)

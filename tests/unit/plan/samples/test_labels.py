@@ -125,7 +125,7 @@ def test_nearest_labels_are_those_of_xarray(data: st.DataObject) -> None:
 def test_the_nearest_label_is_found_where_distances_do_not_fit_in_an_int64() -> None:
     values = [-9 * 10**18, 9 * 10**18]
     for label in (-8 * 10**18, -1, 0, 1, 8 * 10**18):
-        nearest = min(reversed(range(2)), key=lambda place: abs(values[place] - label))  # the larger of two as near
+        nearest = min(reversed(range(2)), key=lambda i: abs(values[i] - label))  # the larger of two as near
         assert positions(values, label, "nearest") == [nearest], label
 
 

@@ -90,20 +90,20 @@ def selecting_orders(draw: st.DrawFn) -> tuple[Order, Int64]:
 
 @examples(80)
 @given(selecting_orders(), st.integers(0, 5), st.integers(1, 7), st.integers(1, 20))
-def test_the_selected_samples_stand_on_the_line_once_and_strides_partition_it(
+def test_the_selected_samples_stand_in_the_order_once_and_strides_partition_it(
     of: tuple[Order, Int64], epoch: int, stride: int, batch_size: int
 ) -> None:
     order, chosen = of
     assert order.length == len(chosen)
-    line = _core.sample_order(order.plan(epoch).to_core())
-    assert np.array_equal(np.sort(line), chosen)
+    epoch_order = _core.sample_order(order.plan(epoch).to_core())
+    assert np.array_equal(np.sort(epoch_order), chosen)
     for first in range(stride):
         plan = order.plan(epoch, first=first, stride=stride)
-        assert np.array_equal(_core.sample_order(plan.to_core()), line[first::stride])
+        assert np.array_equal(_core.sample_order(plan.to_core()), epoch_order[first::stride])
         needed = _core.required_open_batches(plan.to_core(), batch_size)
         assert needed <= open_batches(order, batch_size, stride)
     if not order.shuffle and order.lanes == 1:
-        assert np.array_equal(line, chosen)
+        assert np.array_equal(epoch_order, chosen)
     assert np.array_equal(np.unique(order.plan(epoch).segment_block), np.unique(chosen // order.block_rows))
 
 
@@ -126,15 +126,16 @@ def test_a_selection_is_the_same_whatever_way_it_was_said(n: int, data: st.DataO
     assert (made.samples is None) == (len(np.unique(np.diff(chosen))) <= 1), "what is evenly spaced needs no list"
     assert np.array_equal(made.blocks, np.unique(chosen // block_rows))
     apart = data.draw(st.integers(1, 9))
-    place, begin, last = made.runs(apart)
+    held_index, begin, last = made.runs(apart)
     of_runs = [list(range(a, b + 1)) for a, b in zip(begin, last, strict=True)]
     assert not set(chosen) - ({i for run in of_runs for i in run}), "runs have all samples"
     assert all(
-        (a // block_rows, b // block_rows) == (of, of) for a, b, of in zip(begin, last, made.blocks[place], strict=True)
+        (a // block_rows, b // block_rows) == (of, of)
+        for a, b, of in zip(begin, last, made.blocks[held_index], strict=True)
     )
     assert all(np.diff(np.intersect1d(run, chosen)).max(initial=0) <= apart for run in of_runs)
     ends = np.diff(np.append(chosen, 2**40))
-    assert len(place) == sum(
+    assert len(held_index) == sum(
         d > apart or a // block_rows != (a + d) // block_rows for a, d in zip(chosen, ends, strict=True)
     )
     positions = np.array(data.draw(st.lists(st.integers(0, len(chosen) - 1), max_size=20)), dtype=np.int64)

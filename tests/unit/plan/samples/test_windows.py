@@ -127,11 +127,11 @@ def test_a_forecast_has_history_and_horizon(store: Path) -> None:
 
 
 def test_ranks_workers_and_resuming_deliver_each_window_once(store: Path) -> None:
-    place: dict[str, Any] = {"world_size": 2, "even": "off"}
+    rank_options: dict[str, Any] = {"world_size": 2, "even": "off"}
 
     def make(rank: int, offsets: tuple[int, int] = (-1, 1)) -> ZarrIterableDataset:
         return iterable_dataset(
-            store / "x", offsets=offsets, batch_size=4, shuffle=True, return_index=True, rank=rank, **place
+            store / "x", offsets=offsets, batch_size=4, shuffle=True, return_index=True, rank=rank, **rank_options
         )
 
     rows, seen = read_all(store / "x"), []

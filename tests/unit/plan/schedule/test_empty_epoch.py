@@ -46,9 +46,9 @@ def test_an_epoch_without_a_batch_is_refused_on_every_rank(
     samples: int, options: dict[str, Any], says: str, shuffle: bool
 ) -> None:
     for rank in {0, options.get("world_size", 1) - 1}:
-        place = {"rank": rank} if "world_size" in options else {}
+        rank_options = {"rank": rank} if "world_size" in options else {}
         with pytest.raises(ConfigError, match=says):
-            of(samples, shuffle=shuffle, **options, **place)
+            of(samples, shuffle=shuffle, **options, **rank_options)
 
 
 @pytest.mark.parametrize("helps", [{"world_size": 3}, {"even": "repeat"}, {"even": "off"}])
@@ -60,17 +60,17 @@ def test_each_remedy_of_the_message_helps(helps: dict[str, Any]) -> None:
 
 
 def test_what_becomes_known_after_construction_is_refused_by_the_first_batch() -> None:
-    place = [0, 1]
-    dataset = of(3, batch_size=2, rank=lambda: tuple(place))
+    rank_and_size = [0, 1]
+    dataset = of(3, batch_size=2, rank=lambda: tuple(rank_and_size))
     assert lengths(dataset) == [2, 1]
-    place[:] = [0, 8]  # as where torch.distributed is initialised after the dataset was made
+    rank_and_size[:] = [0, 8]  # as where torch.distributed is initialised after the dataset was made
     assert len(dataset) == 0
     feed = iter(dataset)
     with pytest.raises(ConfigError, match="3 samples on 8 ranks"):
         next(feed)
     with pytest.raises(ConfigError, match="3 samples on 8 ranks"):
         next(iter(ZarrDataLoader(dataset, num_workers=1, multiprocessing_context="fork", timeout=240)))
-    place[:] = [0, 1]
+    rank_and_size[:] = [0, 1]
     assert sum(lengths(dataset)) == 3, "the dataset goes on where it can"
 
 

@@ -98,7 +98,7 @@ def test_the_order_of_objects_is_counted(tmp_path: Path) -> None:
         (tmp_path / f"{number}.txt").write_text("x")
     dataset = zarrfeed.objects.ObjectIterableDataset(tmp_path, batch_size=3)
     schedule = dataset._session.schedule
-    place = dataset._session.rank_info()
-    state = schedule.settle(dataset._session.upcoming(), place.consumer())
-    resources = schedule.resources(schedule.line(state), place, place.consumer())
+    rank_info = dataset._session.rank_info()
+    state = schedule.settle(dataset._session.upcoming(), rank_info.consumer())
+    resources = schedule.resources(schedule.order_of(state), rank_info, rank_info.consumer())
     assert resources.memory.plan_bytes == 8 * 9

@@ -56,7 +56,7 @@ def test_the_measure_is_that_of_the_listed_order() -> None:
 
 
 def test_strips_of_neighbours_hide_from_the_count_of_blocks_and_not_from_this() -> None:
-    """64 blocks of one sample each are 64 blocks, and one place of the array."""
+    """64 blocks of one sample each are 64 blocks, and one part of the array."""
     found = measure_shuffle(order_of(100_000, 1, 1, strip=100))
     assert found is not None
     assert found.share < 0.1

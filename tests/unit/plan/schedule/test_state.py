@@ -196,7 +196,7 @@ def test_a_worker_share_is_no_state_for_another_consumer(store: str) -> None:
         next(iter(dataset))
 
 
-def test_an_order_is_described_by_all_that_a_line_depends_on(store: str) -> None:
+def test_an_order_is_described_by_all_that_an_order_depends_on(store: str) -> None:
     """A field of Order that is missing in the description could change unnoticed between save and load."""
     described = set(saved(store)["order"]) - {"blocks", "select"} | {
         *("lanes", "strip", "combs", "first_block", "short_last", "selection", "edges")

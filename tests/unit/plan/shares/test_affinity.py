@@ -155,7 +155,7 @@ class Planned:
         whole = replace(self.schedule, batch_size=setup.batch_size, even=even, drop_last=setup.drop_last)
         return whole.for_node(node, self.num_nodes)
 
-    def place(self, node: int, rank: int, setup: Setup) -> RankInfo:
+    def rank_info(self, node: int, rank: int, setup: Setup) -> RankInfo:
         return RankInfo(node * setup.local + rank, self.num_nodes * setup.local, setup.local).in_node()
 
     def fresh(self, epoch: int) -> State:
@@ -164,14 +164,14 @@ class Planned:
 
     def run(self, setup: Setup, state: State) -> Delivered:
         nodes, ranks = range(self.num_nodes), range(setup.local)
-        return [[self._rank(self.place(node, rank, setup), setup, state) for rank in ranks] for node in nodes]
+        return [[self._rank(self.rank_info(node, rank, setup), setup, state) for rank in ranks] for node in nodes]
 
     def saved(self, setup: Setup, state: State, batches: int) -> State:
         """Return the state after some more batches of a run that began in `state`: the same on every node."""
         made = []
         for node in range(self.num_nodes):
             schedule = self.on(node, setup)
-            consumer = self.place(node, 0, setup).consumer(num_workers=setup.num_workers)
+            consumer = self.rank_info(node, 0, setup).consumer(num_workers=setup.num_workers)
             cursor = Cursor.at(schedule, self._read(schedule, state), consumer, in_worker=False)
             cursor.delivered += batches
             made.append(json.dumps(make_state_dict(cursor.state(), schedule.part, schedule.fields.fields)))
@@ -185,20 +185,20 @@ class Planned:
         listed: list[int] = order.selection.listed().tolist()
         return listed
 
-    def _rank(self, place: RankInfo, setup: Setup, state: State) -> list[list[int]]:
-        schedule = self.on(place.node, setup)
+    def _rank(self, rank_info: RankInfo, setup: Setup, state: State) -> list[list[int]]:
+        schedule = self.on(rank_info.node, setup)
         begin = self._read(schedule, state)
-        division = schedule.division(begin, place.consumer(num_workers=setup.num_workers))
+        division = schedule.division(begin, rank_info.consumer(num_workers=setup.num_workers))
         shares = []
         for worker in range(setup.num_workers):
-            consumer = place.consumer(worker, setup.num_workers)
+            consumer = rank_info.consumer(worker, setup.num_workers)
             plan = schedule.plan(schedule.settle(begin, consumer), consumer)
             samples = core.sample_order(plan.to_core()).tolist()
             size = setup.batch_size or 1
             shares.append([samples[i : i + size] for i in range(0, len(samples), size)])
         batches = [batch for turn in itertools.zip_longest(*shares) for batch in turn if batch is not None]
         if not begin.batches:
-            assert len(batches) == division.batches(place.rank, place.node)
+            assert len(batches) == division.batches(rank_info.rank, rank_info.node)
         assert all(len(batch) == (setup.batch_size or 1) for batch in batches[:-1]), "only the last batch is short"
         return batches
 
@@ -312,17 +312,17 @@ def test_a_state_suits_parts_of_two_lengths_and_numbers_of_blocks(epoch: int) ->
 def test_several_ranks_drop_what_does_not_fill_a_round_unless_told_otherwise(num_nodes: int, local: int) -> None:
     schedule = Planned(99, 1, shuffle=True, batch_size=4).schedule
     for rank in range(num_nodes * local):
-        place = RankInfo(rank, num_nodes * local, local).in_node()
-        dealt = schedule.for_node(place.node, num_nodes)
-        division = dealt.division(EpochState(0), place.consumer())
-        assert division.samples(place.rank, place.node) == 99 // (num_nodes * local)
+        rank_info = RankInfo(rank, num_nodes * local, local).in_node()
+        dealt = schedule.for_node(rank_info.node, num_nodes)
+        division = dealt.division(EpochState(0), rank_info.consumer())
+        assert division.samples(rank_info.rank, rank_info.node) == 99 // (num_nodes * local)
 
 
 def test_nodes_permute_their_blocks_differently_and_read_the_same_part_in_each_epoch() -> None:
     planned, setup = Planned(400, 2, shuffle=True, seed=3), Setup(1, 1, 8)
     orders = [planned.on(node, setup).order for node in range(2)]
     assert orders[0].num_blocks >= 40
-    assert orders[0].places(0).tolist() != orders[1].places(0).tolist()
+    assert orders[0].held_indices(0).tolist() != orders[1].held_indices(0).tolist()
     for epoch in range(3):
         delivered = planned.run(setup, planned.fresh(epoch))
         for node in range(2):

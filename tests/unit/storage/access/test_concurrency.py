@@ -50,7 +50,7 @@ class Simulation:
 
 
 class Workers:
-    """A server with some workers and a queue: what does not find a place in the queue comes back a second later."""
+    """A server with some workers and a queue: what does not find room in the queue comes back a second later."""
 
     def __init__(self, workers: int, service_s: float, latency_s: float = 0.0, queue: int = 10**6) -> None:
         self._free_at = [0.0] * workers

@@ -73,13 +73,15 @@ def test_two_members_that_are_refused_are_told_by_zarr_python(tmp_path: Path) ->
         zf.open(tmp_path / "x")
 
 
-@pytest.mark.parametrize(("key", "place"), [("zarr.json", "zarr.json"), (".zarray", ".zarray"), (".zarray", ".zattrs")])
-def test_a_document_that_is_too_deep_for_python_is_an_error_of_ours(key: str, place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "damaged"), [("zarr.json", "zarr.json"), (".zarray", ".zarray"), (".zarray", ".zattrs")]
+)
+def test_a_document_that_is_too_deep_for_python_is_an_error_of_ours(key: str, damaged: str, tmp_path: Path) -> None:
     """No member is blamed for it."""
     write(tmp_path / "x", key)
-    document = json.loads((tmp_path / "x" / key).read_bytes()) if place == key else {}
+    document = json.loads((tmp_path / "x" / key).read_bytes()) if damaged == key else {}
     text = json.dumps({**document, "deep": "HERE"}).replace('"HERE"', "[" * 100_000 + "]" * 100_000)
-    (tmp_path / "x" / place).write_text(text)
+    (tmp_path / "x" / damaged).write_text(text)
     for use in (zf.open, zf.verify, zf.stats, lambda store: zf.pack([store], tmp_path / "packed")):
         with pytest.raises(ConfigError, match=r"x: zarr-python cannot open it: RecursionError"):
             use(tmp_path / "x")

@@ -133,7 +133,7 @@ def test_threads_and_an_event_loop_share_the_turns_of_one_store() -> None:
     assert limiter._active == 0
 
 
-def test_a_place_that_was_given_away_is_not_given_twice() -> None:
+def test_a_turn_that_was_given_away_is_not_given_twice() -> None:
     limiter = RequestLimiter(1, refuse)
     slow = limiter.enter()
     begun = threading.Event()

@@ -13,7 +13,7 @@ import zarr
 
 import zarrfeed as zf
 from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.storage.access.zip_stores import zip_place
+from zarrfeed.storage.access.zip_stores import locate_in_zip
 
 ROWS = np.arange(24).reshape(8, 3)
 
@@ -75,8 +75,8 @@ def test_a_damaged_archive_is_an_error_that_names_it(tmp_path: Path) -> None:
         zf.open(tmp_path / "part.zip")
 
 
-def test_what_is_no_zip_file_has_no_place(tmp_path: Path) -> None:
+def test_nothing_is_located_in_what_is_no_zip_file(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"text")
-    assert zip_place(tmp_path / "a.zip") is None
-    assert zip_place(tmp_path) is None
-    assert zip_place(tmp_path / "none.zip") is None
+    assert locate_in_zip(tmp_path / "a.zip") is None
+    assert locate_in_zip(tmp_path) is None
+    assert locate_in_zip(tmp_path / "none.zip") is None

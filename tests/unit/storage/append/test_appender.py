@@ -311,15 +311,15 @@ def test_a_close_that_fails_anywhere_loses_nothing_and_repeats_nothing(
 ) -> None:
     appender = Appender(tmp_path / "a", chunk_rows=4)
     appender.append(rows(0, 6))
-    place = Appender if hasattr(Appender, step) else appender_module
-    real = getattr(place, step)
+    owner = Appender if hasattr(Appender, step) else appender_module
+    real = getattr(owner, step)
 
     def fail(*args: Any) -> None:
         real(*args)
         raise OSError(28, "no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(place, step, fail)
+        patched.setattr(owner, step, fail)
         with pytest.raises(OSError, match="no space"):
             appender.close()
     appender.close()

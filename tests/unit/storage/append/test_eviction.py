@@ -350,11 +350,11 @@ def test_the_oldest_sample_is_on_the_disk_before_anything_is_deleted(
 
     def sync(descriptor: int) -> None:
         synced(descriptor)
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        opened = Path(f"/proc/self/fd/{descriptor}").readlink()
         firsts = [
             json.loads((path / name / "zarr.json").read_text())["attributes"]["zarrfeed"]["first"] for name in "xy"
         ]
-        done.append(f"{place.name} {firsts}")
+        done.append(f"{opened.name} {firsts}")
 
     def delete(name: Any, *args: Any, **kwargs: Any) -> None:
         done.append("deleted") if "dir_fd" in kwargs else None

@@ -33,7 +33,7 @@ def server() -> Iterator[ObjectServer]:
 
 
 class Where:
-    """A place for a checkpoint: its URL, and the arguments that lead there."""
+    """The location of a checkpoint: its URL, and the arguments that lead there."""
 
     def __init__(self, kind: str, directory: Path, server: ObjectServer) -> None:
         self.kind, self.server = kind, server
@@ -121,11 +121,11 @@ def test_a_changed_byte_is_never_handed_out(where: Where) -> None:
     where.save(data)
     chooser = random.Random(5)
     for _ in range(12):
-        place = chooser.randrange(len(data) + TRAILER_BYTES + 12)
-        flip(where, place)
+        offset = chooser.randrange(len(data) + TRAILER_BYTES + 12)
+        flip(where, offset)
         with pytest.raises(CorruptCheckpointError, match=r"not those|damaged|without checksums"):
             read_all(where, data)
-        flip(where, place)
+        flip(where, offset)
     assert where.load() == data
 
 
@@ -136,21 +136,21 @@ def read_all(where: Where, data: bytes) -> None:
             assert data[file.tell() - len(piece) : file.tell()] == piece
 
 
-def flip(where: Where, place: int) -> None:
+def flip(where: Where, offset: int) -> None:
     """Change a bit of what is stored, or change it back."""
     if where.kind == "file":
         with Path(where.url).open("r+b") as file:
-            file.seek(place)
+            file.seek(offset)
             byte = file.read(1)[0]
-            file.seek(place)
+            file.seek(offset)
             file.write(bytes([byte ^ 4]))
         return
     (stored,) = where.server.objects.values()
     for piece in stored.pieces:
-        if place < len(piece):
-            piece[place] ^= 4
+        if offset < len(piece):
+            piece[offset] ^= 4
             return
-        place -= len(piece)
+        offset -= len(piece)
     raise AssertionError("no such byte")
 
 
@@ -240,7 +240,7 @@ def test_bad_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], me
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/run/", "s3://bucket/a?b", "", "run/", 5])
-def test_places_that_name_no_checkpoint_are_refused(url: Any) -> None:
+def test_locations_that_name_no_checkpoint_are_refused(url: Any) -> None:
     for open_checkpoint in (checkpoint.writer, checkpoint.reader):
         with pytest.raises(ConfigError):
             open_checkpoint(url)

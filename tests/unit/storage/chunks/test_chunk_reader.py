@@ -99,19 +99,19 @@ def test_parts_of_an_object_come_from_one_request(parts: list[tuple[int, int | N
     )
     counts = ReadCounts()
     reader = make_reader(store, Faults(), counts)
-    found = sync(reader.get_parts("c/0", parts))
+    found = sync(reader.get_ranges("c/0", parts))
     expected = [np.frombuffer(stored[begin:end], "u1") for begin, end in parts]
     for data, right in zip(found, expected, strict=True):
         assert isinstance(data, np.ndarray)
         np.testing.assert_array_equal(data, right)
     assert counts.requests == (parts != [(7, 7)])  # nothing is asked for where nothing is wanted
     if parts != [(7, 7)]:
-        assert sync(reader.get_parts("c/1", parts)) == [None] * len(parts)
+        assert sync(reader.get_ranges("c/1", parts)) == [None] * len(parts)
 
 
 def test_a_part_beyond_the_end_is_an_error_and_the_others_are_read() -> None:
     zarr.create_array(store := MemoryStore(), data=np.arange(40, dtype="u1"), compressors=None, filters=None)
-    first, beyond = sync(make_reader(store, Faults(), ReadCounts()).get_parts("c/0", [(30, 38), (36, 41)]))
+    first, beyond = sync(make_reader(store, Faults(), ReadCounts()).get_ranges("c/0", [(30, 38), (36, 41)]))
     assert isinstance(first, np.ndarray)
     np.testing.assert_array_equal(first, np.arange(30, 38))
     assert isinstance(beyond, CorruptChunkError)
@@ -125,7 +125,7 @@ def test_a_store_that_returns_more_than_the_parts_is_an_error() -> None:
 
     zarr.create_array(store := MemoryStore(), data=np.arange(40, dtype="u1"), compressors=None, filters=None)
     with pytest.raises(StoreReadError, match=r"asked for bytes \[3, 9\), the store returned 40 bytes"):
-        sync(make_reader(Whole(store), Faults(), ReadCounts()).get_parts("c/0", [(3, 5), (7, 9)]))
+        sync(make_reader(Whole(store), Faults(), ReadCounts()).get_ranges("c/0", [(3, 5), (7, 9)]))
 
 
 def chunks_of(array: zarr.Array[Any], shape: Sequence[int]) -> list[tuple[int, ...]]:

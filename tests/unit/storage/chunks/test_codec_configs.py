@@ -221,7 +221,7 @@ CONTRADICTIONS: dict[str, tuple[tuple[Any, dict[str, Any]], str]] = {
     "lzma-raw-without-filters": ((numcodecs.LZMA(), {"format": 3}), "filters = None, must be a list of LZMA filters"),
     "lzma-filter": ((numcodecs.LZMA(), {"format": 3, "filters": [{"id": 77}]}), "filters = [{'id': 77}]"),
     "seed": ((JenkinsLookup3(), {"initval": -1}), "initval = -1, must be a whole number in [0, 4294967295]"),
-    "checksum-place": ((numcodecs.CRC32(), {"location": "middle"}), '"location": "middle"'),
+    "checksum-location": ((numcodecs.CRC32(), {"location": "middle"}), '"location": "middle"'),
 }
 
 

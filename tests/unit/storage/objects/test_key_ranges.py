@@ -73,9 +73,9 @@ def run_in_rounds(keys: set[str], workers: int, page: int) -> tuple[Simulation, 
     numbers = [0]  # of the pages under way
     while order:
         now, number = heapq.heappop(order)
-        place = numbers.index(number)
-        numbers.pop(place)
-        for _ in range(simulation.finish(place)):
+        index = numbers.index(number)
+        numbers.pop(index)
+        for _ in range(simulation.finish(index)):
             numbers.append(count)
             heapq.heappush(order, (now + 1, count))
             count += 1

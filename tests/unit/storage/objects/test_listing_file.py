@@ -68,8 +68,8 @@ def test_a_flipped_byte_is_never_another_listing(tmp_path: Path) -> None:
     path = saved(tmp_path / "listing.npz")
     content = path.read_bytes()
     refused = 0
-    for place in range(len(content)):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+    for offset in range(len(content)):
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 0x10]) + content[offset + 1 :])
         try:
             assert ListingFile(path, "s3://bucket", "b", "**/*.npy").load() == LISTING  # such as the time in a header
         except zarrfeed.ConfigError:

@@ -63,25 +63,25 @@ def test_held_batches_stay_as_they_came_and_others_are_used_again(
 ) -> None:
     """Every fourth batch is held to the end: in forked workers more than a pool has, so some lie in fresh memory."""
     monkeypatch.setattr(worker_memory, "_MOST_HELD_BYTES", 0)  # which a forked worker inherits
-    held, places, seen = [], set(), []
+    held, addresses, seen = [], set(), []
     for i, batch in enumerate(loader(iterable(store), num_workers, multiprocessing_context=method)):
         assert is_whole(batch)
         seen.append(batch[1].clone())
         if i % 4 == 0:
             held.append(batch)
         else:
-            places.add(batch[0].data_ptr())
+            addresses.add(batch[0].data_ptr())
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(N))
     assert all(is_whole(batch) for batch in held)
     shared = [batch[0].is_shared() for batch in held]  # torch's own memory is, by its name for it
     assert (True in shared) == (method == "fork")
     assert False in shared
-    assert len(places) <= num_workers * MOST_AT_A_TIME + len(held), "the other three quarters are used again"
+    assert len(addresses) <= num_workers * MOST_AT_A_TIME + len(held), "the other three quarters are used again"
 
 
 def test_batches_that_are_dropped_take_a_few_slots(store: Path) -> None:
-    places = {batch[0].data_ptr() for batch in loader(iterable(store))}
-    assert len(places) <= MOST_AT_A_TIME
+    addresses = {batch[0].data_ptr() for batch in loader(iterable(store))}
+    assert len(addresses) <= MOST_AT_A_TIME
 
 
 class WithSlots:
@@ -204,10 +204,10 @@ def test_a_forked_child_holds_batches_of_a_living_worker_until_it_ends(store: Pa
         finally:
             os._exit(0)
     taken = pickle.loads(os.read(from_child, 4096)) - before
-    places = {batch.ctypes.data for batch in held}
+    addresses = {batch.ctypes.data for batch in held}
     del held[:]
     others = [batch.numpy() for batch in batches]  # the worker makes all of its batches meanwhile
-    assert places.isdisjoint(batch.ctypes.data for batch in others)
+    assert addresses.isdisjoint(batch.ctypes.data for batch in others)
     os.write(to_child, b"x")
     assert pickle.loads(os.read(from_child, 4096)), "the child sees what it inherited, and its own changes"
     os.waitpid(child, 0)
@@ -217,14 +217,14 @@ def test_a_forked_child_holds_batches_of_a_living_worker_until_it_ends(store: Pa
 
 
 def test_slots_that_children_inherited_are_used_again_when_these_end(store: Path) -> None:
-    batches, places = iter(loader(iterable(store))), set()
+    batches, addresses = iter(loader(iterable(store))), set()
     for _ in range(30):
         held = next(batches)
-        places.add(held[0].data_ptr())
+        addresses.add(held[0].data_ptr())
         in_child(lambda: 0)
     for held in batches:
-        places.add(held[0].data_ptr())
-    assert len(places) < MOST_AT_A_TIME + 20, "not each child keeps a slot for ever"
+        addresses.add(held[0].data_ptr())
+    assert len(addresses) < MOST_AT_A_TIME + 20, "not each child keeps a slot for ever"
 
 
 def test_a_fork_that_fails_holds_no_slot(memory: WorkerMemory) -> None:
@@ -232,17 +232,17 @@ def test_a_fork_that_fails_holds_no_slot(memory: WorkerMemory) -> None:
         if os.getuid() == 0:
             os.setuid(65533)
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        places, failed = set(), 0
+        addresses, failed = set(), 0
         for _ in range(5):
             tensor = memory(4096)
-            places.add(tensor.data_ptr())
+            addresses.add(tensor.data_ptr())
             try:
                 if os.fork() == 0:
                     os._exit(0)
             except OSError:
                 failed += 1
             del tensor
-        return failed, len(places)
+        return failed, len(addresses)
 
     def in_own_pool() -> tuple[int, int]:
         worker_memory._own.clear()  # the inherited pool is not this process's own
@@ -371,13 +371,13 @@ class Retired:
     """
 
     number: int
-    place: tuple[int, int]
+    origin: tuple[int, int]
     handles: list[tuple[int, int, int, int]]
     retire: Callable[[], None]
 
     def message(self, number: int) -> torch.Tensor:
         """Take a message over that carries no descriptor."""
-        storage = worker_memory.rebuild_storage(self.number, self.place, None, self.handles[number])
+        storage = worker_memory.rebuild_storage(self.number, self.origin, None, self.handles[number])
         return torch.tensor([], dtype=torch.uint8).set_(storage)
 
 

@@ -346,8 +346,8 @@ def test_no_changed_byte_is_loaded(tmp_path: Path, which: str) -> None:
     save(tmp_path, 0)
     path = tmp_path / METADATA_NAME if which == ".metadata" else objects_of(tmp_path)[0]
     content = path.read_bytes()
-    places = [0, 1, len(content) // 3, len(content) // 2, len(content) - 70, len(content) - 1]
-    for at in places:
+    offsets = [0, 1, len(content) // 3, len(content) // 2, len(content) - 70, len(content) - 1]
+    for at in offsets:
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises((FAILED, AssertionError)):
             load(tmp_path)

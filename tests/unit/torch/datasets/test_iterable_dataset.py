@@ -23,7 +23,7 @@ N = 203  # divides nothing
 
 
 def samples_of(n: int = N) -> npt.NDArray[np.float32]:
-    """Every value encodes its sample: value = 100 * index + place in the sample."""
+    """Every value encodes its sample: value = 100 * index + offset in the sample."""
     return (100 * np.arange(n).reshape(-1, 1, 1) + np.arange(15).reshape(1, 3, 5)).astype(np.float32)
 
 

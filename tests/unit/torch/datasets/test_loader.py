@@ -149,7 +149,7 @@ def test_the_default_budget_makes_room_for_any_number_of_workers(tmp_path: Path)
     array[:] = np.arange(64, dtype="u1")[:, None]
     dataset = ZarrIterableDataset(tmp_path / "x", batch_size=4, shuffle=True)
     schedule = dataset.session.schedule
-    place = dataset.session.rank_info()
-    resources = schedule.resources(schedule.order, place, place.consumer(num_workers=64))
+    rank_info = dataset.session.rank_info()
+    resources = schedule.resources(schedule.order, rank_info, rank_info.consumer(num_workers=64))
     assert resources.memory.budget > (1 << 30) // 64
     assert resources.max_open_batches >= 2

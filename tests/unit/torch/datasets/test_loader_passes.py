@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.support.late_device import LateDevice
-from tests.unit.torch.batches.test_positions import BATCH, BATCHES, N, is_whole, make, take, values
+from tests.unit.torch.batches.test_pass_positions import BATCH, BATCHES, N, is_whole, make, take, values
 from tests.unit.torch.device.test_prefetch import on
 from zarrfeed import ZarrDataLoader
 

@@ -109,7 +109,7 @@ def test_fields_of_all_kinds_are_read(store: Path) -> None:
 # --- the cache --------------------------------------------------------------------------------------------------
 
 
-def test_chunks_that_are_kept_are_not_decoded_again(store: Path) -> None:
+def test_chunks_that_are_cached_are_not_decoded_again(store: Path) -> None:
     data = ZarrDataset(store / "x", num_threads=2)
     for i in range(N):
         data[i]

@@ -86,9 +86,9 @@ def test_the_shuffle_is_full(tmp_path: Path, count: int) -> None:
     """Neighbours of the listing are as far apart in the order as in a permutation that is drawn uniformly."""
     found = zarrfeed.objects.open(tmp_path, keys=(str(i) for i in range(count)))
     order = ObjectIterableDataset(found, shuffle=True, seed=1).sample_order(0)
-    places = np.empty(count, np.int64)
-    places[order] = np.arange(count)
-    distances = np.abs(np.diff(places))
+    positions = np.empty(count, np.int64)
+    positions[order] = np.arange(count)
+    distances = np.abs(np.diff(positions))
     assert distances.mean() == pytest.approx(count / 3, rel=0.05)
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.05
 

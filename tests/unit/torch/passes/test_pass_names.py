@@ -163,7 +163,7 @@ class _Endless(_Wrapper):
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_workers_that_left_an_endless_stream_at_different_places_begin_together_again(kind: Any) -> None:
+def test_workers_that_left_an_endless_stream_at_different_batches_begin_together_again(kind: Any) -> None:
     loader = load(_Endless(make()), kind, persistent_workers=True, prefetch_factor=1)
     for left_at in (23, 22, 47):  # a pass is 12 batches of each worker; with one read ahead, worker 0 begins its 13th
         for taken in (left_at, 24):

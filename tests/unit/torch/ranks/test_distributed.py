@@ -18,7 +18,7 @@ from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrIterableDataset, rank_from_kubernetes, rank_from_slurm, rank_from_torchrun
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.torch.ranks.distributed import _open_training_process, find_rank, place_in_node
+from zarrfeed.torch.ranks.distributed import _open_training_process, find_rank, rank_in_node
 
 MIB = 1 << 20
 #: What launchers set and what torch's rendezvous is told; a test begins without any of it.
@@ -47,8 +47,8 @@ def process_group(tmp_path: Path, environment: pytest.MonkeyPatch) -> Iterator[N
 
 def budget(dataset: ZarrIterableDataset, num_workers: int = 1) -> int:
     """Return what each reader of this machine may use."""
-    schedule, place = dataset.session.schedule, dataset.session.rank_info()
-    return schedule.resources(schedule.order, place, place.consumer(num_workers=num_workers)).memory.budget
+    schedule, rank_info = dataset.session.schedule, dataset.session.rank_info()
+    return schedule.resources(schedule.order, rank_info, rank_info.consumer(num_workers=num_workers)).memory.budget
 
 
 def of_eight(**options: Any) -> ZarrIterableDataset:
@@ -169,7 +169,7 @@ def test_a_pod_of_an_indexed_job_is_a_rank(environment: pytest.MonkeyPatch) -> N
     ],
     ids=str,
 )
-def test_a_pod_without_a_place_is_refused(
+def test_a_pod_without_a_rank_is_refused(
     variables: dict[str, str], world_size: Any, message: str, environment: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -199,7 +199,7 @@ def test_ranks_that_torchrun_started_have_numbers_of_their_own(
 
 
 @pytest.mark.parametrize(
-    ("rank", "place"),
+    ("rank", "rank_info"),
     [
         (RankInfo(5, 8, 4), RankInfo(1, 4, 4, node=1, num_nodes=2)),
         (RankInfo(5, 8, 1), RankInfo(0, 1, 1, node=5, num_nodes=8)),  # nothing says how many ranks a node has
@@ -210,8 +210,8 @@ def test_ranks_that_torchrun_started_have_numbers_of_their_own(
     ids=str,
 )
 @pytest.mark.usefixtures("environment")
-def test_ranks_of_a_node_follow_each_other(rank: RankInfo, place: RankInfo) -> None:
-    assert place_in_node(rank) == place
+def test_ranks_of_a_node_follow_each_other(rank: RankInfo, rank_info: RankInfo) -> None:
+    assert rank_in_node(rank) == rank_info
 
 
 @pytest.mark.parametrize(
@@ -232,17 +232,17 @@ def test_a_launcher_that_numbers_the_ranks_of_a_node_otherwise_is_refused(
     for name, value in variables.items():
         environment.setenv(name, value)
     if message is None:
-        assert place_in_node(RankInfo(5, 8, 4)).node == 1
+        assert rank_in_node(RankInfo(5, 8, 4)).node == 1
         return
     with pytest.raises(ConfigError, match=message):
-        place_in_node(RankInfo(5, 8, 4))
-    assert place_in_node(RankInfo()) == RankInfo(), "one process"
+        rank_in_node(RankInfo(5, 8, 4))
+    assert rank_in_node(RankInfo()) == RankInfo(), "one process"
 
 
 @pytest.mark.usefixtures("environment")
 def test_a_process_that_reads_for_several_nodes_has_no_affinity() -> None:
     with pytest.raises(ConfigError, match="affinity = 'node' on 2 nodes, but accelerate reads on process 0 alone"):
-        place_in_node(RankInfo(0, 1, 2, split_over=4))
+        rank_in_node(RankInfo(0, 1, 2, split_over=4))
 
 
 def test_a_worker_whose_training_process_ended_does_not_watch_the_next_process_with_its_pid() -> None:

@@ -117,7 +117,7 @@ def test_a_process_group_that_is_initialised_decides(monkeypatch: pytest.MonkeyP
     assert not carried.is_unknown()
 
 
-def test_a_place_that_was_given_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_was_given_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     start(monkeypatch, TORCHRUN)
     assert not said_in(dataset(rank=0, world_size=1), dataset(rank=lambda: (1, 4)))
 
