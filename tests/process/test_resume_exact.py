@@ -75,7 +75,7 @@ class Planned:
 
     def schedule_of(self, setup: Setup) -> Schedule:
         even: Any = setup.even
-        return replace(self.schedule, batch_size=setup.batch_size, even=even, drop_last=setup.drop_last)
+        return self.schedule.with_options(batch_size=setup.batch_size, even=even, drop_last=setup.drop_last)
 
     def run(self, setup: Setup, state: State) -> list[list[list[int]]]:
         """Return the batches of every rank, in the order of a DataLoader, from a state on."""

@@ -55,12 +55,12 @@ def split(dataset: ZarrIterableDataset, parts: Any, **how: Any) -> list[ZarrIter
     return [
         ZarrIterableDataset(
             part,
-            batch_size=schedule.batch_size,
-            drop_last=schedule.drop_last,
+            batch_size=schedule.options.batch_size,
+            drop_last=schedule.options.drop_last,
             shuffle=schedule.order.shuffle,
             seed=schedule.order.seed,
             return_index=any(isinstance(field, IndexField) for field in schedule.fields.fields),
-            num_threads=schedule.num_threads,
+            num_threads=schedule.options.num_threads,
         )
         for part in dataset.data.split(parts, **how)
     ]

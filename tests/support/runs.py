@@ -53,7 +53,7 @@ class Run:
 
     def batches(self, rank: int) -> list[Int64]:
         """Return the batches of a rank, in the order in which a loader takes them."""
-        size, count = self.schedule.batch_size or 1, max(1, self.workers)
+        size, count = self.schedule.options.batch_size or 1, max(1, self.workers)
         of_worker = []
         for worker in range(count):
             plan = self.plan(rank, worker)

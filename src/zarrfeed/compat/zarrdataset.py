@@ -244,7 +244,7 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
         """Return a dataset that yields the same samples in batches. Both count the same epochs."""
         batched = copy.copy(self)
         session = batched._session = copy.copy(self._session)  # noqa: SLF001 - of the same class
-        session.schedule = session.schedule.with_batch_size(batch_size, drop_last=drop_last)
+        session.schedule = session.schedule.with_options(batch_size=batch_size, drop_last=drop_last)
         session.options = replace(session.options, pin_memory=pin_memory)
         session.reset_process()
         return batched

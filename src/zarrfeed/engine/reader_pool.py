@@ -11,7 +11,7 @@ from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
 from zarrfeed.plan.order.unfolding import ReadPlan
-from zarrfeed.plan.schedule.epoch_plan import Resources
+from zarrfeed.plan.schedule.resources import Resources
 
 
 class EpochReader(Protocol):

@@ -8,7 +8,7 @@ from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.group.objects import Objects
 from zarrfeed.plan.order.order import EpochPlan
-from zarrfeed.plan.schedule.epoch_plan import Resources
+from zarrfeed.plan.schedule.resources import Resources
 from zarrfeed.storage.chunks.blocking_reads import MOST_FILES, blocking_reads
 
 #: Below this size a store is bounded by the number of requests and not by bytes: each costs some 0.1 ms of CPU.

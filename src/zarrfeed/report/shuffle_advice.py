@@ -53,7 +53,7 @@ def find_remedy(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | None
 
     None where nothing does: there are no more blocks to mix.
     """
-    now = schedule.budget or DEFAULT_BUDGET
+    now = schedule.options.budget or DEFAULT_BUDGET
     budgets = [-(-int(now * factor) // _MIB) * _MIB for factor in _FACTORS]
     found = _least(budgets, lambda budget: _with(schedule, budget, None), rank_info)
     if found is not None:
@@ -91,7 +91,7 @@ def _least(
 
 def _with(schedule: Schedule, budget: int, lanes: int | None) -> Schedule:
     """Return the schedule that another budget makes, with lanes that are named or None: those that suit it then."""
-    wider = replace(schedule, budget=budget, dealt=None, lanes_are_chosen=lanes is None)
+    wider = replace(schedule, dealt=None).with_options(budget=budget, lanes=lanes)
     order = schedule.part.whole
     if not isinstance(order, MixedOrder):
         order = replace(order, lanes=1, mix=1, strip=1)
@@ -103,7 +103,7 @@ def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
 
     Nobody is warned of epochs of few samples, or of lanes and `mix` that he named.
     """
-    chosen = schedule.lanes_are_chosen and schedule.mix_is_chosen
+    chosen = schedule.options.lanes is None and schedule.options.mix is None
     if rank_info.rank != 0 or not chosen or schedule.fields.are_objects or schedule.order.length < _FEW_SAMPLES:
         return
     found = _measured(schedule, rank_info)

@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.system import usable_cores
-from zarrfeed.plan.budget.memory import MemoryPlan, plan_memory
-from zarrfeed.plan.budget.mixing import MOST_VISITS, MixingLimits, choose_lanes, choose_mixing, choose_sources
+from zarrfeed.plan.budget.mixing import MixingLimits, choose_lanes, choose_mixing, choose_sources
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
-from zarrfeed.plan.order.carry import Overlap, carries, keeps_neighbours, lanes_of
-from zarrfeed.plan.order.order import EpochPlan, Order, open_batches
+from zarrfeed.plan.order.carry import Overlap, carries
+from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.order.unfolding import ReadPlan, unfold
-from zarrfeed.plan.patches.columns import caches_chunks, carried_by_lanes, choose_columns, chunks_of_block
 from zarrfeed.plan.patches.swept_order import SweptOrder
-from zarrfeed.plan.schedule.plan_memory import plan_bytes
-from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET, ScheduleOptions
+from zarrfeed.plan.schedule.resources import ResourcePlanner, Resources
+from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.schedule.state import EpochState, shortest_in
 from zarrfeed.plan.shares.affinity import Dealing, Part, blocks_together, seed_of_node
 from zarrfeed.plan.shares.partition import Consumer, Division, Even, RankInfo
 from zarrfeed.plan.shares.runs import RunDivision
 from zarrfeed.spec.field import FieldSet, sample_bytes
-from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20
 _INTERNAL_BATCH_SAMPLES = 1024
-
-#: Chunks that neighbouring blocks share get so much of the budget, or what they need.
-_CARRY_DIVISOR = 64
-#: Memory for chunks that columns share is a multiple of such a part of the budget, so that most epochs have the same.
-_KEEP_DIVISOR = 64
-#: Batches that are open at least where sources are mixed.
-_FEWEST_OF_MIXTURE = 4
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one consumer may use: memory, decode threads among it, and batches that are open or ready at once.
-
-    `short_of_memory` says whether threads or batches would be more if memory allowed it. `most_steps` is what a
-    visit of a group of a mixture may serve.
-    """
-
-    memory: MemoryPlan
-    max_open_batches: int
-    short_of_memory: bool
-    most_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,66 +40,28 @@ class Schedule:
         Of a batch, and which one's chunks make the blocks.
     order
         The epoch order; its lanes are those for few ranks.
-    batch_size
-        None: single samples.
-    drop_last, even
-        As the user said; `even` None: "drop" where there are several ranks.
-    num_threads
-        Decode threads of a consumer. None: the cores of the machine, shared.
-    budget
-        Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
-    coalesce
-        What may be read in one request, in stores that Python reads.
-    whole_blocks
-        Whether consumers have runs of whole blocks where rows keep their order, instead of a stride.
-    mix_is_chosen
-        Whether the user named no `mix`, so that a state's own serves the rest of its epoch.
-    limit
-        For `budget` None: the most that one consumer may need. None: whatever it needs.
-    lanes_are_chosen
-        Whether the user named no `lanes`.
+    options
+        As the user said.
     dealt
         If samples are dealt to nodes: which part `order` is of.
     """
 
     fields: FieldSet
     order: Order
-    batch_size: int | None
-    drop_last: bool
-    even: Even | None
-    num_threads: int | None
-    budget: int | None
-    limit: int | None = DEFAULT_BUDGET
-    coalesce: Coalesce = DEFAULT_COALESCE
-    whole_blocks: bool = False
-    mix_is_chosen: bool = False
-    lanes_are_chosen: bool = False
+    options: ScheduleOptions
     dealt: Part | None = None
 
     @classmethod
     def make(cls, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
         """Return a schedule with the lanes and the mix of the options, or with those that suit layout and memory."""
-        schedule = cls(
-            fields,
-            order,
-            options.batch_size,
-            options.drop_last,
-            options.even,
-            options.num_threads,
-            options.budget,
-            limit=options.limit,
-            coalesce=options.coalesce,
-            whole_blocks=options.whole_blocks,
-            mix_is_chosen=options.mix is None,
-            lanes_are_chosen=options.lanes is None,
-        )
+        schedule = cls(fields, order, options)
         if fields.are_objects or any(map(carries, fields.fields)):  # their plans are not unfolded
             order.check_blocks(listed=True)
         return replace(schedule, order=schedule.mixed(order, options.lanes, options.mix))
 
-    def with_batch_size(self, batch_size: int, *, drop_last: bool) -> Schedule:
-        """Return the same schedule with another batch size."""
-        return replace(self, batch_size=batch_size, drop_last=drop_last)
+    def with_options(self, **changes: Any) -> Schedule:
+        """Return a schedule with the same order, and some other options."""
+        return replace(self, options=replace(self.options, **changes))
 
     def for_node(self, node: int, num_nodes: int) -> Schedule:
         """Return the schedule of one node of several, to which the samples are dealt.
@@ -148,7 +85,7 @@ class Schedule:
         return {}
 
     def _dealt_to(self, node: int, num_nodes: int) -> Schedule:
-        if self.whole_blocks:
+        if self.options.whole_blocks:
             raise ConfigError("runs of whole blocks cannot be dealt to nodes")
         whole = self.order
         if isinstance(whole, MixedOrder | SweptOrder):
@@ -156,8 +93,8 @@ class Schedule:
             raise ConfigError("affinity = 'node' is not for {}: all nodes share one order of {}".format(*shared))
         dealing = Dealing.of(whole, num_nodes, blocks_together(self.fields, whole, num_nodes))
         fewest_blocks, shortest = dealing.fewest_blocks, whole.length // num_nodes
-        lanes = None if self.lanes_are_chosen else min(whole.lanes, shortest)
-        mix = None if self.mix_is_chosen else min(whole.mix, fewest_blocks)
+        lanes = None if self.options.lanes is None else min(whole.lanes, shortest)
+        mix = None if self.options.mix is None else min(whole.mix, fewest_blocks)
         hardest = replace(whole, selection=dealing.part(dealing.hardest), lanes=1, mix=mix or 1, strip=1)
         mixed = self.mixed(hardest, lanes, mix)
         order = replace(
@@ -178,13 +115,18 @@ class Schedule:
         return self.dealt or Part.only(self.order)
 
     @property
+    def planner(self) -> ResourcePlanner:
+        """What shares memory and cores of a machine among readers."""
+        return ResourcePlanner(self.fields, self.options, self.engine_batch_size)
+
+    @property
     def engine_batch_size(self) -> int:
         """Samples of a batch of the engine: the same for all nodes."""
-        if self.batch_size is not None and isinstance(self.order, MixedOrder | SweptOrder):
-            return self.batch_size
+        if self.options.batch_size is not None and isinstance(self.order, MixedOrder | SweptOrder):
+            return self.options.batch_size
         length = self.part.whole.length
-        if self.batch_size is not None:
-            return min(length, self.batch_size)
+        if self.options.batch_size is not None:
+            return min(length, self.options.batch_size)
         bytes_of_sample = sum(sample_bytes(f) for f in self.fields.fields)
         fitting = int(np.clip(_INTERNAL_BATCH_BYTES // max(1, bytes_of_sample), 1, _INTERNAL_BATCH_SAMPLES))
         return min(length, fitting)
@@ -213,7 +155,7 @@ class Schedule:
                     f"{part.num_nodes}: affinity needs the same number of nodes"
                 )
             return state.for_division(self.division(state, consumer))
-        if self._in_runs(1):
+        if self.options.reads_runs(order, 1):
             return replace(state, lanes=1, short_last=consumer.stride > 1 and order.length % order.block_rows != 0)
         if not order.permutes_rows:
             lanes = consumer.stride
@@ -237,14 +179,14 @@ class Schedule:
     def _lanes_for(self, ranks: int) -> int:
         """Return the lanes of an epoch whose rows are permuted, for a number of ranks: the same on all nodes."""
         order, whole = self.order, self.part.whole
-        if not self.lanes_are_chosen:
+        if self.options.lanes is not None:
             return ranks if ranks > max(order.lanes, FEW_RANKS) else order.lanes
         if isinstance(order, SweptOrder):  # more lanes decode more, as columns are cut for them
             return lanes_for_ranks(order.lanes, ranks)
 
         def suits(lanes: int) -> bool:
             overlap = Overlap.of(self.fields.fields, order.block_rows) if order.strip > 1 else None
-            limits, wider = self._limits(order_with(order.lanes), overlap), order_with(lanes)
+            limits, wider = self.planner.limits(order_with(order.lanes), overlap), order_with(lanes)
             few_cuts = limits.cuts_little(wider, self.part.fewest_blocks)
             return few_cuts and limits.hold(wider, 2) and (fits(lanes) or not fits(order.lanes))
 
@@ -253,15 +195,15 @@ class Schedule:
 
         def fits(lanes: int) -> bool:  # if all ranks were on one machine
             rank_info = RankInfo(0, ranks, ranks)
-            least = self._memory(order_with(lanes), rank_info, rank_info.consumer()).least_budget
-            return self.budget is None or least <= self.budget // ranks
+            least = self.planner.memory(order_with(lanes), rank_info).least_budget
+            return self.options.budget is None or least <= self.options.budget // ranks
 
         return lanes_for_ranks(order.lanes, ranks, suits)
 
     def _settle_mixture(self, order: MixedOrder, state: EpochState, consumer: Consumer) -> EpochState:
         batch = self._global_batch(consumer)
         if state.sources is None:
-            sources = order.settled(consumer.world_size, are_chosen=self.lanes_are_chosen)
+            sources = order.settled(consumer.world_size, are_chosen=self.options.lanes is None)
             state = replace(state, sources=sources, unit=batch if order.is_per_batch else 1)
         order.with_unit(state.unit).check_batch(batch, state.used)
         begun = replace(state, lanes=1, mix=1) if state.lanes is None else state
@@ -269,7 +211,7 @@ class Schedule:
 
     def _global_batch(self, consumer: Consumer) -> int:
         """Return the samples of a batch of all ranks."""
-        return (self.batch_size or 1) * consumer.world_size
+        return (self.options.batch_size or 1) * consumer.world_size
 
     def length(self, state: EpochState, consumer: Consumer) -> int:
         """Return the positions of the longest part of an epoch order: of all nodes, those of the part that has most."""
@@ -308,7 +250,7 @@ class Schedule:
         divide: Callable[..., Division | RunDivision] = partial(
             Division, even=even, long_nodes=long_nodes, whole_batches=whole, repeats_last=consumer.is_gathered
         )
-        if self._in_runs(state.lanes or 1):
+        if self.options.reads_runs(self.order, state.lanes or 1):
             # Where earlier runs left gaps all over the epoch order, what is left of a block is no unit any more.
             block_rows = 1 if state.progress.cuts else self.order.block_rows
             divide = partial(RunDivision, block_rows=block_rows, turn=state.epoch)
@@ -316,8 +258,8 @@ class Schedule:
             length=length - length % consumer.split_over if even == "drop" else length,
             world_size=consumer.world_size,
             num_workers=consumer.num_workers,
-            batch_size=self.batch_size or 1,
-            drop_last=self.drop_last and self.batch_size is not None,
+            batch_size=self.options.batch_size or 1,
+            drop_last=self.options.drop_last and self.options.batch_size is not None,
         )
 
     def plan(self, state: EpochState, consumer: Consumer, resources: Resources | None = None) -> EpochPlan:
@@ -364,22 +306,7 @@ class Schedule:
         MemoryBudgetError
             If its share of the budget has no room for the batches that must be open at once.
         """
-        memory = self._memory(order, rank_info, consumer, plan_bytes=plan_bytes(order, self.fields))
-        tasks_in_round = max(1, order.lanes // self._stride(order, consumer)) * order.mix * self.fields.cells
-        tasks_in_round *= chunks_of_block(order, self.fields.fields)
-        wanted = memory.wanted_open_batches(tasks_in_round=tasks_in_round)
-        most_steps = None
-        if isinstance(order, MixedOrder):
-            steps = order.wanted_steps(self._stride(order, consumer), MOST_VISITS)
-            open_at_once = replace(memory, required_batches=steps // self.engine_batch_size + 2)
-            wanted = open_at_once.wanted_open_batches(tasks_in_round=tasks_in_round)
-        allowed = memory.max_open_batches(order, wanted=wanted)
-        if isinstance(order, MixedOrder):
-            most_steps = (allowed - 1) * self.engine_batch_size
-        if isinstance(order, SweptOrder) and memory.carry_bytes and caches_chunks(order):
-            left, quantum = memory.batch_room - allowed * memory.batch_bytes, max(1, memory.budget // _KEEP_DIVISOR)
-            memory = replace(memory, keep_bytes=left // quantum * quantum)
-        return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)
+        return self.planner.resources(order, rank_info, consumer)
 
     def check_memory(self, rank_info: RankInfo, num_workers: int, state: EpochState) -> None:
         """Raise MemoryBudgetError if the budget is too small for a reader in each of `num_workers` workers a rank."""
@@ -387,113 +314,51 @@ class Schedule:
         self.resources(self.order_of(self.settle(state, consumer)), rank_info, consumer)
 
     def mixed(self, order: Order, lanes: int | None, mix: int | None) -> Order:
-        """Return an order with the lanes and the mix that are given, or with those that suit layout and memory."""
+        """Return an order with the lanes and the mix that are given, or with those that suit layout and memory.
+
+        They are chosen as if the plan of an epoch took nothing. Where that leaves too little memory for the plan, they
+        are chosen again, from what the plan leaves.
+        """
+        chosen = self._mixed(order, lanes, mix, self.planner)
+        if self.planner.has_room(chosen):
+            return chosen
+        return self._mixed(order, lanes, mix, self.planner.reserving(chosen))
+
+    def _mixed(self, order: Order, lanes: int | None, mix: int | None, planner: ResourcePlanner) -> Order:
         if isinstance(order, SweptOrder):
-            return self._swept(order, lanes)
+            return planner.columns(order, lanes)
         if not order.permutes_rows:
             return order
         if isinstance(order, MixedOrder):
-            return self._mixed_sources(order, lanes, mix)
+            return self._mixed_sources(order, lanes, mix, planner)
         overlap = Overlap.of(self.fields.fields, self.fields.block_rows) if order.shuffle else None
         if overlap is not None:
-            chosen = self._choose(order, lanes, mix, overlap)
+            chosen = _choose(order, lanes, mix, planner.limits(order, overlap))
             chosen = replace(chosen, strip=overlap.strip(chosen))
-            if self._memory(chosen, RankInfo(), RankInfo().consumer()).carry_bytes:
+            if planner.memory(chosen).carry_bytes:
                 return chosen
-        return self._choose(order, lanes, mix)
+        return _choose(order, lanes, mix, planner.limits(order))
 
-    def _choose(self, order: Order, lanes: int | None, mix: int | None, overlap: Overlap | None = None) -> Order:
-        """Return an order with lanes and mix: those that are given, else those that suit the layout and the memory.
-
-        With an `overlap`, chunks that blocks share are to be carried.
-        """
-        if lanes is not None:
-            return replace(order, lanes=min(lanes, order.length))
-        limits = self._limits(order, overlap)
-        if mix is not None:
-            return replace(order, lanes=choose_lanes(order, limits))
-        lanes, mix = choose_mixing(order, limits)
-        return replace(order, lanes=lanes, mix=mix)
-
-    def _mixed_sources(self, order: MixedOrder, lanes: int | None, mix: int | None) -> Order:
+    def _mixed_sources(self, order: MixedOrder, lanes: int | None, mix: int | None, planner: ResourcePlanner) -> Order:
         """Return the order of a mixture with lanes, mix and strips of its sources."""
         overlap = Overlap.of(self.fields.fields, self.fields.block_rows) if order.shuffle else None
-        chosen = choose_sources(order, self._limits(order, overlap), lanes, mix)
+        chosen = choose_sources(order, planner.limits(order, overlap), lanes, mix)
         if overlap is not None:
             strips = [overlap.strip(one) for one in chosen.orders]
             made = chosen.with_sources([one._replace(strip=n) for one, n in zip(chosen.sources, strips, strict=True)])
-            if self._memory(made, RankInfo(), RankInfo().consumer()).carry_bytes:
+            if planner.memory(made).carry_bytes:
                 return made
-        return chosen if overlap is None else choose_sources(order, self._limits(order), lanes, mix)
-
-    def _swept(self, order: SweptOrder, lanes: int | None) -> Order:
-        """Return the order of patches with the columns and the lanes that suit layout and memory."""
-        rank_info = RankInfo()
-        memory = self._memory(order, rank_info, rank_info.consumer())
-        return choose_columns(order, self.fields.fields, memory, self._threads(rank_info, rank_info.consumer()), lanes)
-
-    def _limits(self, order: Order, overlap: Overlap | None = None) -> MixingLimits:
-        """Return what the memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
-        memory = self._memory(order, RankInfo(), RankInfo().consumer())
-        sample_bytes = memory.batch_bytes / self.engine_batch_size
-        limits = MixingLimits(self.engine_batch_size, memory.batch_room // memory.batch_bytes)
-        if overlap is None:
-            return limits
-        carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)
-        return replace(limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows)
-
-    def _threads(self, rank_info: RankInfo, consumer: Consumer) -> int:
-        """Return how many decode threads a consumer starts."""
-        return self.num_threads or max(1, usable_cores() // (rank_info.local_world_size * consumer.num_workers))
-
-    def _memory(self, order: Order, rank_info: RankInfo, consumer: Consumer, *, plan_bytes: int = 0) -> MemoryPlan:
-        """Return how a consumer spends its share of the budget; lanes are chosen as if the plan took nothing."""
-        required = self._required_batches(order, consumer)
-        readers = rank_info.local_world_size * consumer.num_workers
-        share = max(1, (self.budget or DEFAULT_BUDGET) // readers)
-        plan_with = partial(
-            plan_memory,
-            self.fields.fields,
-            batch_size=self.engine_batch_size,
-            num_threads=self._threads(rank_info, consumer),
-            min_open_batches=required,
-            coalesce=self.coalesce,
-            carry_bytes=self._carry_bytes(order, consumer, share),
-            plan_bytes=plan_bytes,
-        )
-        plan = plan_with(budget=share)
-        if self.budget is None:  # nobody said that the readers together may not have more
-            enough = max(share, plan.ample_budget)
-            plan = plan_with(budget=enough if self.limit is None else min(self.limit, enough))
-        return replace(plan, readers=readers)
-
-    def _carry_bytes(self, order: Order, consumer: Consumer, share: int) -> int:
-        """Return the memory that a consumer's lanes want for chunks that neighbouring blocks share."""
-        if isinstance(order, SweptOrder):
-            lanes = lanes_of(order, self._stride(order, consumer))
-            threads = self.num_threads or usable_cores()
-            return max(carried_by_lanes(order, self.fields.fields, lanes, threads), share // _CARRY_DIVISOR)
-        overlap = Overlap.of(self.fields.fields, order.block_rows) if keeps_neighbours(order) else None
-        if overlap is None:
-            return 0
-        # Groups of small chunks are admitted many at a time, and share more.
-        return max(overlap.carried_bytes * lanes_of(order, self._stride(order, consumer)), share // _CARRY_DIVISOR)
-
-    def _required_batches(self, order: Order, consumer: Consumer) -> int:
-        """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""
-        if self.fields.are_objects:
-            return 1  # they are asked for in the order of the batches, whatever blocks they lie in
-        if isinstance(order, MixedOrder):
-            return _FEWEST_OF_MIXTURE  # groups whose steps are further apart are visited several times
-        return open_batches(order, self.engine_batch_size, self._stride(order, consumer))
-
-    def _in_runs(self, lanes: int) -> bool:
-        """Whether consumers have runs of whole blocks, in an epoch order with this many lanes."""
-        return self.whole_blocks and not self.order.permutes_rows and lanes == 1
-
-    def _stride(self, order: Order, consumer: Consumer) -> int:
-        """Return how far apart in the epoch order the positions of a consumer are."""
-        return 1 if self._in_runs(order.lanes) else consumer.stride
+        return chosen if overlap is None else choose_sources(order, planner.limits(order), lanes, mix)
 
     def _even(self, consumer: Consumer) -> Even:
-        return self.even or ("drop" if consumer.num_receivers * self.part.num_nodes > 1 else "off")
+        return self.options.even or ("drop" if consumer.num_receivers * self.part.num_nodes > 1 else "off")
+
+
+def _choose(order: Order, lanes: int | None, mix: int | None, limits: MixingLimits) -> Order:
+    """Return an order with lanes and mix: those that are given, else those that suit the layout and the memory."""
+    if lanes is not None:
+        return replace(order, lanes=min(lanes, order.length))
+    if mix is not None:
+        return replace(order, lanes=choose_lanes(order, limits))
+    lanes, mix = choose_mixing(order, limits)
+    return replace(order, lanes=lanes, mix=mix)

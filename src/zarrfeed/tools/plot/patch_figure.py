@@ -155,7 +155,7 @@ class PatchFigure:
         if not isinstance(order.tiles, TileBlocks):
             raise UnsupportedError("plot: patches that are listed or drawn are no tiles, and are not drawn")
         epochs = (epoch, epoch + 1) if order.shuffle else (epoch,)
-        pieces = [Pieces.of(schedule, one, ranks, schedule.batch_size or 1) for one in epochs]
+        pieces = [Pieces.of(schedule, one, ranks, schedule.options.batch_size or 1) for one in epochs]
         plane = Plane.through(order.tiles)
         grid = order.tiles.grid
         chunk = patch_fields(schedule.fields.fields)[0].chunk
@@ -167,7 +167,7 @@ class PatchFigure:
         return cls(
             plane,
             order.epochs.size,
-            schedule.batch_size,
+            schedule.options.batch_size,
             pair(grid.extents[plane.volume]),
             pair(grid.size),
             pair(np.array(chunk)),

@@ -73,8 +73,8 @@ class RowFigure:
     @classmethod
     def of(cls, schedule: Schedule, epoch: int = 0, ranks: int = 1) -> RowFigure:
         """Return the figure of an epoch that `ranks` ranks share."""
-        shown = min(schedule.batch_size or 1, _SAMPLES_OF_BATCH)
-        pieces = Pieces.of(schedule, epoch, ranks, NUM_FIRST * (schedule.batch_size or 1))
+        shown = min(schedule.options.batch_size or 1, _SAMPLES_OF_BATCH)
+        pieces = Pieces.of(schedule, epoch, ranks, NUM_FIRST * (schedule.options.batch_size or 1))
         order = pieces.order
         edges = order.edges
         if edges is None:
@@ -91,7 +91,7 @@ class RowFigure:
             epoch,
             order.num_samples,
             num_blocks,
-            schedule.batch_size,
+            schedule.options.batch_size,
             _unit(schedule),
             "" if schedule.fields.primary is None else schedule.fields.fields[schedule.fields.primary].name,
             every,
@@ -99,7 +99,7 @@ class RowFigure:
             drawn,
             when[:, drawn],
             pieces.steps,
-            tuple(_batches(samples, schedule.batch_size or 1)[:, :shown] for samples in pieces.first_samples),
+            tuple(_batches(samples, schedule.options.batch_size or 1)[:, :shown] for samples in pieces.first_samples),
             LaneRows.of(pieces, pieces.block),
         )
 

@@ -360,9 +360,9 @@ class ZarrIterableDataset(StreamingDataset):
         order = schedule.order
         return (
             f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, "
-            f"batch_size={schedule.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
+            f"batch_size={schedule.options.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
 
     def _repr_html_(self) -> str:
         schedule = self._session.schedule
-        return dataset_html(schedule.fields, schedule.order, schedule.batch_size, self._session.statics)
+        return dataset_html(schedule.fields, schedule.order, schedule.options.batch_size, self._session.statics)

@@ -18,7 +18,8 @@ from zarrfeed.engine.object_reader import ObjectReader
 from zarrfeed.engine.reader_pool import EpochReader
 from zarrfeed.metadata.group.objects import Objects
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.schedule.epoch_plan import Resources, Schedule
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.resources import Resources
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.shares.affinity import Affinity
 from zarrfeed.plan.shares.partition import Even

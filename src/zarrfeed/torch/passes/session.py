@@ -27,7 +27,8 @@ from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.plan.schedule.empty_epoch import check_has_batches
-from zarrfeed.plan.schedule.epoch_plan import Resources, Schedule
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.resources import Resources
 from zarrfeed.plan.schedule.state import EpochState, longest_in, make_state_dict, read_state_dict, version_in
 from zarrfeed.plan.shares.partition import Consumer, RankInfo
 from zarrfeed.report.explain import Explanation, explain_schedule
@@ -50,10 +51,8 @@ from zarrfeed.torch.ranks.distributed import in_worker, rank_in_node, worker_and
 from zarrfeed.torch.ranks.launchers import warn_of_launcher
 
 #: What belongs to one process, and is made anew in another.
-_OF_PROCESS = (
-    *("_pid", "readers", "_past_readers", "_past_stats", "_past_skipped"),
-    *("passes", "resumed", "names", "watch"),
-)
+_OF_PROCESS = {"_pid", "readers", "_past_readers", "_past_stats", "_past_skipped"}
+_OF_PROCESS |= {"passes", "resumed", "names", "watch"}
 
 
 class Session:
@@ -130,7 +129,7 @@ class Session:
     @property
     def batch_size(self) -> int | None:
         """Samples of a batch; None for single samples."""
-        return self.schedule.batch_size
+        return self.schedule.options.batch_size
 
     @property
     def statics(self) -> tuple[StaticField, ...]:
@@ -404,7 +403,7 @@ class Session:
         elif offsets_in(state) is not None:
             raise ConfigError("the state has offsets of windows, and the samples are none: call Data.window()")
         schedule = self._schedule_of(self._rank_in_node(), version)
-        loaded = read_state_dict(state, schedule.part, schedule.fields.fields, any_mix=schedule.mix_is_chosen)
+        loaded = read_state_dict(state, schedule.part, schedule.fields.fields, any_mix=schedule.options.mix is None)
         self.check_memory(state=loaded)
         return loaded
 

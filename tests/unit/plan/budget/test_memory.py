@@ -236,14 +236,14 @@ def test_the_batches_of_the_least_budget_suffice_for_every_worker_and_after_ever
     order = replace(base.order, block_rows=rows, lanes=min(lanes, n), mix=1 if runs else min(mix, -(-n // rows)))
     state = EpochState(0)
     for world_size, num_workers, batch_size, even, stop in legs:
-        schedule = replace(base, order=order, batch_size=batch_size, even=even, whole_blocks=runs)
+        schedule = replace(base, order=order).with_options(batch_size=batch_size, even=even, whole_blocks=runs)
         consumers = [Consumer(r, world_size, w, num_workers) for r in range(world_size) for w in range(num_workers)]
         state = schedule.settle(state, consumers[0])
         for consumer in consumers:
             plan = schedule.plan(state, consumer)
             if plan.steps:
                 needed = _core.required_open_batches(plan.to_core(), schedule.engine_batch_size)
-                assert needed <= schedule._required_batches(plan.order, consumer)
+                assert needed <= schedule.planner.required_batches(plan.order, consumer)
         division = schedule.division(state, consumers[0])
         stopped = int(stop * division.batches(0))
         state = replace(state, run=None, progress=state.progress.then(division.cut(stopped)))
@@ -256,7 +256,7 @@ def test_the_batches_of_the_least_budget_are_no_more_than_some_worker_needs() ->
     schedule = replace(schedule, order=replace(schedule.order, block_rows=10))
     consumer = Consumer(0, 1, 1, 2)
     plan = schedule.plan(schedule.settle(EpochState(0), consumer), consumer)
-    assert schedule._required_batches(plan.order, consumer) == 6
+    assert schedule.planner.required_batches(plan.order, consumer) == 6
     assert _core.required_open_batches(plan.to_core(), 4) == 6
 
 

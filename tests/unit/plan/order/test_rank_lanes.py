@@ -81,7 +81,7 @@ def test_ranks_share_an_epoch_exactly_and_each_chunk_is_read_once_but_for_cuts(
 @pytest.mark.parametrize("ranks", [11, 32, 100])
 def test_all_ranks_together_have_each_sample_once_and_each_block_in_one_rank_but_for_cuts(ranks: int) -> None:
     rows, blocks = 6, 8000
-    schedule = replace(schedule_of(rows * blocks, rows), even="off")
+    schedule = schedule_of(rows * blocks, rows).with_options(even="off")
     of_rank = np.zeros((blocks,), dtype=int)
     taken = np.zeros(rows * blocks, dtype=int)
     for rank in range(ranks):
@@ -115,7 +115,7 @@ def test_a_small_budget_rounds_down_and_needs_no_more_than_before() -> None:
             fewer += lanes < few
             rank_info = RankInfo(0, ranks, ranks)
             least = [
-                schedule._memory(replace(schedule.order, lanes=one), rank_info, rank_info.consumer()).least_budget
+                schedule.planner.memory(replace(schedule.order, lanes=one), rank_info).least_budget
                 for one in (few, lanes)
             ]
             assert lanes == ranks or least[1] <= max(least[0], (kib << 10) // ranks)

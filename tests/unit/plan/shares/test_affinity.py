@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ class Planned:
 
     def on(self, node: int, setup: Setup) -> Schedule:
         even: Any = setup.even
-        whole = replace(self.schedule, batch_size=setup.batch_size, even=even, drop_last=setup.drop_last)
+        whole = self.schedule.with_options(batch_size=setup.batch_size, even=even, drop_last=setup.drop_last)
         return whole.for_node(node, self.num_nodes)
 
     def rank_info(self, node: int, rank: int, setup: Setup) -> RankInfo:
@@ -203,7 +203,7 @@ class Planned:
         return batches
 
     def _read(self, schedule: Schedule, state: State) -> EpochState:
-        any_mix = schedule.mix_is_chosen
+        any_mix = schedule.options.mix is None
         return read_state_dict(state, schedule.part, schedule.fields.fields, any_mix=any_mix)
 
 
@@ -371,6 +371,6 @@ def test_an_epoch_that_was_begun_on_other_nodes_is_not_continued() -> None:
 
 
 def test_runs_of_whole_blocks_are_not_dealt() -> None:
-    schedule = replace(Planned(60, 2).schedule, whole_blocks=True)
+    schedule = Planned(60, 2).schedule.with_options(whole_blocks=True)
     with pytest.raises(ConfigError, match="runs of whole blocks cannot be dealt to nodes"):
         schedule.for_node(0, 2)

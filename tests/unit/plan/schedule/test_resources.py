@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import zarr
 
 import zarrfeed
 import zarrfeed.objects
-from zarrfeed.plan.schedule import epoch_plan
+from zarrfeed.base.units import parse_bytes
+from zarrfeed.plan.schedule import resources
 
 N = 400_000
 
@@ -76,7 +78,9 @@ def test_a_plan_that_has_no_room_is_refused_with_what_it_takes(tmp_path: Path) -
 
 
 @pytest.mark.filterwarnings("ignore:this order hardly shuffles")
-def test_lanes_do_not_depend_on_what_the_plan_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_do_not_depend_on_what_the_plan_keeps_while_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The order is a contract: samples that are listed are read as they were before they were counted."""
     zarr.create_array(tmp_path / "x", shape=(N,), chunks=(1000,), dtype="f8")
     data = zarrfeed.open(tmp_path / "x").select(np.random.default_rng(0).random(N) < 0.5)
@@ -86,7 +90,7 @@ def test_lanes_do_not_depend_on_what_the_plan_keeps(tmp_path: Path, monkeypatch:
         return dataset.explain()
 
     counted = explained()
-    monkeypatch.setattr(epoch_plan, "plan_bytes", lambda *_: 0)
+    monkeypatch.setattr(resources, "plan_bytes", lambda *_: 0)
     free = explained()
     assert counted.memory.plan_bytes > 0 == free.memory.plan_bytes
     assert (counted.lanes, counted.mix) == (free.lanes, free.mix)
@@ -100,5 +104,25 @@ def test_the_order_of_objects_is_counted(tmp_path: Path) -> None:
     schedule = dataset._session.schedule
     rank_info = dataset._session.rank_info()
     state = schedule.settle(dataset._session.upcoming(), rank_info.consumer())
-    resources = schedule.resources(schedule.order_of(state), rank_info, rank_info.consumer())
-    assert resources.memory.plan_bytes == 8 * 9
+    found = schedule.resources(schedule.order_of(state), rank_info, rank_info.consumer())
+    assert found.memory.plan_bytes == 8 * 9
+
+
+def test_the_least_budget_that_is_named_suffices_and_so_does_more(tmp_path: Path) -> None:
+    """Where the plan takes most of the memory, more lanes were chosen for a larger budget than it had room for."""
+    random = np.random.default_rng(3)
+    for case in range(40):
+        rows, width, chunk = (int(random.integers(*bounds)) for bounds in ((200, 3000), (1, 60), (1, 20)))
+        zarr.create_array(tmp_path / f"{case}", shape=(rows, width), chunks=(chunk, width), dtype="f4")
+        listed = np.sort(random.choice(rows, rows // 2, replace=False))
+        data = zarrfeed.open(tmp_path / f"{case}").select(listed)
+        options: dict[str, Any] = {"batch_size": int(random.integers(1, 65)), "shuffle": True, "seed": 0}
+        options["num_threads"] = int(random.integers(1, 5))
+        with pytest.raises(zarrfeed.MemoryBudgetError) as refused:
+            zarrfeed.ZarrIterableDataset(data, memory_budget=1000, **options)
+        named = re.search(r"at least ([\d.]+ \w+)", str(refused.value))
+        assert named is not None
+        least = parse_bytes(named[1])
+        for budget in (least, least + 1, int(1.1 * least), int(1.5 * least), 2 * least, 4 * least):
+            dataset = zarrfeed.ZarrIterableDataset(data, memory_budget=budget, **options)
+            assert dataset.explain().memory_bytes <= budget, (case, budget)
