@@ -100,6 +100,18 @@ _ENDS = {
     "a warning": "import warnings; warnings.warn('old', DeprecationWarning)\n"
     "def f(): warnings.warn('f', stacklevel=9)\nf()",
 }
+#: Ends of processes whose server has imported numpy, of which it keeps more than an interpreter does, and our package.
+_ENDS_WITH_LIBRARIES = {
+    "a destructor": "import numpy, zarrfeed.base.errors as errors\nclass C:\n    def __del__(self):\n"
+    "        print(numpy.float64(2) + 1, errors.ConfigError.__name__)\nc = C()",
+    "a finalizer": "import numpy, weakref\na = numpy.ones(2).view(type('A', (numpy.ndarray,), {}))\n"
+    "weakref.finalize(a, print, 'over')",
+    "an object of our package": "import zarrfeed.base.errors as errors\nclass C:\n    def __del__(self):\n"
+    "        print('gone')\nerrors.kept = C()",
+    "C's files": "import ctypes\nctypes.CDLL(None).puts(b'C')\nprint('x', flush=True)\nraise SystemExit(3)",
+    "C's exit functions": "import ctypes, numpy\nlibc = ctypes.CDLL(None)\nlibc.strdup.restype = ctypes.c_void_p\n"
+    "libc.__cxa_atexit(libc.puts, ctypes.c_void_p(libc.strdup(b'C')), None)\nprint('x', flush=True)\n1 / 0",
+}
 _SPAWNING = """
 import multiprocessing, pickle, sys
 class Thing: pass
@@ -173,6 +185,18 @@ def test_a_process_ends_otherwise_than_a_new_interpreter(server: warm.Server, tm
                     text.seek(0)
                     got = outcome([*server.command, "-B"], arguments, cwd=tmp_path, stdin=text)
                 assert _comparable(got) == _comparable(expected)
+
+
+def test_a_process_leaves_out_what_runs_at_its_end(tmp_path: Path) -> None:
+    """Destructors of libraries are left out; those of the script, of our package and of C code loaded later are not."""
+    buffered = {"PYTHONUNBUFFERED": ""}
+    server = warm.Server(("numpy", "zarrfeed.base.errors"), buffered)
+    for name, body in _ENDS_WITH_LIBRARIES.items():
+        with case(name):
+            expected = outcome([sys.executable], ["-c", body], cwd=tmp_path, env=os.environ | buffered)
+            assert expected[1], expected
+            assert outcome(server.command, ["-c", body], cwd=tmp_path, env=os.environ | buffered) == expected
+    server.close()
 
 
 def _comparable(ended: tuple[int, bytes, bytes]) -> tuple[int, bytes, bytes]:
