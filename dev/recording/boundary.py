@@ -26,14 +26,6 @@ _SPECS = (
 )
 #: Arguments that differ from run to run: times and inodes of files, and a directory that is open.
 _LEFT_OUT = {"CachedArray": {"directory", "versions"}}
-#: Names in the record of what has another name in the engine since: classes, and arguments of a call.
-_RECORDED_CLASSES = {"BlockOrder": "BlockLine"}
-_RECORDED_ARGUMENTS = {
-    "BlockTable.of_runs": {"held_index": "place"},
-    "BlockLine.listed": {"held_indices": "places"},
-    "SampleTable.of_pages": {"offset": "place"},
-    "EpochPlan": {"block_order": "line"},
-}
 #: Name, the compiled function, positional arguments and others.
 _Call: TypeAlias = tuple[str, Any, tuple[Any, ...], dict[str, Any]]
 _PARAMETER = re.compile(r"(\w+): ")
@@ -96,11 +88,6 @@ class Boundary:
         if given.get("row_map") is not None:
             address, count, first, step = given["row_map"]
             given["row_map"] = [_memory(address, 8 * count) if address else 0, count, first, step]
-        kind, dot, method = name.partition(".")
-        name = _RECORDED_CLASSES.get(kind, kind) + dot + method
-        renamed = _RECORDED_ARGUMENTS.get(name, {})
-        given = {renamed.get(key, key): value for key, value in given.items()}
-        defaults = {renamed.get(key, key): value for key, value in defaults.items()}
         left_out = _LEFT_OUT.get(name, set())
         said = {key: self._say(value) for key, value in sorted(given.items()) if key not in left_out}
         return f"{name}({', '.join(f'{key}={text}' for key, text in said.items() if defaults.get(key) != text)})"
