@@ -384,7 +384,7 @@ def test_any_limit_and_a_home_directory_are_taken(tmp_path: Path, monkeypatch: p
     options = CacheOptions.parse("~/cache", 2**70)
     assert options is not None
     assert options.path == str(tmp_path / "cache")
-    assert options.directory().limit() == 2**63 - 1
+    assert options.directory().limit() == 2**62 - 1
 
 
 def test_without_a_limit_most_of_what_is_free_may_be_used(tmp_path: Path) -> None:

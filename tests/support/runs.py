@@ -39,8 +39,8 @@ class Run:
             return cls(dataset.session.schedule, 1, 0, EpochState(0))
 
     def on(self, ranks: int, workers: int = 0, epoch: int = 0, **changes: Any) -> Run:
-        """Return a run over a whole epoch of the same dataset; `changes` are attributes of its `Schedule`."""
-        return Run(replace(self.schedule, **changes), ranks, workers, EpochState(epoch))
+        """Return a run over a whole epoch of the same dataset; `changes` are options of its `Schedule`."""
+        return Run(self.schedule.with_options(**changes), ranks, workers, EpochState(epoch))
 
     def consumer(self, rank: int, worker: int = 0) -> Consumer:
         """Return a worker of a rank."""

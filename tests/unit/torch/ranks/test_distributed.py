@@ -69,7 +69,7 @@ def test_ranks_of_a_machine_and_their_workers_share_its_memory_and_cores(environ
     assert explained.num_threads == max(1, usable_cores() // 4)
     assert "of a budget of 16.0 MiB" in str(explained)
     cores = usable_cores()
-    environment.setattr("zarrfeed.plan.schedule.epoch_plan.usable_cores", lambda: 16 * cores)
+    environment.setattr("zarrfeed.plan.schedule.resources.usable_cores", lambda: 16 * cores)
     assert of_eight().explain().num_threads == 4 * cores
 
 
