@@ -162,6 +162,7 @@ with checkpoint.writer(url, **options) as file:
     torch.save(state, Told(file))
     print("closing", flush=True)
 print("closed", flush=True)
+sys.stdin.read()  # until it is killed: a process that ended was not
 """
 
 
