@@ -38,6 +38,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
         "parts": data.split,
         "path": zf.Statistics.load,
         "indices": zf.audit,
+        "arrays": lambda value: zf.verify(folder / "g", arrays=value),
     }
 
 
@@ -50,6 +51,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[Any],
         ("keys", [{"a": 1}]),
         ("parts", [None, "x", ["0.5", "0.5"], [None, 1], {0.5: 1, 0.25: 2}, [[0.5, 0.5]]]),
         ("path", [None, [], {}]),
+        ("arrays", ["x"]),
         ("indices", [None, "x", [1.5], [torch.ones(2)], ["1"], [None], {1: 2}]),
     ],
 )

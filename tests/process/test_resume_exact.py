@@ -276,7 +276,7 @@ def test_other_settings_are_another_division(store: str) -> None:
 # ---- old states
 
 
-#: What version 1 of `compat` saved after 3 batches of 7 from 2 workers, in order: the order has a lane a worker.
+#: The state that version 1 of `compat` saved after 3 batches of 7 from 2 workers: its order has a lane a worker.
 OLD_STATE_OF_COMPAT: State = json.loads(
     """{"version": 1, "epoch": 0, "used": [[14, 1, 2, 7]], "lanes": 2, "first_block": 0, "position": 21,
     "order": {"num_samples": 97, "block_rows": 4, "blocks": null, "select": null, "shuffle": false, "seed": 0, "mix": 1,

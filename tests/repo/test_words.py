@@ -29,7 +29,7 @@ NAMES = {
     "line_of_(ranks|one)|epoch_line|unshuffled_line|reference_line|_line_range|extra_on_line": "order, sequence",
     "list_item_type|(assert|check|test)_lists": "vlen",
 }
-#: What English has of these words, what PyTorch calls so, and lines of a cache.
+#: Names that English and PyTorch have of these words, and lines of a cache.
 _FREE = re.compile("(move_into|in|take)_place|kLineBytes|__LINE__")
 #: The rows of a benchmark, which are written to JSON.
 _WRITTEN = {"checkpoint.py": {"place"}}

@@ -46,7 +46,7 @@ ChunkError: TypeAlias = tuple[ChunkIndex, BaseException]
 
 #: Chunks that are asked for at once.
 _MAX_REQUESTS = 32
-#: What an item takes beside its object: a pointer in the array.
+#: Bytes of an item beside its object: a pointer in the array.
 _POINTER_BYTES = 8
 
 

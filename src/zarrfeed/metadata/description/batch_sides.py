@@ -1,4 +1,4 @@
-"""What a batch of a description consists of: its sides, the keys of their dicts, and the tensors under them."""
+"""Sides of the batches of a description, the keys of their dicts, and the tensors under them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where patches begin that lie on no grid: positions that a user lists, located in the volumes of a description."""
+"""Positions of patches that lie on no grid, which a user lists, located in the volumes of a description."""
 
 from __future__ import annotations
 

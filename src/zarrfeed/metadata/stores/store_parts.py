@@ -20,7 +20,7 @@ from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource
 from zarrfeed.storage.chunks.staging import stage_joined
 
-#: Where the chunks of one store are: the directory of the array, or its prefix in a store that Python reads.
+#: Location of the chunks of one store: the directory of the array, or its prefix in a store that Python reads.
 ArrayLocation: TypeAlias = "str | StoreSource"
 
 

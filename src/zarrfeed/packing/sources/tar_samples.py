@@ -19,7 +19,7 @@ _META = re.compile(r"__[^/]*__($|/)")
 
 @dataclass
 class FileRanges:
-    """Where the files of one field lie: the sample of each file, its offset in the archive, and its bytes."""
+    """Files of one field: the sample of each file, its offset in the archive, and its bytes."""
 
     samples: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)

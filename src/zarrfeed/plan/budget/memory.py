@@ -151,6 +151,11 @@ class MemoryPlan:
         return self.budget - self.scratch_bytes - self.fetch_bytes - in_memory - self.element_bytes - self.plan_bytes
 
     @property
+    def fitting_batches(self) -> int:
+        """Number of batches that have room at once."""
+        return self.batch_room // self.batch_bytes
+
+    @property
     def lacks_threads(self) -> bool:
         """Whether there are fewer decode threads than wanted."""
         return self.num_threads < self.wanted_threads
@@ -173,7 +178,7 @@ class MemoryPlan:
         MemoryBudgetError
             If the batches that must be open at once do not fit.
         """
-        room = self.batch_room // self.batch_bytes
+        room = self.fitting_batches
         if self.required_batches > room:
             readers = f" for each of the {self.readers} readers on this machine" if self.readers > 1 else ""
             chunk = f"to decode one chunk of {format_bytes(self.chunk_bytes)} at a time"
@@ -338,7 +343,7 @@ def plan_elements(fields: Sequence[StoredField], *, num_threads: int, spare: int
     plan = plan_with(plan_with(0).least_budget + spare)
     in_flight = max(plan.num_fetch_threads, plan.max_requests)
     wanted = max(2 * plan.num_threads + 2, 1 - (-(2 * plan.num_threads + in_flight) // len(fields)))
-    return ElementMemory(plan, min(wanted, plan.batch_room // plan.batch_bytes))
+    return ElementMemory(plan, min(wanted, plan.fitting_batches))
 
 
 def _stored_bytes(spec: ArraySpec) -> int:

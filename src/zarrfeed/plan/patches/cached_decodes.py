@@ -1,4 +1,4 @@
-"""How many decodes are saved where memory caches chunks that several chains of groups need: what the engine does.
+"""Count of the decodes that are saved where memory caches chunks that several chains of groups need, as in the engine.
 
 A chain is a sequence of groups of a lane that hand a chunk on. The engine caches a chunk from its first chain on, until
 its last chain has taken it or its memory is needed for a chunk that a chain takes sooner

@@ -82,9 +82,8 @@ def split_selection(
 def _lengths(parts: Sequence[float], total: int) -> list[int]:
     """Return the number of samples of every part."""
     parts = check_list("parts", parts, "numbers above 0")
-    if not all(isinstance(part, int | float | np.number) for part in parts):
-        raise ConfigError(f"parts = {parts}, must be numbers above 0")
-    numbers = [float(part) for part in parts]
+    are_numbers = all(isinstance(part, int | float | np.number) for part in parts)
+    numbers = [float(part) for part in parts] if are_numbers else []
     if not numbers or not all(0 < number < math.inf for number in numbers):
         raise ConfigError(f"parts = {parts}, must be numbers above 0")
     if abs(sum(numbers) - 1) < 1e-6 and max(numbers) <= 1:

@@ -116,7 +116,7 @@ class Schedule:
 
     @property
     def planner(self) -> ResourcePlanner:
-        """What shares memory and cores of a machine among readers."""
+        """The planner that shares memory and cores of a machine among readers."""
         return ResourcePlanner(self.fields, self.options, self.engine_batch_size)
 
     @property
@@ -319,12 +319,15 @@ class Schedule:
         They are chosen as if the plan of an epoch took nothing. Where that leaves too little memory for the plan, they
         are chosen again, from what the plan leaves.
         """
-        chosen = self._mixed(order, lanes, mix, self.planner)
-        if self.planner.has_room(chosen):
+        planner = self.planner
+        chosen = self._mixed(order, lanes, mix, planner)
+        left = planner.reserving(chosen)
+        if not left.reserved or left.has_room(chosen):
             return chosen
-        return self._mixed(order, lanes, mix, self.planner.reserving(chosen))
+        return self._mixed(order, lanes, mix, left)
 
     def _mixed(self, order: Order, lanes: int | None, mix: int | None, planner: ResourcePlanner) -> Order:
+        """Return an order with the lanes and the mix that are given, or with those that suit a planner's memory."""
         if isinstance(order, SweptOrder):
             return planner.columns(order, lanes)
         if not order.permutes_rows:

@@ -1,4 +1,4 @@
-"""What a reader may use of its machine: memory, decode threads among it, and open batches.
+"""Memory, decode threads and open batches: the share of its machine that a reader may use.
 
 The plan of an epoch keeps memory, which counts against the budget. What holds: plans whose samples and blocks follow
 rules keep nothing that grows with the samples. What is counted is the rest: samples that are selected and follow no
@@ -45,7 +45,7 @@ ALONE = RankInfo()
 
 @dataclass(frozen=True)
 class Resources:
-    """What one consumer may use: memory, decode threads among it, and batches that are open or ready at once.
+    """Memory, decode threads among it, and batches that are open or ready at once: all that one consumer may use.
 
     `short_of_memory` says whether threads or batches would be more if memory allowed it. `most_steps` is what a
     visit of a group of a mixture may serve.
@@ -59,7 +59,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class ResourcePlanner:
-    """How readers of a dataset share the memory and the cores of a machine.
+    """Shares the memory and the cores of a machine among the readers of a dataset.
 
     Attributes
     ----------
@@ -128,15 +128,15 @@ class ResourcePlanner:
         return replace(self, reserved=plan_bytes(order, self.fields))
 
     def has_room(self, order: Order) -> bool:
-        """Whether a reader without others has memory for the plan of an epoch order and for its open batches."""
-        memory = self.reserving(order).memory(order)
-        return memory.required_batches * memory.batch_bytes <= memory.batch_room
+        """Whether a reader without others has memory for the batches of an epoch order that must be open at once."""
+        memory = self.memory(order)
+        return memory.required_batches <= memory.fitting_batches
 
     def limits(self, order: Order, overlap: Overlap | None = None) -> MixingLimits:
         """Return what the memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
         memory = self.memory(order)
         sample_bytes = memory.batch_bytes / self.batch_size
-        limits = MixingLimits(self.batch_size, memory.batch_room // memory.batch_bytes)
+        limits = MixingLimits(self.batch_size, memory.fitting_batches)
         if overlap is None:
             return limits
         carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)

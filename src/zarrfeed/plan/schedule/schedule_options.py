@@ -14,7 +14,7 @@ DEFAULT_BUDGET = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions:
-    """What a user says about a schedule.
+    """Options of a schedule, as the user says them.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ from zarrfeed.storage.chunks.location import StoreSource
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: First byte and end of bytes of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
 ByteRange: TypeAlias = tuple[int, int | None]
-#: What is returned for a range: its bytes; None: no such object; or why there is nothing.
+#: Result for a range: its bytes; None: no such object; or why there is nothing.
 Found: TypeAlias = Bytes | CorruptChunkError | None
 #: Asks the store for byte ranges of one object.
 Fetch: TypeAlias = Callable[[list[ByteRange]], Awaitable[Sequence[Found]]]

@@ -19,6 +19,7 @@ from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore, StorePath
 
 from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
+from zarrfeed.base.validate import check_list
 from zarrfeed.metadata.array.array_changes import metadata_changes
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.metadata.array.known_groups import member_of
@@ -88,13 +89,11 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     if type(node.store) is LocalStore:
         found.root = Path(os.path.realpath(Path(node.store.root) / node.path))
         found.store = str(found.root)
-    if isinstance(names, str):
-        raise ConfigError(f"arrays = {names!r}, must be a list of names")
+    if names is not None:
+        names = check_list("arrays", names, "names")
     if isinstance(node, zarr.Array):
         if names is not None:
-            raise ConfigError(
-                f"arrays = {list(names)!r}: {printable(found.store)} is an array, and not a group of some"
-            )
+            raise ConfigError(f"arrays = {names!r}: {printable(found.store)} is an array, and not a group of some")
         found.arrays[""] = node
         if source is node:  # it may have been opened by consolidated metadata, or before a change
             note_stale(found, {"": node}, read_own([node], access))

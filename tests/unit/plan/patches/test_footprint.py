@@ -1,4 +1,4 @@
-"""Which chunks patches touch of an array that has other voxels than their grid: against its items, one by one."""
+"""The chunks that patches touch of an array that has other voxels than their grid: against its items, one by one."""
 
 from __future__ import annotations
 
