@@ -4,9 +4,10 @@
 
 They are committed as SVG, whose text is text and whose ids are fixed: so a change shows as a diff, and the site is
 built without matplotlib and without the compiled engine. Only metadata of the stores are written. docs/scale.json has
-the results of `python -m benchmarks.scale --full`, whose pictures are drawn from there, and benchmarks/history.jsonl
-has the rows of `python -m benchmarks.history add`, which draws its picture, too. The floor plan of the code follows
-from pyproject.toml and CMakeLists.txt (dev/floor_plan.py).
+the results of `python -m benchmarks.scale --full`, whose pictures are drawn from there, docs/shuffle-worth.json those
+of `python -m benchmarks.shuffle_worth`, and benchmarks/history.jsonl has the rows of `python -m benchmarks.history
+add`, which draws its picture, too. The floor plan of the code follows from pyproject.toml and CMakeLists.txt
+(dev/floor_plan.py).
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ def draw(folder: Path) -> None:
                 raise SystemExit(status)
     sys.path.insert(0, os.fspath(_ROOT))
     from benchmarks.report import history_charts, scale_charts
+    from benchmarks.suites import shuffle_worth
 
     sys.path.insert(0, os.fspath(_ROOT / "dev"))
     import floor_plan
 
     scale_charts.draw_all(_ROOT / "docs" / "scale.json", folder.resolve())
     history_charts.draw_all(_ROOT / "benchmarks" / "history.jsonl", folder.resolve() / "history.svg")
+    shuffle_worth.draw_all(_ROOT / "docs" / "shuffle-worth.json", folder.resolve() / "shuffle-worth.svg")
     floor_plan.draw(_ROOT, folder.resolve() / "rooms.svg")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib.util
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import warm
 from tests.support.certificates import trust_one_authority
+from tests.support.collected import python_of
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.huge_pages import use_huge_pages
@@ -36,7 +38,7 @@ settings.register_profile("large", parent=_DETERMINISTIC, max_examples=LARGE)
 settings.load_profile("ci")
 
 
-#: Test processes are not more than this: each takes 1 GB, and starts processes of its own.
+#: Test processes are not more than this: each comes to take 1 GB, and starts processes of its own.
 _MAX_PROCESSES = 6
 
 
@@ -45,7 +47,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     files = {argument.partition("::")[0] for argument in config.args}
     if len(files) == 1 and Path(files.pop()).is_file():
         return 0
-    return min(len(os.sched_getaffinity(0)) + 2, _MAX_PROCESSES)  # two more than cores, as many tests wait
+    return min(len(os.sched_getaffinity(0)) + 3, _MAX_PROCESSES)  # three more than cores, as many tests wait
 
 
 #: Files that take longest: they begin first, so that no process is left alone with one in the end.
@@ -113,8 +115,33 @@ def _share_warm_servers(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Let test processes be forked from one that has imported all tests."""
+    python = python_of(config, Path(config.stash[_SERVERS_FOLDER]) / "collected")
+    for spec in specs:
+        if spec.popen:
+            spec.python = str(python)
+    torch = importlib.util.find_spec("torch")
+    if torch is not None and torch.origin and Path(importlib.util.cache_from_source(torch.origin)).exists():
+        _start_servers(config)
+
+
+def _start_servers(config: pytest.Config) -> None:
+    """Start the servers that a run of all tests needs.
+
+    They start while the tests are collected, or then, where Python has not compiled PyTorch yet: each would compile it.
+    """
+    if config.args_source == pytest.Config.ArgsSource.TESTPATHS:
+        warm.share(Path(config.stash[_SERVERS_FOLDER]), os.getpid())
+        for modules in ((), warm.LIGHTNING, warm.TRAINER):
+            warm.executable(*modules)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
+    """Tell a test process, which has been forked, where the servers are."""
     node.workerinput[_SERVERS] = node.config.stash[_SERVERS_FOLDER]
+    _start_servers(node.config)
 
 
 def _trust_one_authority(config: pytest.Config) -> None:
@@ -127,20 +154,22 @@ def _trust_one_authority(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(warm.OFFLINE)
+    rebuild_quietly(os.environ)
+    settings.load_profile("large" if config.getoption("--large") else "ci")
+    if config.option.collectonly:
+        return
     _keep_tests_in_memory(config)
     _trust_one_authority(config)
     _share_warm_servers(config)
     # A shell starts background jobs with SIGINT ignored, which children inherit: tests that interrupt would hang.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    rebuild_quietly(os.environ)
-    settings.load_profile("large" if config.getoption("--large") else "ci")
     start_forkserver_when_needed(lambda: str(warm.executable()))
     write_inline()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep the garbage collector away from imported modules and test items, which live until the end.
 
     Each full collection walked them by the million: while pytest collects, in each test that collects, in each fork.
@@ -154,7 +183,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.collect()  # so that the collector forgets how many there were: it waits for a quarter of them to be new
-        use_huge_pages()
+        if not session.config.option.collectonly:
+            use_huge_pages()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

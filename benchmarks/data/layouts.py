@@ -111,7 +111,7 @@ class Layout:
         return replace(self, shape=(self.num_samples // _DIVISORS[scale] + _EXTRA_SAMPLES, *self.shape[1:]))
 
 
-def _blosc(cname: str, shuffle: str, typesize: int = 4) -> dict[str, Any]:
+def blosc(cname: str, shuffle: str, typesize: int = 4) -> dict[str, Any]:
     config = {"cname": cname, "clevel": 5, "shuffle": shuffle, "typesize": typesize, "blocksize": 0}
     return {"name": "blosc", "configuration": config}
 
@@ -121,14 +121,14 @@ _A = Layout(
     description="64 KiB samples, 16 a chunk of 1 MiB, Blosc lz4 + shuffle",
     shape=(8192, 4, 64, 64),
     chunks=(16, 4, 64, 64),
-    codec=_blosc("lz4", "shuffle"),
+    codec=blosc("lz4", "shuffle"),
 )
 _D = Layout(
     name="D",
     description="rows of 512 bytes with int64 targets, 4096 a chunk of 2 MiB",
     shape=(1 << 20, 128),
     chunks=(4096, 128),
-    codec=_blosc("lz4", "shuffle"),
+    codec=blosc("lz4", "shuffle"),
     targets=True,
 )
 
@@ -137,7 +137,7 @@ LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
         _A,
-        replace(_A, name="B-blosc", description="as A, Blosc zstd + bit-shuffle", codec=_blosc("zstd", "bitshuffle")),
+        replace(_A, name="B-blosc", description="as A, Blosc zstd + bit-shuffle", codec=blosc("zstd", "bitshuffle")),
         replace(
             _A,
             name="B-zstd",
@@ -187,7 +187,7 @@ LAYOUTS: dict[str, Layout] = {
             shape=(16384, 4, 64, 64),
             chunks=(32, 4, 64, 64),
             dtype="int16",
-            codec=_blosc("lz4", "shuffle", typesize=2),
+            codec=blosc("lz4", "shuffle", typesize=2),
             conversion="unpack",
         ),
         replace(

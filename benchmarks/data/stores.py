@@ -142,7 +142,7 @@ def _write(layout: Layout, path: Path, fingerprint: str) -> None:
     def write_chunks(first: int) -> None:
         begins = [c * layout.rows_per_chunk for c in range(first, min(first + at_once, layout.num_chunks))]
         ends = [min(begin + layout.rows_per_chunk, layout.num_samples) for begin in begins]
-        pieces = [_chunk_samples(layout, first + i, end - begins[i]) for i, end in enumerate(ends)]
+        pieces = [chunk_samples(layout, first + i, end - begins[i]) for i, end in enumerate(ends)]
         samples[begins[0] : ends[-1]] = np.concatenate(pieces)
 
     # whole chunks and shards: no two threads write to one file
@@ -156,7 +156,7 @@ def _write(layout: Layout, path: Path, fingerprint: str) -> None:
         targets[:] = np.arange(layout.num_samples, dtype=np.int64)
 
 
-def _chunk_samples(layout: Layout, chunk: int, rows: int) -> npt.NDArray[Any]:
+def chunk_samples(layout: Layout, chunk: int, rows: int) -> npt.NDArray[Any]:
     """Return smooth fields plus noise, shape (rows, *sample_shape); the first item is the sample's number.
 
     int16 ones are packed by `PACKED`, with the same resolution as the rounded mantissas of floats have.

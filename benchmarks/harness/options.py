@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 #: A machine on which others keep more than this busy is no place to measure.
 QUIET_CORES = 0.2
+
+
+#: The folder of results, unless another one is named.
+_RESULTS = Path(__file__).parents[1] / "results"
+
+
+def add_suite_options(parser: argparse.ArgumentParser, scales: Collection[str]) -> None:
+    """Add the options of all suites that time layouts: whether they time, how large data are, and where results go."""
+    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
+    parser.add_argument("--scale", choices=tuple(scales), default="small")
+    parser.add_argument("--out", type=Path, default=_RESULTS)
 
 
 def names(known: Collection[str]) -> Callable[[str], list[str]]:

@@ -18,7 +18,7 @@ from benchmarks.data.conversion import open_converted
 from benchmarks.data.layouts import Layout
 from benchmarks.data.stores import Store
 from zarrfeed import _core
-from zarrfeed.spec.field import StoredField, sample_bytes
+from zarrfeed.spec.field import StoredField
 
 #: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly; of large chunks fewer.
 _WINDOW_CHUNKS = 64
@@ -86,7 +86,7 @@ class LibraryCeiling:
         """Return the bytes that it copies, in the order of the samples: shape (samples, bytes), for each field."""
         rows = []
         for field in self._fields:
-            out = np.zeros((self._num_samples, sample_bytes(field)), dtype=np.uint8)
+            out = np.zeros((self._num_samples, field.sample_bytes), dtype=np.uint8)
             self._measure(field, out)
             rows.append(out)
         return rows

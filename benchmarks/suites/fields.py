@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 
 import zarrfeed
 from benchmarks.harness.machine import describe_machine, machine_line
-from benchmarks.harness.options import names, positive, rate
+from benchmarks.harness.options import add_suite_options, names, positive, rate
 from benchmarks.report.tables import make_console, print_rows
+from benchmarks.report.turns import Turn
 from zarrfeed.base.atomic_file import write_whole
 
-_ROOT = Path(__file__).parents[2]
 _BATCH = 64
 #: A sixteenth of it has no room for an array of the full scale, which would be decoded once and kept in memory.
 _BUDGET = "256 MiB"
@@ -70,16 +70,6 @@ class Side:
     written: Counter[int]
     #: Samples that an epoch of all datas is.
     samples: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """One turn of one side."""
-
-    case: str
-    side: str
-    repeat: int
-    samples_per_s: float
 
 
 def _write(path: Path, rng: np.random.Generator, rows: int, shape: tuple[int, ...], chunk: int = _CHUNK) -> Array:
@@ -227,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; return the exit status."""
     options = _parse(arguments)
     console = make_console()
-    rows: list[Row] = []
+    rows: list[Turn] = []
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         readers: dict[tuple[str, str], Reader] = {}
         for case in options.cases:
@@ -243,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         for repeat in range(options.repeats):
             for (case, side), reader in readers.items():
-                rows.append(Row(case, side, repeat, reader.samples_per_s(options.seconds)))
+                rows.append(Turn(case, side, repeat, reader.samples_per_s(options.seconds)))
     options.out.mkdir(parents=True, exist_ok=True)
     document = {"machine": describe_machine(), "scale": options.scale, "rows": [asdict(row) for row in rows]}
     write_whole(options.out / "fields.json", json.dumps(document, indent=1).encode())
@@ -252,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _table(rows: Sequence[Row]) -> Iterator[list[str]]:
+def _table(rows: Sequence[Turn]) -> Iterator[list[str]]:
     """Return a line for each side: its rate, and the ratios of the first side to it, of each round."""
     rates: dict[str, dict[str, list[float]]] = {}
     for row in rows:
@@ -270,9 +260,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", type=names(CASES), default=list(CASES))
     parser.add_argument("--repeats", type=positive, default=5)
     parser.add_argument("--seconds", type=rate, default=0.5, help="of whole epochs that a turn takes at least")
-    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
-    parser.add_argument("--scale", choices=tuple(SCALES), default="small")
-    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
+    add_suite_options(parser, SCALES)
     return parser.parse_args(arguments)
 
 

@@ -34,11 +34,10 @@ import zarr
 
 import zarrfeed
 from benchmarks.harness.machine import describe_machine, machine_line
-from benchmarks.harness.options import names, positive
+from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed.base.atomic_file import write_whole
 
-_ROOT = Path(__file__).parents[2]
 _PROBE = Path(__file__).with_name("mixtures_probe.py")
 _BATCH, _TIMEOUT_S = 64, 600
 WEIGHTS = (7, 2, 1)
@@ -292,9 +291,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=_integers, default=[1, 2, 8], help="worlds whose decoded chunks are counted")
     parser.add_argument("--peers", type=names(PEERS), default=[])
     parser.add_argument("--peer-python", default=sys.executable, help="Python that has the peers, zarr and torch")
-    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
-    parser.add_argument("--scale", choices=tuple(SCALES), default="small")
-    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
+    add_suite_options(parser, SCALES)
     return parser.parse_args(arguments)
 
 

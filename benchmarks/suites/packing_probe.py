@@ -79,7 +79,7 @@ def by_zarrs(source: str, out: str) -> None:
 def by_dask(source: str, out: str) -> None:
     import dask.array
 
-    stored = dask.array.from_zarr(source)  # type: ignore[no-untyped-call]
+    stored = dask.array.from_zarr(source)
     dask.array.store(stored.rechunk((SHARD_ROWS, *stored.shape[1:])), _create(source, out), lock=False)
 
 

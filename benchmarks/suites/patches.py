@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import zarrfeed
 from benchmarks.harness.machine import describe_machine, machine_line
-from benchmarks.harness.options import not_negative, positive
+from benchmarks.harness.options import add_suite_options, not_negative, positive
 from benchmarks.harness.process import reset_peak, status_mib
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.report.tables import make_console, print_rows
@@ -46,7 +46,6 @@ from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.engine.stats import Stats
 from zarrfeed.spec.field import StoredField
 
-_ROOT = Path(__file__).parents[2]
 OURS = "zarrfeed"
 
 #: Patches, and the number of each.
@@ -494,9 +493,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", type=parse_peers, default=[], help=f"all, or some of {', '.join(PEERS)}")
     parser.add_argument("--peer-python", default=sys.executable, help="Python that has the peers, zarr and torch")
     parser.add_argument("--turns", action="store_true", help="read patches that are flipped and rotated, too")
-    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
-    parser.add_argument("--scale", choices=("full", "small"), default="small")
-    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
+    add_suite_options(parser, ("full", "small"))
     return parser.parse_args(arguments)
 
 

@@ -25,12 +25,11 @@ import numpy as np
 import zarr
 
 from benchmarks.harness.machine import describe_machine, machine_line
-from benchmarks.harness.options import names, positive
+from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.suites.sparse_probe import SIDES
 from zarrfeed.base.atomic_file import write_whole
 
-_ROOT = Path(__file__).parents[2]
 _PROBE = Path(__file__).with_name("sparse_probe.py")
 #: Rows, columns, and rows of a batch.
 SCALES = {"full": (100_000, 2000, 4096), "small": (3000, 200, 256)}
@@ -146,9 +145,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer-python", default=sys.executable, help="Python that has annbatch, zarrs and torch")
     parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--epochs", type=positive, default=3, help="that are timed, in each turn")
-    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
-    parser.add_argument("--scale", choices=tuple(SCALES), default="small")
-    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
+    add_suite_options(parser, SCALES)
     return parser.parse_args(arguments)
 
 

@@ -19,6 +19,7 @@
 #include "bindings/tensor_capsule.h"
 #include "engine/dlpack.h"
 #include "engine/engine.h"
+#include "plan/unfolding.h"
 #include "spec/field_spec.h"
 #include "storage/access/retry.h"
 #include "storage/shard_index.h"
@@ -63,7 +64,7 @@ std::vector<PatchStart> patch_starts(const py::array_t<int64_t, py::array::c_sty
 
 /// A DLPack capsule over a buffer of the engine; the buffer goes back to its pool when the tensor is dropped.
 py::object borrow(const Engine& engine, size_t tensor_number, uint8_t* buffer, int64_t rows) {
-  const FieldDecoder& reader = engine.field_of_tensor(tensor_number);
+  const Output& reader = engine.output_of_tensor(tensor_number);
   const auto& spec = reader.spec().tensor;
   const TensorSpec bytes{.sample_shape = {static_cast<int64_t>(spec ? 0 : reader.sample_bytes())}};
   return tensor_capsule(make_tensor(engine.memory(tensor_number), buffer, rows, spec ? *spec : bytes));
@@ -76,7 +77,7 @@ py::str message_of(const Error& error) {
       PyUnicode_DecodeUTF8(what.data(), static_cast<py::ssize_t>(what.size()), "backslashreplace"));
 }
 
-/// ([slot], [its sample], [(field, chunk along the sample axis, key, class of the error, errno, message)])
+/// ([slot], [its sample], [(source, chunk along the sample axis, key, class of the error, errno, message)])
 py::tuple skipped_tuple(const Skipped& skipped) {
   py::list slots;
   py::list samples;
@@ -86,7 +87,7 @@ py::tuple skipped_tuple(const Skipped& skipped) {
   }
   py::list chunks;
   for (const SkippedChunk& c : skipped.chunks) {
-    chunks.append(py::make_tuple(c.field, c.chunk, c.key, error_class(c.error.kind()), c.error.errno_value(),
+    chunks.append(py::make_tuple(c.source, c.chunk, c.key, error_class(c.error.kind()), c.error.errno_value(),
                                  message_of(c.error)));
   }
   return py::make_tuple(slots, samples, chunks);
@@ -131,13 +132,13 @@ py::tuple slice_of(const ByteRange& range) {
   return py::make_tuple(range.offset, range.offset + range.size);
 }
 
-/// (field, key, whether it is the index of a shard, [(request id, first byte, end)])
+/// (source, key, whether it is the index of a shard, [(request id, first byte, end)])
 py::tuple request_tuple(const FetchRequest& request) {
   py::list parts;
   for (const FetchPart& part : request.parts) {
     parts.append(py::make_tuple(part.request_id) + slice_of(part.range));
   }
-  return py::make_tuple(request.field, request.key, request.is_index, std::move(parts));
+  return py::make_tuple(request.source, request.key, request.is_index, std::move(parts));
 }
 
 /// ([requests], [ids of requests whose bytes are no longer needed]); never waits.
@@ -200,6 +201,8 @@ py::dict stats_dict(Engine& engine) {
                                                                            {"chunks_waited", &s.chunks_waited},
                                                                            {"retries", &s.retries},
                                                                            {"bytes_read", &s.bytes_read},
+                                                                           {"stored_bytes", &s.stored_bytes},
+                                                                           {"chunk_bytes", &s.chunk_bytes},
                                                                            {"bytes_decoded", &s.bytes_decoded},
                                                                            {"bytes_scattered", &s.bytes_scattered},
                                                                            {"batches", &s.batches},
@@ -297,7 +300,7 @@ PYBIND11_MODULE(_core, m) {
       .def(py::init([](std::vector<FieldSpec> fields, const EngineOptions& options,
                        const std::map<size_t, CachedArray>& cached) {
              auto stores = std::make_shared<Stores>(options.num_fetch_threads, options.max_requests, options.coalesce);
-             for (const auto& [field, array] : cached) stores->cache(field, array);
+             for (const auto& [source, array] : cached) stores->cache(source, array);
              return std::unique_ptr<Engine, EngineDeleter>(new Engine(std::move(fields), options, std::move(stores)));
            }),
            py::arg("fields"), py::arg("options"), py::arg("cached") = py::dict())
@@ -431,23 +434,23 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "measure_ceiling",
       [](const FieldSpec& field, size_t num_threads, size_t window_chunks, bool scatter,
-         const std::vector<int64_t>& blocks) {
+         const std::vector<int64_t>& blocks, size_t copies) {
         CeilingResult result;
         {
           const GilRelease release;
-          result = measure_ceiling(field, {num_threads, window_chunks, scatter, blocks});
+          result = measure_ceiling(field, {num_threads, window_chunks, scatter, blocks, copies});
         }
         return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
       },
       py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"),
-      py::arg("blocks") = std::vector<int64_t>{});
+      py::arg("blocks") = std::vector<int64_t>{}, py::arg("copies") = 1);
   m.def(
       "measure_patch_ceiling",
       [](const FieldSpec& field, const py::array_t<int64_t, py::array::c_style>& starts, size_t num_threads,
          size_t window_patches, std::optional<py::array_t<uint8_t, py::array::c_style>> out) {
         const std::vector<PatchStart> patches = patch_starts(starts);
         uint8_t* const memory = out ? out->mutable_data() : nullptr;
-        if (out && static_cast<size_t>(out->nbytes()) != FieldDecoder(field).sample_bytes() * patches.size()) {
+        if (out && static_cast<size_t>(out->nbytes()) != Output(field).sample_bytes() * patches.size()) {
           throw Error(ErrorKind::kConfig,
                       "out has " + std::to_string(out->nbytes()) + " bytes, must have all patches'");
         }
@@ -466,7 +469,7 @@ PYBIND11_MODULE(_core, m) {
          std::optional<py::array_t<uint8_t, py::array::c_style>> out, const std::string& blosc2_library) {
         uint8_t* const memory = out ? out->mutable_data() : nullptr;
         if (out && static_cast<size_t>(out->nbytes()) !=
-                       FieldDecoder(field).sample_bytes() * static_cast<size_t>(field.array.shape.at(0))) {
+                       Output(field).sample_bytes() * static_cast<size_t>(field.array.shape.at(0))) {
           throw Error(ErrorKind::kConfig,
                       "out has " + std::to_string(out->nbytes()) + " bytes, must have all samples'");
         }

@@ -40,15 +40,15 @@ py::object read_entry(const CachedArray& array, const std::string& key, int64_t 
   const auto version = array.versions->find(key);
   if (!version) return py::none();
   Buffer room;
-  Bytes bytes;
+  PartsRead read;
   auto found = CacheDirectory::Found::kMiss;
   {
     const GilRelease release;
-    found = array.directory->read(entry_of(array, key, *version, begin, end), room, max_bytes, true, bytes);
+    found = array.directory->read(entry_of(array, key, *version, begin, end), room, max_bytes, true, read);
   }
   if (found == CacheDirectory::Found::kDamaged) return py::bool_(false);
   if (found != CacheDirectory::Found::kHit) return py::none();
-  return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return py::bytes(reinterpret_cast<const char*>(read.bytes.data()), read.bytes.size());
 }
 
 /// "admitted", "full" or "failed"; "" for an object without version.

@@ -29,9 +29,10 @@ std::vector<T> copy(const py::array_t<T, kFlags>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
-/// Which decoded chunks a group hands on to the next group of its lane.
+/// Which decoded chunks a group hands on to the next group of its lane, and which ones several chains of groups take.
 struct CarryPlan {
-  std::vector<int64_t> next_group, begin, field, chunk, on;
+  std::vector<int64_t> next_group, begin, source, chunk, on;
+  std::vector<int64_t> take_begin, take_source, take_chunk;
 };
 
 /// Which source, and which pass over it, each group is of, and what the orders of the sources depend on.
@@ -293,11 +294,14 @@ void bind_plans(py::module_& m) {
   bind_patches(m);
   bind_samples(m);
   py::class_<CarryPlan>(m, "CarryPlan")
-      .def(py::init([](const Int64Array& next_group, const Int64Array& begin, const Int64Array& field,
-                       const Int64Array& chunk, const Int64Array& on) {
-             return CarryPlan{copy(next_group), copy(begin), copy(field), copy(chunk), copy(on)};
+      .def(py::init([](const Int64Array& next_group, const Int64Array& begin, const Int64Array& source,
+                       const Int64Array& chunk, const Int64Array& on, const Int64Array& take_begin,
+                       const Int64Array& take_source, const Int64Array& take_chunk) {
+             return CarryPlan{copy(next_group), copy(begin),      copy(source),      copy(chunk),
+                              copy(on),         copy(take_begin), copy(take_source), copy(take_chunk)};
            }),
-           py::kw_only(), py::arg("next_group"), py::arg("begin"), py::arg("field"), py::arg("chunk"), py::arg("on"));
+           py::kw_only(), py::arg("next_group"), py::arg("begin"), py::arg("source"), py::arg("chunk"), py::arg("on"),
+           py::arg("take_begin"), py::arg("take_source"), py::arg("take_chunk"));
   py::class_<PythonPlan>(m, "EpochPlan")
       .def(py::init([](uint64_t seed, uint64_t epoch, bool shuffle, int64_t lanes, int64_t length, int64_t num_samples,
                        int64_t sample_step, int64_t first, int64_t stride, int64_t begin, int64_t count, int64_t steps,
@@ -343,9 +347,12 @@ void bind_plans(py::module_& m) {
              if (carry) {
                owned->next_group = carry->next_group;
                owned->carry_begin = carry->begin;
-               owned->carry_field = carry->field;
+               owned->carry_source = carry->source;
                owned->carry_chunk = carry->chunk;
                owned->carry_on = carry->on;
+               owned->take_begin = carry->take_begin;
+               owned->take_source = carry->take_source;
+               owned->take_chunk = carry->take_chunk;
              }
              if (mixture) {
                mixture->check(owned->group_lane.size());

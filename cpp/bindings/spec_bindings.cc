@@ -72,6 +72,15 @@ void check_axes(const ArraySpec& array) {
       array.sample_axis < 0 || array.sample_axis >= axes) {
     throw Error(ErrorKind::kConfig, array.name + ": shape, chunk shape, storage order and sample axis do not fit");
   }
+  for (size_t axis = 0; axis < array.chosen.size(); ++axis) {
+    const auto is_item = [&](int64_t item) { return item >= 0 && item < array.shape[axis]; };
+    const bool is_sample_axis = static_cast<int>(axis) == array.sample_axis;
+    if (array.chosen.size() == array.shape.size() && (!is_sample_axis || array.has_all(axis)) &&
+        std::ranges::all_of(array.chosen[axis], is_item)) {
+      continue;
+    }
+    throw Error(ErrorKind::kConfig, array.name + ": the chosen items do not fit its shape");
+  }
 }
 
 ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<int64_t> chunk_shape,
@@ -79,7 +88,8 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                      const py::bytes& fill, std::vector<CodecSpec> codecs, const py::bytes& root,
                      std::string metadata_key, std::string key_prefix, const std::string& key_separator,
                      std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python,
-                     size_t max_stored_bytes, std::shared_ptr<ArrayParts> parts) {
+                     size_t max_stored_bytes, std::shared_ptr<ArrayParts> parts,
+                     std::vector<std::vector<int64_t>> chosen) {
   const auto items = static_cast<std::string_view>(fill);
   ArraySpec array{.name = std::move(name),
                   .shape = std::move(shape),
@@ -96,7 +106,8 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                   .shard = shard.value_or(ShardSpec{}),
                   .in_python = in_python,
                   .max_stored_bytes = max_stored_bytes,
-                  .parts = std::move(parts)};
+                  .parts = std::move(parts),
+                  .chosen = std::move(chosen)};
   check_axes(array);
   if (array.parts != nullptr &&
       array.parts->rows_per_chunk != array.chunk_shape[static_cast<size_t>(array.sample_axis)]) {
@@ -215,9 +226,11 @@ std::optional<TensorSpec> make_tensor_spec(std::optional<TensorTuple> tensor) {
 FieldSpec make_stored(ArraySpec array, std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
                       std::optional<TensorTuple> tensor, const std::optional<SlotTuple>& slot,
                       const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad, bool is_variant,
-                      const std::optional<LeadTuple>& lead, std::optional<PatchSpec> patch) {
+                      const std::optional<LeadTuple>& lead, std::optional<PatchSpec> patch,
+                      std::optional<size_t> source) {
   FieldSpec spec;
   spec.kind = FieldSpec::Kind::kStored;
+  spec.source = source;
   spec.patch = std::move(patch);
   spec.array = std::move(array);
   spec.conversion = std::move(conversion);
@@ -241,8 +254,9 @@ FieldSpec make_resident(uintptr_t address, size_t row_bytes, const std::vector<B
                         std::optional<ConversionSpec> conversion, std::vector<int64_t> offsets,
                         std::optional<TensorTuple> tensor, const std::optional<SlotTuple>& slot,
                         const std::optional<RowMapTuple>& row_map, const std::optional<PadTuple>& pad, int64_t num_rows,
-                        const std::optional<LeadTuple>& lead) {
+                        const std::optional<LeadTuple>& lead, std::optional<size_t> source) {
   FieldSpec spec;
+  spec.source = source;
   if (slot) spec.slot = make_slot(*slot);
   if (row_map) spec.row_map = make_row_map(*row_map);
   if (pad) spec.pad = make_pad(*pad);
@@ -338,19 +352,20 @@ void bind_specs(py::module_& m) {
            py::arg("fill"), py::arg("codecs"), py::arg("root"), py::arg("metadata_key"), py::arg("key_prefix"),
            py::arg("key_separator"), py::arg("num_key_axes") = py::none(), py::arg("shard") = py::none(),
            py::arg("in_python") = false, py::arg("max_stored_bytes") = 0,
-           py::arg("parts") = std::shared_ptr<ArrayParts>{});
+           py::arg("parts") = std::shared_ptr<ArrayParts>{}, py::arg("chosen") = std::vector<std::vector<int64_t>>{});
   py::class_<PatchSpec>(m, "PatchSpec")
       .def(py::init(&make_patch), py::kw_only(), py::arg("axes"), py::arg("volumes"), py::arg("fill") = py::bytes());
   py::class_<FieldSpec>(m, "FieldSpec")
       .def_static("stored", &make_stored, py::arg("array"), py::kw_only(), py::arg("conversion") = py::none(),
                   py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),
                   py::arg("slot") = py::none(), py::arg("row_map") = py::none(), py::arg("pad") = py::none(),
-                  py::arg("is_variant") = false, py::arg("lead") = py::none(), py::arg("patch") = py::none())
+                  py::arg("is_variant") = false, py::arg("lead") = py::none(), py::arg("patch") = py::none(),
+                  py::arg("source") = py::none())
       .def_static("resident", &make_resident, py::arg("address"), py::kw_only(), py::arg("row_bytes"),
                   py::arg("bad_rows") = std::vector<BadRowsTuple>{}, py::arg("conversion") = py::none(),
                   py::arg("offsets") = std::vector<int64_t>{}, py::arg("tensor") = py::none(),
                   py::arg("slot") = py::none(), py::arg("row_map") = py::none(), py::arg("pad") = py::none(),
-                  py::arg("num_rows") = 0, py::arg("lead") = py::none())
+                  py::arg("num_rows") = 0, py::arg("lead") = py::none(), py::arg("source") = py::none())
       .def_static("pad_mask", &make_pad_mask, py::kw_only(), py::arg("offsets"), py::arg("pad"),
                   py::arg("tensor") = py::none(), py::arg("lead") = py::none())
       .def_static("lead", &make_lead_field, py::kw_only(), py::arg("low"), py::arg("high"),

@@ -16,18 +16,25 @@
 
 #include "base/bytes.h"
 #include "base/division.h"
+#include "base/stored_bytes.h"
 
 namespace zarrfeed {
 namespace {
 
-constexpr size_t kHeaderBytes = 16;
-constexpr uint8_t kFormatVersion = 2;
 constexpr uint8_t kByteShuffle = 0x1;
-constexpr uint8_t kMemcpyed = 0x2;
 constexpr uint8_t kBitShuffle = 0x4;
 constexpr uint8_t kDontSplit = 0x10;
 constexpr size_t kMaxSplits = 16;
 constexpr size_t kMinSplitElements = 128;
+
+enum class Filter { kNone, kByte, kBit };
+
+/// What blocks are filtered with.
+Filter filter_of(const BloscHeader& header) {
+  if (header.is_memcpyed()) return Filter::kNone;
+  if ((header.flags & kByteShuffle) != 0 && header.typesize > 1) return Filter::kByte;
+  return (header.flags & kBitShuffle) != 0 ? Filter::kBit : Filter::kNone;
+}
 
 enum class Compressor : uint8_t { kBlosclz = 0, kLz4 = 1, kSnappy = 2, kZlib = 3, kZstd = 4 };
 
@@ -62,66 +69,86 @@ void warm_up_shuffle() {
   });
 }
 
-}  // namespace
-
-BloscChunk::BloscChunk(Bytes in, size_t max_decoded_bytes) : in_(in) {
-  if (in.size() < kHeaderBytes) {
-    throw_corrupt("a Blosc header has 16 bytes, the chunk holds " + std::to_string(in.size()));
-  }
-  if (in[0] != kFormatVersion) {
-    throw_corrupt("Blosc format version = " + std::to_string(in[0]) + ", must be " + std::to_string(kFormatVersion));
-  }
-  flags_ = in[2];
-  typesize_ = in[3];
-  const auto nbytes = static_cast<int32_t>(load_le32(&in[4]));
-  const auto blocksize = static_cast<int32_t>(load_le32(&in[8]));
-  const auto cbytes = static_cast<int32_t>(load_le32(&in[12]));
-  if (nbytes < 0 || static_cast<size_t>(nbytes) > max_decoded_bytes) {
-    throw_corrupt("Blosc header declares " + std::to_string(nbytes) + " decoded bytes, the metadata implies " +
-                  std::to_string(max_decoded_bytes));
-  }
-  if (cbytes < static_cast<int32_t>(kHeaderBytes) || static_cast<size_t>(cbytes) > in.size()) {
-    throw_corrupt("Blosc header declares " + std::to_string(cbytes) + " stored bytes, the chunk holds " +
-                  std::to_string(in.size()));
-  }
-  if (typesize_ < 1) throw_corrupt("Blosc typesize = 0, must be at least 1");
-  if (nbytes > 0 && (blocksize < 1 || blocksize > nbytes)) {
-    throw_corrupt("Blosc blocksize = " + std::to_string(blocksize) +
-                  ", must be between 1 and nbytes = " + std::to_string(nbytes));
-  }
-  in_ = in.first(static_cast<size_t>(cbytes));
-  decoded_bytes_ = static_cast<size_t>(nbytes);
-  block_bytes_ = std::max<size_t>(1, static_cast<size_t>(blocksize));
-  num_blocks_ = ceil_div(decoded_bytes_, block_bytes_);
-  const size_t payload = in_.size() - kHeaderBytes;
-  if ((flags_ & kMemcpyed) != 0) {
-    if (payload < decoded_bytes_) {
-      throw_corrupt("Blosc header declares " + std::to_string(decoded_bytes_) + " raw bytes, the chunk holds " +
-                    std::to_string(payload));
-    }
+/// Decompresses a block from its stored bytes, or those and more, and leaves it filtered.
+void decompress(const BloscHeader& header, Bytes stored, MutableBytes out, DecodeScratch& scratch) {
+  if (header.is_memcpyed()) {
+    if (stored.size() < out.size()) throw_corrupt("Blosc block ends outside of the chunk");
+    std::memcpy(out.data(), stored.data(), out.size());
     return;
   }
-  if (payload / 4 < num_blocks_) {
-    throw_corrupt("Blosc header implies " + std::to_string(num_blocks_) + " blocks, more than the chunk has room for");
+  const bool is_leftover = out.size() < header.block_bytes;
+  const bool split = (header.flags & kDontSplit) == 0 && header.typesize <= kMaxSplits &&
+                     header.block_bytes / header.typesize >= kMinSplitElements && !is_leftover;
+  const size_t streams = split ? header.typesize : 1;
+  const size_t stream_bytes = out.size() / streams;
+  if (stream_bytes * streams != out.size()) {
+    throw_corrupt("Blosc blocksize " + std::to_string(header.block_bytes) + " is no multiple of its " +
+                  std::to_string(streams) + " streams");
   }
-  if ((flags_ & kByteShuffle) != 0 && typesize_ > 1) {
-    filter_ = Filter::kByteShuffle;
-  } else if ((flags_ & kBitShuffle) != 0) {
-    filter_ = Filter::kBitShuffle;
+  const auto compressor = static_cast<Compressor>(header.flags >> 5);
+  size_t offset = 0;
+  for (size_t i = 0; i < streams; ++i) {
+    if (stored.size() - offset < 4) throw_corrupt("Blosc block begins outside of the chunk");
+    const auto length = static_cast<int32_t>(load_le32(&stored[offset]));
+    offset += 4;
+    if (length < 0 || static_cast<size_t>(length) > stored.size() - offset) {
+      throw_corrupt("Blosc stream of " + std::to_string(length) + " bytes ends outside of the chunk");
+    }
+    const Bytes source = stored.subspan(offset, static_cast<size_t>(length));
+    const MutableBytes dest = out.subspan(i * stream_bytes, stream_bytes);
+    if (source.size() == stream_bytes) {
+      std::memcpy(dest.data(), source.data(), stream_bytes);
+    } else if (!decompress_stream(compressor, source, dest, scratch)) {
+      throw_corrupt("Blosc stream does not decode to " + std::to_string(stream_bytes) + " bytes");
+    }
+    offset += source.size();
   }
-  if (filter_ != Filter::kNone) warm_up_shuffle();
+}
+
+}  // namespace
+
+BloscChunk::BloscChunk(const StoredBytes& in, size_t max_decoded_bytes)
+    : in_(in), head_(in.from(0)), header_(BloscHeader::read(head_, in.size(), max_decoded_bytes)) {
+  head_ = head_.first(std::min(head_.size(), header_.stored_bytes));
+  if (head_.size() - BloscHeader::kBytes < header_.table_bytes()) {
+    throw Error(ErrorKind::kConfig, "the table of a Blosc chunk was not read");
+  }
+  check_blosc_table(header_, head_.subspan(BloscHeader::kBytes));
+}
+
+bool BloscChunk::is_byte_shuffled() const {
+  return filter_of(header_) == Filter::kByte;
+}
+
+Bytes BloscChunk::stored_from(size_t block) const {
+  const size_t begin = header_.is_memcpyed() ? BloscHeader::kBytes + block * header_.block_bytes
+                                             : load_le32(&head_[BloscHeader::kBytes + 4 * block]);
+  if (in_.is_whole()) return head_.subspan(begin);
+  const Bytes read = in_.from(begin);
+  if (read.empty()) throw Error(ErrorKind::kConfig, "a Blosc block is decoded that was not read");
+  return read.first(std::min(read.size(), header_.stored_bytes - begin));
 }
 
 void BloscChunk::decode_block(size_t block, MutableBytes out, DecodeScratch& scratch) const {
-  if (filter_ == Filter::kNone) {
-    decompress_block(block, out, scratch);
+  decode_blosc_block(header_, stored_from(block), out, scratch);
+}
+
+void BloscChunk::decompress_block(size_t block, MutableBytes out, DecodeScratch& scratch) const {
+  decompress(header_, stored_from(block), out, scratch);
+}
+
+void decode_blosc_block(const BloscHeader& header, Bytes stored, MutableBytes out, DecodeScratch& scratch) {
+  const Filter filter = filter_of(header);
+  if (filter == Filter::kNone) {
+    decompress(header, stored, out, scratch);
     return;
   }
+  warm_up_shuffle();
   const MutableBytes shuffled = scratch.reserve_block(scratch.block, out.size());
-  decompress_block(block, shuffled, scratch);
-  const auto typesize = static_cast<int32_t>(typesize_);
+  decompress(header, stored, shuffled, scratch);
+  const auto typesize = static_cast<int32_t>(header.typesize);
   const auto size = static_cast<int32_t>(out.size());
-  if (filter_ == Filter::kByteShuffle) {
+  if (filter == Filter::kByte) {
     blosc2_unshuffle(typesize, size, shuffled.data(), out.data());
     return;
   }
@@ -133,48 +160,11 @@ void BloscChunk::decode_block(size_t block, MutableBytes out, DecodeScratch& scr
   std::memcpy(out.data() + moved, shuffled.data() + moved, static_cast<size_t>(size - moved));
 }
 
-void BloscChunk::decompress_block(size_t block, MutableBytes out, DecodeScratch& scratch) const {
-  if ((flags_ & kMemcpyed) != 0) {
-    std::memcpy(out.data(), in_.data() + kHeaderBytes + block * block_bytes_, out.size());
-    return;
-  }
-  const auto declared_offset = static_cast<int32_t>(load_le32(&in_[kHeaderBytes + 4 * block]));
-  if (declared_offset < static_cast<int32_t>(kHeaderBytes)) throw_corrupt("Blosc block begins outside of the chunk");
-  auto offset = static_cast<size_t>(declared_offset);
-  const bool is_leftover = out.size() < block_bytes_;
-  const bool split = (flags_ & kDontSplit) == 0 && typesize_ <= kMaxSplits &&
-                     block_bytes_ / typesize_ >= kMinSplitElements && !is_leftover;
-  const size_t streams = split ? typesize_ : 1;
-  const size_t stream_bytes = out.size() / streams;
-  if (stream_bytes * streams != out.size()) {
-    throw_corrupt("Blosc blocksize " + std::to_string(block_bytes_) + " is no multiple of its " +
-                  std::to_string(streams) + " streams");
-  }
-  const auto compressor = static_cast<Compressor>(flags_ >> 5);
-  for (size_t i = 0; i < streams; ++i) {
-    if (offset > in_.size() || in_.size() - offset < 4) throw_corrupt("Blosc block begins outside of the chunk");
-    const auto stored = static_cast<int32_t>(load_le32(&in_[offset]));
-    offset += 4;
-    if (stored < 0 || static_cast<size_t>(stored) > in_.size() - offset) {
-      throw_corrupt("Blosc stream of " + std::to_string(stored) + " bytes ends outside of the chunk");
-    }
-    const Bytes source = in_.subspan(offset, static_cast<size_t>(stored));
-    const MutableBytes dest = out.subspan(i * stream_bytes, stream_bytes);
-    if (source.size() == stream_bytes) {
-      std::memcpy(dest.data(), source.data(), stream_bytes);
-    } else if (!decompress_stream(compressor, source, dest, scratch)) {
-      throw_corrupt("Blosc stream does not decode to " + std::to_string(stream_bytes) + " bytes");
-    }
-    offset += source.size();
-  }
-}
-
 size_t decode_blosc(Bytes in, MutableBytes out, DecodeScratch& scratch) {
   const BloscChunk chunk(in, out.size());
   for (size_t b = 0; b < chunk.num_blocks(); ++b) {
     const size_t begin = b * chunk.block_bytes();
-    const size_t size = std::min(chunk.block_bytes(), chunk.decoded_bytes() - begin);
-    chunk.decode_block(b, out.subspan(begin, size), scratch);
+    chunk.decode_block(b, out.subspan(begin, chunk.header().size_of(b)), scratch);
   }
   return chunk.decoded_bytes();
 }

@@ -45,11 +45,13 @@ Bytes CodecPipeline::decode(Bytes stored, MutableBytes out, DecodeScratch& scrat
     }
     current = room.first(step.codec->decode(current, room, scratch));
   }
-  if (current.size() != decoded_bytes_) {
-    throw_corrupt("decodes to " + std::to_string(current.size()) + " bytes, the metadata implies " +
-                  std::to_string(decoded_bytes_));
-  }
+  check_decoded_bytes(current.size(), decoded_bytes_);
   return current;
+}
+
+void check_decoded_bytes(size_t decoded, size_t implied) {
+  if (decoded == implied) return;
+  throw_corrupt("decodes to " + std::to_string(decoded) + " bytes, the metadata implies " + std::to_string(implied));
 }
 
 }  // namespace zarrfeed

@@ -25,6 +25,8 @@ class CodecPipeline {
   [[nodiscard]] size_t decoded_bytes() const { return decoded_bytes_; }
   /// True if every codec only looks at the bytes: decode() then returns a view of its input.
   [[nodiscard]] bool is_view() const { return is_view_; }
+  /// True if there is no codec: chunks are stored as they are.
+  [[nodiscard]] bool is_raw() const { return steps_.empty(); }
   /// True if Blosc is the only codec.
   [[nodiscard]] bool is_blosc() const { return is_blosc_; }
   /// The longest stored object that is still plausible; a longer one is refused before it is read.
@@ -41,5 +43,8 @@ class CodecPipeline {
   bool is_view_ = true;
   bool is_blosc_ = false;
 };
+
+/// Throws Error(kCorrupt) unless a chunk of `implied` bytes decodes to so many.
+void check_decoded_bytes(size_t decoded, size_t implied);
 
 }  // namespace zarrfeed

@@ -58,29 +58,29 @@ int64_t Admission::required_unfolded(const std::shared_ptr<const OwnedPlan>& pla
   return required;
 }
 
-void Admission::begin_epoch(const EpochPlan& plan, int64_t max_open_batches, More more) {
-  plan_ = &plan;
+void Admission::begin_epoch(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, More more) {
+  part_ = std::move(plan);
   more_ = std::move(more);
-  num_groups_ = plan.num_groups();
+  num_groups_ = part_->plan.num_groups();
   next_group_ = 0;
   max_open_batches_ = max_open_batches;
   opened_ = delivered_ = provided_sets_ = 0;
   first_step_ = last_batch_ = 0;
-  if (more_) check_part();
+  if (more_) go_on();
 }
 
 void Admission::go_on() {
-  const EpochPlan* const plan = more_();
-  if (plan == nullptr) return;
-  plan_ = plan;
-  num_groups_ = plan->num_groups();
+  auto part = more_();
+  if (part == nullptr) return;
+  part_ = std::move(part);
+  num_groups_ = part_->plan.num_groups();
   next_group_ = 0;
   check_part();
 }
 
 void Admission::check_part() {
-  first_step_ = check_after(*plan_, first_step_);
-  const int64_t required = required_after(*plan_, batch_size_, last_batch_);
+  first_step_ = check_after(part_->plan, first_step_);
+  const int64_t required = required_after(part_->plan, batch_size_, last_batch_);
   if (required > max_open_batches_) throw_needs_more(required, max_open_batches_);
 }
 

@@ -9,6 +9,8 @@
 //     of them.
 //   * Batches are opened only for a group that is admitted, never ahead. If batches are written to memory that the
 //     caller provides, each batch takes one set of provided buffers when it is opened.
+//   * The groups of a plan come in parts: all of them at once, or window after window of a plan that is unfolded. A group
+//     that was admitted keeps its part alive. Each part is checked when it begins.
 //   * No deadlock: a group that the oldest open batch still needs is the next group to be admitted, since no group
 //     before it begins later. Its batches fit, since `max_open_batches` is at least required_open_batches() of the
 //     plan.
@@ -38,16 +40,21 @@ class Admission {
   /// Fewest batches that must be open at once to read `plan`.
   static int64_t required_open_batches(const EpochPlan& plan, int64_t batch_size);
 
-  /// Returns the groups that come behind those that were admitted, which it keeps until its next call; null: none.
-  using More = std::function<const EpochPlan*()>;
+  /// Returns the part of the plan behind the parts before; null: there is none.
+  using More = std::function<std::shared_ptr<const OwnedPlan>()>;
+  /// A group of a part of the plan.
+  struct Group {
+    std::shared_ptr<const OwnedPlan> part;
+    size_t number = 0;  ///< in its part
+  };
 
   /// The same of a plan that is unfolded.
   static int64_t required_unfolded(const std::shared_ptr<const OwnedPlan>& plan, int64_t batch_size);
 
-  /// Begins an epoch: no group is admitted, no batch is open, no buffers are provided. Borrows `plan` for the epoch, or
-  /// until `more` is called, for a plan that is unfolded. What `more` returns is checked as check() does, and must not
-  /// need more open batches: admit() throws Error(kConfig) or Error(kBudget) then.
-  void begin_epoch(const EpochPlan& plan, int64_t max_open_batches, More more = {});
+  /// Begins an epoch: no group is admitted, no batch is open, no buffers are provided. `plan` lists all groups if there is
+  /// no `more`. Otherwise `more` returns the parts that list them. If a part contradicts check() or needs more open
+  /// batches, this function and admit() throw Error(kConfig) or Error(kBudget).
+  void begin_epoch(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batches, More more = {});
 
   /// Whether all groups of the plan were admitted.
   [[nodiscard]] bool is_done() const { return next_group_ == num_groups_; }
@@ -63,15 +70,15 @@ class Admission {
   [[nodiscard]] int64_t needed_batches(int64_t num_batches) const {
     return is_done() ? num_batches : last_batch_of_next() - max_open_batches_ + 1;
   }
-  /// Admits the next group, for which can_admit() holds, and returns its number in its part of the plan. Calls open(batch) for each batch that
-  /// the group serves and that is not open yet. If open() throws, that batch is not open and the group is not admitted.
+  /// Admits the next group, for which can_admit() holds, and returns it. Calls open(batch) for each batch that the group
+  /// serves and that is not open yet. If open() throws, that batch is not open and the group is not admitted.
   template <typename Open>
-  size_t admit(const Open& open) {
+  Group admit(const Open& open) {
     for (const int64_t last = last_batch_of_next(); opened_ <= last; ++opened_) {
       open(opened_);
       if (provided_memory_) --provided_sets_;
     }
-    const size_t group = next_group_++;
+    Group group{part_, next_group_++};
     if (is_done() && more_) go_on();
     return group;
   }
@@ -90,11 +97,11 @@ class Admission {
   /// Goes on with the next part of a plan that is unfolded.
   void go_on();
   void check_part();
-  [[nodiscard]] int64_t last_batch_of_next() const { return plan_->last_step[next_group_] / batch_size_; }
+  [[nodiscard]] int64_t last_batch_of_next() const { return part_->plan.last_step[next_group_] / batch_size_; }
 
   const int64_t batch_size_;
   const bool provided_memory_;
-  const EpochPlan* plan_ = nullptr;
+  std::shared_ptr<const OwnedPlan> part_;  ///< that has the next group
   More more_;
   int64_t first_step_ = 0;  ///< of the last group of the parts before
   int64_t last_batch_ = 0;  ///< that groups of these parts serve

@@ -73,12 +73,13 @@ void BatchRing::add(std::span<const Placement> rows, int64_t in_sample) {
 
 void BatchRing::find_targets(std::span<const Placement> rows, size_t tensor, int64_t in_sample, size_t row_bytes,
                              size_t offset, std::vector<RowTarget>& out) {
-  out.resize(rows.size());
+  const size_t first = out.size();
+  out.resize(first + rows.size());
   Cursor at(*this, in_sample);
   for (size_t i = 0; i < rows.size(); ++i) {
     at.seek(rows[i].step);
-    out[i] = {rows[i].sample, buffers_[at.index * num_tensors_ + tensor] + offset +
-                                  static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
+    out[first + i] = {rows[i].sample, buffers_[at.index * num_tensors_ + tensor] + offset +
+                                          static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
   }
 }
 

@@ -2,7 +2,7 @@
 // The open batches of an epoch, in a ring: batch b is at ring index b % size, and step s has slot s % batch_size.
 //
 // Invariants:
-//   * A slot is written by one task for each field and cell. Steps are claimed before tasks write; it is an error to
+//   * A slot is written by one task for each output and cell. Steps are claimed before tasks write; it is an error to
 //     claim a step twice while its batch is open.
 //   * A batch is complete when all pieces of its rows are finished. The count of unfinished pieces is the only thing
 //     that orders the writes before the delivery: it is decreased with release after rows were written, and read with
@@ -46,7 +46,7 @@ class BatchRing {
   /// The first step of an open batch that was not claimed; the last step of the batch if all were.
   [[nodiscard]] int64_t first_unclaimed(int64_t batch) const;
 
-  /// Sets `out` to the addresses of `rows` in the buffers of `tensor`. Each sample has `in_sample` rows of `row_bytes`
+  /// Adds the addresses of `rows` in the buffers of `tensor` to `out`. Each sample has `in_sample` rows of `row_bytes`
   /// bytes, Placement::step counts rows, and what is written begins at `offset` in the row.
   void find_targets(std::span<const Placement> rows, size_t tensor, int64_t in_sample, size_t row_bytes, size_t offset,
                     std::vector<RowTarget>& out);

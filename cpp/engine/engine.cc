@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/process.h"
 #include "engine/task_builder.h"
+#include "plan/unfolding.h"
 #include "spec/field_spec.h"
 
 namespace zarrfeed {
@@ -39,77 +40,64 @@ std::shared_ptr<WorkerScratch> make_scratch(const EngineOptions& options) {
   return scratch;
 }
 
+/// Decoded bytes of a group of one segment.
+size_t bytes_of_group(const OutputTable& outputs) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const ArraySource* const source = outputs.source(i);
+    if (source == nullptr) continue;
+    bytes += source->decoded_bytes() * (outputs[i].patches() != nullptr ? kCellsOfPatches : source->num_cells());
+  }
+  return bytes;
+}
+
+/// Throws Error(kConfig) unless all outputs have what the plan takes of them.
+void check_outputs(const OutputTable& outputs, const EpochPlan& plan) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].patches() != nullptr) {
+      if (plan.patches == nullptr) throw Error(ErrorKind::kConfig, "plan: it does not say where patches begin");
+      for (const Orientation& one : plan.patches->orientations) outputs[i].patches()->check(one);
+      continue;
+    }
+    const std::optional<int64_t> rows = outputs[i].num_own_rows();
+    if (!rows || plan.num_samples <= *rows) continue;
+    throw Error(ErrorKind::kConfig, "plan: is of " + std::to_string(plan.num_samples) + " samples, field " +
+                                        std::to_string(i) + " has " + std::to_string(*rows) + " rows");
+  }
+}
+
+/// Blocks that a plan reads, and pieces of blocks, at most.
+size_t count_segments(const OwnedPlan& plan) {
+  if (plan.block_order == nullptr) return plan.segment_block.size();
+  return static_cast<size_t>(std::min(plan.plan.steps, plan.block_order->table().num_blocks() + plan.plan.lanes));
+}
+
 }  // namespace
 
 Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores)
     : options_(options),
       owner_(process_id()),
-      stores_(stores ? std::move(stores)
-                     : std::make_shared<Stores>(options.num_fetch_threads, options.max_requests, options.coalesce)),
+      outputs_(std::move(fields)),
+      memory_(outputs_, options.batch_size, options.provided_memory),
+      fetcher_(outputs_,
+               stores ? std::move(stores)
+                      : std::make_shared<Stores>(options.num_fetch_threads, options.max_requests, options.coalesce),
+               {options.max_retries, options.timeout}, mutex_, stats_, [this] { work_cv_.notify_one(); }),
+      cache_(options.cache_bytes > 0 ? std::make_unique<ChunkCache>(options.cache_bytes) : nullptr),
+      writer_(
+          outputs_, memory_.tensor_of_output(), cache_.get(), options.missing_is_error, stats_,
+          [this](std::vector<Task> waiting) { queue(waiting, true); }, [this](int64_t batch) { on_complete(batch); }),
+      pieces_per_sample_(TaskBuilder::pieces_per_sample(outputs_)),
+      group_bytes_(bytes_of_group(outputs_)),
       admission_(options.batch_size, options.provided_memory),
+      group_chunks_(outputs_, options.carry_bytes),
       skip_log_(options.batch_size) {
-  fields_.reserve(fields.size());
-  for (FieldSpec& field : fields) {
-    const FieldDecoder& decoder = fields_.emplace_back(std::move(field));
-    add_tensor(fields_.size() - 1);
-    group_bytes_ += decoder.decoded_bytes() * (decoder.patches() != nullptr ? kCellsOfPatches : decoder.num_cells());
-  }
-  pieces_per_sample_ = TaskBuilder::pieces_per_sample(fields_);
-  make_readers();
-  if (options_.carry_bytes > 0) {
-    std::vector<size_t> chunk_bytes;
-    for (const FieldDecoder& field : fields_) chunk_bytes.push_back(field.decoded_bytes());
-    carry_table_.emplace(std::make_shared<CarryMemory>(chunk_bytes, options_.carry_bytes));
-  }
-  if (options_.cache_bytes > 0) cache_ = std::make_unique<ChunkCache>(options_.cache_bytes);
   for (size_t i = 0; i < options_.num_threads; ++i) scratch_.push_back(make_scratch(options_));
-}
-
-void Engine::add_tensor(size_t field) {
-  const FieldDecoder& decoder = fields_[field];
-  const auto& slot = decoder.spec().slot;
-  const size_t tensor = slot ? slot->tensor : memory_.size();
-  tensor_of_field_.push_back(tensor);
-  const size_t bytes = decoder.sample_bytes() * static_cast<size_t>(options_.batch_size);
-  if (slot && slot->offset + decoder.row_bytes() > slot->row_bytes) {
-    throw Error(ErrorKind::kConfig, "field " + std::to_string(field) + " does not fit into a row of its tensor");
-  }
-  if (tensor == memory_.size()) {
-    field_of_tensor_.push_back(field);
-    memory_.push_back(std::make_shared<BufferPool>(bytes, options_.provided_memory));
-  } else if (tensor > memory_.size() || field_of_tensor(tensor).sample_bytes() != decoder.sample_bytes() ||
-             field_of_tensor(tensor).num_offsets() != decoder.num_offsets()) {
-    throw Error(ErrorKind::kConfig, "field " + std::to_string(field) + " does not fit into its tensor");
-  }
-}
-
-void Engine::make_readers() {
-  readers_ = std::make_shared<Readers>();
-  std::vector<FetchQueue::Source> sources(fields_.size());
-  std::vector<const void*> pools;
-  std::vector<size_t> limits_of_pools;
-  for (size_t f = 0; f < fields_.size(); ++f) {
-    const FieldDecoder& field = fields_[f];
-    auto& reader = readers_->emplace_back();
-    if (!field.is_stored()) continue;
-    const ArraySpec& array = field.spec().array;
-    const size_t max_bytes = field.max_stored_bytes();
-    reader = std::make_shared<ChunkReader>(array, stores_->make(f, array, max_bytes), stores_->io(), max_bytes,
-                                           ReadPolicy{options_.max_retries, options_.timeout}, &stats_.retries);
-    const ByteStore::Limits& limits = reader->limits();
-    if (!limits.can_try || limits.has_some_at_hand) asks_first_ = true;
-    const void* const pool = limits.pool != nullptr ? limits.pool : reader.get();
-    sources[f] = {static_cast<size_t>(std::find(pools.begin(), pools.end(), pool) - pools.begin()), limits.needs_room};
-    if (sources[f].pool < pools.size()) continue;
-    pools.push_back(pool);
-    limits_of_pools.push_back(limits.requests);
-  }
-  fetch_queue_.set_sources(std::move(sources), limits_of_pools);
 }
 
 Engine::~Engine() {
   stop();
-  for (const auto& memory : memory_) memory->retire();
+  memory_.retire();
 }
 
 bool Engine::is_owner() const {
@@ -120,80 +108,49 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
                    size_t keep_bytes) {
   const std::lock_guard lifecycle(lifecycle_mutex_);
   stop_locked();
-  // Each window of a plan that is unfolded is checked when it is made.
-  auto unfolding = plan->block_order == nullptr ? nullptr : std::make_unique<Unfolding>(plan);
+  Admission::More more;
+  if (plan->block_order != nullptr) {
+    more = [unfolding = std::make_shared<Unfolding>(plan)] { return unfolding->next(kGroupsAtOnce); };
+  }
   Admission::check(plan->plan);
   const int64_t required = required_open_batches(plan->plan, options_.batch_size);
   if (required > max_open_batches) Admission::throw_needs_more(required, max_open_batches);
-  for (size_t f = 0; f < fields_.size(); ++f) {
-    if (fields_[f].patches() != nullptr) {
-      if (plan->plan.patches == nullptr) {
-        throw Error(ErrorKind::kConfig, "plan: it does not say where patches begin");
-      }
-      for (const Orientation& one : plan->plan.patches->orientations) fields_[f].patches()->check(one);
-      continue;
-    }
-    const std::optional<int64_t> rows = fields_[f].num_own_rows();
-    if (!rows || plan->plan.num_samples <= *rows) continue;
-    throw Error(ErrorKind::kConfig, "plan: is of " + std::to_string(plan->plan.num_samples) + " samples, field " +
-                                        std::to_string(f) + " has " + std::to_string(*rows) + " rows");
-  }
+  check_outputs(outputs_, plan->plan);
   if (lost_threads_) {
-    past_indices_ = indices_read();
-    stores_->renew();
-    make_readers();
+    fetcher_.renew();
     for (auto& scratch : scratch_) scratch = make_scratch(options_);
     lost_threads_ = false;
   }
-  for (const auto& reader : *readers_) {
-    if (reader != nullptr) reader->open(options_.caller_runs);
-  }
-  open_planned_cache(plan->plan, carry_table_ ? keep_bytes : 0);
+  fetcher_.begin_epoch(options_.caller_runs);
+  group_chunks_.begin_epoch(plan->plan, keep_bytes);
   plan_ = std::move(plan);
-  unfolding_ = std::move(unfolding);
-  const int64_t num_batches = ceil_div(plan_->plan.steps, options_.batch_size);
-  const int64_t max_open = std::min(max_open_batches, std::max<int64_t>(num_batches, 1));
   short_of_memory_ = short_of_memory;
-  size_t batch_bytes = 0;
-  for (const auto& memory : memory_) batch_bytes += memory->buffer_bytes();
-  size_t sample_bytes = 0;
-  for (size_t t = 0; t < num_tensors(); ++t) sample_bytes += field_of_tensor(t).sample_bytes();
-  streaming_ = static_cast<size_t>(max_open) * batch_bytes > kStreamingBytes;
+  const int64_t steps = plan_->plan.steps;
+  const int64_t max_open = std::min(max_open_batches, std::max<int64_t>(ceil_div(steps, options_.batch_size), 1));
   // Steps of a lane are as far apart as this consumer has lanes.
   const int64_t period = plan_->plan.lanes / std::gcd(plan_->plan.lanes, plan_->plan.stride);
-  ring_.emplace(plan_->plan.steps, options_.batch_size, max_open, period, num_tensors());
+  ring_.emplace(steps, options_.batch_size, max_open, period, num_tensors());
+  writer_.begin_epoch(plan_->plan, *ring_, static_cast<size_t>(max_open) * memory_.batch_bytes() > kStreamingBytes);
   stopping_ = false;
   error_ = nullptr;
-  window_ = plan_;
-  Admission::More more;
-  if (unfolding_ != nullptr) {
-    unfold_more();
-    more = [this] { return unfold_more(); };
-  }
-  admission_.begin_epoch(window_->plan, max_open, std::move(more));
+  admission_.begin_epoch(plan_, max_open, std::move(more));
   taken_at_.reset();
-  fetch_queue_.begin_epoch();
+  busy_threads_ = 0;
+  held_back_ = 0;
+  running_ = true;
   // No more threads than there is work for: small plans are read often, and starting one takes longer than a small
   // chunk.
-  size_t segments = plan_->segment_block.size();
-  if (unfolding_ != nullptr) {
-    const int64_t pieces = plan_->block_order->table().num_blocks() + plan_->plan.lanes;
-    segments = static_cast<size_t>(std::min(plan_->plan.steps, pieces));
-  }
-  max_tasks_ = std::max<size_t>(1, segments * static_cast<size_t>(pieces_per_sample_.value_or(1)));
-  const size_t num_threads = std::min(options_.num_threads, max_tasks_);
-  busy_threads_ = 0;
-  helpers_ = 0;
-  cold_credit_ = 0;
-  running_ = true;
+  const size_t segments = count_segments(*plan_);
+  const size_t max_tasks = segments * static_cast<size_t>(pieces_per_sample_.value_or(1));
+  const size_t num_threads = std::min(options_.num_threads, std::max<size_t>(1, max_tasks));
+  const auto first_samples = static_cast<size_t>(std::min(steps, options_.batch_size));
   try {
     if (!options_.caller_runs) {
       start_decode_threads(num_threads);
-    } else if (static_cast<size_t>(std::min(plan_->plan.steps, options_.batch_size)) * sample_bytes >
-               kAloneCopiedBytes) {
+    } else if (first_samples * memory_.sample_bytes() > kAloneCopiedBytes) {
       start_decode_threads(num_threads - 1);
     } else if (segments * group_bytes_ > kAloneDecodedBytes) {
-      helpers_ = num_threads - 1;
+      held_back_ = num_threads - 1;
     }
   } catch (const std::system_error& error) {
     stop_locked();
@@ -202,39 +159,18 @@ void Engine::start(std::shared_ptr<const OwnedPlan> plan, int64_t max_open_batch
   }
 }
 
-const EpochPlan* Engine::unfold_more() {
-  auto next = unfolding_->next(kGroupsAtOnce);
-  if (next == nullptr) return nullptr;
-  window_ = std::move(next);
-  return &window_->plan;
-}
-
-void Engine::open_planned_cache(const EpochPlan& plan, size_t max_bytes) {
-  if (max_bytes == 0) {
-    planned_cache_.reset();
-    return;
-  }
-  if (!planned_cache_ || planned_cache_->max_bytes() != max_bytes) {
-    std::vector<size_t> chunk_bytes;
-    for (const FieldDecoder& field : fields_) chunk_bytes.push_back(field.decoded_bytes());
-    planned_cache_.emplace(std::move(chunk_bytes), max_bytes);
-  }
-  planned_cache_->open(plan, fields_);
-}
-
 void Engine::start_decode_threads(size_t count) {
   // Decode threads that run already may start the fetch threads, hence the lock.
   const std::lock_guard lock(mutex_);
   if (stopping_) return;
   for (size_t i = options_.caller_runs ? 1 : 0; count > 0; ++i, --count) {
     threads_.start([this, i](StallWatch& watch) { work(watch, i); });
-    ++busy_threads_;
   }
 }
 
 void Engine::ask_for_help() {
-  if (helpers_.load(std::memory_order_relaxed) == 0) return;
-  const size_t count = helpers_.exchange(0);
+  if (held_back_.load(std::memory_order_relaxed) == 0) return;
+  const size_t count = held_back_.exchange(0);
   try {
     start_decode_threads(count);
   } catch (const std::system_error&) {
@@ -253,11 +189,9 @@ void Engine::stop_locked() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    fetcher_.cancel();
   }
   work_cv_.notify_all();
-  for (const auto& reader : *readers_) {
-    if (reader != nullptr) reader->cancel();
-  }
   const auto deadline = Clock::now() + kStopTimeout;
   if (!threads_.stop(deadline)) lost_threads_ = true;
   {
@@ -265,57 +199,31 @@ void Engine::stop_locked() {
     std::unique_lock lock(mutex_);
     ready_cv_.wait(lock, [this] { return !consumer_in_work_; });
   }
-  stop_stores(deadline);
+  if (!fetcher_.stop(deadline)) lost_threads_ = true;
+  if (!lost_threads_) fetcher_.close();  // else a thread may be using what the stores have open
   {
     const std::lock_guard lock(mutex_);
+    consumer_claim_.groups.clear();
     consumer_claim_.tasks.clear();
-    consumer_claim_.carried.clear();
-    if (carry_table_) carry_table_->clear();
-    if (planned_cache_) planned_cache_->clear();
+    group_chunks_.clear();
     tasks_.clear();
-    fetched_.clear();
-    fetch_queue_.clear();
+    fetcher_.clear();
     skip_log_.clear();
-    for (int64_t b = admission_.delivered(); b < admission_.opened(); ++b) {
-      for (size_t t = 0; t < num_tensors(); ++t) memory_[t]->release(ring_->buffers(b)[t]);
-    }
+    for (int64_t b = admission_.delivered(); b < admission_.opened(); ++b) memory_.release(ring_->buffers(b));
     ring_.reset();
     if (!lost_threads_) {
-      size_t scratch_bytes = 0;
+      size_t scratch_bytes = fetcher_.spare_bytes() + group_chunks_.mapped_bytes();
       for (const auto& scratch : scratch_) scratch_bytes += scratch->bytes();
-      scratch_bytes += fetch_queue_.spare_bytes();
-      if (carry_table_) scratch_bytes += carry_table_->memory().mapped_bytes();
-      if (planned_cache_) scratch_bytes += planned_cache_->mapped_bytes();
       scratch_bytes_ = std::max<size_t>(scratch_bytes_, scratch_bytes);
     }
     running_ = false;
   }
   ready_cv_.notify_all();
-  if (options_.provided_memory) {
-    for (const auto& memory : memory_) memory->retire();  // every epoch gets its memory anew
-  }
-}
-
-void Engine::stop_stores(Clock::time_point deadline) {
-  for (const auto& reader : *readers_) {
-    if (reader != nullptr && !reader->stop(deadline)) lost_threads_ = true;
-  }
-  if (lost_threads_) return;  // they may be using what the stores have open
-  for (const auto& reader : *readers_) {
-    if (reader != nullptr) reader->close();
-  }
-}
-
-uint64_t Engine::indices_read() const {
-  uint64_t indices = past_indices_;
-  for (const auto& reader : *readers_) {
-    if (reader != nullptr) indices += reader->indices_read();
-  }
-  return indices;
+  if (options_.provided_memory) memory_.retire();  // every epoch gets its memory anew
 }
 
 void Engine::provide_buffers(const std::vector<uint8_t*>& buffers) {
-  for (size_t t = 0; t < num_tensors(); ++t) memory_[t]->provide(buffers[t]);
+  memory_.provide(buffers);
   {
     const std::lock_guard lock(mutex_);
     admission_.provide();
@@ -328,7 +236,7 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   std::unique_lock lock(mutex_);
   if (!running_) throw Error(ErrorKind::kClosed, "no epoch is being read");
-  end_of_busy_time();
+  end_busy_time();
   if (admission_.delivered() == ring_->num_batches()) return NextStatus::kEnd;
   {
     const StageTimer timer(stats_.consumer_wait_ns);
@@ -352,12 +260,12 @@ NextStatus Engine::next(ReadyBatch& out, std::chrono::milliseconds timeout) {
 bool Engine::take_ready(ReadyBatch& out) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || !is_owner() || !running_ || !is_ready()) return false;
-  end_of_busy_time();
+  end_busy_time();
   deliver(out, lock);
   return true;
 }
 
-void Engine::end_of_busy_time() {
+void Engine::end_busy_time() {
   if (!taken_at_) return;
   const auto busy = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - *taken_at_).count();
   stats_.consumer_busy_ns.fetch_add(static_cast<uint64_t>(busy), std::memory_order_relaxed);
@@ -379,22 +287,15 @@ void Engine::deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock) {
   if (wake) work_cv_.notify_all();
 }
 
-bool Engine::is_ready() {
+bool Engine::is_ready() const {
   const int64_t next = admission_.delivered();
   return next < admission_.opened() && ring_->is_complete(next);
 }
 
 void Engine::fail(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
-  fail_locked(std::move(error));
-}
-
-void Engine::fail_locked(std::exception_ptr error) {
   if (!error_) error_ = std::move(error);
   stopping_ = true;
-  for (const auto& reader : *readers_) {
-    if (reader != nullptr) reader->cancel();
-  }
+  fetcher_.cancel();
   work_cv_.notify_all();
   ready_cv_.notify_all();
 }

@@ -6,23 +6,26 @@
 // slots.
 //
 // The pieces, each with its own contract: Admission (which batches are open), TaskBuilder (a group becomes tasks),
-// FetchQueue (which chunks are being fetched), CarriedChunk and CarryTable (chunks that tasks share), ChunkCache,
-// SkipLog (batch slots without a sample), BatchRing (where rows go, and when a batch is complete), BufferPool (batch
-// memory). Threads, queues and the first error stay in this one class because one mutex guards them: whether a thread
-// has work, waits, or has done the last task of the epoch depends on all of them at one instant.
+// GroupChunks (decoded chunks that groups share), Fetcher (stored bytes of chunks), SlotWriter (decodes chunks and writes
+// rows, without a mutex), ChunkCache, SkipLog (batch slots without a sample), BatchRing (where rows go, and when a batch
+// is complete), BatchMemory. The order in which threads take work, their life and the first error stay in this one class,
+// because one mutex guards them: whether a thread has work, waits, or has done the last task of the epoch depends on all
+// of them at one instant.
 //
 // Invariants, under `mutex_` unless said otherwise:
 //   * Every step of a group is claimed in the ring before a task of the group runs. So a plan that serves a step twice
 //     is an error before a row is written twice. If no work is left and a batch is not complete, the plan left out a
 //     step.
-//   * Writes to slots are disjoint: a (field, cell, sample) belongs to one task, and no two samples have the same slot.
+//   * A task is in one place: with the thread that runs it, in `tasks_`, in the Fetcher, or in a CarriedChunk that
+//     another task decodes. `busy_threads_` counts the threads that run tasks or make them of groups. So the epoch has no
+//     work left if the first is zero, and the queues of tasks and the Fetcher are empty.
+//   * Writes to slots are disjoint: an (output, cell, sample) belongs to one task, and no two samples have the same slot.
+//   * What outputs take of one source is keyed by the number of the source (output_table.h): tasks, chunk readers,
+//     requests, carried and cached chunks, skipped chunks. So a chunk is fetched and decoded once for all outputs.
 //   * A batch is ready when the ring says that it is complete. Nothing else orders the writes before the delivery.
 //   * The first error wins. It reaches the first call of next() that finds no ready batch.
-//   * Backpressure: a decode thread admits no group while a task waits in the FetchQueue.
-//   * Without I/O threads, a decode thread waits for storage itself, with its own buffer.
-//   * Requests for several read chunks of one group are made in one call, so that the store bridge can see which chunks
-//     are neighbours in a shard.
-//   * Decode threads admit groups before they decode fetched chunks, as long as the FetchQueue has room. Otherwise they
+//   * Backpressure: a decode thread admits no group while a task waits in the Fetcher.
+//   * Decode threads admit groups before they decode fetched chunks, as long as the Fetcher has room. Otherwise they
 //     would decode a burst of answers while no request is in flight, and each burst would cost a round trip.
 //   * With `caller_runs`, the consumer is decode thread 0 while it is in next(), and stop() waits until the consumer
 //     has left its task. Other threads are started only for much work: starting a thread takes longer than copying rows
@@ -30,6 +33,8 @@
 //   * A thread that waits for storage owns all memory that it uses meanwhile (storage/access/stall_watch.h). So stop()
 //     leaves the thread behind if the storage does not answer, and the next epoch is read with new stores and new
 //     memory.
+//   * A chunk of which parts were read is bad only if it is bad as a whole: if the parts do not decode, the task is run
+//     again, and reads all of the chunk. So errors, and the rows that they are about, are the same whatever was read.
 //   * With `skip_bad`, rows of a chunk that cannot be read or decoded count as finished. Their slots are in the SkipLog
 //     before the batch is complete.
 
@@ -52,24 +57,23 @@
 #include "base/error.h"
 #include "base/stats.h"
 #include "engine/admission.h"
+#include "engine/batch_memory.h"
 #include "engine/batch_ring.h"
-#include "engine/chunks/buffer_pool.h"
 #include "engine/chunks/carried_chunk.h"
 #include "engine/chunks/chunk_cache.h"
-#include "engine/chunks/planned_cache.h"
+#include "engine/chunks/group_chunks.h"
 #include "engine/chunks/task.h"
-#include "engine/fetch_queue.h"
+#include "engine/fetcher.h"
 #include "engine/skip_log.h"
+#include "engine/slot_writer.h"
 #include "plan/owned_plan.h"
 #include "plan/placement.h"
 #include "plan/row_order.h"
-#include "plan/unfolding.h"
 #include "spec/field_spec.h"
 #include "storage/access/stall_watch.h"
 #include "storage/access/watched_threads.h"
-#include "storage/chunk_reader.h"
 #include "storage/stores.h"
-#include "transform/field_decoder.h"
+#include "transform/output_table.h"
 
 namespace zarrfeed {
 
@@ -106,7 +110,7 @@ struct ReadyBatch {
 
 class Engine {
  public:
-  /// `stores` makes the store of each field; null: the engine makes the stores that the array specs name.
+  /// `stores` makes the store of each source; null: the engine makes the stores that the array specs name.
   Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared_ptr<Stores> stores = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -130,9 +134,9 @@ class Engine {
   void provide_buffers(const std::vector<uint8_t*>& buffers);
 
   /// The stores that the chunks come from.
-  [[nodiscard]] Stores& stores() { return *stores_; }
-  /// The chunk reader of a stored field; valid until start() is called.
-  [[nodiscard]] const ChunkReader& reader(size_t field) const { return *(*readers_)[field]; }
+  [[nodiscard]] Stores& stores() { return fetcher_.stores(); }
+  /// The chunk reader of a source; valid until start() is called.
+  [[nodiscard]] const ChunkReader& reader(size_t source) const { return fetcher_.reader(source); }
 
   /// False in a process forked from the one that made the engine: its threads do not exist there.
   [[nodiscard]] bool is_owner() const;
@@ -149,172 +153,121 @@ class Engine {
   /// decoded. It only grows, so this is also the peak.
   [[nodiscard]] size_t scratch_bytes() const { return scratch_bytes_; }
   /// Tensors of a batch: one for each field, but for fields that share one.
-  [[nodiscard]] size_t num_tensors() const { return memory_.size(); }
-  [[nodiscard]] const std::shared_ptr<BufferPool>& memory(size_t tensor) const { return memory_[tensor]; }
-  /// The first field that writes to a tensor.
-  [[nodiscard]] const FieldDecoder& field_of_tensor(size_t tensor) const { return fields_[field_of_tensor_[tensor]]; }
+  [[nodiscard]] size_t num_tensors() const { return memory_.num_tensors(); }
+  [[nodiscard]] const std::shared_ptr<BufferPool>& memory(size_t tensor) const { return memory_.pool(tensor); }
+  /// The first output that writes to a tensor.
+  [[nodiscard]] const Output& output_of_tensor(size_t tensor) const { return memory_.output_of(tensor); }
   /// Number of shard indices that the engine read; the store bridge counts those that it reads.
-  [[nodiscard]] uint64_t indices_read() const;
-  [[nodiscard]] const std::vector<FieldDecoder>& fields() const { return fields_; }
+  [[nodiscard]] uint64_t indices_read() const { return fetcher_.indices_read(); }
+  [[nodiscard]] const OutputTable& outputs() const { return outputs_; }
   [[nodiscard]] bool uses_provided_memory() const { return options_.provided_memory; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// The work that a decode thread has taken: groups that it admitted, or tasks.
+  /// The work that a thread has taken: groups that it admitted, or tasks.
   struct Claim {
-    /// A group, with the listed groups that it is of: the plan, or a window of a plan that is unfolded.
     struct Group {
-      std::shared_ptr<const OwnedPlan> of;
-      size_t number = 0;
+      Admission::Group group;
+      CarriedChunks chunks;  ///< that the group shares
     };
     std::vector<Group> groups;
-    std::vector<CarriedChunks> carried;  ///< the shared chunks of each group
     std::vector<Task> tasks;
     ShuffleScratch shuffle;
   };
 
-  using Readers = std::vector<std::shared_ptr<ChunkReader>>;
+  // The caller holds `mutex_`.
 
-  void stop_locked();
-  void stop_stores(Clock::time_point deadline);
-  void make_readers();
-  void work(StallWatch& watch, size_t thread);
-  void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
-  [[nodiscard]] bool has_work() const { return !fetched_.empty() || !tasks_.empty() || can_admit(); }
-  [[nodiscard]] bool is_ready();
-  void end_of_busy_time();
-  void deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock);
-  void take_work(Claim& claim);
-  void run_work(Claim& claim, WorkerScratch& scratch, StallWatch& watch);
-  void start_decode_threads(size_t count);
-  void ask_for_help();
-  /// Reads the chunk into `room`, or borrows memory of the store. Returns false if the chunk has to be fetched. Throws
-  /// Error.
-  bool read_on_this_thread(Task& task, Buffer& room, StallWatch& watch);
-  void check_waits();
-
-  [[nodiscard]] bool can_admit() const;
-  /// The counter for the time of a decode thread without work, by the reason. The caller holds `mutex_`.
-  std::atomic<uint64_t>& idle_counter();
-  void admit_groups(Claim& claim);
-  /// The chunks that a group shares with others.
-  CarriedChunks take_carried(size_t group);
-  /// Finds the chunks of an epoch that are cached for other chains of groups, in so much memory.
-  void open_planned_cache(const EpochPlan& plan, size_t max_bytes);
-  void open_batch(int64_t batch);
-  /// Unfolds more groups of the plan; null at its end. The caller holds `mutex_`.
-  const EpochPlan* unfold_more();
-  [[nodiscard]] int64_t rows_per_sample(size_t field) const;
-  void share(std::vector<Task>& tasks);
-  void run(Task& task, WorkerScratch& scratch, StallWatch& watch);
-  void scatter_or_skip(Task& task, WorkerScratch& scratch);
-  [[nodiscard]] const FieldDecoder& field_of(const Task& task) const { return fields_[task.field]; }
-  [[nodiscard]] ChunkReader& reader_of(const Task& task) const { return *(*readers_)[task.field]; }
-  [[nodiscard]] Error at_chunk(const Task& task, const Error& error) const;
-  /// Calls decode(), and adds the array and the chunk to its errors.
-  template <typename Decode>
-  auto name_errors(const Task& task, const Decode& decode) const {
-    try {
-      return decode();
-    } catch (const Error& error) {
-      throw at_chunk(task, error);
-    }
-  }
-  [[nodiscard]] bool skips(const Error& error) const;
-  void skip(Task& task, const Error& error);
-  void skip_bad_rows(const Task& task);
-  /// Calls `take` with each row of a task and the sample that it belongs to, under `mutex_`.
-  template <typename Take>
-  void for_each_sample(const Task& task, Take&& take);
-  /// Calls `use` with the rows of a task: all at once, or some after others if the task names its samples alone.
-  template <typename Use>
-  void for_rows(const Task& task, Use&& use) const;
-  void count_pieces(std::span<const Placement> samples, std::span<const Task> tasks);
-  void on_complete(int64_t batch);
-  void add_tensor(size_t field);
-  /// Removes from `tasks` those whose store cannot be read on this thread, and requests their chunks.
-  void ask_ahead(std::vector<Task>& tasks);
-  void fetch_later(std::span<Task> tasks);
-  /// Requests chunks. The caller does not hold `mutex_`, since end_read() may run before fetch() returns.
-  void fetch(FetchQueue::Tasks fetches);
-  void end_read(Task& task, ReadResult result);
-  void end_fetch(Task& task);
-  [[nodiscard]] bool reads_together(const Task& one, const Task& other) const;
-  void scatter(Task& task, WorkerScratch& scratch);
-  void scatter_cached(Task& task, WorkerScratch& scratch, const DecodedChunk& chunk);
-  /// Copies the rows of a task from its decoded chunk, or of patches from a crop; null: the chunk does not exist.
-  void scatter_rows(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming,
-                    const ChunkCrop* crop = nullptr);
-  /// Sets `patches` from `targets`, which name samples.
-  void find_patches(WorkerScratch& scratch) const;
-  /// If samples are patches, lets the targets of the index have what the user calls each.
-  void number_patches(const FieldDecoder& field, WorkerScratch& scratch) const;
-  /// Decodes a carried chunk for all tasks that share it, and copies the rows of this task. Returns false if this task
-  /// does not decode a carried chunk, or if there is no memory for it.
-  bool decode_carried(Task& task, WorkerScratch& scratch);
-  /// Decodes a carried chunk, and writes what is carried of it. Returns all of it, in memory of the thread, if it is
-  /// cropped.
-  Bytes decode_to(const Task& task, uint8_t* out, WorkerScratch& scratch);
-  void scatter_carried(Task& task, WorkerScratch& scratch);
-  /// Queues tasks that waited for a carried chunk: they copy their rows, or decode the chunk themselves.
-  void resume(std::vector<Task> waiting);
-  void find_targets(const Task& task, std::span<const Placement> rows, std::vector<RowTarget>& out);
-  void publish(const Task& task);
+  [[nodiscard]] bool can_admit() const { return admission_.can_admit() && fetcher_.has_room(); }
+  [[nodiscard]] bool has_work() const { return fetcher_.has_fetched() || !tasks_.empty() || can_admit(); }
+  /// Whether no thread has work, and none will get any of the groups that were admitted.
   [[nodiscard]] bool is_exhausted() const;
+  [[nodiscard]] bool is_ready() const;
+  /// The counter for the time of a thread without work, by the reason.
+  [[nodiscard]] std::atomic<uint64_t>& idle_counter();
+  /// Fails if the groups that were admitted left a batch incomplete; is_exhausted() holds.
   void check_complete();
+  /// Fails if a read takes longer than the timeout.
+  void check_waits();
+  /// Keeps the first error and ends the epoch.
   void fail(std::exception_ptr error);
-  void fail_locked(std::exception_ptr error);
+  void take_work(Claim& claim);
+  void admit_groups(Claim& claim);
+  void end_busy_time();
+  /// Takes work and does it, without the mutex, which `lock` holds before and after. An exception may leave it unlocked.
+  void do_work(std::unique_lock<std::mutex>& lock, Claim& claim, WorkerScratch& scratch, StallWatch& watch);
+  /// Does work on the consumer's thread until the next batch is ready, or until `deadline`.
+  void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
+  /// Hands the next batch over, and unlocks.
+  void deliver(ReadyBatch& out, std::unique_lock<std::mutex>& lock);
+
+  // The caller does not hold `mutex_`.
+
+  /// The body of a decode thread.
+  void work(StallWatch& watch, size_t thread);
+  /// Makes the tasks of claimed groups.
+  void make_tasks(Claim& claim);
+  /// Queues tasks for any thread, before or behind those that wait.
+  void queue(std::span<Task> tasks, bool before);
+  void run(Task& task, WorkerScratch& scratch, StallWatch& watch);
+  /// Returns false if parts of the chunk were read and do not decode, so that all of it has to be read.
+  [[nodiscard]] bool decode_or_skip(Task& task, WorkerScratch& scratch);
+  /// Runs a task again, which reads all of its chunk.
+  void read_whole(Task& task);
+  /// Adds all samples of a task to the skip log.
+  void skip(Task& task, const Error& error);
+  /// The same for the rows of a field in memory that could not be read before.
+  void skip_bad_rows(const Task& task);
+  /// Tells the consumer that a batch is complete.
+  void on_complete(int64_t batch);
+  void start_decode_threads(size_t count);
+  /// Starts the decode threads that were held back until the consumer has much work.
+  void ask_for_help();
+  /// stop() under `lifecycle_mutex_`.
+  void stop_locked();
 
   const EngineOptions options_;
   const pid_t owner_;
-  std::vector<FieldDecoder> fields_;
-  const std::shared_ptr<Stores> stores_;
-  std::shared_ptr<Readers> readers_;  ///< null for fields that are not stored; threads share them while they read
-  bool asks_first_ = false;           ///< some store cannot be read on a decode thread, so requests come first
-  std::vector<size_t> tensor_of_field_;
-  std::vector<size_t> field_of_tensor_;                  ///< the first of each
-  std::vector<std::shared_ptr<BufferPool>> memory_;      ///< of each tensor
-  std::unique_ptr<ChunkCache> cache_;                    ///< null: no cache
-  std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< of each decode thread; reused in the next epoch
-  Claim consumer_claim_;                                 ///< work that the consumer has taken
-  StallWatch consumer_watch_;
-  bool lost_threads_ = false;                 ///< a thread was left behind, and still uses the readers
-  uint64_t past_indices_ = 0;                 ///< shard indices that earlier readers read
-  std::optional<int64_t> pieces_per_sample_;  ///< see TaskBuilder; none: rows of tasks are counted as tasks are made
-  size_t group_bytes_ = 0;  ///< decoded bytes of a group of one segment: decides how many groups a thread claims
+  const OutputTable outputs_;
   Stats stats_;
-  std::atomic<size_t> scratch_bytes_{0};
-
-  // One epoch. Written by start() before threads exist.
-  std::shared_ptr<const OwnedPlan> plan_;
-  std::unique_ptr<Unfolding> unfolding_;     ///< null: all groups of the plan are listed
-  std::shared_ptr<const OwnedPlan> window_;  ///< the groups that are admitted next; guarded by `mutex_`
-  bool short_of_memory_ = false;
-  bool streaming_ = false;  ///< the open batches are larger than the processor's cache
-  std::optional<BatchRing> ring_;
 
   std::mutex lifecycle_mutex_;  ///< serialises start() and stop(); locked before mutex_
   std::mutex mutex_;
   std::condition_variable work_cv_;   ///< signals work to decode threads and to a consumer that runs tasks
   std::condition_variable ready_cv_;  ///< signals to the consumer that the next batch is ready
-  WatchedThreads threads_;            ///< decode threads; none is started while stopping_
-  bool stopping_ = false;
+
+  BatchMemory memory_;
+  Fetcher fetcher_;
+  const std::unique_ptr<ChunkCache> cache_;  ///< null: no cache
+  SlotWriter writer_;
+  std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< of each decode thread; reused in the next epoch
+  Claim consumer_claim_;                                 ///< work that the consumer has taken
+  StallWatch consumer_watch_;
+  bool lost_threads_ = false;  ///< a thread was left behind, and still uses the readers
+  /// See TaskBuilder; none: rows of tasks are counted as tasks are made.
+  const std::optional<int64_t> pieces_per_sample_;
+  const size_t group_bytes_;  ///< decoded bytes of a group of one segment: decides how many groups a thread claims
+  std::atomic<size_t> scratch_bytes_{0};
+
+  // One epoch. Written by start() before threads exist.
+  std::shared_ptr<const OwnedPlan> plan_;
+  bool short_of_memory_ = false;
+  std::optional<BatchRing> ring_;
+
+  WatchedThreads threads_;  ///< decode threads; none is started while stopping_
   std::atomic<bool> running_{false};
+  std::atomic<size_t> held_back_{0};  ///< decode threads to start once the consumer has much work
+
+  // Guarded by `mutex_`, as the Fetcher is where it says so.
+  bool stopping_ = false;
   bool consumer_in_work_ = false;
-  std::atomic<size_t> helpers_{0};  ///< decode threads to start once the consumer has much work
   std::exception_ptr error_;
   Admission admission_;
-  std::optional<Clock::time_point> taken_at_;  ///< when the consumer took its last batch; none while it waits
-  size_t max_tasks_ = 0;                       ///< upper bound of the tasks of the epoch
-  size_t busy_threads_ = 0;                    ///< decode threads that hold tasks or claimed groups
-  FetchQueue fetch_queue_;
+  GroupChunks group_chunks_;
   SkipLog skip_log_;
-  std::optional<CarryTable> carry_table_;      ///< none: no chunk is carried from group to group
   std::deque<Task> tasks_;                     ///< tasks whose chunk is not read yet
-  std::deque<Task> fetched_;                   ///< tasks whose chunk was fetched
-  std::atomic<int> cold_credit_{0};            ///< tasks to fetch without trying the page cache first
-  std::optional<PlannedCache> planned_cache_;  ///< none: no chunk is cached for other chains of groups
+  size_t busy_threads_ = 0;                    ///< threads that hold tasks or claimed groups
+  std::optional<Clock::time_point> taken_at_;  ///< when the consumer took its last batch; none while it waits
 };
 
 }  // namespace zarrfeed

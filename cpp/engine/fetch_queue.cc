@@ -25,7 +25,7 @@ size_t FetchQueue::in_flight() const {
 }
 
 void FetchQueue::add(Task task, Tasks& fetches) {
-  Pool& pool = pools_[sources_[task.field].pool];
+  Pool& pool = pools_[sources_[task.source].pool];
   if (pool.has_room()) {
     begin(std::move(task), pool, fetches);
   } else {
@@ -35,7 +35,7 @@ void FetchQueue::add(Task task, Tasks& fetches) {
 
 void FetchQueue::begin(Task task, Pool& pool, Tasks& fetches) {
   ++pool.in_flight;
-  if (sources_[task.field].needs_buffer) {
+  if (sources_[task.source].needs_buffer) {
     if (spare_buffers_.empty()) {
       task.room = std::make_unique<Buffer>();
     } else {
@@ -50,7 +50,7 @@ void FetchQueue::begin(Task task, Pool& pool, Tasks& fetches) {
 
 void FetchQueue::finish(Task& task) {
   if (task.room != nullptr) spare_buffers_.push_back(std::move(task.room));
-  --pools_[sources_[task.field].pool].in_flight;
+  --pools_[sources_[task.source].pool].in_flight;
 }
 
 size_t FetchQueue::spare_bytes() const {

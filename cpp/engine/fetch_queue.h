@@ -2,7 +2,7 @@
 // The fetch queue: which chunks are being fetched, and which tasks wait until they may be.
 //
 // Chunks that have to be fetched, by I/O threads or through the Python store, count against the limit of the pool of
-// stores that their field belongs to. Invariants:
+// stores that their source belongs to. Invariants:
 //   * A task is in flight from the call of add() or next() that hands it out to be fetched until finish(), which the
 //     engine calls when the chunk is decoded. No more tasks of a pool are in flight than its limit. So the memory for
 //     stored bytes that were fetched and not yet decoded is bounded, too.
@@ -29,13 +29,13 @@ class FetchQueue {
  public:
   using Tasks = std::vector<std::shared_ptr<Task>>;
 
-  /// How the chunks of one field are fetched.
+  /// How the chunks of one source are fetched.
   struct Source {
-    size_t pool = 0;            ///< fields with the same pool share one limit
+    size_t pool = 0;            ///< sources with the same pool share one limit
     bool needs_buffer = false;  ///< the store has no memory of its own: a task brings a buffer
   };
 
-  /// Sets the source of each field, and the limit of each pool; nothing is in flight afterwards.
+  /// Sets how each source is fetched, and the limit of each pool; nothing is in flight afterwards.
   void set_sources(std::vector<Source> sources, const std::vector<size_t>& limits);
   /// Begins an epoch, after clear(): nothing is in flight.
   void begin_epoch();
@@ -53,11 +53,11 @@ class FetchQueue {
   void add(Task task, Tasks& fetches);
   /// Ends the flight of a task, whose chunk was decoded, and takes its buffer back.
   void finish(Task& task);
-  /// Appends to `fetches` the waiting tasks of the pool of `field` that may be fetched now. `reads_together(a, b)` says
+  /// Appends to `fetches` the waiting tasks of the pool of `source` that may be fetched now. `reads_together(a, b)` says
   /// whether the store reads the chunks of these two tasks with one request.
   template <typename ReadsTogether>
-  void next(size_t field, const ReadsTogether& reads_together, Tasks& fetches) {
-    Pool& pool = pools_[sources_[field].pool];
+  void next(size_t source, const ReadsTogether& reads_together, Tasks& fetches) {
+    Pool& pool = pools_[sources_[source].pool];
     const bool half_is_free = pool.in_flight <= pool.limit / 2;
     const auto has_neighbour = [&] {
       return pool.waiting.size() > 1 && reads_together(pool.waiting[0], pool.waiting[1]);
@@ -84,7 +84,7 @@ class FetchQueue {
 
   void begin(Task task, Pool& pool, Tasks& fetches);
 
-  std::vector<Source> sources_;  ///< of each field
+  std::vector<Source> sources_;  ///< by number
   std::deque<Pool> pools_;
   std::vector<std::unique_ptr<Buffer>> spare_buffers_;
 };

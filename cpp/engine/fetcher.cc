@@ -1,11 +1,6 @@
-// How the engine gets the stored bytes of chunks: decode threads read what the page cache has, and other chunks are
-// requested from the chunk readers, as far as the FetchQueue allows. Checks that no read takes longer than the timeout.
+#include "engine/fetcher.h"
 
-#include <algorithm>
 #include <utility>
-
-#include "base/error.h"
-#include "engine/engine.h"
 
 namespace zarrfeed {
 namespace {
@@ -18,10 +13,90 @@ uint64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count());
 }
 
+void set_result(Task& task, ReadResult result) {
+  task.error = std::move(result.error);
+  task.status = result.status;
+  task.stored = {result.bytes, std::move(result.parts)};
+  task.hold = std::move(result.hold);
+}
+
 }  // namespace
 
-bool Engine::read_on_this_thread(Task& task, Buffer& room, StallWatch& watch) {
-  ChunkReader& reader = reader_of(task);
+Fetcher::Fetcher(const OutputTable& outputs, std::shared_ptr<Stores> stores, ReadPolicy policy, std::mutex& mutex,
+                 Stats& stats, std::function<void()> on_fetched)
+    : outputs_(outputs),
+      stores_(std::move(stores)),
+      policy_(policy),
+      mutex_(mutex),
+      stats_(stats),
+      on_fetched_(std::move(on_fetched)) {
+  make_readers();
+}
+
+void Fetcher::make_readers() {
+  readers_ = std::make_shared<Readers>();
+  std::vector<FetchQueue::Source> sources(outputs_.size());
+  std::vector<const void*> pools;
+  std::vector<size_t> limits_of_pools;
+  for (size_t number = 0; number < outputs_.size(); ++number) {
+    auto& reader = readers_->emplace_back();
+    const ArraySource* const source = outputs_.source(number);
+    if (source == nullptr) continue;
+    const ArraySpec& array = source->array();
+    const size_t max_bytes = source->max_stored_bytes();
+    reader = std::make_shared<ChunkReader>(array, stores_->make(number, array, max_bytes), stores_->io(), max_bytes,
+                                           policy_, &stats_.retries);
+    const ByteStore::Limits& limits = reader->limits();
+    if (!limits.can_try || limits.has_some_at_hand) asks_first_ = true;
+    const void* const pool = limits.pool != nullptr ? limits.pool : reader.get();
+    sources[number] = {static_cast<size_t>(std::find(pools.begin(), pools.end(), pool) - pools.begin()),
+                       limits.needs_room};
+    if (sources[number].pool < pools.size()) continue;
+    pools.push_back(pool);
+    limits_of_pools.push_back(limits.requests);
+  }
+  queue_.set_sources(std::move(sources), limits_of_pools);
+}
+
+void Fetcher::begin_epoch(bool keep_indices) {
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) reader->open(keep_indices);
+  }
+  queue_.begin_epoch();
+  cold_credit_ = 0;
+  is_cancelled_ = false;
+}
+
+bool Fetcher::stop(Clock::time_point deadline) {
+  bool all_ended = true;
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr && !reader->stop(deadline)) all_ended = false;
+  }
+  return all_ended;
+}
+
+void Fetcher::close() {
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) reader->close();
+  }
+}
+
+void Fetcher::renew() {
+  past_indices_ = indices_read();
+  stores_->renew();
+  make_readers();
+}
+
+uint64_t Fetcher::indices_read() const {
+  uint64_t indices = past_indices_;
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) indices += reader->indices_read();
+  }
+  return indices;
+}
+
+bool Fetcher::read(Task& task, Buffer& room, StallWatch& watch) {
+  ChunkReader& reader = this->reader(task.source);
   const bool waits_here = reader.limits().requests == 0;
   if (!reader.limits().can_try) return false;
   if (!waits_here && cold_credit_.load(std::memory_order_relaxed) > 0) {
@@ -30,117 +105,117 @@ bool Engine::read_on_this_thread(Task& task, Buffer& room, StallWatch& watch) {
   }
   const ChunkLocation at = reader.locate(task.chunk, task.cell);
   const auto begin = Clock::now();
-  const StallWatch::Wait wait{task.field, task.chunk, task.cell, begin};
-  ReadResult result = watch_storage(watch, wait, [&] { return reader.try_read(at, room); });
-  stats_.fetch_ns.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
-  if (result.status == ReadStatus::kWouldBlock) {
-    if (!waits_here) {
-      cold_credit_.store(kColdCredit, std::memory_order_relaxed);
-      return false;
+  const StallWatch::Wait wait{task.source, task.chunk, task.cell, begin};
+  try {
+    ReadResult result = watch_storage(watch, wait, [&] { return reader.try_read(at, room, task.parts); });
+    stats_.fetch_ns.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+    if (result.status == ReadStatus::kWouldBlock) {
+      if (!waits_here) {
+        cold_credit_.store(kColdCredit, std::memory_order_relaxed);
+        return false;
+      }
+      stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
+      const auto waits_since = Clock::now();
+      result =
+          reader.read_here(at, room, watch, wait, task.parts);  // LeftBehind: the engine may be gone, its counters too
+      stats_.idle_storage_ns.fetch_add(nanoseconds_since(waits_since), std::memory_order_relaxed);
     }
-    stats_.chunks_waited.fetch_add(1, std::memory_order_relaxed);
-    const auto waits_since = Clock::now();
-    result = reader.read_here(at, room, watch, wait);  // LeftBehind: the engine may be gone, its counters too
-    stats_.idle_storage_ns.fetch_add(nanoseconds_since(waits_since), std::memory_order_relaxed);
+    set_result(task, std::move(result));
+  } catch (const Error& error) {
+    task.error = error;
   }
-  task.status = result.status;
-  task.stored = result.bytes;
-  task.hold = std::move(result.hold);
   return true;
 }
 
-void Engine::ask_ahead(std::vector<Task>& tasks) {
-  for (Task& task : tasks) {
-    if (!field_of(task).is_stored() || task.pads) continue;
-    ChunkReader& reader = reader_of(task);
-    const ByteStore::Limits& limits = reader.limits();
-    task.asks_first =
-        limits.has_some_at_hand ? !reader.is_at_hand(reader.locate(task.chunk, task.cell)) : !limits.can_try;
-  }
-  std::erase_if(tasks, [&](Task& task) { return task.asks_first && CarriedChunk::defer(task); });
-  const auto first = std::stable_partition(tasks.begin(), tasks.end(), [&](const Task& task) {
-    if (task.carried != nullptr && !task.decodes_carried) return true;
-    return !task.asks_first || (cache_ != nullptr && cache_->contains({task.field, task.chunk, task.cell}));
-  });
-  if (first == tasks.end()) return;
-  fetch_later({first, tasks.end()});
-  tasks.erase(first, tasks.end());
+bool Fetcher::must_fetch(const Task& task) const {
+  ChunkReader& reader = this->reader(task.source);
+  const ByteStore::Limits& limits = reader.limits();
+  return limits.has_some_at_hand ? !reader.is_at_hand(reader.locate(task.chunk, task.cell)) : !limits.can_try;
 }
 
-void Engine::fetch_later(std::span<Task> tasks) {
+void Fetcher::fetch(std::span<Task> tasks) {
   stats_.chunks_waited.fetch_add(tasks.size(), std::memory_order_relaxed);
-  FetchQueue::Tasks fetches;
+  FetchQueue::Tasks to_request;
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_) return;
-    for (Task& task : tasks) fetch_queue_.add(std::move(task), fetches);
+    if (is_cancelled_) return;
+    for (Task& task : tasks) queue_.add(std::move(task), to_request);
   }
-  fetch(std::move(fetches));
+  request(std::move(to_request));
 }
 
-void Engine::fetch(FetchQueue::Tasks fetches) {
-  if (fetches.empty()) return;
-  // A reader can merge the requests for one array that it gets in one call.
-  std::stable_sort(fetches.begin(), fetches.end(), [](const auto& a, const auto& b) { return a->field < b->field; });
-  for (auto from = fetches.begin(); from != fetches.end();) {
-    ChunkReader& reader = reader_of(**from);
+void Fetcher::request(FetchQueue::Tasks tasks) {
+  if (tasks.empty()) return;
+  std::stable_sort(tasks.begin(), tasks.end(), [](const auto& a, const auto& b) { return a->source < b->source; });
+  for (auto from = tasks.begin(); from != tasks.end();) {
+    const size_t source = (*from)->source;
+    ChunkReader& reader = this->reader(source);
     std::vector<ChunkRequest> requests;
-    const size_t field = (*from)->field;
-    for (; from != fetches.end() && (*from)->field == field; ++from) {
+    for (; from != tasks.end() && (*from)->source == source; ++from) {
       const std::shared_ptr<Task> task = std::move(*from);
       requests.push_back({reader.locate(task->chunk, task->cell), task->room.get(),
-                          [this, task](ReadResult result) { end_read(*task, std::move(result)); }});
+                          [this, task](ReadResult result) { end_read(*task, std::move(result)); }, task->parts});
     }
     reader.read(std::move(requests));
   }
 }
 
-void Engine::end_read(Task& task, ReadResult result) {
+void Fetcher::end_read(Task& task, ReadResult result) {
   stats_.fetch_ns.fetch_add(nanoseconds_since(task.asked), std::memory_order_relaxed);
-  if (result.error && !skips(*result.error)) {
-    fail(std::make_exception_ptr(*result.error));
-    return;
-  }
-  task.error = std::move(result.error);
-  task.status = result.status;
-  task.stored = result.bytes;
-  task.hold = std::move(result.hold);
+  set_result(task, std::move(result));
   {
     const std::lock_guard lock(mutex_);
     fetched_.push_back(std::move(task));
   }
-  work_cv_.notify_one();
+  on_fetched_();
 }
 
-void Engine::end_fetch(Task& task) {
+Task Fetcher::take_fetched() {
+  Task task = std::move(fetched_.front());
+  fetched_.pop_front();
+  return task;
+}
+
+void Fetcher::finish(Task& task) {
   task.hold.reset();
-  FetchQueue::Tasks fetches;
+  if (!task.is_fetched) return;
+  FetchQueue::Tasks to_request;
   {
     const std::lock_guard lock(mutex_);
-    fetch_queue_.finish(task);
-    if (stopping_) return;
-    fetch_queue_.next(
-        task.field, [this](const Task& one, const Task& other) { return reads_together(one, other); }, fetches);
+    queue_.finish(task);
+    if (is_cancelled_) return;
+    queue_.next(
+        task.source, [this](const Task& one, const Task& other) { return reads_together(one, other); }, to_request);
   }
-  fetch(std::move(fetches));
+  request(std::move(to_request));
 }
 
-bool Engine::reads_together(const Task& one, const Task& other) const {
-  return one.field == other.field && reader_of(one).reads_together(one.chunk, one.cell, other.chunk, other.cell);
+bool Fetcher::reads_together(const Task& one, const Task& other) const {
+  return one.source == other.source && reader(one.source).reads_together(one.chunk, one.cell, other.chunk, other.cell);
 }
 
-void Engine::check_waits() {
-  if (stopping_) return;
+std::optional<Error> Fetcher::find_overdue(const WatchedThreads& threads) const {
   const auto now = Clock::now();
-  const auto check = [this](const std::optional<Error>& overdue) {
-    if (overdue) fail_locked(std::make_exception_ptr(*overdue));
-  };
-  threads_.for_each_wait([&](const StallWatch::Wait& wait) {
-    check((*readers_)[wait.field]->find_overdue(wait.chunk, wait.cell, wait.since, now));
+  std::optional<Error> overdue;
+  threads.for_each_wait([&](const StallWatch::Wait& wait) {
+    if (!overdue) overdue = reader(wait.source).find_overdue(wait.chunk, wait.cell, wait.since, now);
   });
   for (const auto& reader : *readers_) {
-    if (reader != nullptr) check(reader->find_overdue(now));
+    if (!overdue && reader != nullptr) overdue = reader->find_overdue(now);
   }
+  return overdue;
+}
+
+void Fetcher::cancel() {
+  is_cancelled_ = true;
+  for (const auto& reader : *readers_) {
+    if (reader != nullptr) reader->cancel();
+  }
+}
+
+void Fetcher::clear() {
+  queue_.clear();
+  fetched_.clear();
 }
 
 }  // namespace zarrfeed

@@ -10,7 +10,7 @@ void SkipLog::add(const Placement& sample, const SkippedChunk& chunk) {
   slots.push_back({sample.step % batch_size_, sample.sample});
   // Not by the key alone, which chunks of several stores share; nor by the number alone, which cells share.
   const auto is_same = [&chunk](const SkippedChunk& last) {
-    return last.field == chunk.field && last.chunk == chunk.chunk && last.key == chunk.key;
+    return last.source == chunk.source && last.chunk == chunk.chunk && last.key == chunk.key;
   };
   if (chunks.empty() || !is_same(chunks.back())) chunks.push_back(chunk);
 }

@@ -25,7 +25,7 @@ namespace zarrfeed {
 
 /// A chunk that could not be read or decoded, with the error.
 struct SkippedChunk {
-  size_t field = 0;
+  size_t source = 0;  ///< number of the source; of rows in memory, of what they were read for first
   int64_t chunk = 0;  ///< index of the chunk along the sample axis
   std::string key;    ///< key of the chunk below the array; for an inner chunk, also its index in the shard
   Error error;

@@ -19,20 +19,68 @@ struct ChunkRow {
 
 }  // namespace
 
-std::optional<int64_t> TaskBuilder::pieces_per_sample(const std::vector<FieldDecoder>& fields) {
-  if (std::ranges::any_of(fields, [](const FieldDecoder& field) { return field.patches() != nullptr; })) {
+/// Makes tasks, and adds rows of further outputs to the task that has their chunk.
+class TaskBuilder::Tasks {
+ public:
+  Tasks(const OutputTable& outputs, const Rows& samples, std::vector<Task>& out)
+      : outputs_(outputs), samples_(samples), out_(out) {}
+
+  [[nodiscard]] const Rows& samples() const { return samples_; }
+
+  /// Forgets the chunks of the segment before.
+  void begin_segment() { known_.clear(); }
+
+  /// Adds rows of an output that lie in a chunk, or in none, in all of its cells.
+  void add(size_t output, const Rows& rows, size_t begin, size_t end, int64_t chunk) {
+    for (size_t cell = 0; cell < std::max<size_t>(1, outputs_[output].num_cells()); ++cell) {
+      add(output, rows, begin, end, {chunk, cell});
+    }
+  }
+  /// The same in one cell.
+  void add(size_t output, const Rows& rows, size_t begin, size_t end, PatchCell at) {
+    const bool has_chunk = outputs_[output].is_stored() && at.chunk != kNoChunk;
+    task_of(output, at, has_chunk).of_outputs.add({output, rows, begin, end});
+  }
+
+ private:
+  /// The task of a chunk: the one that an earlier output of the source made for this segment, or a new one.
+  Task& task_of(size_t output, PatchCell at, bool has_chunk) {
+    const size_t source = outputs_.source_of(output);
+    if (has_chunk && outputs_.outputs_of(source).size() > 1) {
+      const auto [known, is_new] = known_.try_emplace({source, at}, out_.size());
+      if (!is_new) return out_[known->second];
+    }
+    Task& task = out_.emplace_back();
+    task.source = source;
+    task.cell = at.cell;
+    task.chunk = at.chunk;
+    task.samples = samples_;
+    task.has_chunk = has_chunk;
+    task.pads = at.chunk == kNoChunk;
+    return task;
+  }
+
+  const OutputTable& outputs_;
+  const Rows& samples_;
+  std::vector<Task>& out_;
+  std::map<std::pair<size_t, PatchCell>, size_t> known_;  ///< tasks of sources that several outputs draw from
+};
+
+std::optional<int64_t> TaskBuilder::pieces_per_sample(const OutputTable& outputs) {
+  if (std::ranges::any_of(outputs, [](const Output& output) { return output.patches() != nullptr; })) {
     return std::nullopt;  // each patch lies in chunks of its own
   }
   size_t pieces = 0;
-  std::map<std::pair<size_t, size_t>, size_t> cells_of_slot;  // of fields with parts: by tensor and offset in it
-  for (const FieldDecoder& field : fields) {
-    const size_t cells = std::max<size_t>(1, field.num_cells());
-    if (const auto& slot = field.spec().slot; slot && field.is_stored() && field.spec().array.parts != nullptr) {
+  std::map<std::pair<size_t, size_t>, size_t> cells_of_slot;  // of outputs with parts: by tensor and offset in it
+  for (const Output& output : outputs) {
+    const size_t cells = std::max<size_t>(1, output.num_cells());
+    const auto& slot = output.spec().slot;
+    if (slot && output.is_stored() && output.source()->array().parts != nullptr) {
       const auto [of_slot, is_first] = cells_of_slot.try_emplace({slot->tensor, slot->offset}, cells);
       if (!is_first && of_slot->second != cells) return std::nullopt;
       if (!is_first) continue;
     }
-    pieces += cells * field.num_offsets();
+    pieces += cells * output.num_offsets();
   }
   return static_cast<int64_t>(pieces);
 }
@@ -40,61 +88,63 @@ std::optional<int64_t> TaskBuilder::pieces_per_sample(const std::vector<FieldDec
 TaskBuilder::Rows TaskBuilder::build(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) const {
   GroupPlacements placements;
   expand_group(plan_, group, scratch, placements);
-  auto samples = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
+  Rows samples = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
+  Tasks tasks(outputs_, samples, out);
   const auto first_segment = static_cast<size_t>(plan_.group_begin[group]);
   for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
     if (placements.begin[s] == placements.begin[s + 1]) continue;
     const SampleRange of_block = find_samples(plan_, first_segment + s);
-    for (size_t f = 0; f < fields_.size(); ++f) {
-      add_field(f, samples, placements.begin[s], placements.begin[s + 1], of_block, out);
+    tasks.begin_segment();
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      add_output(i, placements.begin[s], placements.begin[s + 1], of_block, tasks);
     }
   }
   return samples;
 }
 
-void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, size_t end, const SampleRange& of_block,
-                            std::vector<Task>& out) const {
-  const FieldDecoder& decoder = fields_[field];
-  if (decoder.patches() != nullptr) {
-    add_patches(field, samples, begin, end, out);
+void TaskBuilder::add_output(size_t number, size_t begin, size_t end, const SampleRange& of_block, Tasks& out) const {
+  const Output& output = outputs_[number];
+  if (output.patches() != nullptr) {
+    add_patches(number, begin, end, out);
     return;
   }
+  const Rows& samples = out.samples();
   const auto of_segment = std::span(*samples).subspan(begin, end - begin);
-  if (decoder.is_direct()) {
-    if (!decoder.is_stored()) {
-      add_rows(field, samples, samples, begin, end, 0, out);
+  if (output.is_direct()) {
+    if (!output.is_stored()) {
+      out.add(number, samples, begin, end, int64_t{0});
       return;
     }
     // Mostly one chunk has the whole block, so that its rows need not be looked at.
     SampleRange range = of_block;
-    int64_t chunk = decoder.chunk_of(range.first);
-    if (chunk == kNoChunk || chunk != decoder.chunk_of(range.last)) {
+    int64_t chunk = output.source()->chunk_of(range.first);
+    if (chunk == kNoChunk || chunk != output.source()->chunk_of(range.last)) {
       const auto [first, last] =
           std::minmax_element(of_segment.begin(), of_segment.end(),
                               [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
       range = {first->sample, last->sample};
-      chunk = decoder.chunk_of(range.first);
+      chunk = output.source()->chunk_of(range.first);
     }
-    if (chunk != kNoChunk && chunk == decoder.chunk_of(range.last)) {
-      add_rows(field, samples, samples, begin, end, chunk, out);
+    if (chunk != kNoChunk && chunk == output.source()->chunk_of(range.last)) {
+      out.add(number, samples, begin, end, chunk);
       return;
     }
   }
-  const WindowRows windows(decoder, plan_);
-  const size_t num_rows = of_segment.size() * decoder.num_offsets();
-  if (!decoder.is_direct() && num_rows > most_listed_ && decoder.row_bytes() < kSmallRow) {
-    const auto chunks = decoder.is_stored() ? windows.find_chunks(of_segment) : std::vector<int64_t>{0};
-    for (const int64_t chunk : chunks) add_rows(field, samples, nullptr, begin, end, chunk, out);
+  const WindowRows windows(output, plan_);
+  const size_t num_rows = of_segment.size() * output.num_offsets();
+  if (!output.is_direct() && num_rows > most_listed_ && output.row_bytes() < kSmallRow) {
+    const auto chunks = output.is_stored() ? windows.find_chunks(of_segment) : std::vector<int64_t>{0};
+    for (const int64_t chunk : chunks) out.add(number, nullptr, begin, end, chunk);
     return;
   }
-  if (!decoder.is_stored()) {
+  if (!output.is_stored()) {
     const auto rows = std::make_shared<const std::vector<Placement>>(windows.list(of_segment));
-    add_rows(field, samples, rows, 0, rows->size(), 0, out);
+    out.add(number, rows, 0, rows->size(), int64_t{0});
     return;
   }
   // The rows may lie in several chunks: one task for each chunk, and one for those that are padded.
   const std::vector<Placement> found =
-      decoder.is_direct() ? std::vector<Placement>(of_segment.begin(), of_segment.end()) : windows.list(of_segment);
+      output.is_direct() ? std::vector<Placement>(of_segment.begin(), of_segment.end()) : windows.list(of_segment);
   std::vector<ChunkRow> by_chunk;
   by_chunk.reserve(found.size());
   bool is_sorted = true;
@@ -115,14 +165,13 @@ void TaskBuilder::add_field(size_t field, const Rows& samples, size_t begin, siz
   for (size_t from = 0; from < by_chunk.size();) {
     size_t to = from + 1;
     while (to < by_chunk.size() && by_chunk[to].chunk == by_chunk[from].chunk) ++to;
-    add_rows(field, samples, rows, from, to, by_chunk[from].chunk, out);
+    out.add(number, rows, from, to, by_chunk[from].chunk);
     from = to;
   }
 }
 
-void TaskBuilder::add_patches(size_t field, const Rows& samples, size_t begin, size_t end,
-                              std::vector<Task>& out) const {
-  const PatchCopy& patches = *fields_[field].patches();
+void TaskBuilder::add_patches(size_t output, size_t begin, size_t end, Tasks& out) const {
+  const PatchCopy& patches = *outputs_[output].patches();
   struct Piece {
     PatchCell cell;
     Placement sample;
@@ -130,9 +179,9 @@ void TaskBuilder::add_patches(size_t field, const Rows& samples, size_t begin, s
   std::vector<Piece> pieces;
   std::vector<PatchCell> cells;
   for (size_t i = begin; i < end; ++i) {
-    const Placement& sample = (*samples)[i];
+    const Placement& sample = (*out.samples())[i];
     const PatchStart start = plan_.patches->start(sample.sample);
-    if (!patches.has(start.volume)) continue;  // another field has it
+    if (!patches.has(start.volume)) continue;  // another output has it
     cells.clear();
     patches.find_cells(start, cells);
     if (patches.reaches_out(start)) cells.push_back({kNoChunk, 0});
@@ -146,31 +195,8 @@ void TaskBuilder::add_patches(size_t field, const Rows& samples, size_t begin, s
   for (size_t from = 0; from < pieces.size();) {
     size_t to = from + 1;
     while (to < pieces.size() && pieces[to].cell == pieces[from].cell) ++to;
-    Task& task = out.emplace_back();
-    task.field = field;
-    task.cell = pieces[from].cell.cell;
-    task.chunk = pieces[from].cell.chunk;
-    task.rows = rows;
-    task.begin = from;
-    task.end = to;
-    task.samples = samples;
-    task.pads = task.chunk == kNoChunk;
+    out.add(output, rows, from, to, pieces[from].cell);
     from = to;
-  }
-}
-
-void TaskBuilder::add_rows(size_t field, const Rows& samples, const Rows& rows, size_t begin, size_t end, int64_t chunk,
-                           std::vector<Task>& out) const {
-  for (size_t cell = 0; cell < std::max<size_t>(1, fields_[field].num_cells()); ++cell) {
-    Task& task = out.emplace_back();
-    task.field = field;
-    task.cell = cell;
-    task.chunk = chunk;
-    task.rows = rows;
-    task.begin = begin;
-    task.end = end;
-    task.samples = samples;
-    task.pads = chunk == kNoChunk;
   }
 }
 

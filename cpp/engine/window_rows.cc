@@ -8,16 +8,16 @@
 
 namespace zarrfeed {
 
-WindowRows::WindowRows(const FieldDecoder& field, const EpochPlan& plan) : field_(field), plan_(plan) {
-  const FieldSpec& spec = field.spec();
+WindowRows::WindowRows(const Output& output, const EpochPlan& plan) : output_(output), plan_(plan) {
+  const FieldSpec& spec = output.spec();
   offsets_ = spec.offsets.empty() ? std::vector<int64_t>{0} : spec.offsets;
-  is_plain_ = field.is_stored() && !spec.row_map && !spec.lead && spec.pad.mode == PadSpec::Mode::kNone &&
-              spec.array.parts == nullptr && !spec.is_variant && std::ranges::is_sorted(offsets_);
+  is_plain_ = output.is_stored() && !spec.row_map && !spec.lead && spec.pad.mode == PadSpec::Mode::kNone &&
+              output.source()->array().parts == nullptr && !spec.is_variant && std::ranges::is_sorted(offsets_);
 }
 
 template <typename Take>
 void WindowRows::for_each(std::span<const Placement> samples, Take&& take) const {
-  const FieldSpec& spec = field_.spec();
+  const FieldSpec& spec = output_.spec();
   std::vector<int64_t> offsets = offsets_;
   int64_t begin = 0;
   int64_t end = plan_.num_samples;
@@ -38,7 +38,7 @@ void WindowRows::for_each(std::span<const Placement> samples, Take&& take) const
       for (const size_t i : spec.lead->offset_indices) offsets[i] = lead;
     }
     int64_t step = p.step * std::ssize(offsets);
-    for (const int64_t offset : offsets) take(Placement{field_.find_row(p.sample, offset, begin, end), step++});
+    for (const int64_t offset : offsets) take(Placement{output_.find_row(p.sample, offset, begin, end), step++});
   }
 }
 
@@ -50,9 +50,9 @@ std::vector<Placement> WindowRows::list(std::span<const Placement> samples) cons
 }
 
 int64_t WindowRows::chunk_of(const Placement& row) const {
-  const int64_t chunk = row.sample < 0 ? kNoChunk : field_.chunk_of(row.sample);
-  if (chunk == kNoChunk && (row.sample >= 0 || field_.spec().is_variant)) {
-    if (field_.spec().array.parts != nullptr) return kOfOther;
+  const int64_t chunk = row.sample < 0 ? kNoChunk : output_.source()->chunk_of(row.sample);
+  if (chunk == kNoChunk && (row.sample >= 0 || output_.spec().is_variant)) {
+    if (output_.source()->array().parts != nullptr) return kOfOther;
     throw Error(ErrorKind::kConfig, "plan: no chunk has row " + std::to_string(row.sample));
   }
   return chunk;
@@ -62,16 +62,17 @@ void WindowRows::find(std::span<const Placement> samples, int64_t chunk, std::ve
   out.clear();
   if (!is_plain_) {
     for_each(samples, [&](const Placement& row) {
-      if (!field_.is_stored() || chunk_of(row) == chunk) out.push_back(row);
+      if (!output_.is_stored() || chunk_of(row) == chunk) out.push_back(row);
     });
     return;
   }
-  const int64_t first = chunk * field_.rows_per_chunk();
+  const int64_t rows_per_chunk = output_.source()->rows_per_chunk();
+  const int64_t first = chunk * rows_per_chunk;
   for (const Placement& p : samples) {
     auto at = std::lower_bound(offsets_.begin(), offsets_.end(), first - p.sample);
-    const auto end = std::lower_bound(at, offsets_.end(), first + field_.rows_per_chunk() - p.sample);
+    const auto end = std::lower_bound(at, offsets_.end(), first + rows_per_chunk - p.sample);
     int64_t step = p.step * std::ssize(offsets_) + (at - offsets_.begin());
-    for (; at != end; ++at) out.push_back({field_.find_row(p.sample, *at, 0, plan_.num_samples), step++});
+    for (; at != end; ++at) out.push_back({output_.find_row(p.sample, *at, 0, plan_.num_samples), step++});
   }
 }
 
@@ -88,11 +89,12 @@ std::vector<int64_t> WindowRows::find_chunks(std::span<const Placement> samples)
     for_each(samples, [&](const Placement& row) { add(chunk_of(row)); });
     return chunks;
   }
+  const int64_t rows_per_chunk = output_.source()->rows_per_chunk();
   for (const Placement& p : samples) {
     for (auto at = offsets_.begin(); at != offsets_.end();) {
-      const int64_t chunk = field_.chunk_of(field_.find_row(p.sample, *at, 0, plan_.num_samples));
+      const int64_t chunk = output_.source()->chunk_of(output_.find_row(p.sample, *at, 0, plan_.num_samples));
       add(chunk);
-      at = std::lower_bound(at, offsets_.end(), (chunk + 1) * field_.rows_per_chunk() - p.sample);
+      at = std::lower_bound(at, offsets_.end(), (chunk + 1) * rows_per_chunk - p.sample);
     }
   }
   return chunks;

@@ -14,7 +14,7 @@
 
 #include "plan/placement.h"
 #include "plan/row_order.h"
-#include "transform/field_decoder.h"
+#include "transform/output.h"
 
 namespace zarrfeed {
 
@@ -24,16 +24,16 @@ constexpr int64_t kNoChunk = -1;
 class WindowRows {
  public:
   /// Borrows both.
-  WindowRows(const FieldDecoder& field, const EpochPlan& plan);
+  WindowRows(const Output& output, const EpochPlan& plan);
 
   /// Returns the rows of all windows; a row that is padded is -1. Throws Error(kConfig) if a window reaches beyond the
   /// array.
   [[nodiscard]] std::vector<Placement> list(std::span<const Placement> samples) const;
-  /// Sets `out` to the rows that lie in a chunk, or in none; of fields that are not stored, to all of them.
+  /// Sets `out` to the rows that lie in a chunk, or in none; of outputs that are not stored, to all of them.
   void find(std::span<const Placement> samples, int64_t chunk, std::vector<Placement>& out) const;
   /// Returns the chunks that the rows lie in, each once, ascending; kNoChunk for rows that are padded.
   [[nodiscard]] std::vector<int64_t> find_chunks(std::span<const Placement> samples) const;
-  /// Returns the chunk of a row, or kNoChunk if it is padded; kOfOther if another field has it. Throws Error(kConfig) if
+  /// Returns the chunk of a row, or kNoChunk if it is padded; kOfOther if another output has it. Throws Error(kConfig) if
   /// nothing has it.
   [[nodiscard]] int64_t chunk_of(const Placement& row) const;
 
@@ -43,7 +43,7 @@ class WindowRows {
   template <typename Take>
   void for_each(std::span<const Placement> samples, Take&& take) const;
 
-  const FieldDecoder& field_;
+  const Output& output_;
   const EpochPlan& plan_;
   std::vector<int64_t> offsets_;
   /// Whether the row at each offset is the one with that index, and offsets ascend: those in one chunk are neighbours.

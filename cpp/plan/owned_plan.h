@@ -19,7 +19,8 @@ struct OwnedPlan {
   std::vector<int64_t> segment_block, segment_first, segment_rows, segment_start, segment_length;
   std::vector<int64_t> extra_position, extra_step;
   std::shared_ptr<const SampleTable> selected;
-  std::vector<int64_t> next_group, carry_begin, carry_field, carry_chunk, carry_on;
+  std::vector<int64_t> next_group, carry_begin, carry_source, carry_chunk, carry_on;
+  std::vector<int64_t> take_begin, take_source, take_chunk;
   std::shared_ptr<const PatchTable> patches;
   std::shared_ptr<const Mixture> mixture;
   std::vector<int64_t> group_source, group_pass, source_lanes, source_length;
@@ -37,9 +38,12 @@ struct OwnedPlan {
     plan.selected = selected.get();
     plan.next_group = next_group;
     plan.carry_begin = carry_begin;
-    plan.carry_field = carry_field;
+    plan.carry_source = carry_source;
     plan.carry_chunk = carry_chunk;
     plan.carry_on = carry_on;
+    plan.take_begin = take_begin;
+    plan.take_source = take_source;
+    plan.take_chunk = take_chunk;
     plan.patches = patches.get();
     plan.mixture = mixture.get();
     plan.group_source = group_source;

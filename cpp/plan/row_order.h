@@ -98,9 +98,15 @@ struct EpochPlan {
   // `next_group` is enough: which chunks a group needs follows from the patches.
   std::span<const int64_t> next_group;  ///< the next group of the lane; -1: none
   std::span<const int64_t> carry_begin;
-  std::span<const int64_t> carry_field;
+  std::span<const int64_t> carry_source;
   std::span<const int64_t> carry_chunk;
-  std::span<const int64_t> carry_on;    ///< 1: the next group needs it
+  std::span<const int64_t> carry_on;  ///< 1: the next group needs it
+  // Chunks that several chains of groups need (engine/chunks/planned_cache.h): group i is the first of its chain to need
+  // chunks [take_begin[i], take_begin[i + 1]) of the arrays below. All are empty if there is no such chunk, and of
+  // patches.
+  std::span<const int64_t> take_begin;
+  std::span<const int64_t> take_source;
+  std::span<const int64_t> take_chunk;
   const PatchTable* patches = nullptr;  ///< where patches begin; null: samples are no patches
 
   [[nodiscard]] size_t num_groups() const { return group_lane.size(); }

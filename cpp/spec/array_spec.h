@@ -39,6 +39,16 @@ struct ArraySpec {
   size_t max_stored_bytes = 0;  ///< of a chunk that Python decodes, too; 0: as `codecs` say
   /// The stores that the rows lie in, one after another; `root` is empty then. Null: one store has all rows.
   std::shared_ptr<const ArrayParts> parts;
+  /// By axis, the items that samples have, in their order; an axis without entries is whole. Empty: samples have all items.
+  /// Nobody looks at other items: chunks without a chosen item are no cells, and the rest of a decoded chunk is undefined.
+  std::vector<std::vector<int64_t>> chosen;
+
+  /// Whether samples have all items of an axis.
+  [[nodiscard]] bool has_all(size_t axis) const { return chosen.empty() || chosen[axis].empty(); }
+  /// Items of a sample along an axis other than the sample axis.
+  [[nodiscard]] int64_t extent(size_t axis) const {
+    return has_all(axis) ? shape[axis] : static_cast<int64_t>(chosen[axis].size());
+  }
 };
 
 }  // namespace zarrfeed

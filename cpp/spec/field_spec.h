@@ -1,5 +1,6 @@
 #pragma once
-// A field of the dataset: where its rows come from and what a sample takes of them.
+// A field of the dataset: where its rows come from and what a sample takes of them. Several fields may draw from one
+// array.
 
 #include <cstddef>
 #include <cstdint>
@@ -74,7 +75,10 @@ struct LeadSpec {
 struct FieldSpec {
   enum class Kind { kStored, kResident, kIndex, kPadMask, kLead };
   Kind kind = Kind::kStored;
-  ArraySpec array;                ///< kStored
+  ArraySpec array;  ///< kStored
+  /// kStored, kResident: the number of the first field that draws from the same array; none: it is the only one, or the
+  /// first. An array is opened, fetched and decoded once for all fields that draw from it, as the first one has it.
+  std::optional<size_t> source;
   const uint8_t* rows = nullptr;  ///< kResident: row i lies at rows + i * sample_bytes; borrowed, never written
   size_t sample_bytes = 0;        ///< kResident: bytes of one row
   std::vector<BadRows> bad_rows;  ///< kResident: ascending; with EngineOptions::skip_bad, samples of them are skipped

@@ -77,10 +77,12 @@ void ChunkReader::check_size(const ChunkLocation& at, const ReadResult& result) 
   }
 }
 
-ReadResult ChunkReader::try_read(const ChunkLocation& at, Buffer& room) {
+ReadResult ChunkReader::try_read(const ChunkLocation& at, Buffer& room,
+                                 const std::shared_ptr<const ChunkParts>& parts) {
   ReadResult result;
   try {
-    result = shards_ ? shards_->try_read(at.key, *at.inner_chunk, room) : store_->try_read(at.key, {}, room);
+    result = shards_ ? shards_->try_read(at.key, *at.inner_chunk, room, parts)
+                     : store_->try_read(at.key, ByteRange::all(parts), room);
     if (result.error) throw *result.error;
   } catch (const Error& error) {
     if (may_pass(error)) return {.status = ReadStatus::kWouldBlock};  // tried again where it may take time
@@ -108,6 +110,7 @@ void ChunkReader::read(std::vector<ChunkRequest> requests) {
 ReadRequest ChunkReader::request_for(const PendingPtr& pending) {
   return {
       .key = pending->request.at.key,
+      .range = ByteRange::all(pending->request.parts),
       .inner_chunk = pending->request.at.inner_chunk,
       .room = pending->request.room,
       .done = [self = shared_from_this(), pending](ReadResult result) { self->settle(pending, std::move(result)); }};
@@ -190,10 +193,15 @@ ReadResult ChunkReader::wait_here(const Begin& begin, StallWatch& watch, StallWa
   }
 }
 
-ReadResult ChunkReader::read_here(const ChunkLocation& at, Buffer& room, StallWatch& watch, StallWatch::Wait wait) {
+ReadResult ChunkReader::read_here(const ChunkLocation& at, Buffer& room, StallWatch& watch, StallWatch::Wait wait,
+                                  const std::shared_ptr<const ChunkParts>& parts) {
   const auto begin = [&](Completion done) {
     std::vector<ReadRequest> one;
-    one.push_back({.key = at.key, .inner_chunk = at.inner_chunk, .room = &room, .done = std::move(done)});
+    one.push_back({.key = at.key,
+                   .range = ByteRange::all(parts),
+                   .inner_chunk = at.inner_chunk,
+                   .room = &room,
+                   .done = std::move(done)});
     store_->read(std::move(one));
   };
   ReadResult result;

@@ -13,7 +13,8 @@
 //     not to be waited for any more. A read that waits for its turn behind others, which are answered one by one, is
 //     not: a slow store is no dead store. As only so many reads are asked for at once, one that is never answered is
 //     soon the only one. Somebody has to look; nobody here does by himself.
-//   * No more bytes are handed over than a chunk of this array may have.
+//   * No more bytes are handed over than a chunk of this array may have. Where parts of a chunk are enough for whoever asks,
+//     a store may hand over these alone (base/stored_bytes.h); a further try reads all of them anew.
 // Which thread may do what: any thread may read. A completion runs on a thread of the store's, or on the one that
 // calls.
 
@@ -31,6 +32,7 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/stored_bytes.h"
 #include "spec/array_spec.h"
 #include "spec/chunk_grid.h"
 #include "storage/access/byte_store.h"
@@ -57,6 +59,7 @@ struct ChunkRequest {
   ChunkLocation at;
   Buffer* room = nullptr;  ///< memory for stores without memory of their own; `done` keeps it alive
   Completion done;
+  std::shared_ptr<const ChunkParts> parts{};  ///< those that are enough; null: all of the chunk
 };
 
 class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
@@ -97,8 +100,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   }
 
   /// Reads what is in memory or the page cache, and never waits: kWouldBlock. Also after an error that may pass.
-  /// Throws Error, with the array and the key.
-  ReadResult try_read(const ChunkLocation& at, Buffer& room);
+  /// `parts` of the chunk may be enough. Throws Error, with the array and the key.
+  ReadResult try_read(const ChunkLocation& at, Buffer& room, const std::shared_ptr<const ChunkParts>& parts = nullptr);
   /// Whether try_read() is worthwhile for this chunk; read() is asked for others, many at once.
   [[nodiscard]] bool is_at_hand(const ChunkLocation& at) const {
     return shards_ ? shards_->is_at_hand(at.key, *at.inner_chunk) : store_->is_at_hand(at.key, {});
@@ -107,7 +110,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   void read(std::vector<ChunkRequest> requests);
   /// Reads, with further tries, on this thread, of which others see where it waits. For stores without threads of their
   /// own (Limits::requests = 0). Throws Error; LeftBehind if it was.
-  ReadResult read_here(const ChunkLocation& at, Buffer& room, StallWatch& watch, StallWatch::Wait wait);
+  ReadResult read_here(const ChunkLocation& at, Buffer& room, StallWatch& watch, StallWatch::Wait wait,
+                       const std::shared_ptr<const ChunkParts>& parts = nullptr);
   /// The same for a thread that nobody watches.
   ReadResult read_here(const ChunkLocation& at, Buffer& room);
   /// Whether there is the shard that a chunk lies in: reads its index, unless that is cached. As read_here().

@@ -41,12 +41,43 @@ ObjectVersion version_of(const struct stat& info) {
           .size = static_cast<uint64_t>(info.st_size)};
 }
 
-ReadResult result_of(ReadStatus status, const Buffer& room, const PendingRead& pending) {
+ReadResult result_of(ReadStatus status, const PendingRead& pending) {
   if (status != ReadStatus::kOk) return {.status = status};
   return {.status = status,
-          .bytes = {room.data(), pending.size},
+          .bytes = pending.read.bytes,
+          .parts = pending.read.parts,
           .object_bytes = pending.object_bytes,
           .version = pending.version};
+}
+
+/// Reads the bytes of an open file from `offset` on, of which `done` are there. Returns false if they are not to be had without
+/// waiting, and `may_wait` is false.
+bool read_bytes(const PendingRead& file, MutableBytes out, uint64_t offset, size_t& done, bool may_wait) {
+  while (done < out.size()) {
+    const MutableBytes rest = out.subspan(done);
+    const auto at = static_cast<off_t>(offset + done);
+    ssize_t n = -1;
+#ifdef RWF_NOWAIT
+    if (!may_wait) {
+      const iovec piece{rest.data(), rest.size()};
+      n = preadv2(file.fd, &piece, 1, at, RWF_NOWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return false;  // the blocking read tells errors and a shortened file apart
+      done += static_cast<size_t>(n);
+      continue;
+    }
+#endif
+    n = pread(file.fd, rest.data(), rest.size(), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw io_error("cannot be read", errno);
+    if (n == 0) {
+      throw Error::io("ended at byte " + std::to_string(offset - file.offset + done) + " of " +
+                          std::to_string(file.size) + ": it was changed while being read",
+                      EIO);
+    }
+    done += static_cast<size_t>(n);
+  }
+  return true;
 }
 
 }  // namespace
@@ -70,6 +101,7 @@ PendingRead& PendingRead::operator=(PendingRead&& other) noexcept {
     done = other.done;
     object_bytes = other.object_bytes;
     version = other.version;
+    read = std::move(other.read);
   }
   return *this;
 }
@@ -138,19 +170,19 @@ void FileStore::check_no_link_to_nothing(const std::string& key) const {
 }
 
 ByteStore::Limits FileStore::limits() const {
-  if (io_ == nullptr || io_->max_threads() == 0) return {.requests = 0};
-  return {.requests = io_->max_threads(), .pool = io_.get()};
+  if (io_ == nullptr || io_->max_threads() == 0) return {.requests = 0, .part_costs = kLocalPartCosts};
+  return {.requests = io_->max_threads(), .pool = io_.get(), .part_costs = kLocalPartCosts};
 }
 
 ReadResult FileStore::try_read(const std::string& key, const ByteRange& range, Buffer& room) {
   PendingRead pending;
-  return result_of(read_cached(key, room, pending, range), room, pending);
+  return result_of(read_cached(key, room, pending, range), pending);
 }
 
 ReadResult FileStore::read_or_fail(const ReadRequest& request) const {
   try {
     PendingRead pending;
-    return result_of(read_blocking(request.key, *request.room, pending, request.range), *request.room, pending);
+    return result_of(read_blocking(request.key, *request.room, pending, request.range), pending);
   } catch (const Error& error) {
     return {.error = error};
   } catch (const std::bad_alloc&) {
@@ -178,8 +210,7 @@ bool FileStore::stop(std::chrono::steady_clock::time_point deadline) {
   return io_ == nullptr || io_->stop(deadline);
 }
 
-ReadStatus FileStore::open_chunk(const std::string& key, Buffer& out, PendingRead& pending,
-                                 const ByteRange& range) const {
+ReadStatus FileStore::open_chunk(const std::string& key, PendingRead& pending, const ByteRange& range) const {
   // O_NONBLOCK: a named pipe in the place of a chunk must not hang us; regular files ignore it.
   pending.fd = open_retrying(directory_, key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (pending.fd < 0) {
@@ -216,23 +247,19 @@ ReadStatus FileStore::open_chunk(const std::string& key, Buffer& out, PendingRea
     pending.offset = range.kind == ByteRange::Kind::kAt ? range.offset : pending.object_bytes - range.size;
     pending.size = static_cast<size_t>(range.size);
   }
-  out.reserve(pending.size);
   return ReadStatus::kOk;
 }
 
 ReadStatus FileStore::read_cached(const std::string& key, Buffer& out, PendingRead& pending,
                                   const ByteRange& range) const {
 #ifdef RWF_NOWAIT
-  const ReadStatus opened = open_chunk(key, out, pending, range);
+  const ReadStatus opened = open_chunk(key, pending, range);
   if (opened != ReadStatus::kOk) return opened;
-  while (pending.done < pending.size) {
-    const iovec piece{out.data() + pending.done, pending.size - pending.done};
-    const ssize_t n = preadv2(pending.fd, &piece, 1, static_cast<off_t>(pending.offset + pending.done), RWF_NOWAIT);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return ReadStatus::kWouldBlock;  // the blocking read tells errors and a shortened file apart
-    pending.done += static_cast<size_t>(n);
-  }
+  if (range.parts != nullptr) return read_open_parts(out, pending, range, false);
+  if (!read_bytes(pending, out.reserve(pending.size), pending.offset, pending.done, false))
+    return ReadStatus::kWouldBlock;
   pending.close();
+  pending.read = {{out.data(), pending.size}, nullptr};
   return ReadStatus::kOk;
 #else
   return read_blocking(key, out, pending, range);
@@ -242,23 +269,29 @@ ReadStatus FileStore::read_cached(const std::string& key, Buffer& out, PendingRe
 ReadStatus FileStore::read_blocking(const std::string& key, Buffer& out, PendingRead& pending,
                                     const ByteRange& range) const {
   if (pending.fd < 0) {
-    const ReadStatus opened = open_chunk(key, out, pending, range);
+    const ReadStatus opened = open_chunk(key, pending, range);
     if (opened != ReadStatus::kOk) return opened;
   }
-  while (pending.done < pending.size) {
-    const ssize_t n = pread(pending.fd, out.data() + pending.done, pending.size - pending.done,
-                            static_cast<off_t>(pending.offset + pending.done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw io_error("cannot be read", errno);
-    if (n == 0) {
-      throw Error::io("ended at byte " + std::to_string(pending.done) + " of " + std::to_string(pending.size) +
-                          ": it was changed while being read",
-                      EIO);
-    }
-    pending.done += static_cast<size_t>(n);
-  }
+  if (range.parts != nullptr) return read_open_parts(out, pending, range, true);
+  read_bytes(pending, out.reserve(pending.size), pending.offset, pending.done, true);
   pending.close();
+  pending.read = {{out.data(), pending.size}, nullptr};
   return ReadStatus::kOk;
+}
+
+ReadStatus FileStore::read_open_parts(Buffer& out, PendingRead& pending, const ByteRange& range, bool may_wait) const {
+  const auto read_at = [&](size_t offset, MutableBytes to) {
+    size_t done = 0;
+    return read_bytes(pending, to, pending.offset + offset, done, may_wait);
+  };
+  if (!read_parts(*range.parts, pending.size, out, read_at, pending.read)) return ReadStatus::kWouldBlock;
+  // The file is open, so that another one in its place is not seen. This one may have been written to between two reads.
+  struct stat info{};
+  if (fstat(pending.fd, &info) != 0) throw io_error("cannot be examined", errno);
+  pending.close();
+  if (version_of(info) == pending.version) return ReadStatus::kOk;
+  if (range.version) return ReadStatus::kChanged;
+  throw Error::io("was changed while parts of it were read", EIO);
 }
 
 }  // namespace zarrfeed

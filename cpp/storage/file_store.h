@@ -11,6 +11,7 @@
 #include "codecs/codec.h"
 #include "storage/access/byte_store.h"
 #include "storage/access/io_threads.h"
+#include "storage/access/read_parts.h"
 
 namespace zarrfeed {
 
@@ -30,6 +31,7 @@ struct PendingRead {
   size_t done = 0;
   uint64_t object_bytes = 0;
   ObjectVersion version;
+  PartsRead read;  ///< what is in memory, once all was read
 };
 
 class FileStore : public ByteStore, public std::enable_shared_from_this<FileStore> {
@@ -52,7 +54,7 @@ class FileStore : public ByteStore, public std::enable_shared_from_this<FileStor
   bool stop(std::chrono::steady_clock::time_point deadline) override;
 
   /// Reads a chunk, or a part of an object, without waiting for the device: from the page cache, or not at all.
-  /// On kOk the bytes are out.data()[0, pending.size); on kWouldBlock `pending` and `out` say how far it came.
+  /// On kOk the bytes are pending.read, in the memory of `out`; on kWouldBlock `pending` and `out` say how far it came.
   /// Throws Error(kCorrupt) for a part that the object does not have.
   ReadStatus read_cached(const std::string& key, Buffer& out, PendingRead& pending, const ByteRange& range = {}) const;
   /// Reads it, or finishes what read_cached began.
@@ -60,7 +62,9 @@ class FileStore : public ByteStore, public std::enable_shared_from_this<FileStor
                            const ByteRange& range = {}) const;
 
  private:
-  ReadStatus open_chunk(const std::string& key, Buffer& out, PendingRead& pending, const ByteRange& range) const;
+  ReadStatus open_chunk(const std::string& key, PendingRead& pending, const ByteRange& range) const;
+  /// Reads the parts of an open chunk that `range` is content with. `may_wait`: also from the device.
+  ReadStatus read_open_parts(Buffer& out, PendingRead& pending, const ByteRange& range, bool may_wait) const;
   [[nodiscard]] ReadResult read_or_fail(const ReadRequest& request) const;
   void check_array_exists(const std::string& key = {}) const;
   void check_no_link_to_nothing(const std::string& key) const;

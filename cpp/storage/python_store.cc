@@ -48,26 +48,27 @@ StoreBridge::~StoreBridge() {
   ::close(read_end_);
 }
 
-void StoreBridge::post(size_t field, std::vector<ReadRequest> requests) {
+void StoreBridge::post(size_t source, std::vector<ReadRequest> requests) {
   if (requests.empty()) return;
   const std::lock_guard lock(mutex_);
   const size_t before = requests_.size();
   for (ReadRequest& request : requests) {
     const uint64_t id = ++last_request_id_;
-    awaited_.emplace(id, Awaited{field, {request.key, request.inner_chunk, request.is_index}, std::move(request.done)});
+    awaited_.emplace(id,
+                     Awaited{source, {request.key, request.inner_chunk, request.is_index}, std::move(request.done)});
     const bool goes_along = &request != requests.data() && request.range.kind == ByteRange::Kind::kAt &&
                             !request.is_index && !requests_.back().is_index && requests_.back().key == request.key;
-    if (!goes_along) requests_.push_back({field, std::move(request.key), request.is_index, {}});
+    if (!goes_along) requests_.push_back({source, std::move(request.key), request.is_index, {}});
     requests_.back().parts.push_back({id, request.range});
   }
   signal();
   for (size_t i = before; i < requests_.size(); ++i) posted_.notify_one();
 }
 
-std::optional<Asked> StoreBridge::oldest(size_t field) const {
+std::optional<Asked> StoreBridge::oldest(size_t source) const {
   const std::lock_guard lock(mutex_);
   const auto found =
-      std::find_if(awaited_.begin(), awaited_.end(), [&](const auto& entry) { return entry.second.field == field; });
+      std::find_if(awaited_.begin(), awaited_.end(), [&](const auto& entry) { return entry.second.source == source; });
   return found == awaited_.end() ? std::nullopt : std::optional(found->second.asked);
 }
 

@@ -32,7 +32,7 @@ struct FetchPart {
 
 /// What is wanted of one object, as Python sees it: the whole of it, or parts that are read together, in ascending order.
 struct FetchRequest {
-  size_t field = 0;
+  size_t source = 0;
   std::string key;               ///< below the array
   bool is_index = false;         ///< the one part is the index of a shard, not a chunk
   std::vector<FetchPart> parts;  ///< at least one
@@ -66,9 +66,9 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
 
   /// Posts requests, which can be taken all together or not yet at all. Neighbours among them that are ranges of one
   /// object become one FetchRequest.
-  void post(size_t field, std::vector<ReadRequest> requests);
-  /// Of the requests of a field that were not answered, the one that was posted first.
-  [[nodiscard]] std::optional<Asked> oldest(size_t field) const;
+  void post(size_t source, std::vector<ReadRequest> requests);
+  /// Of the requests of a source that were not answered, the one that was posted first.
+  [[nodiscard]] std::optional<Asked> oldest(size_t source) const;
   /// Forgets all of it: the epoch is over. No request completes after that.
   void clear();
 
@@ -90,7 +90,7 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
 
   /// A request that was not answered.
   struct Awaited {
-    size_t field = 0;
+    size_t source = 0;
     Asked asked;
     Completion done;
   };
@@ -118,14 +118,14 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
 /// The chunks of one array, asked for by its number.
 class PythonStore : public ByteStore {
  public:
-  PythonStore(std::shared_ptr<StoreBridge> bridge, size_t field, size_t max_requests, Coalesce coalesce)
-      : bridge_(std::move(bridge)), field_(field), max_requests_(max_requests), coalesce_(coalesce) {}
+  PythonStore(std::shared_ptr<StoreBridge> bridge, size_t source, size_t max_requests, Coalesce coalesce)
+      : bridge_(std::move(bridge)), source_(source), max_requests_(max_requests), coalesce_(coalesce) {}
 
   ReadResult try_read(const std::string& /*key*/, const ByteRange& /*range*/, Buffer& /*room*/) override {
     return {.status = ReadStatus::kWouldBlock};
   }
-  void read(std::vector<ReadRequest> requests) override { bridge_->post(field_, std::move(requests)); }
-  [[nodiscard]] std::optional<Asked> oldest() const override { return bridge_->oldest(field_); }
+  void read(std::vector<ReadRequest> requests) override { bridge_->post(source_, std::move(requests)); }
+  [[nodiscard]] std::optional<Asked> oldest() const override { return bridge_->oldest(source_); }
   [[nodiscard]] Limits limits() const override {
     return {.requests = max_requests_,
             .pool = bridge_.get(),
@@ -141,7 +141,7 @@ class PythonStore : public ByteStore {
 
  private:
   const std::shared_ptr<StoreBridge> bridge_;
-  const size_t field_;
+  const size_t source_;
   const size_t max_requests_;
   const Coalesce coalesce_;
 };

@@ -77,7 +77,8 @@ bool ShardReader::stop(std::chrono::steady_clock::time_point deadline) {
   return true;
 }
 
-ReadResult ShardReader::try_read(const std::string& key, size_t inner_chunk, Buffer& room) {
+ReadResult ShardReader::try_read(const std::string& key, size_t inner_chunk, Buffer& room,
+                                 std::shared_ptr<const ChunkParts> parts) {
   for (int attempt = 0; attempt < kMaxVersions; ++attempt) {
     const SlotPtr index_slot = slot(key);
     const ShardPtr shard = try_find(key, *index_slot);
@@ -86,7 +87,9 @@ ReadResult ShardReader::try_read(const std::string& key, size_t inner_chunk, Buf
     if (!range) return {.status = ReadStatus::kMissing};
     try {
       check_stored_size(range->size, max_chunk_bytes_);
-      ReadResult result = store_->try_read(key, ByteRange::at(range->offset, range->size, shard->version), room);
+      ByteRange bytes = ByteRange::at(range->offset, range->size, shard->version);
+      bytes.parts = parts;
+      ReadResult result = store_->try_read(key, bytes, room);
       if (result.error) throw *result.error;
       if (result.status != ReadStatus::kChanged) return result;
     } catch (const Error& error) {
@@ -195,13 +198,15 @@ void ShardReader::read_together(std::vector<ReadRequest> requests) {
 
 /// A request for where an inner chunk lies, which begins again if the shard was replaced after its index was read.
 ReadRequest ShardReader::request_for(ReadRequest inner, ByteRange range, int versions, const SlotPtr& index_slot) {
+  range.parts = inner.range.parts;
   auto done = [self = shared_from_this(), index_slot, key = inner.key, room = inner.room, position = *inner.inner_chunk,
-               versions, use = std::move(inner.done)](ReadResult result) mutable {
+               parts = range.parts, versions, use = std::move(inner.done)](ReadResult result) mutable {
     if (!result.error && result.status == ReadStatus::kChanged) {
       self->drop(key, index_slot);
       const auto again = std::make_shared<Wanted>();
       again->versions = versions;
-      again->requests.push_back({.key = key, .inner_chunk = position, .room = room, .done = std::move(use)});
+      again->requests.push_back(
+          {.key = key, .range = ByteRange::all(parts), .inner_chunk = position, .room = room, .done = std::move(use)});
       self->read_inner(again);
       return;
     }

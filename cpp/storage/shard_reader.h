@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/stored_bytes.h"
 #include "spec/shard_spec.h"
 #include "storage/access/byte_store.h"
 #include "storage/shard_index.h"
@@ -38,9 +39,10 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   /// Forgets all indices. No other call is under way.
   void clear();
 
-  /// As those of any ByteStore, for inner chunks. A shard that does not exist and one that lacks the inner chunk are both
-  /// kMissing.
-  ReadResult try_read(const std::string& key, size_t inner_chunk, Buffer& room);
+  /// As those of any ByteStore, for inner chunks, of which `parts` may be enough. A shard that does not exist and one that
+  /// lacks the inner chunk are both kMissing.
+  ReadResult try_read(const std::string& key, size_t inner_chunk, Buffer& room,
+                      std::shared_ptr<const ChunkParts> parts = nullptr);
   /// Whether try_read() is worthwhile: the index is cached, and the store says so of the range.
   [[nodiscard]] bool is_at_hand(const std::string& key, size_t inner_chunk);
   void read(std::vector<ReadRequest> requests) override;

@@ -13,18 +13,18 @@ Stores::Stores(size_t max_reads, size_t max_requests, Coalesce coalesce)
       coalesce_(coalesce),
       io_(std::make_shared<IoThreads>(max_reads)) {}
 
-std::shared_ptr<ByteStore> Stores::make(size_t field, const ArraySpec& array, size_t max_chunk_bytes) {
-  auto store = make_uncached(field, array, max_chunk_bytes);
-  const auto cached = cached_.find(field);
+std::shared_ptr<ByteStore> Stores::make(size_t source, const ArraySpec& array, size_t max_chunk_bytes) {
+  auto store = make_uncached(source, array, max_chunk_bytes);
+  const auto cached = cached_.find(source);
   if (cached == cached_.end()) return store;
   return std::make_shared<NodeCache>(std::move(store), cached->second, max_chunk_bytes, io_->max_threads(),
                                      cache_counters_);
 }
 
-std::shared_ptr<ByteStore> Stores::make_uncached(size_t field, const ArraySpec& array, size_t max_chunk_bytes) {
+std::shared_ptr<ByteStore> Stores::make_uncached(size_t source, const ArraySpec& array, size_t max_chunk_bytes) {
   if (array.in_python) {
     if (bridge_ == nullptr) bridge_ = std::make_shared<StoreBridge>();
-    return std::make_shared<PythonStore>(bridge_, field, max_requests_, coalesce_);
+    return std::make_shared<PythonStore>(bridge_, source, max_requests_, coalesce_);
   }
   // Of an array in several stores, keys are whole paths: no directory is held open for each of them.
   const size_t depth = array.parts != nullptr ? parts_of_key(array) : 0;

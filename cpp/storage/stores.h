@@ -23,11 +23,11 @@ class Stores {
   Stores(const Stores&) = delete;
   Stores& operator=(const Stores&) = delete;
 
-  /// The store of an array, which is field number `field`. `max_chunk_bytes`: a larger object is no chunk of it.
+  /// The store of an array, which is source number `source`. `max_chunk_bytes`: a larger object is no chunk of it.
   /// Another kind of store is added here, or by a class that overrides this.
-  virtual std::shared_ptr<ByteStore> make(size_t field, const ArraySpec& array, size_t max_chunk_bytes);
-  /// Makes the store of that field one with a node cache around it. Before make().
-  void cache(size_t field, CachedArray array) { cached_.insert_or_assign(field, std::move(array)); }
+  virtual std::shared_ptr<ByteStore> make(size_t source, const ArraySpec& array, size_t max_chunk_bytes);
+  /// Makes the store of that source one with a node cache around it. Before make().
+  void cache(size_t source, CachedArray array) { cached_.insert_or_assign(source, std::move(array)); }
   /// Reads of all node caches.
   [[nodiscard]] const std::shared_ptr<CacheCounters>& cache_counters() const { return cache_counters_; }
   /// After a thread was left behind: what is made from here on shares nothing with what was made before.
@@ -46,7 +46,7 @@ class Stores {
   std::map<size_t, CachedArray> cached_;
   const std::shared_ptr<CacheCounters> cache_counters_ = std::make_shared<CacheCounters>();
 
-  std::shared_ptr<ByteStore> make_uncached(size_t field, const ArraySpec& array, size_t max_chunk_bytes);
+  std::shared_ptr<ByteStore> make_uncached(size_t source, const ArraySpec& array, size_t max_chunk_bytes);
 };
 
 }  // namespace zarrfeed

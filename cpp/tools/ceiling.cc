@@ -35,10 +35,11 @@ void touch(MutableBytes memory) {
 }  // namespace
 
 CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& options) {
-  const FieldDecoder decoder(field);
-  const std::shared_ptr<ChunkReader> reader = open_local(decoder);
-  const ArraySpec& array = field.array;
-  const int64_t rows = decoder.rows_per_chunk();
+  const Output output(field);
+  const std::shared_ptr<ChunkReader> reader = open_local(output);
+  const ArraySource& source = *output.source();
+  const ArraySpec& array = source.array();
+  const int64_t rows = source.rows_per_chunk();
   const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
   const auto along = static_cast<size_t>(ceil_div(samples, rows));
   for (const int64_t block : options.blocks) {
@@ -47,28 +48,29 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
                   "block " + std::to_string(block) + ", must be in [0, " + std::to_string(along) + ")");
     }
   }
-  const size_t chunks = (options.blocks.empty() ? along : options.blocks.size()) * decoder.num_cells();
+  const size_t chunks = (options.blocks.empty() ? along : options.blocks.size()) * source.num_cells();
   const std::vector<int64_t> order = permutation(chunks, 1);
   const size_t window = std::max<size_t>(1, options.window_chunks / options.num_threads);
-  const std::vector<int64_t> slots = permutation(window * static_cast<size_t>(rows), 2);
+  const size_t of_chunk = static_cast<size_t>(rows) * options.copies;  // slots
+  const std::vector<int64_t> slots = permutation(window * of_chunk, 2);
 
-  const bool streaming = options.num_threads * slots.size() * decoder.sample_bytes() > (size_t{32} << 20);
+  const bool streaming = options.num_threads * slots.size() * output.sample_bytes() > (size_t{32} << 20);
 
   Stats stats;
   std::atomic<size_t> next{0};
 
   const double seconds = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
     WorkerScratch scratch;
-    BufferPool memory(slots.size() * decoder.sample_bytes(), false);
+    BufferPool memory(slots.size() * output.sample_bytes(), false);
     uint8_t* const base = options.scatter ? memory.acquire() : nullptr;
     if (base != nullptr) touch({base, memory.buffer_bytes()});
-    touch(scratch.decoded.reserve(decoder.decoded_bytes()));
-    const CodecPipeline pipeline(array.codecs, decoder.decoded_bytes());
+    touch(scratch.decoded.reserve(source.decoded_bytes()));
+    const CodecPipeline pipeline(array.codecs, source.decoded_bytes());
     await_start();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < chunks; turn = (turn + 1) % window) {
-      const int64_t index = order[i] / static_cast<int64_t>(decoder.num_cells());
+      const int64_t index = order[i] / static_cast<int64_t>(source.num_cells());
       const int64_t chunk = options.blocks.empty() ? index : options.blocks[static_cast<size_t>(index)];
-      const size_t cell = static_cast<size_t>(order[i]) % decoder.num_cells();
+      const size_t cell = static_cast<size_t>(order[i]) % source.num_cells();
       const ReadResult read = read_chunk(*reader, chunk, cell, scratch.stored);
       if (read.status == ReadStatus::kMissing) continue;
       const Bytes stored = read.bytes;
@@ -80,21 +82,25 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
         }
       };
       if (!options.scatter) {
-        named([&] { pipeline.decode(stored, scratch.decoded.reserve(decoder.decoded_bytes()), scratch.codecs); });
-        stats.bytes_decoded += decoder.decoded_bytes();
+        named([&] { pipeline.decode(stored, scratch.decoded.reserve(source.decoded_bytes()), scratch.codecs); });
+        stats.chunk_bytes += source.decoded_bytes();
         stats.bytes_read += stored.size();
         continue;
       }
       scratch.targets.clear();
       const int64_t valid = std::min(rows, samples - chunk * rows);
-      for (int64_t r = 0; r < valid; ++r) {
-        const auto slot = static_cast<size_t>(slots[turn * static_cast<size_t>(rows) + static_cast<size_t>(r)]);
-        scratch.targets.push_back({chunk * rows + r, base + slot * decoder.sample_bytes()});
+      for (size_t copy = 0; copy < static_cast<size_t>(valid) * options.copies; ++copy) {
+        const auto slot = static_cast<size_t>(slots[turn * of_chunk + copy]);
+        const auto row = static_cast<int64_t>(copy / options.copies);
+        scratch.targets.push_back({chunk * rows + row, base + slot * output.sample_bytes()});
       }
-      named([&] { decoder.decode_and_scatter(chunk, cell, stored, scratch.targets, streaming, scratch, stats); });
+      const OutputRows of_output{&output, scratch.targets.size()};
+      named([&] {
+        decode_and_scatter(chunk, cell, stored, {&of_output, 1}, scratch.targets, streaming, scratch, stats);
+      });
     }
   });
-  return {seconds, stats.bytes_decoded, stats.bytes_read};
+  return {seconds, stats.chunk_bytes, stats.bytes_read};
 }
 
 }  // namespace zarrfeed

@@ -15,6 +15,7 @@ struct CeilingOptions {
   size_t window_chunks = 64;      ///< rows are scattered over the memory of so many chunks, recycled
   bool scatter = true;            ///< false: decode into a small hot buffer only
   std::vector<int64_t> blocks{};  ///< which chunks along the sample axis; empty: all
+  size_t copies = 1;              ///< how many slots each row is copied to
 };
 
 struct CeilingResult {

@@ -93,7 +93,7 @@ class ChunkChecker::Chunks {
   /// Lists the chunks that a thread waits for which is left behind there, and goes beyond them.
   void give_up(Job& job, const StallWatch::Wait& wait) const {
     const auto count = static_cast<int64_t>(wait.cell);
-    ChunkFinding finding = finding_of(job.begin, count, is_sharded() && wait.field == kIndex);
+    ChunkFinding finding = finding_of(job.begin, count, is_sharded() && wait.source == kIndex);
     finding.bad = bare(reader_->overdue(location_of(job.begin)));
     job.begin += count;
     if (finding.chunks > 0) job.found.findings.push_back(std::move(finding));

@@ -174,13 +174,13 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
   check_field(field);
   std::optional<BloscFunctions> blosc;
   if (field.array.codecs[0].name == "blosc") blosc.emplace(options.blosc2_library);
-  const FieldDecoder decoder(field);
-  const std::shared_ptr<ChunkReader> reader = open_local(decoder);
+  const Output output(field);
+  const std::shared_ptr<ChunkReader> reader = open_local(output);
   const ArraySpec& array = field.array;
-  const int64_t rows = decoder.rows_per_chunk();
+  const int64_t rows = output.source()->rows_per_chunk();
   const int64_t samples = array.shape[0];
   const std::vector<CellCopy> copies = make_copies(array);
-  const size_t sample_bytes = decoder.sample_bytes();
+  const size_t sample_bytes = output.sample_bytes();
 
   std::mt19937_64 random(1);
   std::vector<size_t> order(static_cast<size_t>(ceil_div(samples, rows)) * copies.size());
@@ -202,7 +202,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
     BufferPool memory(slots.size() * sample_bytes, false);
     uint8_t* const base = options.out != nullptr ? options.out : memory.acquire();
     if (options.out == nullptr) std::memset(base, 0, memory.buffer_bytes());
-    const MutableBytes chunk_bytes = decoded.reserve(decoder.decoded_bytes());
+    const MutableBytes chunk_bytes = decoded.reserve(output.source()->decoded_bytes());
     std::memset(chunk_bytes.data(), 0, chunk_bytes.size());
     await_start();
     for (size_t turn = 0, i = 0; (i = next.fetch_add(1)) < order.size(); turn = (turn + 1) % window) {

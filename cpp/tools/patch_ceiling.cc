@@ -61,10 +61,11 @@ std::vector<Unit> shuffled_units(const std::vector<Piece>& pieces) {
 
 CeilingResult measure_patch_ceiling(const FieldSpec& field, std::span<const PatchStart> patches,
                                     const PatchCeilingOptions& options) {
-  const FieldDecoder decoder(field);
-  const PatchCopy* const cutter = decoder.patches();
+  const Output output(field);
+  const PatchCopy* const cutter = output.patches();
   if (cutter == nullptr) throw Error(ErrorKind::kConfig, field.array.name + ": its samples are not patches");
-  const std::shared_ptr<ChunkReader> reader = open_local(decoder);
+  const std::shared_ptr<ChunkReader> reader = open_local(output);
+  const ArraySource& source = *output.source();
   const std::vector<Piece> pieces = find_pieces(*cutter, patches);
   const std::vector<Unit> units = shuffled_units(pieces);
   const size_t window = std::clamp<size_t>(options.window_patches, 1, std::max<size_t>(1, patches.size()));
@@ -76,7 +77,7 @@ CeilingResult measure_patch_ceiling(const FieldSpec& field, std::span<const Patc
     BufferPool memory(window * cutter->sample_bytes(), false);
     uint8_t* const own = options.out != nullptr ? nullptr : memory.acquire();
     if (own != nullptr) std::fill_n(own, memory.buffer_bytes(), uint8_t{0});  // so that fresh memory is not measured
-    const MutableBytes room = scratch.decoded.reserve(decoder.decoded_bytes());
+    const MutableBytes room = scratch.decoded.reserve(source.decoded_bytes());
     std::ranges::fill(room, uint8_t{0});
     await_start();
     for (size_t i = 0; (i = next.fetch_add(1)) < units.size();) {
@@ -97,14 +98,15 @@ CeilingResult measure_patch_ceiling(const FieldSpec& field, std::span<const Patc
         if (read.status == ReadStatus::kMissing) {
           cutter->cut(cell, nullptr, scratch.patches);
         } else {
-          decoder.decode_and_cut(cell, read.bytes, scratch.patches, scratch, stats);
+          const Bytes decoded = source.decode_in_scratch({}, read.bytes, scratch, stats);
+          cutter->cut(cell, decoded.data(), scratch.patches);
         }
       } catch (const Error& bad) {
         throw bad.at(field.array.name, reader->label(cell.chunk, cell.cell));
       }
     }
   });
-  return {seconds, stats.bytes_decoded, stats.bytes_read};
+  return {seconds, stats.chunk_bytes, stats.bytes_read};
 }
 
 }  // namespace zarrfeed

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "spec/array_spec.h"
 #include "transform/convert/convert.h"
+#include "transform/patches/chunk_crop.h"
 
 namespace zarrfeed {
 
@@ -17,15 +18,29 @@ struct RowTarget {
   uint8_t* dest;  ///< first byte of the sample (all of it, not only of this chunk's box)
 };
 
-/// The part of a sample that one cell of the chunk grid holds: a box, with its strides on both sides.
+/// Bytes of a decoded chunk, and where they go.
+struct ByteRun {
+  size_t begin;
+  size_t size;
+  uint8_t* dest;
+};
+
+/// The first row of a cell of the chunk grid, as a crop of its chunk: without the padding of edge chunks. Of arrays with at
+/// most kMaxAxes axes.
+ChunkCrop row_crop(const ArraySpec& array, std::span<const int64_t> cell);
+
+/// The part of a sample that one cell of the chunk grid holds: a box, with its strides on both sides; of an array with
+/// chosen items, these items of the box, each of which goes to wherever samples have it.
 /// Built once per cell; copying touches each element of the box once per row.
 class BoxCopy {
  public:
   /// `cell` is the index of the chunk along every axis (the entry of the sample axis is ignored).
   /// The box is clipped to the array, so the padding of edge chunks is never copied.
   /// With a `converter`, samples consist of what items become, and slots are so large. `array.fill` and the converter
-  /// must outlive the box.
-  BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Converter* converter = nullptr);
+  /// must outlive the box. With `of_one_row`, the box is copied from one row alone, row 0 of memory that has the items of
+  /// row_crop() side by side.
+  BoxCopy(const ArraySpec& array, std::span<const int64_t> cell, const Converter* converter = nullptr,
+          bool of_one_row = false);
 
   /// Copies the box of every target from `chunk`, a whole decoded chunk in stored order, with byte order made native and
   /// items converted. With `streaming`, stores of converted items bypass the cache, and fence_streaming_stores() must
@@ -38,14 +53,30 @@ class BoxCopy {
   /// True if row r of a decoded chunk is exactly sample r: whole samples, contiguous, native byte order,
   /// no conversion.
   [[nodiscard]] bool is_plain() const { return plain_; }
+  /// Whether rows are copied as they stand in the chunk, in runs of at least `bytes`.
+  [[nodiscard]] bool has_runs_of(size_t bytes) const;
+  /// Adds the runs of a row to `out`; only if it has_runs_of() any bytes.
+  void list_runs(const RowTarget& target, std::vector<ByteRun>& out) const;
   /// Bytes that one row of the box writes.
   [[nodiscard]] size_t bytes() const { return box_bytes_; }
 
  private:
+  /// Bytes from the first item of the box, in the chunk and in the sample.
+  struct Offset {
+    int64_t source;
+    int64_t dest;
+  };
   struct Loop {
     int64_t count;
     int64_t source_stride;
     int64_t dest_stride;
+    std::vector<Offset> at = {};  ///< of each turn; empty: a multiple of the strides
+  };
+  /// Items that lie side by side in the sample.
+  struct Run {
+    int64_t items;
+    int64_t stride;  ///< bytes between them in the chunk; below 0 where they lie there in reverse order
+    Offset at;
   };
 
   void copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes, bool streaming) const;
@@ -53,12 +84,44 @@ class BoxCopy {
   void fill_converted_rows(std::span<const RowTarget> targets) const;
   /// Writes items `first`, `first + 1`, ... of the repeated fill pattern.
   void write_fill(uint8_t* dest, size_t first, size_t count) const;
+  /// Adds the next item of the innermost axis to the runs, or to the last one of them.
+  void add_to_runs(Offset at, int64_t item, int64_t dest_item);
+  /// Whether a row of the box is one run.
+  [[nodiscard]] bool is_one_run() const { return loops_.empty() && runs_.size() == 1; }
 
-  std::vector<Loop> loops_;  ///< outermost first; around runs of `run_items_` items
-  int64_t run_items_ = 1;    ///< items of a run
-  int64_t run_stride_ = 0;   ///< bytes between items of a run in the chunk
-  int64_t row_stride_ = 0;   ///< bytes between rows in the chunk
-  int64_t dest_offset_ = 0;  ///< where the box begins in the sample
+  /// Calls copy(dest, offset in the chunk, run) for each run of a row.
+  template <typename Copy>
+  void for_each_run(uint8_t* dest, int64_t row, const Copy& copy) const {
+    const int64_t source = row * row_stride_ + source_offset_;
+    if (runs_.size() == 1) {  // what is constant in the loops can be kept in registers
+      const Run run = runs_.front();
+      for_each_turn(loops_, dest + dest_offset_, source, [&](uint8_t* to, int64_t from) { copy(to, from, run); });
+      return;
+    }
+    for_each_turn(loops_, dest + dest_offset_, source, [&](uint8_t* to, int64_t from) {
+      for (const Run& run : runs_) copy(to + run.at.dest, from + run.at.source, run);
+    });
+  }
+  template <typename Turn>
+  static void for_each_turn(std::span<const Loop> loops, uint8_t* dest, int64_t source, const Turn& turn) {
+    if (loops.empty()) {
+      turn(dest, source);
+      return;
+    }
+    const Loop& loop = loops.front();
+    for (const Offset& at : loop.at) for_each_turn(loops.subspan(1), dest + at.dest, source + at.source, turn);
+    if (!loop.at.empty()) return;
+    for (int64_t i = 0; i < loop.count; ++i) {
+      for_each_turn(loops.subspan(1), dest + i * loop.dest_stride, source + i * loop.source_stride, turn);
+    }
+  }
+
+  std::vector<Loop> loops_;        ///< outermost first; around `runs_`
+  std::vector<Run> runs_;          ///< one, unless items of the innermost axis are chosen that are not evenly spaced
+  int64_t row_stride_ = 0;         ///< bytes between rows in the chunk
+  int64_t source_offset_ = 0;      ///< where the box begins in a row of the chunk
+  int64_t dest_offset_ = 0;        ///< where it begins in the sample
+  bool are_side_by_side_ = false;  ///< items of runs are, in the chunk, too
   size_t item_bytes_;
   size_t swap_bytes_;
   const Converter* converter_;

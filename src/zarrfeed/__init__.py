@@ -4,9 +4,8 @@ Names are imported when they are first used, so that what needs no torch works w
 the engine itself.
 """
 
-from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zarrfeed.base import native as _native  # noqa: F401 - says at once what to do if the engine was not built
 from zarrfeed.base.errors import (
@@ -23,6 +22,7 @@ from zarrfeed.base.errors import (
     UnsupportedError,
     ZarrfeedError,
 )
+from zarrfeed.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from zarrfeed.engine.cache_stats import CacheStats
@@ -144,24 +144,14 @@ _MODULES = {
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name when it is first used."""
-        if name == "split":
-            raise AttributeError("zarrfeed.split is now Data.split: zarrfeed.open(path).split((0.8, 0.2))")
-        if name in ("from_dask", "from_dask_array"):
-            raise AttributeError(f"zarrfeed has no {name}: pass the path that dask reads to zarrfeed.open")
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "torch":
-                raise
-            raise ImportError(f"zarrfeed.{name} needs torch: pip install torch", name="torch") from error
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        """List public names, imported or not."""
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        _MODULES,
+        gone={
+            "split": "zarrfeed.split is now Data.split: zarrfeed.open(path).split((0.8, 0.2))",
+            **{
+                name: f"zarrfeed has no {name}: pass the path that dask reads to zarrfeed.open"
+                for name in ("from_dask", "from_dask_array")
+            },
+        },
+    )

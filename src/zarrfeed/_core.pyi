@@ -79,6 +79,7 @@ class ArraySpec:
         in_python: bool = False,
         max_stored_bytes: int = 0,
         parts: ArrayParts | None = None,
+        chosen: Sequence[Sequence[int]] = (),
     ) -> None: ...
 
 class PatchSpec:
@@ -104,6 +105,7 @@ class FieldSpec:
         is_variant: bool = False,
         lead: _Lead | None = None,
         patch: PatchSpec | None = None,
+        source: int | None = None,
     ) -> FieldSpec: ...
     @staticmethod
     def resident(
@@ -119,6 +121,7 @@ class FieldSpec:
         pad: _Pad | None = None,
         num_rows: int = 0,
         lead: _Lead | None = None,
+        source: int | None = None,
     ) -> FieldSpec: ...
     @staticmethod
     def pad_mask(
@@ -135,9 +138,12 @@ class CarryPlan:
         *,
         next_group: npt.NDArray[np.int64],
         begin: npt.NDArray[np.int64],
-        field: npt.NDArray[np.int64],
+        source: npt.NDArray[np.int64],
         chunk: npt.NDArray[np.int64],
         on: npt.NDArray[np.int64],
+        take_begin: npt.NDArray[np.int64],
+        take_source: npt.NDArray[np.int64],
+        take_chunk: npt.NDArray[np.int64],
     ) -> None: ...
 
 class MixtureStage:
@@ -437,7 +443,13 @@ def copy_runs(
 def runs_together(extents: Sequence[tuple[int, int]], *, gap: int, limit: int) -> list[int]: ...
 def parse_shard_index(shard: ShardSpec, stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]: ...
 def measure_ceiling(
-    field: FieldSpec, *, num_threads: int, window_chunks: int, scatter: bool, blocks: Sequence[int] = ()
+    field: FieldSpec,
+    *,
+    num_threads: int,
+    window_chunks: int,
+    scatter: bool,
+    blocks: Sequence[int] = (),
+    copies: int = 1,
 ) -> tuple[float, int, int]: ...
 def measure_patch_ceiling(
     field: FieldSpec,

@@ -3,10 +3,10 @@
 Names are imported when they are first used, so that `writer`, `reader`, `retain` and `newest` need no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zarrfeed.base.errors import CorruptCheckpointError, StoreWriteError
+from zarrfeed.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from zarrfeed.storage.checkpoint.checkpoint_file import reader, writer
@@ -47,20 +47,4 @@ _MODULES = {
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name when it is first used."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            value = getattr(import_module(f"zarrfeed.{_MODULES[name]}"), name)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "torch":
-                raise
-            raise ImportError(f"zarrfeed.checkpoint.{name} needs torch: pip install torch", name="torch") from error
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        """List public names, imported or not."""
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

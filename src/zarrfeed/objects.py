@@ -3,8 +3,9 @@
 Names are imported when they are first used, so that listing needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zarrfeed.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from zarrfeed.metadata.group.objects import Objects, open
@@ -40,16 +41,5 @@ _MODULES = {
     "list_objects": "storage.objects.list_objects",
 }
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name when it is first used."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"zarrfeed.{_MODULES[name]}"), name)
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        """List public names, imported or not."""
-        return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

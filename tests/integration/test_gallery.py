@@ -54,7 +54,7 @@ def test_a_script_does_what_it_says(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_the_notebook_runs_and_shows_its_answers() -> None:
-    notebook: Any = nbformat.from_dict(json.loads((EXAMPLES / "first_look.ipynb").read_text()))  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.from_dict(json.loads((EXAMPLES / "first_look.ipynb").read_text()))
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not kept in the repository"
     NotebookClient(notebook, timeout=100).execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]

@@ -103,7 +103,8 @@ def test_a_large_object_is_read_in_ranges(served: Served, monkeypatch: pytest.Mo
     )
     dataset = ObjectIterableDataset(objects, decode="bytes", batch_size=1)
     assert list(dataset) == [[served.large]]
-    assert dataset.stats().requests == RANGES
+    stats = dataset.stats()
+    assert stats.requests - stats.hedges == RANGES  # on a busy machine, requests are late
     missing = zarrfeed.objects.open(
         f"{served.endpoint.url}/large",
         keys=[("nowhere", len(served.large))],

@@ -29,6 +29,7 @@ import zarrfeed
 from benchmarks.harness.loopback import LoopbackServer
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import assert_parity, numbered
+from tests.support.stalls import again_after_a_stall
 from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.storage.access.obstore_options import _OWN, default_credentials, obstore_options
 from zarrfeed.tools.cli import main
@@ -450,6 +451,7 @@ def hanging_server(after: int = 0, path: Path | None = None, part: str = "/") ->
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 4])
+@again_after_a_stall
 def test_the_timeout_holds_while_a_dataset_is_made(after: int, tmp_path: Path) -> None:
     """Whichever request is the first that hangs; without it obstore gives up after a minute."""
     group = zarr.create_group(tmp_path / "g", zarr_format=3)
@@ -469,6 +471,7 @@ def test_the_timeout_holds_while_a_dataset_is_made(after: int, tmp_path: Path) -
             assert_one_sentence(caught.value)
 
 
+@again_after_a_stall
 def test_the_timeout_of_the_command_line_holds(capsys: Any) -> None:
     for command in (["explain"], ["bench", "--seconds", "1"], ["verify", "--progress-file", "none"]):
         with hanging_server() as url:
@@ -478,6 +481,7 @@ def test_the_timeout_of_the_command_line_holds(capsys: Any) -> None:
         assert f"{url}/a: the store did not answer within 0.5 s (timeout)" in capsys.readouterr().err
 
 
+@again_after_a_stall
 def test_chunks_that_do_not_come_are_findings_of_verify(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", data=numbered((8, 6)), chunks=(4, 6))
     with hanging_server(1, tmp_path, "/c/") as url:
@@ -487,6 +491,7 @@ def test_chunks_that_do_not_come_are_findings_of_verify(tmp_path: Path) -> None:
     assert all("did not answer within 0.5 s (timeout)" in str(finding) for finding in report.findings)
 
 
+@again_after_a_stall
 def test_chunks_that_wait_for_others_are_no_findings_of_verify(tmp_path: Path) -> None:
     """The server answers all in time, and takes longer than the timeout for all of them together."""
     zarr.create_array(tmp_path / "a", data=numbered((40, 6)), chunks=(1, 6))

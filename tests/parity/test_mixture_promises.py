@@ -36,7 +36,7 @@ from tests.support.mixtures import (
 )
 from tests.support.runs import Int64, Run
 from zarrfeed import Data, ZarrDataLoader
-from zarrfeed.plan.mixture.mixed_order import BATCHINGS
+from zarrfeed.plan.mixture.blend import BATCHINGS
 from zarrfeed.plan.mixture.mixture_stop import epoch_steps
 
 pytestmark = [

@@ -207,3 +207,15 @@ def test_wrong_leads_are_refused(buffer: Path) -> None:
         zarrfeed.open({"lead": np.zeros(9)}).window((0, lead(1, 2)))
     with pytest.raises(zarrfeed.ConfigError, match="must be integers or zarrfeed"):
         data.window({"action": [{"leads": [1, 2]}]})  # type: ignore[list-item]
+
+
+def test_a_padded_window_of_listed_samples_reads_no_row_that_is_not_selected() -> None:
+    """In one segment as in several: the row beyond an end is the nearest one inside, every other row is selected."""
+    kept = np.array([0, 1, 2, 4, 5, 6, 7, 9])
+    for ends, wanted in ((None, [0, 1, 2, 5, 6, 7]), ([5, 10], [0, 1, 2, 5, 6, 7])):
+        data = zarrfeed.open({"x": np.arange(10)}).select(kept)
+        data = data.window({"x": (-1, 0)}, pad="edge", rows="selected", segment_ends=ends)
+        with ZarrIterableDataset(data, batch_size=10, return_index=True, rank=0, world_size=1) as dataset:
+            ((batch, index),) = list(dataset)
+        assert index.tolist() == wanted, ends
+        assert set(batch["x"].flatten().tolist()) <= set(kept.tolist()), ends

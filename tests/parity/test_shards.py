@@ -24,6 +24,7 @@ from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_parity, chunk_files, numbered, read_all
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrIterableDataset
+from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.spec.sharding import Coalesce, Piece, merge_pieces
 
@@ -379,7 +380,7 @@ def test_the_order_of_blocks_that_are_shards_is_another_one(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block": "inner"}, "block = 'inner', must be one of 'chunk', 'shard'"),
+        ({"block": "inner"}, "block = 'inner', must be one of 'auto', 'slab', 'chunk', 'shard'"),
         ({"block": "shard"}, "block = 'shard', but samples .* has no shards"),
         ({"coalesce_gap": -1}, "coalesce_gap = -1, must be bytes"),
         ({"coalesce_limit": "much"}, "coalesce_limit = 'much', must be bytes"),
@@ -403,7 +404,7 @@ def test_the_memory_for_requests_and_indices_is_within_the_budget() -> None:
         stored = dataset.session.schedule.fields.fields
     assert fields[0].shards == 800
     for budget in (1 << 14, 1 << 17, 1 << 20, 1 << 30):
-        plan = plan_memory(stored, batch_size=8, num_threads=2, budget=budget, min_open_batches=2)
+        plan = plan_memory(FieldNeeds.of(stored), batch_size=8, num_threads=2, budget=budget, min_open_batches=2)
         assert plan.batch_room >= 2 * plan.batch_bytes or budget < plan.least_budget
         assert plan.index_bytes <= max(plan.budget // 64, 4 * 16 + 512)
 

@@ -27,16 +27,25 @@ memory[:] = bytes(range(256)) * (size // 256)
 import ctypes
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + size // 2
 before = huge_bytes(address)
-use_huge_pages()
+for _ in range(5):  # the kernel finds pages later that it does not find now
+    use_huge_pages()
+    after = huge_bytes(address)
+    if after > size // 2:
+        break
 assert memory[:] == bytes(range(256)) * (size // 256), "the memory has changed"
-can = ctypes.CDLL(None).madvise(ctypes.c_void_p(address & -(2 << 20)), ctypes.c_size_t(2 << 20), 25) == 0
-print(can, before < size // 2 < huge_bytes(address))
+madvise = ctypes.CDLL(None).madvise
+huge, first = 2 << 20, -(-(address - size // 2) // (2 << 20)) * (2 << 20)
+can = sum(madvise(ctypes.c_void_p(first + i * huge), ctypes.c_size_t(huge), 25) == 0 for i in range(size // huge - 1))
+print(before / size, after / size, can * huge / size)
 """
 
 
 def test_memory_moves_to_huge_pages_and_keeps_its_values() -> None:
     command = [*warm.command(), "-c", CODE]
     out = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT, check=True).stdout
-    if out.startswith("False"):
-        pytest.skip("this kernel collapses no pages: it is older than Linux 6.1, or out of memory")
-    assert out == "True True\n"
+    before, after, possible = map(float, out.split())
+    if before > 0.5:
+        pytest.skip("this kernel makes huge pages by itself")
+    if after <= 0.5 and possible <= 0.5:
+        pytest.skip("this kernel collapses no pages: it is older than Linux 6.1, or memory is in small pieces")
+    assert after > 0.5, out

@@ -458,12 +458,13 @@ def test_a_variable_that_a_module_reads_is_not_noticed(tmp_path: Path) -> None:
     server.close()
 
 
-def test_a_server_with_a_thread_or_a_failed_import_is_not_told(tmp_path: Path) -> None:
+def test_a_server_with_a_thread_a_file_or_a_failed_import_is_not_told(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True, name='of a module').start()\n"
     )
+    (tmp_path / "opening.py").write_text("file = open(__file__)\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
-    for module, said in (("threaded", b"AssertionError"), ("broken", b"ZeroDivisionError")):
+    for module, said in (("threaded", b"of a module"), ("opening", b"opening.py'"), ("broken", b"ZeroDivisionError")):
         server = warm.Server((module,), {"PYTHONPATH": str(tmp_path)})
         status, out, err = outcome(server.command, ["-c", "print('here')"])
         assert (status, out) == (1, b""), module

@@ -83,6 +83,30 @@ def test_json_is_parsed_in_one_place() -> None:
     assert [p.name for p in PYTHON if re.search(r"\bjson\.loads?\(", p.read_text())] == ["documents.py"]
 
 
+def enters_conditions(source: str) -> set[str]:
+    """Return the `threading.Condition`s of a module that make their lock, or by which a lock is taken."""
+    tree = ast.parse(source)
+    made = {
+        ast.unparse(target): node.value.args
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if ast.unparse(node.value.func).split(".")[-1] == "Condition"
+        for target in node.targets
+    }
+    entered = {
+        ast.unparse(item.context_expr) for node in ast.walk(tree) if isinstance(node, ast.With) for item in node.items
+    }
+    return {name for name, lock in made.items() if not lock or name in entered}
+
+
+def test_conditions_are_not_left_locked_by_an_interrupt() -> None:
+    """`with condition:` calls Python code, at whose end an interrupt may come: the lock is taken then, for ever."""
+    assert enters_conditions("a = threading.Condition()") == {"a"}
+    assert enters_conditions("a = threading.Condition(lock)\nwith a: pass") == {"a"}
+    assert enters_conditions("a = threading.Condition(lock)\nwith lock: a.wait()") == set()
+    assert {str(p): enters_conditions(p.read_text()) for p in PYTHON if enters_conditions(p.read_text())} == {}
+
+
 def test_versions_agree() -> None:
     """Tags say the version. Without them it is that of the newest section of the changelog, which is under way."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -135,7 +135,7 @@ def test_a_step_that_hangs_is_cut_off_with_the_processes_that_it_started(
     assert done.status is None
     assert done.outcome.startswith("cut off after")
     left = Path("/proc") / (tmp_path / "log").read_text().split()[0]
-    end = time.monotonic() + 20
+    end = time.monotonic() + 240
     while left.exists() and " Z " not in (left / "stat").read_text() and time.monotonic() < end:
         time.sleep(0.05)
     assert not left.exists() or " Z " in (left / "stat").read_text()
@@ -145,10 +145,10 @@ def test_a_process_that_a_step_leaves_behind_holds_nothing_up(
     parts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "GRACE_S", 1)
-    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
     began = time.monotonic()
     assert step(parts, tmp_path, f"import subprocess, sys; print({child}.pid)").status == 0
-    assert time.monotonic() - began < 50
+    assert time.monotonic() - began < 200
     os.kill(int((tmp_path / "log").read_text()), signal.SIGKILL)
 
 

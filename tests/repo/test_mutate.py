@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.stalls import again_after_a_stall
 
 #: source -> what its mutants have in place of it
 CHANGED = {
@@ -197,7 +198,7 @@ def trial(mutate: ModuleType, sites: ModuleType, tiny: Path, tmp_path: Path) -> 
     """Try the mutant that has `new` in place of the first `old` of a function."""
     work = tmp_path / "work"
     work.mkdir()
-    bench = mutate.Bench(tiny / "src", "tiny", tiny, work, 6)
+    bench = mutate.Bench(tiny / "src", "tiny", tiny, work, 12)
 
     def try_one(function: str, old: str, new: str) -> Any:
         found = sites.find_sites((tiny / "src/tiny/steps.py").read_text())
@@ -209,6 +210,7 @@ def trial(mutate: ModuleType, sites: ModuleType, tiny: Path, tmp_path: Path) -> 
     assert [path.name for path in work.iterdir()] == ["sound"]
 
 
+@again_after_a_stall
 def test_mutants_are_killed_survive_hang_or_are_not_covered(trial: Callable[..., Any], tiny: Path) -> None:
     before = contents(tiny)
     tests = "tests/unit/test_steps.py::test_"

@@ -178,7 +178,8 @@ def test_a_budget_that_is_too_small_names_one_that_is_enough(
 
 def test_chunks_that_are_larger_than_the_budget_are_refused_at_construction(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", shape=(2**20, 2**10), chunks=(2**16, 2**10), dtype="f8")
-    refused(MemoryBudgetError, r"memory_budget = 1.0 GiB, must be at least .* GiB", tmp_path / "a", shuffle=True)
+    message = r"memory_budget = 1.0 GiB, must be at least .* GiB"
+    refused(MemoryBudgetError, message, tmp_path / "a", shuffle=True, memory_budget="1GiB")
 
 
 def test_lanes_and_mix_that_do_not_fit_are_refused_at_construction(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import settings
 
 #: What a test without `examples` has, in pytest's usual run and with --large.
-USUAL, LARGE = 30, 2000
+USUAL, LARGE = 20, 2000
 
 
 def examples(count: int, **options: Any) -> settings:
-    """Return settings for half of `count` examples in the usual run, and for three times `count` with --large.
+    """Return settings for a third of `count` examples in the usual run, and for three times `count` with --large.
 
     Parameters
     ----------
@@ -21,4 +21,4 @@ def examples(count: int, **options: Any) -> settings:
         Those of hypothesis.
     """
     is_large = settings().max_examples == LARGE
-    return settings(max_examples=3 * count if is_large else -(-count // 2), **options)
+    return settings(max_examples=3 * count if is_large else -(-count // 3), **options)

@@ -419,7 +419,7 @@ def no_thread_left() -> Iterator[None]:
     """
     before = thread_ids()
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 240
     while thread_ids() - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not thread_ids() - before

@@ -95,7 +95,7 @@ class Run:
         state = replace(begin, run=SavedRun(division, batches) if batches else None)
         if batches >= division.batches(0):
             state = begin.following()
-        return Run(self.schedule, ranks, workers, EpochState.from_json(state.to_json(), self.length))
+        return Run(self.schedule, ranks, workers, EpochState.from_json(state.to_json(), self.schedule.part))
 
     def following(self, ranks: int, workers: int = 0) -> Run:
         """Return the run of the next epoch."""

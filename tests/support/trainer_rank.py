@@ -37,7 +37,7 @@ class Recorder(torch.nn.Module):
         return {"loss": (x.float() * self.weight).sum(), "logits": index}
 
 
-class Stop(TrainerCallback):
+class Stop(TrainerCallback):  # type: ignore[misc]  # mypy skips transformers
     """Stops after some steps, as a job does that is killed."""
 
     def __init__(self, step: int) -> None:
@@ -58,7 +58,7 @@ def as_dict(sample: Any) -> dict[str, torch.Tensor]:
     return {**values, "index": index}
 
 
-class BatchTrainer(Trainer):
+class BatchTrainer(Trainer):  # type: ignore[misc]
     """Takes whole batches from a `ZarrDataLoader`."""
 
     def get_train_dataloader(self) -> DataLoader[Any]:

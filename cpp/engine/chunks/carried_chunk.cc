@@ -8,8 +8,8 @@ CarryMemory::CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_byte
   for (const size_t size : chunk_bytes) pools_.push_back(std::make_unique<BufferPool>(size, false));
 }
 
-uint8_t* CarryMemory::acquire(size_t field, size_t crop_room) {
-  BufferPool& pool = *pools_[field];
+uint8_t* CarryMemory::acquire(size_t source, size_t crop_room) {
+  BufferPool& pool = *pools_[source];
   const size_t size = crop_room > 0 ? crop_room : pool.buffer_bytes();
   uint8_t* bytes = nullptr;
   if (in_use_.fetch_add(size) + size <= max_bytes_) {
@@ -24,14 +24,14 @@ uint8_t* CarryMemory::acquire(size_t field, size_t crop_room) {
   return bytes;
 }
 
-void CarryMemory::release(size_t field, uint8_t* bytes, size_t crop_room) {
+void CarryMemory::release(size_t source, uint8_t* bytes, size_t crop_room) {
   if (crop_room > 0) {
     crops_.release(bytes, crop_room);
     in_use_ -= crop_room;
     return;
   }
-  pools_[field]->release(bytes);
-  in_use_ -= pools_[field]->buffer_bytes();
+  pools_[source]->release(bytes);
+  in_use_ -= pools_[source]->buffer_bytes();
 }
 
 bool CarryMemory::reserve(size_t bytes) {
@@ -80,7 +80,7 @@ std::vector<Task> CarriedChunk::end_decoding(Task& task, State state, uint8_t* b
 void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks) {
   if (chunks.empty()) return;
   for (Task& task : tasks) {
-    const auto found = chunks.find(ChunkKey(task.field, task.chunk, task.cell));
+    const auto found = chunks.find(ChunkKey(task.source, task.chunk, task.cell));
     if (found != chunks.end()) task.carried = found->second;
   }
 }
@@ -91,7 +91,7 @@ CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const Share
   of_group.merge(cached);
   CarriedChunks to_next;
   for (const SharedChunk& one : shared) {
-    const ChunkKey key(one.field, one.chunk, one.cell);
+    const ChunkKey key(one.source, one.chunk, one.cell);
     auto& chunk = of_group[key];
     if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(one, memory_);
     if (one.next) to_next.emplace(key, chunk);

@@ -11,7 +11,8 @@
 //   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
 //     cycle keeps a chunk alive.
 //   * Of a chunk that patches are cut out of, no more than a crop is carried. Every task that shares the chunk finds
-//     its items in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it.
+//     its items in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it, or from
+//     the crop if no more was decoded.
 //   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
 //     group that may still make one, lets go of the chunk.
 
@@ -38,12 +39,12 @@ namespace zarrfeed {
 /// `crop_room`, it is that of SharedChunk.
 class CarryMemory {
  public:
-  /// `chunk_bytes` has the size of a decoded chunk of each field.
+  /// `chunk_bytes` has the size of a decoded chunk of each source.
   CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes);
 
-  /// Returns memory for what is carried of a chunk of a field; nullptr if it would be more than `max_bytes` in use.
-  uint8_t* acquire(size_t field, size_t crop_room = 0);
-  void release(size_t field, uint8_t* bytes, size_t crop_room = 0);
+  /// Returns memory for what is carried of a chunk of a source; nullptr if it would be more than `max_bytes` in use.
+  uint8_t* acquire(size_t source, size_t crop_room = 0);
+  void release(size_t source, uint8_t* bytes, size_t crop_room = 0);
   /// Sets bytes aside for one acquire(); false if all that are set aside would be more than `max_bytes`. Memory of
   /// which some is set aside is acquired in no other way.
   bool reserve(size_t bytes);
@@ -64,11 +65,11 @@ class CarryMemory {
 class CarriedChunk {
  public:
   CarriedChunk(const SharedChunk& shared, std::shared_ptr<CarryMemory> memory)
-      : field_(shared.field), crop_(shared.crop), crop_room_(shared.crop_room), memory_(std::move(memory)) {}
+      : source_(shared.source), crop_(shared.crop), crop_room_(shared.crop_room), memory_(std::move(memory)) {}
   CarriedChunk(const CarriedChunk&) = delete;
   CarriedChunk& operator=(const CarriedChunk&) = delete;
   ~CarriedChunk() {
-    if (bytes_ != nullptr) memory_->release(field_, bytes_, crop_room_);
+    if (bytes_ != nullptr) memory_->release(source_, bytes_, crop_room_);
   }
 
   /// Returns true if another task is decoding the chunk of `task`: then `task` was moved into the chunk, and finish()
@@ -94,7 +95,7 @@ class CarriedChunk {
 
   static std::vector<Task> end_decoding(Task& task, State state, uint8_t* bytes);
 
-  const size_t field_;
+  const size_t source_;
   const std::optional<ChunkCrop> crop_;
   const size_t crop_room_;
   const std::shared_ptr<CarryMemory> memory_;
@@ -104,7 +105,7 @@ class CarriedChunk {
   uint8_t* bytes_ = nullptr;  ///< final once the state is kReady
 };
 
-/// Chunks that the tasks of a group share with each other or with the next group, by field, chunk and cell.
+/// Chunks that the tasks of a group share with each other or with the next group, by source, chunk and cell.
 using CarriedChunks = std::map<ChunkKey, std::shared_ptr<CarriedChunk>>;
 
 /// Sets Task::carried of the tasks whose chunk is one of `chunks`.

@@ -7,7 +7,7 @@ namespace zarrfeed {
 
 size_t ChunkCache::Hash::operator()(const Key& key) const {
   uint64_t z = static_cast<uint64_t>(key.chunk) * 0x9e3779b97f4a7c15 + key.cell;
-  z = (z ^ (z >> 32)) * 0xbf58476d1ce4e5b9 + key.field;
+  z = (z ^ (z >> 32)) * 0xbf58476d1ce4e5b9 + key.source;
   return static_cast<size_t>(z ^ (z >> 31));
 }
 
@@ -24,11 +24,18 @@ bool ChunkCache::contains(const Key& key) const {
   return entry_at_.contains(key);
 }
 
-bool ChunkCache::admits(const Key& key, size_t bytes) {
+bool ChunkCache::will_admit(const Key& key, size_t bytes) const {
+  if (bytes + kEntryBytes > max_bytes_) return false;
+  const std::lock_guard lock(mutex_);
+  return wanted_at_.contains(key);
+}
+
+bool ChunkCache::admits(const Key& key, size_t bytes, bool less_would_do) {
   const size_t cost = bytes + kEntryBytes;
   if (cost > max_bytes_) return false;
   const std::lock_guard lock(mutex_);
-  if (bytes_ + cost <= max_bytes_) return true;
+  const bool has_room = bytes_ + cost <= max_bytes_;
+  if (has_room && !less_would_do) return true;
   if (const auto found = wanted_at_.find(key); found != wanted_at_.end()) {
     wanted_.erase(found->second);
     wanted_at_.erase(found);
@@ -36,7 +43,8 @@ bool ChunkCache::admits(const Key& key, size_t bytes) {
   }
   wanted_.push_front(key);
   wanted_at_.emplace(key, wanted_.begin());
-  while (wanted_.size() > std::max<size_t>(1, entries_.size() / 2)) {
+  const size_t most = has_room ? kMostWanted : std::max<size_t>(1, entries_.size() / 2);
+  while (wanted_.size() > most) {
     wanted_at_.erase(wanted_.back());
     wanted_.pop_back();
   }

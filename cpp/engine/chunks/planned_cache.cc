@@ -15,22 +15,39 @@ struct Take {
   size_t group = 0;
 };
 
-/// All takes of an epoch, by group; none if there are more than `most`.
-std::vector<Take> find_takes(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t most) {
+/// The takes that a plan of rows lists; none if there are more than `most`.
+std::vector<Take> listed_takes(const EpochPlan& plan, const OutputTable& outputs, size_t most) {
+  std::vector<Take> takes;
+  if (plan.take_begin.empty()) return takes;
+  for (size_t group = 0; group + 1 < plan.take_begin.size(); ++group) {
+    for (auto i = static_cast<size_t>(plan.take_begin[group]); i < static_cast<size_t>(plan.take_begin[group + 1]);
+         ++i) {
+      const auto source = static_cast<size_t>(plan.take_source[i]);
+      for (size_t cell = 0; cell < outputs.source(source)->num_cells(); ++cell) {
+        takes.push_back({ChunkKey(source, plan.take_chunk[i], cell), group});
+      }
+    }
+    if (takes.size() > most) return {};
+  }
+  return takes;
+}
+
+/// All takes of an epoch of patches, by group; none if there are more than `most`.
+std::vector<Take> find_takes(const EpochPlan& plan, const OutputTable& outputs, size_t most) {
   std::vector<Take> takes;
   const size_t num_groups = plan.group_begin.size() - 1;
   std::vector<std::vector<ChunkKey>> received(num_groups);  // from the group before it in its lane, ascending
   for (size_t group = 0; group < num_groups; ++group) {
     const std::vector<ChunkKey> from_before = std::exchange(received[group], {});
-    for (const ChunkKey& key : find_needed(plan, fields, group)) {
+    for (const ChunkKey& key : find_needed(plan, outputs, group)) {
       if (!std::ranges::binary_search(from_before, key)) takes.push_back({key, group});
     }
     if (takes.size() > most) return {};
     const int64_t next = plan.next_group[group];
     if (next < 0) continue;
     std::vector<ChunkKey>& of_next = received[static_cast<size_t>(next)];
-    for (const SharedChunk& one : find_shared(plan, fields, group)) {
-      if (one.next) of_next.emplace_back(one.field, one.chunk, one.cell);
+    for (const SharedChunk& one : find_shared(plan, outputs, group)) {
+      if (one.next) of_next.emplace_back(one.source, one.chunk, one.cell);
     }
     std::ranges::sort(of_next);
   }
@@ -44,11 +61,12 @@ PlannedCache::PlannedCache(std::vector<size_t> chunk_bytes, size_t max_bytes)
       max_bytes_(max_bytes),
       memory_(std::make_shared<CarryMemory>(chunk_bytes_, max_bytes)) {}
 
-void PlannedCache::open(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t most_takes) {
+void PlannedCache::open(const EpochPlan& plan, const OutputTable& outputs, size_t most_takes) {
   clear();
-  if (plan.patches == nullptr || plan.patches->is_listed() || plan.next_group.empty()) return;
+  if (plan.next_group.empty() || (plan.patches != nullptr && plan.patches->is_listed())) return;
   const size_t most = std::min<size_t>(most_takes, std::numeric_limits<uint32_t>::max());
-  std::vector<Take> takes = find_takes(plan, fields, most);
+  std::vector<Take> takes =
+      plan.patches == nullptr ? listed_takes(plan, outputs, most) : find_takes(plan, outputs, most);
   std::ranges::stable_sort(takes, {}, &Take::key);
   begin_.assign(plan.group_begin.size(), 0);
   std::vector<std::pair<size_t, uint32_t>> of_groups;  // group, chunk
@@ -100,14 +118,14 @@ void PlannedCache::insert(uint32_t number) {
   Chunk& chunk = chunks_[number];
   const std::pair<size_t, uint32_t> next_use{chunk.takes.back(), number};
   if (chunk.cached == nullptr) {
-    const auto& [field, index, cell] = chunk.key;
-    const size_t bytes = chunk_bytes_[field];
+    const auto& [source, index, cell] = chunk.key;
+    const size_t bytes = chunk_bytes_[source];
     while (!memory_->reserve(bytes)) {
       // What a lane still holds of the others is not free at once.
       if (by_next_use_.empty() || *by_next_use_.rbegin() < next_use) return;
       evict(by_next_use_.rbegin()->second);
     }
-    const SharedChunk shared{.field = field, .chunk = index, .cell = cell, .crop_room = bytes};
+    const SharedChunk shared{.source = source, .chunk = index, .cell = cell, .crop_room = bytes};
     chunk.cached = {new CarriedChunk(shared, memory_), [memory = memory_, bytes](const CarriedChunk* one) {
                       delete one;
                       memory->free_reserved(bytes);

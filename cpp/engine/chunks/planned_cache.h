@@ -1,8 +1,9 @@
 #pragma once
-// The planned cache: decoded chunks of patches that several chains of groups need. A chain is a sequence of groups of a
-// lane each of which hands a chunk to the next one (shared_chunks.h). A chunk that a wall between two columns cuts, or
-// the end of a lane or of a run, is needed by several chains: without this cache, each would decode it. The plan says
-// which chains need which chunk, so the cache holds no other chunk, and evicts the one that is needed last.
+// The planned cache: decoded chunks that several chains of groups need. A chain is a sequence of groups of a lane each
+// of which hands a chunk to the next one (shared_chunks.h). A chunk of patches that a wall between two columns cuts, one
+// that windows of two strips of blocks reach into, or one at the end of a lane or of a run, is needed by several chains:
+// without this cache, each would decode it. The plan says which chains need which chunk, so the cache holds no other
+// chunk, and evicts the one that is needed last.
 //
 // Invariants:
 //   * A chunk is cached whole, in one CarriedChunk for all chains that take it while it is cached. So what that class
@@ -21,20 +22,20 @@
 
 #include "engine/chunks/carried_chunk.h"
 #include "plan/row_order.h"
-#include "transform/field_decoder.h"
+#include "transform/output_table.h"
 
 namespace zarrfeed {
 
 /// Not thread-safe: the engine calls it under its mutex, but for open().
 class PlannedCache {
  public:
-  /// `chunk_bytes` has the size of a decoded chunk of each field.
+  /// `chunk_bytes` has the size of a decoded chunk of each source.
   PlannedCache(std::vector<size_t> chunk_bytes, size_t max_bytes);
 
   /// Finds the chunks of an epoch that several chains need, and forgets those of the epoch before. Of listed patches,
   /// and of more than `most_takes` chunks and chains, there are none. Throws Error(kConfig) if the plan contradicts
   /// itself.
-  void open(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t most_takes = kMostTakes);
+  void open(const EpochPlan& plan, const OutputTable& outputs, size_t most_takes = kMostTakes);
   /// Returns the cached chunks of those that a group is the first of its chain to need. Called once for each group, in
   /// the order of admission.
   CarriedChunks take(size_t group);

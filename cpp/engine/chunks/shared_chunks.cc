@@ -15,10 +15,12 @@ namespace {
 
 using Cells = std::vector<PatchCell>;
 
-/// The chunks that a segment needs.
+/// The chunks that an output needs for a segment.
 struct Needs {
+  size_t segment = 0;
   Cells cells;  ///< ascending, each once
   int64_t volume = 0;
+  const PatchCopy* patches = nullptr;
   std::vector<std::vector<ChunkSpan>> spans;  ///< what of them is carried, by axis, ascending by chunk; empty: all
 };
 
@@ -53,10 +55,9 @@ void find_needs_of_tiles(const PatchTable& table, size_t block, const PatchCopy&
   out.spans = std::move(spans);
 }
 
-/// What the segments of a group need.
-std::vector<Needs> needs_of(const EpochPlan& plan, size_t group, const PatchCopy& patches) {
+/// Adds what the segments of a group need for an output.
+void add_needs(const EpochPlan& plan, size_t group, const PatchCopy& patches, std::vector<Needs>& found) {
   const PatchTable& table = *plan.patches;
-  std::vector<Needs> found;
   for (auto s = static_cast<size_t>(plan.group_begin[group]); s < static_cast<size_t>(plan.group_begin[group + 1]);
        ++s) {
     const int64_t first = plan.segment_first[s];
@@ -65,6 +66,8 @@ std::vector<Needs> needs_of(const EpochPlan& plan, size_t group, const PatchCopy
       throw Error(ErrorKind::kConfig, "plan: there are no patches " + std::to_string(first) + " and on");
     }
     Needs& of_segment = found.emplace_back();
+    of_segment.segment = s;
+    of_segment.patches = &patches;
     const size_t block = table.is_listed() ? 0 : table.block_of(first);
     if (!table.is_listed() && table.block_first[block] == first && table.block_first[block + 1] == first + rows) {
       find_needs_of_tiles(table, block, patches, of_segment);
@@ -77,24 +80,39 @@ std::vector<Needs> needs_of(const EpochPlan& plan, size_t group, const PatchCopy
     std::ranges::sort(of_segment.cells);
     of_segment.cells.erase(std::unique(of_segment.cells.begin(), of_segment.cells.end()), of_segment.cells.end());
   }
+}
+
+/// What the segments of a group need of a source, for all outputs that draw from it; nothing without patches.
+std::vector<Needs> needs_of(const EpochPlan& plan, size_t group, const OutputTable& outputs, size_t source) {
+  std::vector<Needs> found;
+  for (const size_t output : outputs.outputs_of(source)) {
+    const PatchCopy* const patches = outputs[output].patches();
+    if (patches != nullptr) add_needs(plan, group, *patches, found);
+  }
   return found;
 }
 
-/// The chunks of all segments, ascending; those of several segments as often as there are.
-Cells cells_of(const std::vector<Needs>& segments) {
+/// The chunks that a group needs, ascending; those of several segments as often as there are.
+Cells cells_of(const std::vector<Needs>& needs) {
+  std::vector<std::pair<PatchCell, size_t>> of_segments;
+  for (const Needs& one : needs) {
+    for (const PatchCell& cell : one.cells) of_segments.emplace_back(cell, one.segment);
+  }
+  std::ranges::sort(of_segments);  // several outputs may need a chunk for one segment
+  of_segments.erase(std::unique(of_segments.begin(), of_segments.end()), of_segments.end());
   Cells found;
-  for (const Needs& one : segments) found.insert(found.end(), one.cells.begin(), one.cells.end());
-  std::ranges::sort(found);
+  found.reserve(of_segments.size());
+  for (const auto& [cell, segment] : of_segments) found.push_back(cell);
   return found;
 }
 
-/// The crop of a chunk that segments need; none: the whole chunk.
-std::optional<ChunkCrop> crop_of(const std::vector<Needs>& segments, PatchCell cell, const FieldDecoder& field) {
+/// The crop of a chunk that a group needs; none: the whole chunk.
+std::optional<ChunkCrop> crop_of(const std::vector<Needs>& needs, PatchCell cell, const ArraySource& source) {
   std::optional<ChunkCrop> crop;
-  for (const Needs& one : segments) {
+  for (const Needs& one : needs) {
     if (!std::ranges::binary_search(one.cells, cell)) continue;
     if (one.spans.empty()) return std::nullopt;
-    const ChunkCrop of_segment = field.patches()->crop_of(cell, one.volume, one.spans);
+    const ChunkCrop of_segment = one.patches->crop_of(cell, one.volume, one.spans);
     if (crop) {
       crop->join(of_segment);
     } else {
@@ -102,7 +120,7 @@ std::optional<ChunkCrop> crop_of(const std::vector<Needs>& segments, PatchCell c
     }
   }
   // A crop that takes as much memory as the chunk saves nothing.
-  const bool is_smaller = crop && CropMemory::room_for(crop_bytes(field.spec().array, *crop)) < field.decoded_bytes();
+  const bool is_smaller = crop && CropMemory::room_for(crop_bytes(source.array(), *crop)) < source.decoded_bytes();
   return is_smaller ? crop : std::nullopt;
 }
 
@@ -113,47 +131,49 @@ bool suffices(const std::optional<ChunkCrop>& crop, const std::optional<ChunkCro
 
 }  // namespace
 
-std::vector<ChunkKey> find_needed(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group) {
+std::vector<ChunkKey> find_needed(const EpochPlan& plan, const OutputTable& outputs, size_t group) {
   std::vector<ChunkKey> needed;
-  for (size_t f = 0; f < fields.size(); ++f) {
-    if (fields[f].patches() == nullptr) continue;
-    for (const PatchCell& one : cells_of(needs_of(plan, group, *fields[f].patches()))) {
-      const ChunkKey key(f, one.chunk, one.cell);
+  for (size_t source = 0; source < outputs.size(); ++source) {
+    for (const PatchCell& one : cells_of(needs_of(plan, group, outputs, source))) {
+      const ChunkKey key(source, one.chunk, one.cell);
       if (needed.empty() || needed.back() != key) needed.push_back(key);
     }
   }
   return needed;
 }
 
-std::vector<SharedChunk> find_shared(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group) {
+std::vector<SharedChunk> find_shared(const EpochPlan& plan, const OutputTable& outputs, size_t group) {
   std::vector<SharedChunk> shared;
   if (plan.next_group.empty()) return shared;
   if (plan.patches == nullptr) {
     for (int64_t i = plan.carry_begin[group]; i < plan.carry_begin[group + 1]; ++i) {
       const auto at = static_cast<size_t>(i);
-      const auto field = static_cast<size_t>(plan.carry_field[at]);
-      for (size_t cell = 0; cell < fields[field].num_cells(); ++cell) {
-        shared.push_back({field, plan.carry_chunk[at], cell, plan.carry_on[at] != 0});
+      const auto source = static_cast<size_t>(plan.carry_source[at]);
+      if (source >= outputs.size() || outputs.source(source) == nullptr) {
+        throw Error(ErrorKind::kConfig, "plan: source " + std::to_string(plan.carry_source[at]) + " has no chunks");
+      }
+      for (size_t cell = 0; cell < outputs.source(source)->num_cells(); ++cell) {
+        shared.push_back({source, plan.carry_chunk[at], cell, plan.carry_on[at] != 0});
       }
     }
     return shared;
   }
-  for (size_t f = 0; f < fields.size(); ++f) {
-    const PatchCopy* const patches = fields[f].patches();
-    if (patches == nullptr) continue;
-    const std::vector<Needs> segments = needs_of(plan, group, *patches);
-    const Cells cells = cells_of(segments);
-    const int64_t next = plan.next_group[group];
+  const int64_t next = plan.next_group[group];
+  for (size_t number = 0; number < outputs.size(); ++number) {
+    const std::vector<Needs> needs = needs_of(plan, group, outputs, number);
+    if (needs.empty()) continue;
+    const ArraySource& source = *outputs.source(number);
+    const Cells cells = cells_of(needs);
     const std::vector<Needs> of_next =
-        next < 0 ? std::vector<Needs>{} : needs_of(plan, static_cast<size_t>(next), *patches);
+        next < 0 ? std::vector<Needs>{} : needs_of(plan, static_cast<size_t>(next), outputs, number);
     const Cells next_cells = cells_of(of_next);
     for (auto at = cells.begin(); at != cells.end();) {
       const auto end = std::upper_bound(at, cells.end(), *at);
       const bool is_of_next = std::ranges::binary_search(next_cells, *at);
       if (is_of_next || end - at > 1) {
-        SharedChunk one{f, at->chunk, at->cell, false, crop_of(segments, *at, fields[f]), fields[f].decoded_bytes()};
-        one.next = is_of_next && suffices(one.crop, crop_of(of_next, *at, fields[f]));
-        if (one.crop) one.crop_room = CropMemory::room_for(crop_bytes(fields[f].spec().array, *one.crop));
+        SharedChunk one{number, at->chunk, at->cell, false, crop_of(needs, *at, source), source.decoded_bytes()};
+        one.next = is_of_next && suffices(one.crop, crop_of(of_next, *at, source));
+        if (one.crop) one.crop_room = CropMemory::room_for(crop_bytes(source.array(), *one.crop));
         if (one.next || end - at > 1) shared.push_back(one);
       }
       at = end;

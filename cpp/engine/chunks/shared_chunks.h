@@ -2,7 +2,8 @@
 // Which chunks a group of the plan shares with the next one of its lane, and what of them is carried. Pure.
 //
 // Of a chunk of rows, all is carried. Of a chunk of patches, the crop is carried that the column of the group needs:
-// across the sweep axis what the group needs, along it all that lies in the volume.
+// across the sweep axis what the group needs, along it all that lies in the volume. What a group needs of a source is
+// what all outputs need that draw from it, such as patches and their wider contexts.
 //
 // Invariants:
 //   * Each patch of a group finds in the crop of the group every item that it needs of the chunk.
@@ -16,32 +17,32 @@
 #include <vector>
 
 #include "plan/row_order.h"
-#include "transform/field_decoder.h"
+#include "transform/output_table.h"
 #include "transform/patches/chunk_crop.h"
 
 namespace zarrfeed {
 
 /// A chunk that tasks share.
 struct SharedChunk {
-  size_t field = 0;
+  size_t source = 0;
   int64_t chunk = 0;
   size_t cell = 0;
   bool next = false;  ///< the next group of the lane shares it; otherwise several segments of this group do
   std::optional<ChunkCrop> crop = {};  ///< what of it is carried; none: the whole chunk
-  size_t crop_room = 0;                ///< the memory for the crop, of patches; 0: that of a chunk of the field
+  size_t crop_room = 0;                ///< the memory for the crop, of patches; 0: that of a chunk of the source
 };
 
-/// A chunk: field, chunk, cell.
+/// A chunk: source, chunk, cell.
 using ChunkKey = std::tuple<size_t, int64_t, size_t>;
 
 /// Returns the chunks that the patches of a group need, ascending, each once, the group being taken to have whole
 /// blocks. Throws Error(kConfig) if the plan contradicts itself.
-std::vector<ChunkKey> find_needed(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group);
+std::vector<ChunkKey> find_needed(const EpochPlan& plan, const OutputTable& outputs, size_t group);
 
 /// Returns the chunks that a group shares. Of rows, the plan lists them. Of patches, they are the chunks that patches
 /// of two segments, or of the group and of the next one, have items in, unless the next one needs other parts of them.
 /// Both groups are taken to have whole blocks, so there may be chunks that one of them does not need. Throws
 /// Error(kConfig) if the plan contradicts itself.
-std::vector<SharedChunk> find_shared(const EpochPlan& plan, const std::vector<FieldDecoder>& fields, size_t group);
+std::vector<SharedChunk> find_shared(const EpochPlan& plan, const OutputTable& outputs, size_t group);
 
 }  // namespace zarrfeed

@@ -1,24 +1,34 @@
-// Blosc containers, decoded whole and block by block straight to the slots of rows: each checks the other.
+// Blosc containers, decoded whole, block by block straight to the slots of rows, and as the blocks that some rows touch:
+// each checks the others. And where the table says that the stored bytes of each block lie.
 //
 // An input is a container of arbitrary bytes, or one that was compressed here from drawn options and then changed in some
 // bytes, so that every compressor, filter, type size and block size is reached beyond its header.
 //
 // What must hold: where the whole chunk decodes, scattering it delivers the same rows and writes nothing else; where
-// scattering fails, so does decoding; a container that was not changed decodes to what was compressed.
+// scattering fails, so does decoding; a container that was not changed decodes to what was compressed. A header or a table
+// is bad for all or for nobody; ranges of blocks lie in the chunk, are the same or disjoint, and a block that decodes from
+// its range alone is that of the chunk. Rows that decode from parts of a chunk are those of the whole one.
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/streaming_store.h"
 #include "codecs/blosc.h"
+#include "codecs/blosc_table.h"
 #include "fuzz/support/fuzz.h"
+#include "storage/access/read_parts.h"
 #include "tests/support/check.h"
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"
 #include "transform/blosc_scatter.h"
+#include "transform/few_blocks.h"
+#include "transform/touched_blocks.h"
+#include "transform/wanted_parts.h"
 
 namespace zarrfeed::fuzzing {
 namespace {
@@ -136,6 +146,137 @@ void check_scatter(const Case& c, const std::optional<ByteVector>& whole, Draw& 
   if (whole) CHECK(std::equal(room.begin(), room.end(), expected.begin()));
 }
 
+/// What the rows of a draw touch, against the whole chunk.
+void check_touched(const Case& c, const std::optional<ByteVector>& whole, Draw& draw) {
+  static DecodeScratch codecs;
+  static TouchedBlocks touched;
+  ArraySpec array;
+  array.shape = array.chunk_shape = {static_cast<int64_t>(c.rows), static_cast<int64_t>(c.row_bytes)};
+  array.storage_order = {0, 1};
+  array.item_bytes = 1;
+  const auto targets = draw_targets(draw, c.rows);
+  const GuardedBytes in(c.stored);
+  Buffer room;
+  try {
+    if (!touched.begin(array, in.span(), c.decoded_bytes())) return;
+    ChunkCrop first = whole_chunk(array);
+    first.end[0] = 1;
+    touched.begin_rows(first);
+    for (const auto& [row, slot] : targets) touched.add_row(static_cast<int64_t>(row));
+    const size_t decoded = touched.decode(room, codecs, c.row_bytes);
+    CHECK(decoded <= c.decoded_bytes());
+  } catch (const std::exception& error) {
+    if (!is_refusal(error)) throw;
+    CHECK(!whole);
+    return;
+  }
+  CHECK(in.is_untouched_before());
+  for (const auto& [row, slot] : targets) {
+    const uint8_t* const found =
+        touched.memory() + static_cast<size_t>(touched.row_at(static_cast<int64_t>(row))) * c.row_bytes;
+    if (whole)
+      CHECK(std::equal(found, found + c.row_bytes, whole->begin() + static_cast<std::ptrdiff_t>(row * c.row_bytes)));
+    CHECK(std::equal(found, found + c.row_bytes, touched.bytes(row * c.row_bytes, c.row_bytes)));
+  }
+}
+
+/// The rows of a draw, side by side; nothing if they are refused.
+std::optional<ByteVector> decode_rows(const ArraySource& source, const StoredBytes& stored,
+                                      const std::vector<int64_t>& rows) {
+  static DecodeScratch codecs;
+  static TouchedBlocks touched;
+  Buffer room;
+  ByteVector out;
+  try {
+    if (!source.begin_blocks(stored, touched)) return out;
+    ChunkCrop row = whole_chunk(source.array());
+    row.end[0] = 1;
+    touched.begin_rows(row);
+    for (const int64_t at : rows) touched.add_row(at);
+    touched.decode(room, codecs);
+    for (const int64_t at : rows) {
+      row.begin[0] = at;
+      row.end[0] = at + 1;
+      const uint8_t* const found = touched.crop(row);
+      out.insert(out.end(), found, found + crop_bytes(source.array(), row));
+    }
+  } catch (const std::exception& error) {
+    if (!is_refusal(error)) throw;
+    return std::nullopt;
+  }
+  return out;
+}
+
+/// Rows of a chunk of which parts were read, against those of one that was read whole.
+void check_parts(const Case& c, Draw& draw) {
+  ArraySpec array;
+  array.shape = array.chunk_shape = {static_cast<int64_t>(c.rows), static_cast<int64_t>(c.row_bytes)};
+  array.storage_order = {0, 1};
+  array.item_bytes = 1;
+  array.fill = {0};
+  array.codecs = {{"blosc"}};
+  const auto source = std::make_shared<const ArraySource>(array);
+  std::vector<int64_t> rows;
+  for (const auto& [row, slot] : draw_targets(draw, c.rows)) rows.push_back(static_cast<int64_t>(row));
+  if (rows.empty()) return;
+  const PartCosts costs{.least_chunk = 1,
+                        .max_gap = static_cast<size_t>(draw.pick(0, 100)),
+                        .first_bytes = static_cast<size_t>(draw.pick(0, 100))};
+  const auto parts = WantedParts::of_rows(source, 0, join_items(rows), costs);
+  if (parts == nullptr) return;
+  Buffer room;
+  PartsRead read;
+  const auto read_at = [&](size_t offset, MutableBytes to) {
+    CHECK(offset + to.size() <= c.stored.size());
+    std::copy_n(c.stored.begin() + static_cast<std::ptrdiff_t>(offset), to.size(), to.begin());
+    return true;
+  };
+  CHECK(read_parts(*parts, c.stored.size(), room, read_at, read));
+  const GuardedBytes memory(read.bytes);
+  const auto of_parts = decode_rows(*source, {memory.span(), read.parts}, rows);
+  const auto of_whole = decode_rows(*source, c.stored, rows);
+  // Parts that do not decode are no proof: then the engine reads all of the chunk.
+  if (of_parts) CHECK(of_parts == of_whole);
+  if (read.parts == nullptr) CHECK_EQ(of_parts.has_value(), of_whole.has_value());
+}
+
+void check_table(const Case& c, const std::optional<ByteVector>& whole, bool is_changed) {
+  static DecodeScratch codecs;
+  const GuardedBytes in(c.stored);
+  std::optional<BloscHeader> header;
+  std::optional<BloscTable> table;
+  try {
+    header = BloscHeader::read(in.span(), c.stored.size(), c.decoded_bytes());
+    table.emplace(*header, in.span().subspan(BloscHeader::kBytes));
+  } catch (const std::exception& error) {
+    if (!is_refusal(error)) throw;
+    CHECK(!whole);
+    return;
+  }
+  std::vector<std::pair<size_t, size_t>> ranges;
+  for (size_t b = 0; b < header->num_blocks; ++b) {
+    const BloscTable::Range range = table->range_of(b);
+    CHECK(BloscHeader::kBytes + header->table_bytes() <= range.begin && range.begin < range.end);
+    CHECK(range.end <= header->stored_bytes && header->stored_bytes <= c.stored.size());
+    ranges.emplace_back(range.begin, range.end);
+    const GuardedBytes alone(Bytes(c.stored).subspan(range.begin, range.end - range.begin));
+    const GuardedBytes out(header->size_of(b));
+    try {
+      decode_blosc_block(*header, alone.span(), out.span(), codecs);
+    } catch (const std::exception& error) {
+      if (!is_refusal(error)) throw;
+      CHECK(!c.content || is_changed);
+      continue;
+    }
+    CHECK(alone.is_untouched_before() && out.is_untouched_before());
+    const auto begin = static_cast<std::ptrdiff_t>(b * header->block_bytes);
+    if (whole) CHECK(std::equal(out.span().begin(), out.span().end(), whole->begin() + begin));
+  }
+  std::ranges::sort(ranges);
+  for (size_t i = 1; i < ranges.size(); ++i)
+    CHECK(ranges[i] == ranges[i - 1] || ranges[i].first >= ranges[i - 1].second);
+}
+
 }  // namespace
 
 void run_input(Bytes input) {
@@ -152,7 +293,10 @@ void run_input(Bytes input) {
   }
   const std::optional<ByteVector> whole = decode_whole(c);
   if (c.content && !changed) CHECK(whole == c.content);
+  check_table(c, whole, changed);
+  check_touched(c, whole, numbers);
   check_scatter(c, whole, numbers);
+  check_parts(c, numbers);
 }
 
 std::vector<ByteVector> make_seeds() {

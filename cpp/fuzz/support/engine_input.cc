@@ -154,7 +154,7 @@ void Reader::start(int64_t stop_after) {
 
 void Reader::provide_buffers() {
   std::vector<uint8_t*> addresses;
-  for (const FieldDecoder& field : engine_.fields()) {
+  for (const Output& field : engine_.outputs()) {
     const size_t bytes = field.sample_bytes() * static_cast<size_t>(reading_.options.batch_size);
     provided_.push_back(std::make_unique<uint8_t[]>(bytes));
     addresses.push_back(provided_.back().get());
@@ -190,13 +190,13 @@ void Reader::check(const ReadyBatch& batch, const Damage& damage) const {
 
 void Reader::check_rows(const ReadyBatch& batch, const Damage& damage) const {
   for (size_t f = 0; f < batch.buffers.size(); ++f) {
-    const size_t bytes = engine_.fields()[f].sample_bytes();
+    const size_t bytes = engine_.outputs()[f].sample_bytes();
     for (int64_t slot = 0; slot < batch.rows; ++slot) {
       const std::vector<uint8_t>& expected = store_->expected[f][static_cast<size_t>(sample(slot))];
       CHECK_EQ(expected.size(), bytes);
       if (std::memcmp(batch.buffers[f] + static_cast<size_t>(slot) * bytes, expected.data(), bytes) == 0) continue;
       const bool is_skipped = std::any_of(batch.skipped.chunks.begin(), batch.skipped.chunks.end(),
-                                          [&](const auto& c) { return c.field == f && needs(c, sample(slot)); });
+                                          [&](const auto& c) { return c.source == f && needs(c, sample(slot)); });
       if (!is_skipped && !needs(damage.other, f, sample(slot)))
         FAIL("field " + std::to_string(f) + ": a row of a good chunk is not sample " + std::to_string(sample(slot)));
     }
@@ -215,15 +215,15 @@ void Reader::check_skipped(const ReadyBatch& batch, const Damage& damage) const 
   }
   for (const SkippedChunk& chunk : chunks) {
     CHECK(std::any_of(slots.begin(), slots.end(), [&](const auto& one) { return needs(chunk, one.sample); }));
-    const FieldDecoder& reader = engine_.fields()[chunk.field];
+    const Output& reader = engine_.outputs()[chunk.source];
     bool may_be_bad = false;
     for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
-      if (engine_.reader(chunk.field).label(chunk.chunk, cell) != chunk.key) continue;
-      may_be_bad = is_of(damage.changed, chunk.field, chunk.chunk, cell);
+      if (engine_.reader(chunk.source).label(chunk.chunk, cell) != chunk.key) continue;
+      may_be_bad = is_of(damage.changed, chunk.source, chunk.chunk, cell);
     }
     if (!may_be_bad) FAIL("chunk " + chunk.key + " is good and was passed over: " + chunk.error.what());
   }
-  for (size_t f = 0; f < engine_.fields().size(); ++f) {
+  for (size_t f = 0; f < engine_.outputs().size(); ++f) {
     for (int64_t slot = 0; slot < batch.rows; ++slot) {
       if (skipped.contains(slot) || !needs(damage.lost, f, sample(slot))) continue;
       FAIL("field " + std::to_string(f) + ": sample " + std::to_string(sample(slot)) + " cannot be read, and arrived");
@@ -241,11 +241,11 @@ bool Reader::is_of(const Chunks& chunks, size_t field, int64_t chunk, size_t cel
 }
 
 bool Reader::needs(const Chunks& chunks, size_t field, int64_t sample) const {
-  const FieldDecoder& reader = engine_.fields()[field];
+  const Output& reader = engine_.outputs()[field];
   if (!reader.is_stored() || chunks.empty()) return false;
   const std::vector<int64_t>& offsets = reader.spec().offsets;
   for (size_t k = 0; k < reader.num_offsets(); ++k) {
-    const int64_t chunk = (sample + (offsets.empty() ? 0 : offsets[k])) / reader.rows_per_chunk();
+    const int64_t chunk = (sample + (offsets.empty() ? 0 : offsets[k])) / reader.source()->rows_per_chunk();
     for (size_t cell = 0; cell < reader.num_cells(); ++cell) {
       if (is_of(chunks, field, chunk, cell)) return true;
     }
@@ -254,10 +254,10 @@ bool Reader::needs(const Chunks& chunks, size_t field, int64_t sample) const {
 }
 
 bool Reader::needs(const SkippedChunk& chunk, int64_t sample) const {
-  const FieldDecoder& reader = engine_.fields()[chunk.field];
+  const Output& reader = engine_.outputs()[chunk.source];
   const std::vector<int64_t>& offsets = reader.spec().offsets;
   for (size_t k = 0; k < reader.num_offsets(); ++k) {
-    if ((sample + (offsets.empty() ? 0 : offsets[k])) / reader.rows_per_chunk() == chunk.chunk) return true;
+    if ((sample + (offsets.empty() ? 0 : offsets[k])) / reader.source()->rows_per_chunk() == chunk.chunk) return true;
   }
   return false;
 }

@@ -23,11 +23,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/stored_bytes.h"
 #include "storage/access/coalesce.h"
 
 namespace zarrfeed {
@@ -50,30 +52,42 @@ struct ObjectVersion {
   bool operator==(const ObjectVersion&) const = default;
 };
 
-/// Which bytes of an object are read: all of them unless told.
+/// Which bytes of an object are read: all of them unless told. If `parts` is not null, those that it finds of these bytes are
+/// enough: a store that can (Limits::part_costs) reads no others, and says so in ReadResult::parts.
 struct ByteRange {
   enum class Kind { kAll, kAt, kLast };
 
+  ByteRange() = default;
+  explicit ByteRange(Kind which, uint64_t from = 0, uint64_t bytes = 0, std::optional<ObjectVersion> of = {},
+                     std::shared_ptr<const ChunkParts> enough = {})
+      : kind(which), offset(from), size(bytes), version(of), parts(std::move(enough)) {}
+
+  /// All bytes, of which `parts` may be enough.
+  static ByteRange all(std::shared_ptr<const ChunkParts> parts) {
+    return ByteRange(Kind::kAll, 0, 0, {}, std::move(parts));
+  }
   /// `size` bytes from `offset`; of that version of the object alone, if one is given.
   static ByteRange at(uint64_t offset, uint64_t size, std::optional<ObjectVersion> version = {}) {
-    return {Kind::kAt, offset, size, version};
+    return ByteRange(Kind::kAt, offset, size, version);
   }
-  static ByteRange last(uint64_t size) { return {Kind::kLast, 0, size, {}}; }
+  static ByteRange last(uint64_t size) { return ByteRange(Kind::kLast, 0, size); }
 
   Kind kind = Kind::kAll;
   uint64_t offset = 0;
   uint64_t size = 0;
   std::optional<ObjectVersion> version{};
+  std::shared_ptr<const ChunkParts> parts{};
 };
 
 /// What became of a read.
 struct ReadResult {
-  ReadStatus status = ReadStatus::kMissing;  ///< says nothing where there is an error
-  Bytes bytes{};                             ///< kOk: what was read; valid as long as the room and `hold`
-  std::optional<uint64_t> object_bytes{};    ///< kOk: size of the whole object, where the store knows it
-  std::optional<ObjectVersion> version{};    ///< kOk: where the store tells versions apart
-  std::shared_ptr<const void> hold{};        ///< lets go of memory of the store's own in which `bytes` lie
-  std::optional<Error> error{};              ///< why there is nothing
+  ReadStatus status = ReadStatus::kMissing;    ///< says nothing where there is an error
+  Bytes bytes{};                               ///< kOk: what was read; valid as long as the room and `hold`
+  std::shared_ptr<const StoredParts> parts{};  ///< kOk: which parts of the range were read; null: all of it
+  std::optional<uint64_t> object_bytes{};      ///< kOk: size of the whole object, where the store knows it
+  std::optional<ObjectVersion> version{};      ///< kOk: where the store tells versions apart
+  std::shared_ptr<const void> hold{};          ///< lets go of memory of the store's own in which `bytes` lie
+  std::optional<Error> error{};                ///< why there is nothing
 };
 
 using Completion = std::function<void(ReadResult)>;
@@ -105,6 +119,7 @@ class ByteStore {
     bool has_some_at_hand = false;  ///< is_at_hand() says of which objects try_read() has something
     bool needs_room = true;         ///< false: bytes lie in memory of the store's own
     Coalesce coalesce{};            ///< the ranges of one object that come in one read() are read together
+    PartCosts part_costs{};         ///< when ByteRange::parts are of use; never, unless told
     bool retries = false;           ///< its errors are final: it tried again where that is of use
   };
 

@@ -20,7 +20,7 @@ class StallWatch {
  public:
   /// What the thread waits for, and since when.
   struct Wait {
-    size_t field = 0;
+    size_t source = 0;
     int64_t chunk = 0;
     size_t cell = 0;
     std::chrono::steady_clock::time_point since;

@@ -281,8 +281,8 @@ bool CacheDirectory::contains(const CacheEntry& entry) const {
 }
 
 CacheDirectory::Found CacheDirectory::read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait,
-                                           Bytes& out) {
-  const Found found = read_file(entry, room, max_bytes, may_wait, out);
+                                           PartsRead& out, const ChunkParts* parts) {
+  const Found found = read_file(entry, room, max_bytes, may_wait, out, parts);
   std::atomic<uint64_t>& slot = present_[entry.hash % present_.size()];
   if (found == Found::kHit) {
     slot.store(entry.hash, std::memory_order_relaxed);
@@ -293,7 +293,7 @@ CacheDirectory::Found CacheDirectory::read(const CacheEntry& entry, Buffer& room
 }
 
 CacheDirectory::Found CacheDirectory::read_file(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait,
-                                                Bytes& out) {
+                                                PartsRead& out, const ChunkParts* parts) {
   if (!folder_.is_open()) return Found::kMiss;
   struct stat info{};
   const File file = folder_.open_entry(entry.path, info);
@@ -304,18 +304,20 @@ CacheDirectory::Found CacheDirectory::read_file(const CacheEntry& entry, Buffer&
   }
   CacheEntryFile content;
   const auto size = static_cast<uint64_t>(info.st_size);
-  Found found = CacheEntryFile::read(file.get(), size, entry, max_bytes, may_wait, room, content);
+  const uint64_t known = mix_bits(entry.hash) ^ identity_of(info) ^ mix_bits(size);
+  std::atomic<uint64_t>& slot = checked_[known % checked_.size()];
+  const bool is_checked = slot.load(std::memory_order_relaxed) == known;
+  if (!is_checked) parts = nullptr;  // the checksum is one of all bytes
+  Found found = CacheEntryFile::read(file.get(), size, entry, max_bytes, may_wait, room, content, parts);
   if (found == Found::kHit) {
-    const uint64_t known = mix_bits(entry.hash) ^ identity_of(info) ^ mix_bits(size);
-    std::atomic<uint64_t>& slot = checked_[known % checked_.size()];
-    if (slot.load(std::memory_order_relaxed) != known) {
+    if (!is_checked) {
       if (content.is_intact()) {
         slot.store(known, std::memory_order_relaxed);
       } else {
         found = Found::kDamaged;
       }
     }
-    out = content.payload();
+    out = content.read();
   }
   if (found == Found::kDamaged) drop(entry);
   return found;

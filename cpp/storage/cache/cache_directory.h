@@ -76,7 +76,9 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   void close();
 
   /// Reads an entry of at most `max_bytes` into `room`. `may_wait`: also from the device, not from the page cache alone.
-  Found read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, Bytes& out);
+  /// `parts`, if not null, are enough: they are read once this process has checked the whole entry.
+  Found read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, PartsRead& out,
+             const ChunkParts* parts = nullptr);
   /// Whether there is a file for the entry, of whatever version, or was when this process read it. Never waits for the
   /// payload.
   [[nodiscard]] bool contains(const CacheEntry& entry) const;
@@ -147,7 +149,8 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   void enter(bool may_recount);
   [[nodiscard]] bool reserve(uint64_t bytes);
   void give_back(uint64_t bytes);
-  Found read_file(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, Bytes& out);
+  Found read_file(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, PartsRead& out,
+                  const ChunkParts* parts);
   void release(uint64_t hash);
   void drop(const CacheEntry& entry);
   void fail(const std::string& what, int errno_value);

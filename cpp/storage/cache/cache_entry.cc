@@ -110,7 +110,7 @@ iovec part_of(const void* data, size_t size) {
 enum class Pread { kOk, kWouldBlock, kShort };
 
 /// Reads exactly so many bytes in front of and into `payload`.
-Pread read_parts(int fd, MutableBytes head, MutableBytes payload, bool may_wait) {
+Pread read_exactly(int fd, MutableBytes head, MutableBytes payload, bool may_wait, size_t offset = 0) {
   const size_t size = head.size() + payload.size();
   size_t done = 0;
   while (done < size) {
@@ -124,11 +124,11 @@ Pread read_parts(int fd, MutableBytes head, MutableBytes payload, bool may_wait)
     const auto num_parts = static_cast<int>(count);
     ssize_t n = -1;
 #ifdef RWF_NOWAIT
-    n = preadv2(fd, parts.data(), num_parts, static_cast<off_t>(done), may_wait ? 0 : RWF_NOWAIT);
+    n = preadv2(fd, parts.data(), num_parts, static_cast<off_t>(offset + done), may_wait ? 0 : RWF_NOWAIT);
     // EOPNOTSUPP: a file system that cannot tell whether it would wait, such as tmpfs on old kernels
-    if (n < 0 && errno == EOPNOTSUPP) n = preadv(fd, parts.data(), num_parts, static_cast<off_t>(done));
+    if (n < 0 && errno == EOPNOTSUPP) n = preadv(fd, parts.data(), num_parts, static_cast<off_t>(offset + done));
 #else
-    n = preadv(fd, parts.data(), num_parts, static_cast<off_t>(done));
+    n = preadv(fd, parts.data(), num_parts, static_cast<off_t>(offset + done));
 #endif
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN && !may_wait) return Pread::kWouldBlock;
@@ -207,21 +207,26 @@ int CacheEntryFile::write(int fd, const CacheEntry& entry, Bytes payload) {
 }
 
 CacheEntryFile::Found CacheEntryFile::read(int fd, uint64_t size, const CacheEntry& entry, size_t max_bytes,
-                                           bool may_wait, Buffer& room, CacheEntryFile& out) {
+                                           bool may_wait, Buffer& room, CacheEntryFile& out, const ChunkParts* parts) {
   const auto failed = [](Pread got) { return got == Pread::kWouldBlock ? Found::kWouldBlock : Found::kMiss; };
   if (size < sizeof(Header)) return Found::kDamaged;
   out.head_.resize(sizeof(Header) + entry.label.size());
   const uint64_t payload = size - std::min<uint64_t>(size, out.head_.size());
   const bool is_plausible = size >= out.head_.size() && (entry.bytes ? payload == *entry.bytes : payload <= max_bytes);
   if (!is_plausible) out.head_.resize(sizeof(Header));
-  const MutableBytes into = room.reserve(is_plausible ? payload : 0).first(is_plausible ? payload : 0);
-  const Pread got = read_parts(fd, bytes_of(out.head_), into, may_wait);
+  const MutableBytes into = room.reserve(is_plausible && parts == nullptr ? payload : 0);
+  Pread got = read_exactly(fd, bytes_of(out.head_), into, may_wait);
   if (got != Pread::kOk) return failed(got);
-  out.payload_ = into;
+  out.read_ = {into, nullptr};
   const Header header = header_of(out.head_);
   const std::string_view label = std::string_view(out.head_).substr(sizeof(header));
   if (is_plausible && header.magic == kMagic && header.payload_bytes == payload && label == entry.label) {
-    return Found::kHit;
+    if (parts == nullptr) return Found::kHit;
+    const auto read_at = [&](size_t offset, MutableBytes to) {
+      got = read_exactly(fd, to, {}, may_wait, out.head_.size() + offset);
+      return got == Pread::kOk;
+    };
+    return read_parts(*parts, payload, room, read_at, out.read_) ? Found::kHit : failed(got);
   }
   // Another version of the object, or damage.
   if (!header.is_intact() || sizeof(header) + header.label_bytes + header.payload_bytes != size) return Found::kDamaged;
@@ -230,7 +235,7 @@ CacheEntryFile::Found CacheEntryFile::read(int fd, uint64_t size, const CacheEnt
 }
 
 bool CacheEntryFile::is_intact() const {
-  return !find_damage(header_of(head_), Bytes(as_bytes(head_)).subspan(sizeof(Header)), payload_);
+  return !find_damage(header_of(head_), Bytes(as_bytes(head_)).subspan(sizeof(Header)), read_.bytes);
 }
 
 std::optional<CacheEntryInfo> read_cache_entry_info(int fd) {
@@ -256,7 +261,7 @@ CacheEntryInfo check_cache_entry(int fd, const std::string& path) {
   const auto size = static_cast<uint64_t>(info.st_size);
   Header header;
   std::vector<uint8_t> head(sizeof(header));
-  if (size < head.size() || read_parts(fd, head, {}, true) != Pread::kOk) {
+  if (size < head.size() || read_exactly(fd, head, {}, true) != Pread::kOk) {
     throw_corrupt(path + ": is shorter than a header");
   }
   std::memcpy(&header, head.data(), head.size());
@@ -265,7 +270,7 @@ CacheEntryInfo check_cache_entry(int fd, const std::string& path) {
   }
   head.resize(sizeof(header) + header.label_bytes);
   std::vector<uint8_t> payload(size - head.size());
-  if (read_parts(fd, head, payload, true) != Pread::kOk) throw_corrupt(path + ": cannot be read");
+  if (read_exactly(fd, head, payload, true) != Pread::kOk) throw_corrupt(path + ": cannot be read");
   const Bytes label = Bytes(head).subspan(sizeof(header));
   if (const auto damage = find_damage(header, label, payload)) throw_corrupt(path + ": " + *damage);
   return {parse_label({reinterpret_cast<const char*>(label.data()), label.size()}), payload.size()};

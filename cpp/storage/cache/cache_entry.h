@@ -14,6 +14,7 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "storage/access/byte_store.h"
+#include "storage/access/read_parts.h"
 
 namespace zarrfeed {
 
@@ -68,18 +69,20 @@ class CacheEntryFile {
   /// Writes header, label and payload. 0, or the errno.
   static int write(int fd, const CacheEntry& entry, Bytes payload);
 
-  /// Reads header, label and a payload of at most `max_bytes`, which goes to `room`. kMiss if the file holds another version
+  /// Reads header, label and a payload of at most `max_bytes`, which goes to `room`. If `parts` is not null, those of the
+  /// payload are enough, and is_intact() must not be called. kMiss if the file holds another version
   /// or cannot be read. kHit says that the sizes and the label are as they must be, and not that the bytes are.
   static Found read(int fd, uint64_t size, const CacheEntry& entry, size_t max_bytes, bool may_wait, Buffer& room,
-                    CacheEntryFile& out);
+                    CacheEntryFile& out, const ChunkParts* parts = nullptr);
 
   /// Checks all checksums.
   [[nodiscard]] bool is_intact() const;
-  [[nodiscard]] Bytes payload() const { return payload_; }
+  /// The payload, or parts of it.
+  [[nodiscard]] const PartsRead& read() const { return read_; }
 
  private:
   std::string head_;
-  Bytes payload_{};
+  PartsRead read_;
 };
 
 /// Reads what the header of the entry in an open file says, and not the payload. Nothing if the file is no entry.

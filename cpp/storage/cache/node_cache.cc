@@ -70,6 +70,7 @@ ByteStore::Limits NodeCache::limits() const {
   limits.has_some_at_hand = true;
   limits.can_try = true;
   limits.needs_room = true;
+  limits.part_costs = kLocalPartCosts;
   return limits;
 }
 
@@ -99,12 +100,13 @@ std::optional<CacheEntry> NodeCache::entry_of(const std::string& key, const Byte
       {.store = array_.store, .object = array_.prefix + key, .version = *std::move(version), .range = range});
 }
 
-CacheDirectory::Found NodeCache::look(const CacheEntry& entry, Buffer& room, bool may_wait, ReadResult& result) {
+CacheDirectory::Found NodeCache::look(const CacheEntry& entry, const ChunkParts* parts, Buffer& room, bool may_wait,
+                                      ReadResult& result) {
   using Found = CacheDirectory::Found;
-  Bytes bytes;
+  PartsRead read;
   Found found = Found::kMiss;
   try {
-    found = directory_->read(entry, room, max_bytes_, may_wait, bytes);
+    found = directory_->read(entry, room, max_bytes_, may_wait, read, parts);
   } catch (const std::bad_alloc&) {  // a miss: the inner store says what memory it lacks
   }
   if (found == Found::kDamaged) {
@@ -113,8 +115,8 @@ CacheDirectory::Found NodeCache::look(const CacheEntry& entry, Buffer& room, boo
   }
   if (found == Found::kHit) {
     add(counters_->hits);
-    add(counters_->hit_bytes, bytes.size());
-    result = {.status = ReadStatus::kOk, .bytes = bytes};
+    add(counters_->hit_bytes, read.bytes.size());
+    result = {.status = ReadStatus::kOk, .bytes = read.bytes, .parts = std::move(read.parts)};
   }
   return found;
 }
@@ -123,7 +125,7 @@ ReadResult NodeCache::try_read(const std::string& key, const ByteRange& range, B
   const auto entry = entry_of(key, range);
   ReadResult result{.status = ReadStatus::kWouldBlock};
   if (entry) {
-    look(*entry, room, false, result);
+    look(*entry, range.parts.get(), room, false, result);
   } else if (inner_limits_.can_try && !has_changed(key)) {
     result = inner_->try_read(key, range, room);
     if (result.status != ReadStatus::kWouldBlock) add(counters_->unversioned);
@@ -151,7 +153,7 @@ void NodeCache::read(std::vector<ReadRequest> requests) {
       continue;
     }
     ReadResult result;
-    const Found found = look(*entry, *request.room, false, result);
+    const Found found = look(*entry, request.range.parts.get(), *request.room, false, result);
     if (found == Found::kHit) {
       request.done(std::move(result));
       continue;
@@ -197,7 +199,8 @@ void NodeCache::look_on_io_thread(const WantedPtr& wanted) {
   const auto self = shared_from_this();
   io_.post({.in_storage =
                 [self, wanted, outcome] {
-                  outcome->found = self->look(*wanted->entry, *wanted->request.room, true, outcome->result);
+                  outcome->found = self->look(*wanted->entry, wanted->request.range.parts.get(), *wanted->request.room,
+                                              true, outcome->result);
                 },
             .done =
                 [self, wanted, outcome] {
@@ -222,7 +225,7 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
     }
     // Whoever had the claim before may have written the entry after this request looked for it.
     ReadResult result;
-    const Found found = look(*wanted->entry, *wanted->request.room, false, result);
+    const Found found = look(*wanted->entry, wanted->request.range.parts.get(), *wanted->request.room, false, result);
     if (found == Found::kHit) {
       claim.reset();
       wanted->request.done(std::move(result));
@@ -251,6 +254,7 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
 
 ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimPtr claim) {
   ReadRequest request = std::move(wanted->request);
+  request.range.parts.reset();  // the entry has all of the object
   request.done = [self = shared_from_this(), entry = wanted->entry, claim = std::move(claim), key = request.key,
                   range = request.range, is_index = request.is_index,
                   done = std::move(request.done)](ReadResult result) mutable {

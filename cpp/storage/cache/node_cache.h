@@ -10,6 +10,8 @@
 //   * Lifetime: an answer of the inner store is copied before it is handed on, and the copy is written by an I/O thread. So
 //     the inner store may reuse its memory as soon as `hold` is dropped, also while the entry is written. If copies of more
 //     than kMaxPendingBytes wait, the thread that completes the read writes its copy itself.
+//   * An entry has all of what it is named after. Parts of an object are read from its entry; a miss reads all of it, where
+//     it is cached.
 //   * An answer never waits for its entry to be written. The claim is held until the entry is there.
 //   * Nothing goes wrong because of the cache: an error of the directory is a miss. Errors of reads are those of the inner
 //     store.
@@ -97,7 +99,8 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   /// Whether an answer of the inner store is of the version that was listed. If it is not, the object has changed.
   bool is_listed_version(const std::string& key, const ByteRange& range, bool is_index, ReadResult& result);
   [[nodiscard]] std::optional<CacheEntry> entry_of(const std::string& key, const ByteRange& range) const;
-  CacheDirectory::Found look(const CacheEntry& entry, Buffer& room, bool may_wait, ReadResult& result);
+  CacheDirectory::Found look(const CacheEntry& entry, const ChunkParts* parts, Buffer& room, bool may_wait,
+                             ReadResult& result);
   void look_later(const WantedPtr& wanted, Clock::duration pause);
   void look_on_io_thread(const WantedPtr& wanted);
   /// Completes the request of a miss by what another process just wrote, takes it to `missed`, or looks again later.

@@ -144,3 +144,28 @@ TEST(a_plan_without_a_table_of_patches_is_an_error) {
   owned->bind();
   CHECK_THROWS(kConfig, "where patches begin", engine.start(std::move(owned), 100));
 }
+
+TEST(patches_and_their_contexts_are_cut_out_of_chunks_that_are_decoded_once) {
+  for (int64_t i = 0; i < 24; ++i) {
+    const Context context("case " + std::to_string(i));
+    const std::vector<ArrayLayout> layouts = {
+        {.shape = kShape,
+         .chunk_shape = i % 2 == 0 ? std::vector<int64_t>{8, 7, 5} : std::vector<int64_t>{3, 18, 4},
+         .packing = std::array{Packing::kBlosc, Packing::kZstd, Packing::kRaw}[static_cast<size_t>(i) % 3]},
+        {.shape = kShape, .chunk_shape = {5, 6, 14}, .packing = Packing::kZstd}};
+    const Columns& columns = kColumns[static_cast<size_t>(i) % kColumns.size()];
+    Volume volume(layouts, columns, {0, 1, 0});
+    volume.data.arrays[0]->remove_chunk(volume.data.arrays[0]->keys().front());
+    const size_t room = std::array{size_t{0}, size_t{6000}, size_t{1} << 30}[static_cast<size_t>(i) % 3];
+    Engine engine(volume.fields, with_carry(room, 1 + static_cast<size_t>(i / 6) % 4));
+    volume.read(engine, volume.plan_spec(1, false), 0);
+    volume.read(engine, volume.plan_spec(3, true), 5, i % 2 == 0 ? size_t{40'000} : size_t{0});
+    CHECK(engine.outputs().source(3) == nullptr);
+    CHECK_EQ(engine.outputs().source_of(5), size_t{0});
+  }
+  // With memory for all, each chunk is decoded once, whoever draws from it.
+  const Volume volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kBlosc}}, {0, {1, 5, 2}}, {0});
+  Engine engine(volume.fields, with_carry(size_t{1} << 30, 2));
+  volume.read(engine, volume.plan_spec(3, true), 3);
+  CHECK_EQ(volume.read(engine, volume.plan_spec(3, true), 3, size_t{1} << 30), uint64_t{4} * 3 * 3);
+}

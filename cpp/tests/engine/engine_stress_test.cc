@@ -36,8 +36,25 @@ std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
   for (const auto& array : data->arrays) {
     if (random() % 3 == 0) array->remove_chunk(array->keys()[random() % array->keys().size()]);
   }
+  while (random() % 3 == 0) data->again.push_back(random() % data->arrays.size());
   if (random() % 3 == 0) data->add_windows(random);
   return data;
+}
+
+/// Lets groups share all chunks with the next group of their lane, and some also with groups of other lanes.
+void share_chunks_at_random(OwnedPlan& plan, const Engine& engine, std::mt19937_64& random) {
+  share_all_chunks(plan, engine);
+  const size_t shared = plan.carry_chunk.size() / std::max<size_t>(1, plan.group_lane.size());
+  plan.take_begin.assign(1, 0);
+  for (size_t group = 0; group < plan.group_lane.size(); ++group) {
+    for (size_t i = 0; i < shared; ++i) {
+      if (random() % 8 != 0) continue;
+      plan.take_source.push_back(plan.carry_source[i]);
+      plan.take_chunk.push_back(plan.carry_chunk[i]);
+    }
+    plan.take_begin.push_back(std::ssize(plan.take_chunk));
+  }
+  plan.bind();
 }
 
 PlanSpec plan_spec_over(const Dataset& data, std::mt19937_64& random) {
@@ -72,6 +89,7 @@ class Consumer {
                  .batch_size = pick(random, 1, 40),
                  .provided_memory = random() % 3 == 0,
                  .cache_bytes = random() % 3 == 0 ? static_cast<size_t>(pick(random, 1, 20'000)) : 0,
+                 .carry_bytes = random() % 3 == 0 ? static_cast<size_t>(pick(random, 1, 50'000)) : 0,
                  .caller_runs = random() % 3 == 0},
         engine_(data.fields(), options_) {}
   ~Consumer() {
@@ -84,8 +102,8 @@ class Consumer {
     const Context context(zarrfeed::testing::describe(spec) + ", batch size " + std::to_string(options_.batch_size) +
                           ", threads " + std::to_string(options_.num_threads) + ", provided " +
                           std::to_string(static_cast<int>(options_.provided_memory)) + ", cache " +
-                          std::to_string(options_.cache_bytes) + ", consumer works " +
-                          std::to_string(static_cast<int>(options_.caller_runs)));
+                          std::to_string(options_.cache_bytes) + ", carry " + std::to_string(options_.carry_bytes) +
+                          ", consumer works " + std::to_string(static_cast<int>(options_.caller_runs)));
     std::mt19937_64& random = *random_;
     auto plan = build_plan(spec);
     const auto order = std::make_shared<const std::vector<int64_t>>(reference_order(spec));
@@ -94,7 +112,9 @@ class Consumer {
     const int64_t batches = ceil_div(spec.num_steps(), options_.batch_size);
     const int64_t stop_after = random() % 3 == 0 ? pick(random, 0, batches) : batches + 1;
     const bool slow = random() % 8 == 0;
-    engine_.start(std::move(plan), open);
+    // Each group lists every chunk: not for plans of many groups.
+    if (options_.carry_bytes > 0 && plan->group_lane.size() <= 40) share_chunks_at_random(*plan, engine_, random);
+    engine_.start(std::move(plan), open, false, static_cast<size_t>(pick(random, 0, 50'000)));
     if (options_.provided_memory) {
       for (int64_t i = 0; i < open; ++i) provide_buffers();
     }
@@ -120,7 +140,7 @@ class Consumer {
 
   void provide_buffers() {
     std::vector<uint8_t*> addresses;
-    for (const FieldDecoder& field : engine_.fields()) {
+    for (const Output& field : engine_.outputs()) {
       provided_.push_back(std::make_unique<uint8_t[]>(field.sample_bytes() * static_cast<size_t>(options_.batch_size)));
       addresses.push_back(provided_.back().get());
     }
@@ -295,7 +315,7 @@ class Neighbour {
         if (status == NextStatus::kTimeout) return "no batch within a minute";
         if (status == NextStatus::kEnd) return step == std::ssize(order) ? "" : "the epoch ended early";
         if (whims.slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        const size_t bytes = engine.fields()[0].sample_bytes();
+        const size_t bytes = engine.outputs()[0].sample_bytes();
         for (int64_t slot = 0; slot < batch.rows; ++slot, ++step) {
           const auto& expected = expected_[static_cast<size_t>(order[static_cast<size_t>(step)])];
           const bool same =

@@ -20,7 +20,7 @@ namespace {
 
 Task task_of(size_t field, int64_t chunk) {
   Task task;
-  task.field = field;
+  task.source = field;
   task.chunk = chunk;
   return task;
 }
@@ -49,14 +49,14 @@ TEST(no_more_tasks_of_a_pool_are_in_flight_than_its_limit_and_each_is_fetched_on
     const auto note = [&](const FetchQueue::Tasks& fetches) {
       for (const auto& task : fetches) {
         CHECK(task->is_fetched);
-        CHECK_EQ(task->room != nullptr, task->field == 0);
-        begun[task->field % 2].push_back(task->chunk);
+        CHECK_EQ(task->room != nullptr, task->source == 0);
+        begun[task->source % 2].push_back(task->chunk);
         flying.push_back(task);
       }
     };
     const auto check = [&] {
       size_t in_flight[2] = {0, 0};
-      for (const auto& task : flying) ++in_flight[task->field % 2];
+      for (const auto& task : flying) ++in_flight[task->source % 2];
       CHECK_EQ(queue.in_flight(), flying.size());
       bool has_room = true;
       for (const size_t pool : {0, 1}) {
@@ -75,7 +75,7 @@ TEST(no_more_tasks_of_a_pool_are_in_flight_than_its_limit_and_each_is_fetched_on
         const std::shared_ptr<Task> done = std::move(flying.back());
         flying.pop_back();
         queue.finish(*done);
-        queue.next(done->field, never_together, fetches);
+        queue.next(done->source, never_together, fetches);
       }
       note(fetches);
       check();

@@ -31,7 +31,7 @@ TEST(a_batch_gets_its_own_slots_and_chunks_once) {
   CHECK(first.slots == (std::vector<SkippedSlot>{{1, 100}}));
   CHECK_EQ(first.chunks.size(), size_t{1});
   CHECK_EQ(first.chunks[0].key, std::string("c/25"));
-  CHECK_EQ(first.chunks[0].field, size_t{0});
+  CHECK_EQ(first.chunks[0].source, size_t{0});
   CHECK(log.take(1).slots.empty());  // take() removes
   CHECK(log.take(2).slots.empty());
   CHECK(log.take(3).slots == (std::vector<SkippedSlot>{{1, 33}}));
@@ -49,14 +49,14 @@ TEST(slots_are_ascending_and_listed_once_however_many_chunks_of_a_sample_are_bad
       const SkippedChunk chunk = bad_chunk(random() % 2, static_cast<int64_t>(random() % 3));
       log.add({1000 + step, step}, chunk);
       slots[step / batch_size].insert({step % batch_size, 1000 + step});
-      keys[step / batch_size].insert(std::to_string(chunk.field) + chunk.key);
+      keys[step / batch_size].insert(std::to_string(chunk.source) + chunk.key);
     }
     for (int64_t batch = 0; batch <= 40 / batch_size; ++batch) {
       const Skipped skipped = log.take(batch);
       CHECK(skipped.slots == std::vector<SkippedSlot>(slots[batch].begin(), slots[batch].end()));
       CHECK_EQ(skipped.slots.empty(), skipped.chunks.empty());
       std::set<std::string> listed;
-      for (const SkippedChunk& chunk : skipped.chunks) listed.insert(std::to_string(chunk.field) + chunk.key);
+      for (const SkippedChunk& chunk : skipped.chunks) listed.insert(std::to_string(chunk.source) + chunk.key);
       CHECK(listed == keys[batch]);
     }
   }

@@ -23,17 +23,14 @@ namespace {
 /// Field, cell, row or -1, and the step in rows of the field.
 using Piece = std::tuple<size_t, size_t, int64_t, int64_t>;
 
-std::vector<FieldDecoder> decoders_of(const ManyStores& many, const WindowRows& window) {
-  std::vector<FieldDecoder> fields;
-  for (FieldSpec& field : many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0})) {
-    window.apply(field);
-    fields.emplace_back(std::move(field));
-  }
-  return fields;
+OutputTable outputs_of(const ManyStores& many, const WindowRows& window) {
+  std::vector<FieldSpec> fields = many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0});
+  for (FieldSpec& field : fields) window.apply(field);
+  return OutputTable(std::move(fields));
 }
 
 /// The pieces that these samples need, by the definition.
-std::vector<Piece> needed(const std::vector<FieldDecoder>& fields, const ManyStores& many, const WindowRows& window,
+std::vector<Piece> needed(const OutputTable& fields, const ManyStores& many, const WindowRows& window,
                           const std::vector<Placement>& samples) {
   std::vector<Piece> pieces;
   for (const Placement& p : samples) {
@@ -50,7 +47,7 @@ std::vector<Piece> needed(const std::vector<FieldDecoder>& fields, const ManySto
 }
 
 /// Checks the tasks of all groups; returns how many rows they have that are padded.
-int64_t check_tasks(const std::vector<FieldDecoder>& fields, const ManyStores& many, const WindowRows& window,
+int64_t check_tasks(const OutputTable& fields, const ManyStores& many, const WindowRows& window,
                     const EpochPlan& plan) {
   const TaskBuilder builder(fields, plan);
   ShuffleScratch scratch;
@@ -60,16 +57,16 @@ int64_t check_tasks(const std::vector<FieldDecoder>& fields, const ManyStores& m
     const TaskBuilder::Rows samples = builder.build(group, scratch, tasks);
     std::vector<Piece> pieces;
     for (const Task& task : tasks) {
-      CHECK(!task.placements().empty());
+      CHECK(!task.of_outputs.front().placements().empty());
       CHECK(task.samples == samples);
       int64_t last_step = -1;
-      for (const Placement& row : task.placements()) {
+      for (const Placement& row : task.of_outputs.front().placements()) {
         CHECK(row.step > last_step);
         last_step = row.step;
         CHECK_EQ(row.sample < 0, task.pads);
         if (row.sample >= 0) CHECK_EQ(task.chunk, many.chunk_of(row.sample));
         if (task.pads && task.cell == 0) ++padded;
-        pieces.emplace_back(task.field, task.cell, row.sample, row.step);
+        pieces.emplace_back(task.of_outputs.front().output, task.cell, row.sample, row.step);
       }
     }
     std::sort(pieces.begin(), pieces.end());
@@ -114,7 +111,7 @@ TEST(every_row_is_in_a_task_of_the_field_whose_part_has_it) {
     const TempDir directory;
     const ManyStores many(random, directory.path(), num_rows, random() % 3 + 1);
     WindowRows window = random_rows(random, spec.num_samples, num_rows, pick(random, 0, 4));
-    const std::vector<FieldDecoder> fields = decoders_of(many, window);
+    const OutputTable fields = outputs_of(many, window);
     padded += check_tasks(fields, many, window, build_plan(spec)->plan);
     if (!TaskBuilder::pieces_per_sample(fields)) ++with_counts;
   }
@@ -126,12 +123,11 @@ TEST(a_window_over_two_stores_is_a_task_of_each) {
   const SlotSpec slot{.tensor = 0, .row_bytes = 6, .offset = 0};
   std::vector<FieldSpec> specs = {part_of_field({0, 10}, {5, 20}, 6, slot), part_of_field({5}, {10}, 6, slot)};
   specs[1].is_variant = true;
-  std::vector<FieldDecoder> fields;
   for (FieldSpec& field : specs) {
     field.offsets = {0, 1};
     field.pad.mode = PadSpec::Mode::kFill;
-    fields.emplace_back(std::move(field));
   }
+  const OutputTable fields(std::move(specs));
   PlanSpec spec;
   spec.num_samples = 20;
   spec.block_rows = 1;
@@ -141,18 +137,18 @@ TEST(a_window_over_two_stores_is_a_task_of_each) {
   std::vector<Task> tasks;
   TaskBuilder(fields, plan->plan).build(4, scratch, tasks);  // rows 4 and 5
   CHECK_EQ(tasks.size(), size_t{2});
-  CHECK_EQ(tasks[0].field, size_t{0});
+  CHECK_EQ(tasks[0].source, size_t{0});
   CHECK_EQ(tasks[0].chunk, int64_t{2});
-  CHECK_EQ(tasks[0].placements().front().step, int64_t{8});
-  CHECK_EQ(tasks[1].field, size_t{1});
+  CHECK_EQ(tasks[0].of_outputs.front().placements().front().step, int64_t{8});
+  CHECK_EQ(tasks[1].source, size_t{1});
   CHECK_EQ(tasks[1].chunk, int64_t{0});
-  CHECK_EQ(tasks[1].placements().front().step, int64_t{9});
+  CHECK_EQ(tasks[1].of_outputs.front().placements().front().step, int64_t{9});
   tasks.clear();
   TaskBuilder(fields, plan->plan).build(19, scratch, tasks);  // row 19, and one behind the last
   CHECK_EQ(tasks.size(), size_t{2});
-  for (const Task& task : tasks) CHECK_EQ(task.field, size_t{0});
+  for (const Task& task : tasks) CHECK_EQ(task.source, size_t{0});
   CHECK(tasks[0].pads);
-  CHECK_EQ(tasks[0].placements().front().step, int64_t{39});
+  CHECK_EQ(tasks[0].of_outputs.front().placements().front().step, int64_t{39});
   CHECK(!tasks[1].pads);
   CHECK_EQ(tasks[1].chunk, int64_t{7});
 }
@@ -165,8 +161,7 @@ TEST(borders_beyond_the_samples_end_at_the_samples) {
   field.offsets = {-9, 9};
   field.pad.mode = PadSpec::Mode::kEdge;
   field.pad.borders = std::make_shared<const std::vector<int64_t>>(std::vector<int64_t>{-3, 8, 30});
-  std::vector<FieldDecoder> fields;
-  fields.emplace_back(std::move(field));
+  const OutputTable fields({field});
   PlanSpec spec;
   spec.num_samples = 20;
   spec.block_rows = 20;
@@ -177,7 +172,7 @@ TEST(borders_beyond_the_samples_end_at_the_samples) {
   TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
   int64_t pieces = 0;
   for (const Task& task : tasks) {
-    for (const Placement& row : task.placements()) {
+    for (const Placement& row : task.of_outputs.front().placements()) {
       const int64_t sample = row.step / 2;
       const bool is_first = sample < 8;
       const int64_t expected = row.step % 2 == 0 ? (is_first ? 0 : std::max<int64_t>(8, sample - 9))
@@ -193,12 +188,8 @@ TEST(pieces_of_a_sample_are_counted_once_for_fields_that_share_a_slot) {
   const SlotSpec slot{.tensor = 0, .row_bytes = 12, .offset = 0};
   const SlotSpec beside{.tensor = 0, .row_bytes = 12, .offset = 6};
   const auto pieces = [](std::vector<FieldSpec> specs) {
-    std::vector<FieldDecoder> fields;
-    for (FieldSpec& field : specs) {
-      field.offsets = {-1, 0, 1};
-      fields.emplace_back(std::move(field));
-    }
-    return TaskBuilder::pieces_per_sample(fields);
+    for (FieldSpec& field : specs) field.offsets = {-1, 0, 1};
+    return TaskBuilder::pieces_per_sample(OutputTable(std::move(specs)));
   };
   const FieldSpec two_cells = part_of_field({0}, {10}, 3, slot);
   CHECK(pieces({two_cells}) == int64_t{6});
@@ -214,8 +205,7 @@ TEST(samples_of_a_group_in_one_chunk_of_a_part_share_the_rows_of_the_group) {
   const SlotSpec slot{.tensor = 0, .row_bytes = 6, .offset = 0};
   std::vector<FieldSpec> specs = {part_of_field({0}, {6}, 3, slot), part_of_field({6}, {20}, 3, slot)};
   specs[1].is_variant = true;
-  std::vector<FieldDecoder> fields;
-  for (FieldSpec& field : specs) fields.emplace_back(std::move(field));
+  const OutputTable fields(std::move(specs));
   PlanSpec spec;
   spec.num_samples = 20;
   spec.block_rows = 2;
@@ -227,9 +217,9 @@ TEST(samples_of_a_group_in_one_chunk_of_a_part_share_the_rows_of_the_group) {
     const TaskBuilder::Rows samples = TaskBuilder(fields, plan->plan).build(group, scratch, tasks);
     CHECK_EQ(tasks.size(), size_t{2});
     for (const Task& task : tasks) {
-      CHECK_EQ(task.field, size_t{group == 0 ? 0U : 1U});
+      CHECK_EQ(task.source, size_t{group == 0 ? 0U : 1U});
       CHECK_EQ(task.chunk, int64_t{0});
-      CHECK(task.rows == samples);
+      CHECK(task.of_outputs.front().rows == samples);
     }
   }
 }

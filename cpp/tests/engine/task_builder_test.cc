@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,14 +24,12 @@ namespace {
 /// A row that somebody needs: field, cell, row of the array, and its step in rows of the field.
 using Piece = std::tuple<size_t, size_t, int64_t, int64_t>;
 
-std::vector<FieldDecoder> decoders(const Dataset& data) {
-  std::vector<FieldDecoder> fields;
-  for (FieldSpec& field : data.fields()) fields.emplace_back(std::move(field));
-  return fields;
+OutputTable outputs_of(const Dataset& data) {
+  return OutputTable(data.fields());
 }
 
 /// The pieces that these samples need, by the definition of a window.
-std::vector<Piece> needed(const std::vector<FieldDecoder>& fields, const std::vector<Placement>& samples) {
+std::vector<Piece> needed(const OutputTable& fields, const std::vector<Placement>& samples) {
   std::vector<Piece> pieces;
   for (size_t f = 0; f < fields.size(); ++f) {
     std::vector<int64_t> offsets = fields[f].spec().offsets;
@@ -48,8 +47,7 @@ std::vector<Piece> needed(const std::vector<FieldDecoder>& fields, const std::ve
 }
 
 /// Checks the tasks of all groups of an epoch against the definition.
-void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan,
-                 size_t most_listed = TaskBuilder::kMostListed) {
+void check_tasks(const OutputTable& fields, const EpochPlan& plan, size_t most_listed = TaskBuilder::kMostListed) {
   const TaskBuilder builder(fields, plan, most_listed);
   ShuffleScratch scratch;
   GroupPlacements placements;
@@ -60,25 +58,31 @@ void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan,
     CHECK_EQ(samples->size(), placements.rows.size());
     std::vector<Piece> pieces;
     for (const Task& task : tasks) {
-      const FieldDecoder& field = fields[task.field];
-      std::vector<Placement> rows;
-      if (task.rows != nullptr) {
-        rows.assign(task.placements().begin(), task.placements().end());
-      } else {
-        WindowRows(field, plan).find(std::span(*samples).subspan(task.begin, task.end - task.begin), task.chunk, rows);
-      }
-      CHECK_EQ(task.rows == nullptr, most_listed == 0 && !field.is_direct());
-      CHECK(!rows.empty());
-      int64_t last_step = -1;
-      for (const Placement& row : rows) {
-        CHECK(row.step > last_step);
-        last_step = row.step;
-        CHECK_EQ(field.is_stored() ? row.sample / field.rows_per_chunk() : 0, task.chunk);
-        pieces.emplace_back(task.field, task.cell, row.sample, row.step);
-        CHECK(task.samples == samples);
-        const auto in_window = static_cast<int64_t>(field.num_offsets());
-        CHECK(std::any_of(samples->begin(), samples->end(),
-                          [&](const Placement& p) { return p.step == row.step / in_window; }));
+      CHECK(task.samples == samples);
+      CHECK(task.of_outputs.size() > 0);
+      for (const TaskRows& of_output : task.of_outputs) {
+        const Output& field = fields[of_output.output];
+        CHECK_EQ(fields.source_of(of_output.output), task.source);
+        CHECK_EQ(field.is_stored(), task.has_chunk);
+        std::vector<Placement> rows;
+        if (of_output.rows != nullptr) {
+          rows.assign(of_output.placements().begin(), of_output.placements().end());
+        } else {
+          WindowRows(field, plan)
+              .find(std::span(*samples).subspan(of_output.begin, of_output.end - of_output.begin), task.chunk, rows);
+        }
+        CHECK_EQ(of_output.rows == nullptr, most_listed == 0 && !field.is_direct());
+        CHECK(!rows.empty());
+        int64_t last_step = -1;
+        for (const Placement& row : rows) {
+          CHECK(row.step > last_step);
+          last_step = row.step;
+          CHECK_EQ(field.is_stored() ? row.sample / field.source()->rows_per_chunk() : 0, task.chunk);
+          pieces.emplace_back(of_output.output, task.cell, row.sample, row.step);
+          const auto in_window = static_cast<int64_t>(field.num_offsets());
+          CHECK(std::any_of(samples->begin(), samples->end(),
+                            [&](const Placement& p) { return p.step == row.step / in_window; }));
+        }
       }
     }
     std::sort(pieces.begin(), pieces.end());
@@ -91,7 +95,7 @@ void check_tasks(const std::vector<FieldDecoder>& fields, const EpochPlan& plan,
 
 TEST(tasks_have_each_row_that_a_group_needs_once) {
   const Dataset data = rich_dataset();
-  const std::vector<FieldDecoder> fields = decoders(data);
+  const OutputTable fields = outputs_of(data);
   for (const int64_t block_rows : {1, 3, 8, 20, 100}) {
     for (const int64_t lanes : {1, 4}) {
       PlanSpec spec = shuffled_plan_spec(data, block_rows, lanes);
@@ -108,7 +112,7 @@ TEST(tasks_have_each_row_that_the_windows_of_a_group_need_once) {
     std::mt19937_64 random(seed);
     Dataset data = rich_dataset();
     data.add_windows(random);
-    const std::vector<FieldDecoder> fields = decoders(data);
+    const OutputTable fields = outputs_of(data);
     for (const int64_t block_rows : {1, 8, 20, 100}) {
       PlanSpec spec = plan_spec_of_windows(data, block_rows);
       check_tasks(fields, build_plan(spec)->plan);
@@ -124,20 +128,54 @@ TEST(tasks_have_each_row_that_the_windows_of_a_group_need_once) {
 
 TEST(samples_of_one_chunk_are_one_task_that_shares_the_rows_of_the_group) {
   const Dataset data = simple_dataset(64, 8);
-  const std::vector<FieldDecoder> fields = decoders(data);
+  const OutputTable fields = outputs_of(data);
   const auto plan = build_plan(shuffled_plan_spec(data, 8, 1));
   ShuffleScratch scratch;
   std::vector<Task> tasks;
   const TaskBuilder::Rows samples = TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
   CHECK_EQ(tasks.size(), fields.size());
-  for (const Task& task : tasks) CHECK(task.rows == samples);
+  for (const Task& task : tasks) CHECK(task.of_outputs.front().rows == samples);
+}
+
+TEST(what_all_outputs_take_of_a_chunk_is_one_task_of_a_segment) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Context context("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    Dataset data = rich_dataset();
+    data.again = {1, 0, 0};
+    data.add_windows(random);
+    const OutputTable outputs = outputs_of(data);
+    size_t of_several = 0;
+    for (const int64_t block_rows : {1, 8, 20}) {
+      const PlanSpec spec = plan_spec_of_windows(data, block_rows);
+      const auto plan = build_plan(spec);
+      for (const size_t most_listed : {TaskBuilder::kMostListed, size_t{0}}) {
+        check_tasks(outputs, plan->plan, most_listed);
+        const TaskBuilder builder(outputs, plan->plan, most_listed);
+        ShuffleScratch scratch;
+        for (size_t group = 0; group < plan->plan.num_groups(); ++group) {
+          std::vector<Task> tasks;
+          builder.build(group, scratch, tasks);
+          std::set<std::tuple<size_t, int64_t, size_t>> chunks;
+          for (const Task& task : tasks) {
+            if (!task.has_chunk) continue;
+            CHECK(chunks.emplace(task.source, task.chunk, task.cell).second);
+            if (task.of_outputs.size() > 1) ++of_several;
+            std::set<size_t> of_outputs;
+            for (const TaskRows& one : task.of_outputs) CHECK(of_outputs.insert(one.output).second);
+          }
+        }
+      }
+    }
+    CHECK(of_several > 10);
+  }
 }
 
 TEST(a_window_that_reaches_beyond_the_array_is_refused) {
   for (const int64_t offset : {-1, 1}) {
     Dataset data = simple_dataset(64, 8);
     data.offsets.assign(data.num_fields(), {offset});
-    const std::vector<FieldDecoder> fields = decoders(data);
+    const OutputTable fields = outputs_of(data);
     const auto plan = build_plan(shuffled_plan_spec(data, 64, 1));
     ShuffleScratch scratch;
     std::vector<Task> tasks;

@@ -15,7 +15,7 @@
 #include "tests/support/many_stores.h"
 #include "tests/support/temp_dir.h"
 #include "tools/local_reader.h"
-#include "transform/field_decoder.h"
+#include "transform/output.h"
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
@@ -107,7 +107,7 @@ TEST(errors_of_reads_name_the_store_and_the_key_below_it) {
   std::mt19937_64 random(1);
   const TempDir directory;
   const ManyStores many(random, directory.path(), 40, 1);
-  const FieldDecoder field(many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0}).front());
+  const Output field(many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0}).front());
   const auto reader = open_local(field);
   for (const ManyStores::Store& store : many.stores()) {
     const std::string key = store.array->keys().front();
@@ -127,7 +127,7 @@ TEST(chunks_of_all_stores_have_the_bytes_of_their_files) {
     std::mt19937_64 random(seed);
     const TempDir directory;
     const ManyStores many(random, directory.path(), 40, 1);
-    const FieldDecoder field(many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0}).front());
+    const Output field(many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0}).front());
     const auto reader = open_local(field);
     for (const ManyStores::Store& store : many.stores()) {
       std::vector<std::string> labels;
@@ -205,7 +205,7 @@ TEST(no_store_of_an_array_is_held_open) {
   std::mt19937_64 random(3);
   const TempDir directory;
   const ManyStores many(random, directory.path(), 60, 1);
-  const FieldDecoder field(many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0}).front());
+  const Output field(many.fields({.tensor = 0, .row_bytes = ManyStores::kRowBytes, .offset = 0}).front());
   const size_t before = open_descriptors();
   const auto reader = open_local(field);
   for (const ManyStores::Store& store : many.stores()) {

@@ -373,7 +373,7 @@ TEST(who_waits_himself_tries_again_and_is_seen_to_wait) {
 TEST(errors_name_the_array_and_the_key) {
   const TempDir directory;
   const TestArray array(directory.path() / "temperature", {.shape = {16, 6}, .chunk_shape = {8, 3}});
-  const std::shared_ptr<ChunkReader> reader = open_local(FieldDecoder(array.field()));
+  const std::shared_ptr<ChunkReader> reader = open_local(Output(array.field()));
   std::filesystem::remove(array.chunk_path("0.0"));
   std::filesystem::create_directory(array.chunk_path("0.0"));
   Buffer room;

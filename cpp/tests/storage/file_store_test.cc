@@ -11,13 +11,17 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/bytes.h"
+#include "base/stored_bytes.h"
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 
@@ -331,4 +335,120 @@ TEST(threads_may_read_at_once) {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(wrong.load(), 0);
+}
+
+namespace {
+
+/// Two parts of a chunk behind its first 16 bytes; calls `between` once these were read.
+class TwoParts : public ChunkParts {
+ public:
+  explicit TwoParts(std::function<void()> between = [] {}) : between_(std::move(between)) {}
+  [[nodiscard]] Found find(Bytes first, size_t) const override {
+    if (first.empty()) return {.first = 16};
+    between_();
+    return {.ranges = {{100, 130}, {500, 900}}};
+  }
+  static constexpr size_t kBytes = 16 + 30 + 400;
+
+ private:
+  const std::function<void()> between_;
+};
+
+/// Checks that what was read of a chunk are the two parts.
+void check_parts(const ReadResult& result, const std::vector<uint8_t>& chunk) {
+  CHECK_EQ(result.status, ReadStatus::kOk);
+  const StoredBytes stored(result.bytes, result.parts);
+  CHECK_EQ(stored.size(), chunk.size());
+  CHECK_EQ(stored.bytes_read(), TwoParts::kBytes);
+  for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 16}, {100, 130}, {500, 900}}) {
+    const Bytes part = stored.from(begin);
+    CHECK_EQ(part.size(), end - begin);
+    CHECK(std::equal(part.begin(), part.end(), chunk.begin() + static_cast<std::ptrdiff_t>(begin)));
+  }
+  CHECK(stored.from(16).empty() && stored.from(499).empty() && stored.from(900).empty());
+}
+
+ReadResult read_blocking(FileStore& store, const ByteRange& range, Buffer& room) {
+  ReadResult result;
+  std::vector<ReadRequest> one;
+  one.push_back({.key = "0", .range = range, .room = &room, .done = [&](ReadResult got) { result = std::move(got); }});
+  store.read(std::move(one));
+  return result;
+}
+
+}  // namespace
+
+TEST(parts_of_a_file_and_of_a_range_of_it_are_read_alone) {
+  Store store;
+  FileStore& source = store.source;
+  const std::vector<uint8_t> bytes = counting(5000);
+  store.put("0", bytes);
+  const auto parts = std::make_shared<TwoParts>();
+  for (const uint64_t offset : {uint64_t{0}, uint64_t{1234}}) {
+    ByteRange range = offset == 0 ? ByteRange{} : ByteRange::at(offset, 2000);
+    range.parts = parts;
+    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(offset);
+    const std::vector<uint8_t> chunk(begin, offset == 0 ? bytes.end() : begin + 2000);
+    Buffer room;
+    check_parts(read_blocking(source, range, room), chunk);
+    CHECK(room.capacity() < 1000);
+    Buffer other;
+    const ReadResult tried = source.try_read("0", range, other);
+    if (tried.status != ReadStatus::kWouldBlock) check_parts(tried, chunk);
+  }
+}
+
+TEST(parts_are_of_one_file_though_another_one_takes_its_place_between_two_reads) {
+  Store store;
+  FileStore& source = store.source;
+  const std::vector<uint8_t> old = counting(5000);
+  store.put("0", old);
+  const auto replace = [&] {
+    store.put("next", std::vector<uint8_t>(5000, 1));
+    std::filesystem::rename(store.root() / "next", store.root() / "0");
+  };
+  Buffer room;
+  check_parts(read_blocking(source, ByteRange::all(std::make_shared<TwoParts>(replace)), room), old);
+}
+
+TEST(a_file_that_is_written_to_between_two_reads_of_parts_is_no_chunk) {
+  const auto rewrite = [](const Store& store) {
+    const int fd = open((store.root() / "0").c_str(), O_WRONLY);
+    const timespec later[2] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
+    const std::vector<uint8_t> other(5000, 1);
+    CHECK_EQ(pwrite(fd, other.data(), other.size(), 0), ssize_t{5000});
+    CHECK_EQ(futimens(fd, later), 0);  // a clock is coarser than two writes
+    close(fd);
+  };
+  const auto shorten = [](const Store& store) { std::filesystem::resize_file(store.root() / "0", 600); };
+  {
+    Store store;
+    FileStore& source = store.source;
+    store.put("0", counting(5000));
+    Buffer room;
+    const auto parts = std::make_shared<TwoParts>([&] { rewrite(store); });
+    const ReadResult result = read_blocking(source, ByteRange::all(parts), room);
+    CHECK(result.error && std::string(result.error->what()) == "was changed while parts of it were read");
+    CHECK_EQ(result.error->errno_value(), EIO);
+  }
+  {
+    Store store;
+    FileStore& source = store.source;
+    store.put("0", counting(5000));
+    Buffer room;
+    const ReadResult whole = read_blocking(source, {}, room);
+    ByteRange range = ByteRange::at(0, 4000, whole.version);
+    range.parts = std::make_shared<TwoParts>([&] { rewrite(store); });
+    CHECK_EQ(read_blocking(source, range, room).status, ReadStatus::kChanged);
+  }
+  {
+    Store store;
+    FileStore& source = store.source;
+    store.put("0", counting(5000));
+    Buffer room;
+    const auto parts = std::make_shared<TwoParts>([&] { shorten(store); });
+    const ReadResult result = read_blocking(source, ByteRange::all(parts), room);
+    CHECK(result.error &&
+          std::string(result.error->what()) == "ended at byte 600 of 5000: it was changed while being read");
+  }
 }

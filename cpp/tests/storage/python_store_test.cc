@@ -64,7 +64,7 @@ TEST(the_bridge_is_readable_while_there_is_something_to_take) {
     const Taken taken(*bridge);
     CHECK(!is_readable(bridge->descriptor()));
     CHECK_EQ(taken.requests.size(), size_t{2});
-    CHECK_EQ(taken.requests[0].field, size_t{0});
+    CHECK_EQ(taken.requests[0].source, size_t{0});
     CHECK_EQ(taken.requests[1].key, std::string("b"));
     const std::vector<uint8_t> bytes = {1, 2, 3};
     const FetchAnswer answer{taken.ids()[0], Bytes(bytes)};
@@ -144,7 +144,7 @@ TEST(ranges_of_one_object_that_are_posted_together_are_one_request) {
   std::vector<size_t> parts;
   for (const FetchRequest& request : taken) {
     parts.push_back(request.parts.size());
-    CHECK_EQ(request.field, size_t{3});
+    CHECK_EQ(request.source, size_t{3});
     CHECK_EQ(request.is_index, parts.size() == 1);
   }
   CHECK_EQ(parts, (std::vector<size_t>{1, 2, 1, 1, 1, 1}));

@@ -19,6 +19,7 @@ namespace zarrfeed::testing {
 /// What the calls of this process do to those who read.
 struct Faults {
   std::atomic<int> reads_to_fail{0};  ///< the next so many reads that wait
+  std::atomic<int> reads_to_pass{0};  ///< before those, so many do not fail
   std::atomic<int> opens_to_fail{0};
   std::atomic<int> error{EIO};
   std::atomic<bool> stalls{false};  ///< reads that wait do not return until release()
@@ -61,7 +62,8 @@ extern "C" {
 
 ssize_t pread(int fd, void* out, size_t size, off_t offset) {
   if (zarrfeed::testing::faults.stalls) zarrfeed::testing::faults.hold();
-  if (zarrfeed::testing::Faults::take(zarrfeed::testing::faults.reads_to_fail)) {
+  if (!zarrfeed::testing::Faults::take(zarrfeed::testing::faults.reads_to_pass) &&
+      zarrfeed::testing::Faults::take(zarrfeed::testing::faults.reads_to_fail)) {
     errno = zarrfeed::testing::faults.error;
     return -1;
   }

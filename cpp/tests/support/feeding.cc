@@ -23,7 +23,7 @@ std::vector<FieldSpec> fed_fields(const Dataset& data) {
 std::vector<OpenPart> parts_of(std::vector<FetchRequest> requests) {
   std::vector<OpenPart> parts;
   for (const FetchRequest& request : requests) {
-    for (const FetchPart& part : request.parts) parts.push_back({request.field, request.key, request.is_index, part});
+    for (const FetchPart& part : request.parts) parts.push_back({request.source, request.key, request.is_index, part});
   }
   return parts;
 }

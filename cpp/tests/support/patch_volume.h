@@ -65,14 +65,22 @@ struct Columns {
 
 /// A volume of the samples of arrays, cut into tiles.
 struct Volume {
-  explicit Volume(std::vector<ArrayLayout> layouts, Columns cut = {})
-      : data(std::move(layouts), false, true), columns(std::move(cut)), fields(data.fields()) {
+  /// `contexts` are arrays that have one more field each: twice as wide, around the patches.
+  explicit Volume(std::vector<ArrayLayout> layouts, Columns cut = {}, const std::vector<size_t>& contexts = {})
+      : data(std::move(layouts), false, true), columns(std::move(cut)) {
+    data.again = contexts;
+    fields = data.fields();
     PatchSpec patch;
     for (int dim = 0; dim < 3; ++dim) patch.axes.push_back({.dim = dim, .size = kSide});
     patch.volumes = {{0, 0, kShape[0]}};
     patch.fill.resize(sizeof(kPad));
     std::memcpy(patch.fill.data(), &kPad, sizeof(kPad));
     for (size_t f = 0; f < data.arrays.size(); ++f) fields[f].patch = patch;
+    for (PatchAxis& axis : patch.axes) {
+      axis.size = 2 * kSide;
+      axis.shift = -kSide / 2;
+    }
+    for (size_t f = data.first_again(); f < fields.size(); ++f) fields[f].patch = patch;
   }
 
   /// All blocks: in order, or if shuffled the columns at random, each begun at a random layer.
@@ -139,13 +147,14 @@ struct Volume {
     return found;
   }
 
-  /// Checks a patch against the items of the array.
-  static void check(const uint8_t* patch, int64_t number, const std::vector<uint32_t>& items) {
+  /// Checks a patch, of a side, against the items of the array. It begins `shift` items behind where its number says.
+  static void check(const uint8_t* patch, int64_t number, const std::vector<uint32_t>& items, int64_t side = kSide,
+                    int64_t shift = 0) {
     const int64_t begin[] = {number / 10'000 - kSide, number / 100 % 100 - kSide, number % 100 - kSide};
-    for (int64_t i = 0; i < kSide * kSide * kSide; ++i) {
-      const int64_t z = begin[0] + i / (kSide * kSide);
-      const int64_t y = begin[1] + i / kSide % kSide;
-      const int64_t x = begin[2] + i % kSide;
+    for (int64_t i = 0; i < side * side * side; ++i) {
+      const int64_t z = begin[0] + shift + i / (side * side);
+      const int64_t y = begin[1] + shift + i / side % side;
+      const int64_t x = begin[2] + shift + i % side;
       uint32_t expected = kPad;
       if (z >= 0 && z < kShape[0] && y >= 0 && y < kShape[1] && x >= 0 && x < kShape[2]) {
         expected = items[static_cast<size_t>((z * kShape[1] + y) * kShape[2] + x)];
@@ -175,6 +184,11 @@ struct Volume {
         for (size_t f = 0; f < of_fields.size(); ++f) {
           check(batch->buffers[f] + static_cast<size_t>(row) * kPatchItems * sizeof(uint32_t), number, of_fields[f]);
         }
+        for (size_t k = 0; k < data.again.size(); ++k) {
+          const uint8_t* const contexts = batch->buffers[data.first_again() + k];
+          check(contexts + static_cast<size_t>(row) * 8 * kPatchItems * sizeof(uint32_t), number,
+                of_fields[data.again[k]], 2 * kSide, -kSide / 2);
+        }
       }
       release(engine, *batch);
     }
@@ -185,6 +199,20 @@ struct Volume {
   Dataset data;
   Columns columns;
   std::vector<FieldSpec> fields;
+};
+
+/// A volume of 36 chunks with columns, its plan for some lanes, and its outputs.
+struct PlannedVolume {
+  explicit PlannedVolume(int64_t lanes, Columns columns = {0, {1, 5, 2}})
+      : volume({{.shape = kShape, .chunk_shape = {8, 7, 5}, .packing = Packing::kRaw}}, std::move(columns)),
+        plan(volume.plan(volume.plan_spec(lanes, true))),
+        outputs(volume.fields) {}
+
+  [[nodiscard]] size_t num_groups() const { return plan->plan.group_begin.size() - 1; }
+
+  Volume volume;
+  std::unique_ptr<OwnedPlan> plan;
+  OutputTable outputs;
 };
 
 inline EngineOptions with_carry(size_t carry_bytes, size_t threads) {

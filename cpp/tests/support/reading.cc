@@ -15,12 +15,11 @@ namespace {
 
 constexpr std::chrono::seconds kStopTimeout{60};
 
-/// Chunks of a field along the sample axis, of all parts; 0 if it is not stored.
-int64_t num_chunks(const FieldDecoder& field) {
-  if (!field.is_stored()) return 0;
-  const ArraySpec& array = field.spec().array;
+/// Chunks of a source along the sample axis, of all parts.
+int64_t num_chunks(const ArraySource& source) {
+  const ArraySpec& array = source.array();
   if (array.parts != nullptr) return array.parts->chunk_of(array.parts->end.back() - 1) + 1;
-  return (array.shape[static_cast<size_t>(array.sample_axis)] - 1) / field.rows_per_chunk() + 1;
+  return (array.shape[static_cast<size_t>(array.sample_axis)] - 1) / source.rows_per_chunk() + 1;
 }
 
 }  // namespace
@@ -46,14 +45,20 @@ std::vector<FieldSpec> Dataset::fields() const {
     field.sample_bytes = kResidentBytes;
   }
   if (index) out.emplace_back().kind = FieldSpec::Kind::kIndex;
+  for (const size_t array : again) {
+    out.push_back(arrays[array]->field());
+    out.back().source = array;
+  }
   for (size_t f = 0; f < offsets.size(); ++f) out[f].offsets = offsets[f];
   return out;
 }
 
 void Dataset::add_windows(std::mt19937_64& random) {
-  offsets.assign(num_fields() - (index ? 1 : 0), {});
+  offsets.assign(num_fields(), {});
   const int64_t reach = std::min<int64_t>(9, (num_samples() - 1) / 2);
-  for (auto& of_field : offsets) {
+  for (size_t f = 0; f < offsets.size(); ++f) {
+    if (index && f + 1 == first_again()) continue;
+    auto& of_field = offsets[f];
     const int64_t count = pick(random, 0, 5);
     for (int64_t i = 0; i < count; ++i) {
       of_field.push_back(pick(random, -reach, reach));
@@ -75,6 +80,7 @@ std::vector<uint8_t> Dataset::expected(size_t field, int64_t sample) const {
 }
 
 std::vector<uint8_t> Dataset::row(size_t field, int64_t sample) const {
+  if (field >= first_again()) return arrays[again[field - first_again()]]->sample(sample);
   if (field < arrays.size()) return arrays[field]->sample(sample);
   if (field == arrays.size() && !resident.empty()) {
     const auto begin = resident.begin() + sample * static_cast<int64_t>(kResidentBytes);
@@ -147,7 +153,7 @@ void check_batch(const Engine& engine, const Dataset& data, const ReadyBatch& ba
   CHECK_EQ(batch.rows, std::min(batch_size, std::ssize(order) - number * batch_size));
   CHECK_EQ(batch.buffers.size(), data.num_fields());
   for (size_t f = 0; f < batch.buffers.size(); ++f) {
-    const size_t bytes = engine.fields()[f].sample_bytes();
+    const size_t bytes = engine.outputs()[f].sample_bytes();
     for (int64_t slot = 0; slot < batch.rows; ++slot) {
       const int64_t sample = order[static_cast<size_t>(number * batch_size + slot)];
       const std::vector<uint8_t> expected = data.expected(f, sample);
@@ -188,14 +194,15 @@ void share_all_chunks(OwnedPlan& plan, const Engine& engine) {
     last[lane] = g;
   }
   for (size_t g = 0; g < groups; ++g) {
-    for (size_t f = 0; f < engine.fields().size(); ++f) {
-      for (int64_t chunk = 0; chunk < num_chunks(engine.fields()[f]); ++chunk) {
-        plan.carry_field.push_back(static_cast<int64_t>(f));
+    for (size_t f = 0; f < engine.outputs().size(); ++f) {
+      if (engine.outputs().source(f) == nullptr) continue;
+      for (int64_t chunk = 0; chunk < num_chunks(*engine.outputs().source(f)); ++chunk) {
+        plan.carry_source.push_back(static_cast<int64_t>(f));
         plan.carry_chunk.push_back(chunk);
         plan.carry_on.push_back(plan.next_group[g] >= 0);
       }
     }
-    plan.carry_begin.push_back(std::ssize(plan.carry_field));
+    plan.carry_begin.push_back(std::ssize(plan.carry_source));
   }
   plan.bind();
 }

@@ -26,7 +26,9 @@ struct Dataset {
 
   [[nodiscard]] std::vector<FieldSpec> fields() const;
   [[nodiscard]] int64_t num_samples() const { return arrays.front()->num_samples(); }
-  [[nodiscard]] size_t num_fields() const { return arrays.size() + (resident.empty() ? 0 : 1) + (index ? 1 : 0); }
+  [[nodiscard]] size_t num_fields() const { return first_again() + again.size(); }
+  /// The first of the fields that draw again from an array.
+  [[nodiscard]] size_t first_again() const { return arrays.size() + (resident.empty() ? 0 : 1) + (index ? 1 : 0); }
   /// Bytes of `sample` in `field`, as they must arrive.
   [[nodiscard]] std::vector<uint8_t> expected(size_t field, int64_t sample) const;
   /// Lets the samples of all fields but the index be windows of up to 5 rows, some of them the same; there is a sample
@@ -39,6 +41,7 @@ struct Dataset {
   std::vector<std::unique_ptr<TestArray>> arrays;
   std::vector<uint8_t> resident;
   bool index;
+  std::vector<size_t> again;                  ///< arrays that further fields draw from, behind all others
   std::vector<std::vector<int64_t>> offsets;  ///< of the fields; empty: no windows
   int64_t first_window = 0;                   ///< samples in [first_window, end_window) have all of their windows
   int64_t end_window = 0;

@@ -29,6 +29,13 @@ TEST(every_chunk_is_read_once_at_any_number_of_threads) {
   }
 }
 
+TEST(rows_that_are_copied_to_several_slots_are_decoded_once) {
+  const TempDir directory;
+  const TestArray array(directory.path() / "a", {.shape = {50, 9}, .chunk_shape = {8, 9}, .packing = Packing::kBlosc});
+  const CeilingResult result = measure_ceiling(array.field(), {.num_threads = 2, .window_chunks = 4, .copies = 3});
+  CHECK_EQ(result.decoded_bytes, uint64_t{array.keys().size() * 8 * 9 * 4});
+}
+
 TEST(some_blocks_are_read_in_all_their_cells) {
   const TempDir directory;
   const TestArray array(directory.path() / "a", {.shape = {50, 9}, .chunk_shape = {8, 4}});

@@ -9,6 +9,7 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/streaming_store.h"
+#include "codecs/blosc_table.h"
 #include "codecs/unshuffle.h"
 #include "tests/support/check.h"
 #include "tests/support/compress.h"
@@ -24,7 +25,8 @@ ByteVector compressible(size_t size, std::mt19937& random) {
   return data;
 }
 
-/// Scatters some rows of a chunk to shuffled slots in one buffer, `lead` bytes from an aligned address; some twice.
+/// Scatters some rows of a chunk to shuffled slots in one buffer, `lead` bytes from an aligned address; some of them
+/// to two or three slots.
 void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_bytes, bool streaming, size_t lead,
                    std::mt19937& random) {
   const size_t rows = data.size() / row_bytes;
@@ -32,13 +34,14 @@ void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_
   for (size_t i = 0; i < rows; ++i) slots[i] = i;
   std::shuffle(slots.begin(), slots.end(), random);
   Buffer buffer;
-  const MutableBytes room = buffer.reserve(lead + 2 * data.size());
+  const MutableBytes room = buffer.reserve(lead + 3 * data.size());
   std::fill(room.begin(), room.end(), kUntouched);
   std::vector<RowTarget> targets;
   ByteVector expected(room.size(), kUntouched);
   for (size_t row = 0; row < rows; ++row) {
     if (random() % 3 == 0) continue;  // rows that another consumer takes
-    for (size_t turn = 0; turn <= random() % 4 / 3; ++turn) {
+    const size_t times = random() % 6 == 0 ? 3 : 1 + random() % 2;
+    for (size_t turn = 0; turn < times; ++turn) {
       const size_t at = lead + (slots[row] + turn * rows) * row_bytes;
       targets.push_back({static_cast<int64_t>(row), room.data() + at});
       std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(row * row_bytes), row_bytes,
@@ -50,6 +53,13 @@ void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_
   BloscScatterScratch scratch;
   scatter_blosc(stored, data.size(), row_bytes, targets, streaming, codecs, scratch);
   CHECK(std::equal(room.begin(), room.end(), expected.begin()));
+  // The same with all of the chunk beside it, whoever wants rows.
+  std::fill(room.begin(), room.end(), kUntouched);
+  ByteVector whole(data.size() + 1, kUntouched);
+  scatter_blosc(stored, data.size(), row_bytes, targets, streaming, codecs, scratch, whole.data());
+  CHECK(std::equal(room.begin(), room.end(), expected.begin()));
+  CHECK(std::equal(data.begin(), data.end(), whole.begin()));
+  CHECK_EQ(whole.back(), kUntouched);
 }
 
 TEST(every_row_lands_in_its_slot_and_nothing_else_is_written) {
@@ -120,16 +130,20 @@ TEST(a_block_that_no_wanted_row_touches_is_not_decoded) {
   Blosc1Options options;
   options.blocksize = row_bytes;
   ByteVector stored = compress_blosc1(data, options);
-  store_le32(stored, 16 + 4 * 2, 0x7fffffff);  // the third block lies nowhere
+  const BloscTable table(BloscHeader::read(stored, stored.size(), data.size()), Bytes(stored).subspan(16));
+  store_le32(stored, table.range_of(2).begin, 0x7fffffff);  // the third block has a stream of no possible length
   ByteVector slot(row_bytes);
   DecodeScratch codecs;
   BloscScatterScratch scratch;
   const std::vector<RowTarget> good{{1, slot.data()}};
-  scatter_blosc(stored, data.size(), row_bytes, good, false, codecs, scratch);
+  CHECK_EQ(scatter_blosc(stored, data.size(), row_bytes, good, false, codecs, scratch), row_bytes);
   CHECK(std::equal(slot.begin(), slot.end(), data.begin() + static_cast<std::ptrdiff_t>(row_bytes)));
   const std::vector<RowTarget> bad{{2, slot.data()}};
   CHECK_THROWS(kCorrupt, "outside of the chunk",
                scatter_blosc(stored, data.size(), row_bytes, bad, false, codecs, scratch));
+  store_le32(stored, 16 + 4 * 2, 0x7fffffff);  // a table that lies is bad for all
+  CHECK_THROWS(kCorrupt, "outside of the chunk",
+               scatter_blosc(stored, data.size(), row_bytes, good, false, codecs, scratch));
 }
 
 TEST(a_chunk_of_another_size_is_corrupt) {

@@ -11,6 +11,7 @@
 
 #include "base/streaming_store.h"
 #include "spec/array_spec.h"
+#include "spec/chunk_grid.h"
 #include "tests/support/check.h"
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/plans.h"
@@ -40,24 +41,53 @@ struct Case {
   [[nodiscard]] size_t sample_bytes() const {
     size_t n = array.item_bytes;
     for (size_t axis = 0; axis < ndim(); ++axis) {
-      if (!is_sample_axis(axis)) n *= static_cast<size_t>(array.shape[axis]);
+      if (!is_sample_axis(axis)) n *= static_cast<size_t>(array.extent(axis));
     }
     return n;
+  }
+  /// The item of the array that a sample has at an index along an axis.
+  [[nodiscard]] int64_t item_at(size_t axis, int64_t index) const {
+    return array.has_all(axis) ? index : array.chosen[axis][static_cast<size_t>(index)];
   }
   [[nodiscard]] int64_t rows() const { return array.chunk_shape[static_cast<size_t>(array.sample_axis)]; }
   [[nodiscard]] BoxCopy box() const { return {array, cell}; }
 };
 
+std::string show_chosen(const Case& c) {
+  std::string text;
+  for (const std::vector<int64_t>& of_axis : c.array.chosen) text += show(of_axis) + " ";
+  return text;
+}
+
 std::string describe(const Case& c) {
   return "shape " + show(c.array.shape) + " chunks " + show(c.array.chunk_shape) + " order " +
          show(c.array.storage_order) + " cell " + show(c.cell) + " sample axis " + show(c.array.sample_axis) +
-         " item " + show(c.array.item_bytes) + " swap " + show(c.array.swap_bytes);
+         " item " + show(c.array.item_bytes) + " swap " + show(c.array.swap_bytes) + " chosen " + show_chosen(c);
 }
 
 std::vector<uint8_t> random_bytes(std::mt19937_64& random, size_t n) {
   std::vector<uint8_t> out(n);
   for (uint8_t& byte : out) byte = static_cast<uint8_t>(random());
   return out;
+}
+
+/// Chooses items of some axes, in any order, some of them several times; at least one is in the cell.
+void choose_items(std::mt19937_64& random, Case& c) {
+  c.array.chosen.resize(c.ndim());
+  for (size_t axis = 0; axis < c.ndim(); ++axis) {
+    if (c.is_sample_axis(axis) || random() % 4 == 0) continue;
+    std::vector<int64_t>& chosen = c.array.chosen[axis];
+    const int64_t length = c.array.shape[axis];
+    const int64_t step = pick(random, -2, 2);
+    for (int64_t item = pick(random, 0, length - 1); item >= 0 && item < length && std::ssize(chosen) < 9;
+         item += step) {
+      chosen.push_back(item);
+    }
+    for (int64_t more = pick(random, 0, 4); more > 0; --more) chosen.push_back(pick(random, 0, length - 1));
+    const int64_t first = c.cell[axis] * c.array.chunk_shape[axis];
+    const int64_t last = std::min(length, first + c.array.chunk_shape[axis]) - 1;
+    chosen.insert(chosen.begin() + pick(random, 0, std::ssize(chosen)), pick(random, first, last));
+  }
 }
 
 Case random_case(std::mt19937_64& random) {
@@ -75,26 +105,28 @@ Case random_case(std::mt19937_64& random) {
   std::tie(array.item_bytes, array.swap_bytes) = kItems[random() % std::size(kItems)];
   array.fill = random_bytes(random, array.item_bytes * static_cast<size_t>(random() % 3 == 0 ? pick(random, 2, 5) : 1));
   if (random() % 2 == 0) std::fill(array.fill.begin(), array.fill.end(), array.fill.front());
+  if (random() % 3 == 0) choose_items(random, c);
   return c;
 }
 
-/// Calls visit(offset in the sample, offset in the chunk) for every element of the box in row `row`.
+/// Calls visit(offset in the sample, offset in the chunk) for every element of a sample that the cell has, in row `row`.
 template <typename Visit>
 void for_each_element(const Case& c, int64_t row, const Visit& visit) {
-  std::vector<int64_t> index(c.ndim(), 0);  // in the chunk
+  std::vector<int64_t> index(c.ndim(), 0);  // in the sample
   for (;;) {
     bool inside = true;
     int64_t in_sample = 0;
+    std::vector<int64_t> at(c.ndim(), row);  // in the chunk
     for (size_t axis = 0; axis < c.ndim(); ++axis) {
       if (c.is_sample_axis(axis)) continue;
-      const int64_t global = c.cell[axis] * c.array.chunk_shape[axis] + index[axis];
-      inside = inside && global < c.array.shape[axis];
-      in_sample = in_sample * c.array.shape[axis] + global;
+      at[axis] = c.item_at(axis, index[axis]) - c.cell[axis] * c.array.chunk_shape[axis];
+      inside = inside && at[axis] >= 0 && at[axis] < c.array.chunk_shape[axis];
+      in_sample = in_sample * c.array.extent(axis) + index[axis];
     }
     int64_t in_chunk = 0;
     for (const int axis : c.array.storage_order) {
       const auto a = static_cast<size_t>(axis);
-      in_chunk = in_chunk * c.array.chunk_shape[a] + (c.is_sample_axis(a) ? row : index[a]);
+      in_chunk = in_chunk * c.array.chunk_shape[a] + at[a];
     }
     if (inside) {
       visit(static_cast<size_t>(in_sample) * c.array.item_bytes, static_cast<size_t>(in_chunk) * c.array.item_bytes);
@@ -102,7 +134,7 @@ void for_each_element(const Case& c, int64_t row, const Visit& visit) {
     size_t axis = c.ndim();
     while (axis-- > 0) {
       if (c.is_sample_axis(axis)) continue;
-      if (++index[axis] < c.array.chunk_shape[axis]) break;
+      if (++index[axis] < c.array.extent(axis)) break;
       index[axis] = 0;
     }
     if (axis == static_cast<size_t>(-1)) return;
@@ -253,20 +285,15 @@ TEST(the_boxes_of_all_cells_tile_the_sample) {
   for (int i = 0; i < 300; ++i) {
     Case c = random_case(random);
     std::vector<int64_t> times_written(c.sample_bytes(), 0);
-    std::vector<int64_t> cells(c.ndim(), 1);
-    int64_t total = 1;
-    for (size_t axis = 0; axis < c.ndim(); ++axis) {
-      if (c.is_sample_axis(axis)) continue;
-      cells[axis] = (c.array.shape[axis] - 1) / c.array.chunk_shape[axis] + 1;
-      total *= cells[axis];
-    }
+    const CellGrid cells(c.array);
     c.array.fill.assign(c.array.item_bytes, 1);
-    for (int64_t cell = 0; cell < total; ++cell) {
-      int64_t rest = cell;
+    for (size_t cell = 0; cell < cells.num_cells(); ++cell) {
+      size_t number = 0;
       for (size_t axis = 0; axis < c.ndim(); ++axis) {
-        c.cell[axis] = rest % cells[axis];
-        rest /= cells[axis];
+        c.cell[axis] = cells.index(cell, axis);
+        if (!c.is_sample_axis(axis)) number += cells.ordinal(c.cell[axis], axis) * cells.stride(axis);
       }
+      CHECK_EQ(number, cell);
       std::vector<uint8_t> sample(c.sample_bytes(), 0);
       const RowTarget target[] = {{0, sample.data()}};
       c.box().fill_rows(target);

@@ -1,6 +1,7 @@
 #include "transform/patches/axis_runs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/division.h"
 
@@ -29,6 +30,20 @@ int64_t item_at(int64_t index, int64_t extent, Border border) {
   return kNowhere;
 }
 
+/// Adds the next item of a patch to the last run, or as a new one.
+void append(int64_t dest, int64_t source, std::vector<AxisRun>& out) {
+  if (!out.empty() && out.back().dest + out.back().count == dest) {
+    AxisRun& run = out.back();
+    const int64_t step = source - (run.source + (run.count - 1) * run.step);
+    if (run.count == 1 && step >= -1 && step <= 1) run.step = step;
+    if (step == run.step && step >= -1 && step <= 1) {
+      ++run.count;
+      return;
+    }
+  }
+  out.push_back({dest, 1, source, 1});
+}
+
 }  // namespace
 
 void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out) {
@@ -41,18 +56,55 @@ void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector
   for (int64_t dest = 0; dest < axis.size; ++dest) {
     const int64_t offset = axis.offsets.empty() ? dest : axis.offsets[static_cast<size_t>(dest)];
     const int64_t source = item_at(base + offset, extent, axis.border);
-    if (source == kNowhere) continue;
-    if (!out.empty() && out.back().dest + out.back().count == dest) {
-      AxisRun& run = out.back();
-      const int64_t step = source - (run.source + (run.count - 1) * run.step);
-      if (run.count == 1 && step >= -1 && step <= 1) run.step = step;
-      if (step == run.step && step >= -1 && step <= 1) {
-        ++run.count;
-        continue;
-      }
-    }
-    out.push_back({dest, 1, source, 1});
+    if (source != kNowhere) append(dest, source, out);
   }
+}
+
+void take_items(std::span<const int64_t> items, std::vector<AxisRun>& runs) {
+  std::vector<AxisRun> of_array;
+  for (const AxisRun& run : runs) {
+    for (int64_t i = 0; i < run.count; ++i) {
+      append(run.dest + i, items[static_cast<size_t>(run.source + i * run.step)], of_array);
+    }
+  }
+  runs = std::move(of_array);
+}
+
+void clip_runs(int64_t begin, int64_t end, std::vector<AxisRun>& runs) {
+  size_t clipped = 0;
+  for (const AxisRun run : runs) {
+    int64_t first = 0;
+    int64_t last = run.count - 1;
+    if (run.step == 0) {
+      if (run.source < begin || run.source >= end) continue;
+    } else if (run.step > 0) {
+      first = std::max<int64_t>(first, begin - run.source);
+      last = std::min(last, end - 1 - run.source);
+    } else {
+      first = std::max<int64_t>(first, run.source - (end - 1));
+      last = std::min(last, run.source - begin);
+    }
+    if (first <= last) runs[clipped++] = {run.dest + first, last - first + 1, run.source + first * run.step, run.step};
+  }
+  runs.resize(clipped);
+}
+
+void find_ranges(const std::vector<AxisRun>& runs, std::vector<ItemRange>& out) {
+  out.clear();
+  for (const AxisRun& run : runs) {
+    const int64_t last = run.source + (run.count - 1) * run.step;
+    out.push_back({std::min(run.source, last), std::max(run.source, last) + 1});
+  }
+  std::ranges::sort(out, {}, &ItemRange::begin);
+  size_t joined = 0;
+  for (const ItemRange range : out) {
+    if (joined > 0 && range.begin <= out[joined - 1].end) {
+      out[joined - 1].end = std::max(out[joined - 1].end, range.end);
+    } else {
+      out[joined++] = range;
+    }
+  }
+  out.resize(joined);
 }
 
 void mirror_runs(int64_t size, std::vector<AxisRun>& runs) {

@@ -2,6 +2,7 @@
 // Along one axis: which items of an array the items of a patch come from. Pure.
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "spec/patch_spec.h"
@@ -19,6 +20,21 @@ struct AxisRun {
 /// Sets `out` to where the items of a patch along an axis with `extent` items come from. The patch begins at `start` of
 /// its grid. Items that are padded are in no run.
 void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out);
+
+/// Makes runs that count along a list of items those of the array: `items` has the item at each index.
+void take_items(std::span<const int64_t> items, std::vector<AxisRun>& runs);
+
+/// Keeps of runs what comes from the items [begin, end).
+void clip_runs(int64_t begin, int64_t end, std::vector<AxisRun>& runs);
+
+/// Items [begin, end) of an array along an axis.
+struct ItemRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// Sets `out` to the items that runs come from, ascending, in as few ranges as there can be.
+void find_ranges(const std::vector<AxisRun>& runs, std::vector<ItemRange>& out);
 
 /// Makes runs, which ascend in the patch, those of the patch with its `size` items in reverse order.
 void mirror_runs(int64_t size, std::vector<AxisRun>& runs);

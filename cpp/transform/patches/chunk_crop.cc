@@ -42,31 +42,22 @@ PerAxis crop_strides(const ArraySpec& array, const ChunkCrop& crop) {
   return strides;
 }
 
+bool is_one_run(const ArraySpec& array, const ChunkCrop& crop) {
+  bool is_whole = true;  // the crop has all of the chunk along the axes looked at
+  for (size_t i = array.shape.size(); i-- > 0;) {
+    const auto axis = static_cast<size_t>(array.storage_order[i]);
+    const int64_t extent = crop.end[axis] - crop.begin[axis];
+    if (extent > 1 && !is_whole) return false;
+    is_whole = is_whole && extent == array.chunk_shape[axis];
+  }
+  return true;
+}
+
 void copy_crop(const ArraySpec& array, const ChunkCrop& crop, const uint8_t* chunk, uint8_t* out) {
-  const PerAxis strides = crop_strides(array, whole_chunk(array));
-  const auto extent = [&](size_t axis) { return crop.end[axis] - crop.begin[axis]; };
-  const auto axis_at = [&](size_t stored) { return static_cast<size_t>(array.storage_order[stored]); };
-  // The innermost axes that the crop has whole, and the axis around them, are one run of bytes.
-  auto run = static_cast<int64_t>(array.item_bytes);
-  size_t outer = array.shape.size();
-  for (bool is_whole = true; is_whole && outer > 0;) {
-    const size_t axis = axis_at(--outer);
-    run *= extent(axis);
-    is_whole = extent(axis) == array.chunk_shape[axis];
-  }
-  const uint8_t* source = chunk;
-  for (size_t a = 0; a < array.shape.size(); ++a) source += crop.begin[a] * strides[a];
-  PerAxis at{};
-  for (const uint8_t* const end = out + crop_bytes(array, crop); out < end; out += run) {
-    std::memcpy(out, source, static_cast<size_t>(run));
-    for (size_t i = outer; i-- > 0;) {
-      const size_t axis = axis_at(i);
-      source += strides[axis];
-      if (++at[axis] < extent(axis)) break;
-      source -= extent(axis) * strides[axis];
-      at[axis] = 0;
-    }
-  }
+  for_each_run(array, crop, 0, [&](size_t offset, size_t bytes) {
+    std::memcpy(out, chunk + offset, bytes);
+    out += bytes;
+  });
 }
 
 }  // namespace zarrfeed

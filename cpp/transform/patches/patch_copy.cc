@@ -35,7 +35,7 @@ PatchCopy::PatchCopy(ArraySpec array, PatchSpec patch, const Converter* converte
     fits =
         axis.dim < static_cast<int>(kMaxPatchDims) && axis.size >= 1 && axis.scale >= 1 &&
         (axis.offsets.empty() || std::ssize(axis.offsets) == axis.size) &&
-        (axis.dim >= 0 || (!is_sample_axis && (is_whole(axis, array_.shape[a]) || is_listed(axis, array_.shape[a]))));
+        (axis.dim >= 0 || (!is_sample_axis && (is_whole(axis, array_.extent(a)) || is_listed(axis, array_.extent(a)))));
   }
   for (const PatchVolume& rows : patch_.volumes) fits = fits && rows.first_chunk >= 0 && 0 <= rows.begin;
   if (!fits) throw Error(ErrorKind::kConfig, array_.name + ": patches do not fit the array");
@@ -90,7 +90,8 @@ void PatchCopy::find_axis_runs(size_t axis, const PatchStart& start, std::vector
   const PatchAxis& of = patch_.axes[axis];
   const int64_t at = of.dim < 0 ? 0 : start.at[static_cast<size_t>(of.dim)];
   if (static_cast<int>(axis) != array_.sample_axis) {
-    find_runs(of, at, array_.shape[axis], out);
+    find_runs(of, at, array_.extent(axis), out);
+    if (!array_.has_all(axis)) take_items(array_.chosen[axis], out);
     return;
   }
   const PatchVolume& rows = volume(start.volume);
@@ -126,8 +127,13 @@ void PatchCopy::add_spans(size_t axis, const PatchStart& start, std::vector<Chun
 
 ChunkSpan PatchCopy::span_in_volume(size_t axis, int64_t of, int64_t chunk) const {
   const bool is_sample_axis = static_cast<int>(axis) == array_.sample_axis;
-  const int64_t begin = is_sample_axis ? volume(of).begin : 0;
-  const int64_t end = is_sample_axis ? volume(of).end : array_.shape[axis];
+  int64_t begin = is_sample_axis ? volume(of).begin : 0;
+  int64_t end = is_sample_axis ? volume(of).end : array_.shape[axis];
+  if (!array_.has_all(axis)) {
+    const auto [first, last] = std::ranges::minmax(array_.chosen[axis]);
+    begin = first;
+    end = last + 1;
+  }
   const int64_t length = array_.chunk_shape[axis];
   const int64_t first = chunk * length;
   return {chunk, std::clamp<int64_t>(begin - first, 0, length), std::clamp<int64_t>(end - first, 0, length)};
@@ -167,7 +173,7 @@ void PatchCopy::add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, st
       if (static_cast<int>(a) == array_.sample_axis) {
         found.chunk = first_chunk + index;
       } else {
-        found.cell += static_cast<size_t>(index) * cells_.stride(a);
+        found.cell += cells_.ordinal(index, a) * cells_.stride(a);
       }
     }
   }
@@ -371,54 +377,84 @@ void PatchCopy::fill_box(const Loops& loops, uint8_t* sample, int64_t dest) cons
   });
 }
 
+size_t PatchCopy::copy_runs(const PatchTarget& target, Runs& runs, PerAxis origin, PerAxis strides,
+                            const uint8_t* bytes) const {
+  if (target.turned != nullptr) {
+    turn(*target.turned, strides);
+    turn(*target.turned, origin);
+    turn(*target.turned, runs);
+  }
+  return for_each_box(runs, origin, strides, [&](const Loops& loops, int64_t dest, int64_t source) {
+    if (bytes == nullptr) {
+      fill_box(loops, target.dest, dest);
+    } else {
+      copy_box(loops, target.dest, dest, bytes + source);
+    }
+  });
+}
+
 size_t PatchCopy::cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets,
                       const ChunkCrop* crop) const {
   Runs runs;
-  std::vector<AxisRun> whole;
-  const PerAxis array_strides = crop == nullptr ? source_stride_ : crop_strides(array_, *crop);
-  PerAxis turned_strides;
+  const PerAxis strides = crop == nullptr ? source_stride_ : crop_strides(array_, *crop);
   size_t items = 0;
   for (const PatchTarget& target : targets) {
     PerAxis origin{};
     for (size_t a = 0; a < num_axes(); ++a) {
       const int64_t begin = index_along(a, from, target.start.volume) * array_.chunk_shape[a];
-      const int64_t end = begin + array_.chunk_shape[a];
       origin[a] = crop == nullptr ? begin : begin + crop->begin[a];
-      find_axis_runs(a, target.start, whole);
-      runs[a].clear();
-      for (const AxisRun& run : whole) {  // what of it lies in the chunk
-        int64_t first = 0;
-        int64_t last = run.count - 1;
-        if (run.step == 0) {
-          if (run.source < begin || run.source >= end) continue;
-        } else if (run.step > 0) {
-          first = std::max<int64_t>(first, begin - run.source);
-          last = std::min(last, end - 1 - run.source);
-        } else {
-          first = std::max<int64_t>(first, run.source - (end - 1));
-          last = std::min(last, run.source - begin);
-        }
-        if (first > last) continue;
-        runs[a].push_back({run.dest + first, last - first + 1, run.source + first * run.step, run.step});
-        if (crop != nullptr) check_crop(*crop, a, begin, runs[a].back());
-      }
+      find_axis_runs(a, target.start, runs[a]);
+      clip_runs(begin, begin + array_.chunk_shape[a], runs[a]);
+      if (crop == nullptr) continue;
+      for (const AxisRun& run : runs[a]) check_crop(*crop, a, begin, run);
     }
-    if (target.turned != nullptr) {
-      turned_strides = array_strides;
-      turn(*target.turned, turned_strides);
-      turn(*target.turned, origin);
-      turn(*target.turned, runs);
-    }
-    const PerAxis& strides = target.turned == nullptr ? array_strides : turned_strides;
-    items += for_each_box(runs, origin, strides, [&](const Loops& loops, int64_t dest, int64_t source) {
-      if (chunk == nullptr) {
-        fill_box(loops, target.dest, dest);
-      } else {
-        copy_box(loops, target.dest, dest, chunk + source);
-      }
-    });
+    items += copy_runs(target, runs, origin, strides, chunk);
   }
   return items * dest_item_;
+}
+
+void PatchCopy::find_crops(PatchCell from, const PatchTarget& target, std::vector<ChunkCrop>& out) const {
+  std::vector<AxisRun> runs;
+  std::vector<ItemRange> ranges;
+  const size_t first = out.size();
+  out.emplace_back();
+  for (size_t a = 0; a < num_axes(); ++a) {
+    const int64_t begin = index_along(a, from, target.start.volume) * array_.chunk_shape[a];
+    find_axis_runs(a, target.start, runs);
+    clip_runs(begin, begin + array_.chunk_shape[a], runs);
+    find_ranges(runs, ranges);
+    // The crops so far, times these ranges; none if the patch has nothing of the chunk.
+    const size_t before = out.size() - first;
+    out.resize(first + before * ranges.size());
+    for (size_t i = out.size(); i-- > first;) {
+      const ItemRange& range = ranges[(i - first) / before];
+      out[i] = out[first + (i - first) % before];
+      out[i].begin[a] = range.begin - begin;
+      out[i].end[a] = range.end - begin;
+    }
+    if (ranges.empty()) return;
+  }
+}
+
+size_t PatchCopy::cut_crop(PatchCell from, const uint8_t* bytes, const PatchTarget& target,
+                           const ChunkCrop& crop) const {
+  Runs runs;
+  PerAxis origin{};
+  for (size_t a = 0; a < num_axes(); ++a) {
+    const int64_t begin = index_along(a, from, target.start.volume) * array_.chunk_shape[a];
+    origin[a] = begin + crop.begin[a];
+    find_axis_runs(a, target.start, runs[a]);
+    clip_runs(origin[a], begin + crop.end[a], runs[a]);
+  }
+  return copy_runs(target, runs, origin, crop_strides(array_, crop), bytes) * dest_item_;
+}
+
+size_t PatchCopy::most_bytes_of_chunk() const {
+  size_t bytes = item_bytes_;
+  for (size_t a = 0; a < num_axes(); ++a) {
+    bytes *= static_cast<size_t>(std::min(patch_.axes[a].size, array_.chunk_shape[a]));
+  }
+  return bytes;
 }
 
 void PatchCopy::check_crop(const ChunkCrop& crop, size_t axis, int64_t begin, const AxisRun& run) const {

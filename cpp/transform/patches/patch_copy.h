@@ -82,6 +82,12 @@ class PatchCopy {
   /// needs an item of the chunk that the crop lacks.
   size_t cut(PatchCell from, const uint8_t* chunk, std::span<const PatchTarget> targets,
              const ChunkCrop* crop = nullptr) const;
+  /// Adds the crops of a chunk that have the items of a patch, each item in one of them.
+  void find_crops(PatchCell from, const PatchTarget& target, std::vector<ChunkCrop>& out) const;
+  /// Copies what a patch has of a crop, whose bytes are at `bytes`, and returns how many bytes were written.
+  size_t cut_crop(PatchCell from, const uint8_t* bytes, const PatchTarget& target, const ChunkCrop& crop) const;
+  /// Bytes that a patch has of a chunk at most, in the array.
+  [[nodiscard]] size_t most_bytes_of_chunk() const;
   /// Writes what each patch has beyond the volume.
   void pad(std::span<const PatchTarget> targets) const;
 
@@ -116,6 +122,9 @@ class PatchCopy {
   /// `strides` bytes apart.
   template <typename Box>
   size_t for_each_box(const Runs& runs, const PerAxis& origin, const PerAxis& strides, const Box& box) const;
+  /// Copies runs of a patch, which it turns, from bytes that begin at `origin` and have items `strides` apart, as for
+  /// for_each_box(); null: writes the fill value. Returns how many items that are.
+  size_t copy_runs(const PatchTarget& target, Runs& runs, PerAxis origin, PerAxis strides, const uint8_t* bytes) const;
   /// Throws Error(kConfig) unless a crop of the chunk that begins at `begin` has all of a run along an axis.
   void check_crop(const ChunkCrop& crop, size_t axis, int64_t begin, const AxisRun& run) const;
   void copy_box(const Loops& loops, uint8_t* sample, int64_t dest, const uint8_t* source) const;

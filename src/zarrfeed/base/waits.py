@@ -4,12 +4,17 @@ Python runs the handler of a signal on the main thread, once that thread is back
 short only by a signal that the kernel delivers to the main thread within the wait: one that another thread is given, or
 that comes a moment before the wait begins, is not seen before the wait is over, which may be minutes later. So each
 wait here is a row of short ones.
+
+A timeout counts the time in which this process ran. A process that was stopped for a minute, because the machine is
+overloaded or a batch scheduler suspended the job, has not waited a minute for its store: the answer may be there, and
+nobody has read it yet.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ALL_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
@@ -17,18 +22,34 @@ Result = TypeVar("Result")
 
 #: Seconds after which a wait looks whether an interrupt came.
 _LOOK_S = 0.2
+#: A look counts as at most so many times what it should take: it took longer because the process did not run.
+_COUNTED = 2.0
+
+
+def looks(timeout: float | None, look_s: float) -> Iterator[float]:
+    """Divide a wait into looks: yield the seconds of each, until `timeout` seconds have passed; then 0 for a last one.
+
+    The caller waits between two items. Example: `any(event.wait(seconds) for seconds in looks(60, 0.2))`.
+    """
+    left = math.inf if timeout is None else timeout
+    while left > 0:
+        look = min(look_s, left)
+        begin = time.monotonic()
+        yield look
+        left -= min(time.monotonic() - begin, _COUNTED * look)
+    yield 0.0
 
 
 def wait_for(
     futures: Collection[Future[Any]], timeout: float | None = None, return_when: str = ALL_COMPLETED
 ) -> set[Future[Any]]:
     """Wait as `concurrent.futures.wait` does; return the futures that are done by then."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
-        done, others = wait(futures, max(0.0, left), return_when)
-        if not others or (done and return_when != ALL_COMPLETED) or left <= 0:
-            return done
+    done: set[Future[Any]] = set()
+    for look in looks(timeout, _LOOK_S):
+        done, others = wait(futures, look, return_when)
+        if not others or (done and return_when != ALL_COMPLETED):
+            break
+    return done
 
 
 def result_of(future: Future[Result]) -> Result:

@@ -30,7 +30,6 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import VlenField, sample_bytes
 from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -118,8 +117,8 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
             if field.dtype.startswith("sparse_csr"):
                 raise UnsupportedError(f"{field.name}: Arrow has no sparse matrices; use Data.dense()")
         statics = (one.source for one in runs.data.resolved.statics)
-        self._row_bytes = sum(map(sample_bytes, (*stored, *statics))) + 8 * return_index
-        self._texts = sum(isinstance(field, VlenField) and field.images is None for field in stored)
+        self._row_bytes = sum(f.sample_bytes for f in (*stored, *statics)) + 8 * return_index
+        self._texts = sum(bool(field.item_type) and field.images is None for field in stored)
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Return the bytes of all rows; None where there is text, whose length is not known before it is read."""

@@ -32,19 +32,17 @@ import zarrfeed.torch.datasets.iterable_dataset
 import zarrfeed.torch.datasets.loader
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags, check_int
+from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.group.fields import Source
-from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.samples.selection import Int64, make_selection
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
-from zarrfeed.plan.schedule.state import EpochState, describe_layout, describe_order
+from zarrfeed.plan.schedule.state import EpochState, describe_layout
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batches.accelerators import has_accelerator
 from zarrfeed.torch.batches.batch import Batch, BatchAssembler, Values
+from zarrfeed.torch.passes.editions import Editions
 from zarrfeed.torch.passes.session import Session
 from zarrfeed.torch.passes.session_options import SessionOptions
-from zarrfeed.torch.passes.versions import Versions
 from zarrfeed.torch.ranks.distributed import in_worker
 
 ChunkIndexes: TypeAlias = "int | Sequence[int] | npt.NDArray[np.integer[Any]] | None"
@@ -101,7 +99,7 @@ class _Session(Session):
                 "buffer_shuffle_seed is None, and this DataLoader worker cannot ask the other ranks for a common one: "
                 "use zarrfeed.compat.zarrdataset.ZarrDataLoader, or give a seed"
             )
-        order = {**describe_order(self.schedule.order), "row_seed": None}
+        order = {**self.schedule.order.describe(), "row_seed": None}
         key = json.dumps([order, describe_layout(self.schedule.fields.fields)])
         store = torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way to it
         name = f"zarrfeed/buffer_shuffle_seed/{hashlib.sha256(key.encode()).hexdigest()}"
@@ -246,17 +244,17 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
         session = batched._session = copy.copy(self._session)  # noqa: SLF001 - of the same class
         session.schedule = session.schedule.with_options(batch_size=batch_size, drop_last=drop_last)
         session.options = replace(session.options, pin_memory=pin_memory)
-        session.reset_process()
         return batched
 
     _assembler_class = _AssemblerOfOriginal
 
-    def _make_session(self, schedule: Schedule, options: SessionOptions, versions: Versions | None) -> _Session:
-        assert versions is None  # there is no argument to open a store that grows
+    def _make_session(self, schedule: Schedule, options: SessionOptions, editions: Editions) -> _Session:
+        assert editions.versions is None  # there is no argument to open a store that grows
         options = replace(options, may_be_empty=True)  # a DataLoader of the original has no batches then, and no error
         return _Session(schedule, options, row_seed_is_free=self.buffer_shuffle_seed is None)
 
-    def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
+    def _plan(self, planning: Planning) -> tuple[Planning, Schedule]:
+        fields, order = planning.order(self._data.resolved)
         self.selected_chunk_indexes = ZarrIterableDataset.refine_chunk_indexes(order.num_blocks, self._selection)
         _check_range(self.selected_chunk_indexes, order.num_blocks, "samples")
         order = replace(
@@ -266,7 +264,8 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
             selection=make_selection(None, self._selection, num_samples=order.num_samples, block_rows=order.block_rows),
         )
         # There is no argument for the memory: what is needed is taken.
-        return super()._make_schedule(fields, order, replace(options, mix=1, limit=None, whole_blocks=True))
+        options = replace(planning.options, mix=1, limit=None, whole_blocks=True)
+        return planning, Schedule.make(fields, order, options)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

@@ -1,4 +1,4 @@
-"""`AheadReader`: samples that are looked up when a batch is made, some batches before the consumer wants them.
+"""`AheadReader`: a `SampleLookup` that makes batches before the consumer wants them.
 
 The plan says which samples come next, so batches are asked for ahead of the one that is wanted. `CsrReader` and
 `ImageReader` are kinds of it: they say how a batch is made, ahead or while the caller waits, and what it lacks.
@@ -12,6 +12,7 @@ nothing is asked for and threads have ended; who waited for a batch meanwhile ge
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ClosedError
 from zarrfeed.base.waits import result_of
-from zarrfeed.engine.substitution import SkippedField
+from zarrfeed.engine.sample_lookup import Bad, SampleLookup
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64
 
@@ -31,8 +32,6 @@ _MOST_AHEAD = 3
 
 #: A batch as a kind of reader makes it.
 Made = TypeVar("Made")
-#: One thing that a batch lacks, and why.
-Bad = TypeVar("Bad")
 
 
 def batches_ahead(max_open_batches: int) -> int:
@@ -48,7 +47,7 @@ class _Asked(Generic[Made]):
     batch: Future[Made]
 
 
-class AheadReader(Generic[Made, Bad]):
+class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
     """Reads the samples of one field, and makes batches of them ahead.
 
     Parameters
@@ -104,23 +103,14 @@ class AheadReader(Generic[Made, Bad]):
             is_here = threading.current_thread().name.startswith(self._threads_name)
             threads.shutdown(wait=not is_here, cancel_futures=True)
 
-    def take(self, index: Int64) -> Any:
-        """Return samples, by their index in the array.
+    def take_what_is_good(self, index: Int64) -> tuple[Any, list[Bad]]:
+        """Return samples, and what could not be had; samples of that hold anything.
 
         Raises
         ------
-        CorruptChunkError, StoreReadError
-            If one cannot be had; names the array, the chunk and the samples.
         ClosedError
             If another thread ends the epoch meanwhile.
         """
-        values, bad = self.take_what_is_good(index)
-        for one in bad:
-            raise self._error_of(one)
-        return values
-
-    def take_what_is_good(self, index: Int64) -> tuple[Any, list[Bad]]:
-        """Return the same, and what could not be had; samples of that hold anything."""
         epoch = self._epoch
         try:
             awaited = self._awaited(index)
@@ -135,32 +125,28 @@ class AheadReader(Generic[Made, Bad]):
         self._ask()
         return taken
 
+    @abstractmethod
     def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:
         """Begin an epoch; return the samples of its batches, of which nothing is taken if it has one batch alone."""
-        raise NotImplementedError
 
     def _stop(self) -> None:
         """Wake the threads that make batches of an epoch that ends."""
 
+    @abstractmethod
     def _make_ahead(self, index: Int64, number: int, epoch: int) -> Future[Made]:
         """Begin to make a batch of the plan, by its number in the epoch; give up when the epoch is another."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _make_now(self, index: Int64) -> Made:
         """Make a batch while the caller waits."""
-        raise NotImplementedError
 
     def _pass_over(self, batch: Future[Made]) -> None:
         """Do without a batch that was asked for, since other samples were wanted in its place."""
         batch.cancel()
 
+    @abstractmethod
     def _hand_out(self, made: Made) -> tuple[Any, list[Bad]]:
         """Return the samples of a batch that the consumer takes, and what could not be had."""
-        raise NotImplementedError
-
-    def _error_of(self, bad: Bad) -> BaseException:
-        """Return what `take` raises for something that could not be had."""
-        raise NotImplementedError
 
     def _start_threads(self) -> ThreadPoolExecutor:
         """Return the threads of an epoch that begins; they end with it."""
@@ -191,12 +177,3 @@ class AheadReader(Generic[Made, Bad]):
         while self._ahead and (first := self._ahead.popleft()) is not wanted:
             self._pass_over(first.batch)
         return made
-
-
-def skipped_alone(name: str) -> SkippedField:
-    """Return what is skipped of an array by single samples."""
-    return SkippedField(name, _itself, (0,))
-
-
-def _itself(samples: Int64, offset: int) -> Int64:
-    return samples + offset

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.spec.dtypes import dlpack_dtype
-from zarrfeed.spec.field import TensorField, dtype_name, item_bytes_of, sample_bytes
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.tensor_spec import TensorSpec
 
 #: An array of the library; this layer knows it by `BatchArrays` alone.
@@ -27,7 +27,7 @@ class BatchArrays(Protocol):
     #: Whether batches lie in memory that `allocate` returned, and not in the engine's pool.
     provides_memory: bool
 
-    def tensor_spec(self, field: TensorField) -> TensorSpec:
+    def tensor_spec(self, field: Field) -> TensorSpec:
         """Return how a field of a batch is described in a capsule."""
 
     def from_capsule(self, capsule: Any) -> Array:
@@ -36,7 +36,7 @@ class BatchArrays(Protocol):
     def allocate(self, size: int) -> tuple[Array, int]:
         """Return a buffer of so many bytes, and its address; only with `provides_memory`."""
 
-    def viewer(self, field: TensorField) -> Callable[[Array, int], Array]:
+    def viewer(self, field: Field) -> Callable[[Array, int], Array]:
         """Return a function (buffer, rows) -> array of shape (rows, *sample shape) over the start of the buffer."""
 
     def bytes_of(self, array: Array) -> npt.NDArray[np.uint8]:
@@ -60,9 +60,9 @@ class ByteArrays:
 
     provides_memory = False
 
-    def tensor_spec(self, field: TensorField) -> TensorSpec:
+    def tensor_spec(self, field: Field) -> TensorSpec:
         """Return bytes."""
-        return 1, 8, (sample_bytes(field),)
+        return 1, 8, (field.sample_bytes,)
 
     def from_capsule(self, capsule: object) -> npt.NDArray[np.uint8]:
         """Return the bytes of a capsule."""
@@ -73,7 +73,7 @@ class ByteArrays:
         """Refuse: the engine has the memory."""
         raise NotImplementedError(f"{size} bytes: the engine has the memory of these batches")
 
-    def viewer(self, field: TensorField) -> Callable[[Array, int], Array]:
+    def viewer(self, field: Field) -> Callable[[Array, int], Array]:
         """Refuse: the engine has the memory."""
         raise NotImplementedError(f"{field.name}: the engine has the memory of these batches")
 
@@ -100,9 +100,9 @@ class ByteArrays:
         return array
 
 
-def tensor_spec(field: TensorField) -> TensorSpec:
+def tensor_spec(field: Field) -> TensorSpec:
     """Return the dtype and the sample shape of a field as DLPack has them."""
-    return *dlpack_dtype(dtype_name(field), item_bytes_of(field)), field.sample_shape
+    return *dlpack_dtype(field.dtype_name, field.batch_item_bytes), field.sample_shape
 
 
 def raw_dtype(name: str) -> np.dtype[Any]:

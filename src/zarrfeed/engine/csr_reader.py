@@ -23,9 +23,10 @@ import numpy.typing as npt
 from zarrfeed.base import errors
 from zarrfeed.base.errors import ClosedError, StoreReadError, ZarrfeedError
 from zarrfeed.base.native import core
-from zarrfeed.engine.ahead import AheadReader, skipped_alone
+from zarrfeed.engine.ahead import AheadReader
 from zarrfeed.engine.batch_arrays import Array, BatchArrays, raw_dtype
 from zarrfeed.engine.element_blocks import BadBlock, BlockMemory, MakeReader
+from zarrfeed.engine.sample_lookup import skipped_alone
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
 from zarrfeed.plan.budget.element_loads import keep_batches, plan_loads, split_rows

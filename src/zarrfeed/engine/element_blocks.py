@@ -19,6 +19,7 @@ from zarrfeed.base.native import core
 from zarrfeed.engine.batch_arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.stats import Stats
 from zarrfeed.plan.budget.element_loads import BlockLoads, element_fields, plan_chunks
+from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_elements
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.error_policy import Faults
@@ -211,7 +212,7 @@ class BlockMemory:
         """Return the reader of a layout, and how many blocks it reads ahead."""
         if layout not in self._readers:
             fields = element_fields(self._sides, layout)
-            memory = plan_elements(fields, num_threads=self._num_threads, spare=self._spare_bytes)
+            memory = plan_elements(FieldNeeds.of(fields), num_threads=self._num_threads, spare=self._spare_bytes)
             reader = self._make_reader(
                 fields,
                 batch_size=1,

@@ -144,7 +144,8 @@ class FetchThreads:
         self._counts = counts
         self._leave = leave
         self._rule = HedgeRule()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._flights: dict[int, Flight] = {}
         self._alive = self._running = self._busy = 0  # running: not left behind; busy: of these
         self._closing = False
@@ -158,7 +159,7 @@ class FetchThreads:
         RuntimeError
             If no thread can be started.
         """
-        with self._changed:
+        with self._lock:
             self._running += 1
         self._start_thread()
 
@@ -168,7 +169,7 @@ class FetchThreads:
         With `every_one` also for those that were left behind.
         """
         here = threading.current_thread().name.startswith(_NAME)  # the garbage collector calls on any thread
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._flights.clear()
             if not here:
@@ -177,7 +178,7 @@ class FetchThreads:
     def take_late(self) -> Iterator[Flight]:
         """Yield requests that are late and of which a second one may be made, the oldest first; each of them once."""
         now = time.monotonic()
-        with self._changed:
+        with self._lock:
             flights = list(self._flights.values())
         for flight in flights:
             age_s = now - flight.turn.begin
@@ -190,7 +191,7 @@ class FetchThreads:
 
     def leave_behind(self, flight: Flight) -> bool:
         """Take a request over from its thread, which goes on reading for nobody; return whether it was still there."""
-        with self._changed:
+        with self._lock:
             if not self._take_over(flight):
                 return False
             flight.is_left_behind = True
@@ -205,19 +206,19 @@ class FetchThreads:
         return self._flights.pop(flight.request[3][0][0], None) is flight
 
     def _start_thread(self) -> None:
-        with self._changed:
+        with self._lock:
             self._alive += 1
         try:
             threading.Thread(target=self._run, name=_NAME, daemon=True).start()
         except RuntimeError:
-            with self._changed:
+            with self._lock:
                 self._alive -= 1
                 self._running -= 1
             raise
 
     def _grow(self) -> None:
         """Start another thread if none waits for requests, and another one may read."""
-        with self._changed:
+        with self._lock:
             if self._closing or self._busy < self._running or self._running >= self._limit():
                 return
             self._running += 1
@@ -239,27 +240,27 @@ class FetchThreads:
                 request, finished, waiting = taken
                 for request_id in finished:
                     self._provided.pop(request_id, None)
-                with self._changed:
+                with self._lock:
                     self._busy += 1
                 self._grow()
                 answers, left_behind = self._serve(request, more_wait=waiting > 0)
                 if left_behind:
                     counts_as_running = False
                     return
-                with self._changed:
+                with self._lock:
                     self._busy -= 1
             counts_as_running = False
             if answers:
                 self._engine.answer(answers)
         finally:
-            with self._changed:
+            with self._lock:
                 self._alive -= 1
                 self._running -= counts_as_running
                 self._changed.notify_all()
 
     def _retires(self) -> bool:
         """Return whether this thread is one too many, and count it no more. One thread always stays."""
-        with self._changed:
+        with self._lock:
             if self._running <= max(1, self._limit()):
                 return False
             self._running -= 1
@@ -274,7 +275,7 @@ class FetchThreads:
             return [], False
         spans = [part[1:] for part in parts]
         flight = Flight(request, reads, reads.limiter.enter(more_wait=more_wait))
-        with self._changed:
+        with self._lock:
             if self._closing:
                 reads.limiter.give_away(flight.turn)
                 return [], False
@@ -289,7 +290,7 @@ class FetchThreads:
         except BaseException as error:  # noqa: BLE001 (what is not passed on is a hang)
             reads.limiter.end(flight.turn, error)
             failed = FailedAttempt(error, flight.turn.begin) if isinstance(error, Exception) else None
-        with self._changed:
+        with self._lock:
             is_mine = self._take_over(flight)
         answers: list[tuple[int, Bytes | None]] = []
         if not is_mine:

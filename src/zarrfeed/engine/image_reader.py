@@ -22,16 +22,16 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ClosedError, CorruptChunkError
 from zarrfeed.base.native import core
-from zarrfeed.engine.ahead import AheadReader, skipped_alone
+from zarrfeed.engine.ahead import AheadReader
 from zarrfeed.engine.batch_arrays import Array, BatchArrays
 from zarrfeed.engine.image_decoder import pixels_of
+from zarrfeed.engine.sample_lookup import skipped_alone, skipped_part
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
-from zarrfeed.engine.vlen import ChunkError, Int64, Objects, SampleLookup, VlenReader, skipped_part
+from zarrfeed.engine.vlen import ChunkError, Int64, Objects, VlenReader
 from zarrfeed.engine.vlen_parts import PartedVlenReader
 from zarrfeed.plan.order.unfolding import ReadPlan
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import VlenField, sample_bytes
+from zarrfeed.spec.field import VlenField
 from zarrfeed.storage.access.zarr_internals import event_loop, sync
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource
@@ -111,7 +111,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
             batch_size=batch_size,
             num_threads=num_threads,
             threads_name="zarrfeed-images",
-            planned_bytes=batch_size * sample_bytes(field),
+            planned_bytes=batch_size * field.sample_bytes,
         )
         self._images = field.images
         self._sample_shape = field.spec.sample_shape
@@ -271,14 +271,3 @@ def _reason(error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":  # whose message has the address of a file object
         return "no format that Pillow knows"
     return str(error) or repr(error)
-
-
-def make_lookup(
-    field: VlenField, *, batch_size: int, cache_bytes: int, num_threads: int, arrays: BatchArrays, policy: Faults
-) -> SampleLookup:
-    """Return what looks up the samples of a field: text and bytes as they are, or decoded images."""
-    kind = VlenReader if field.parts is None else PartedVlenReader
-    encoded = kind(field, cache_bytes=cache_bytes, max_decodes=num_threads, policy=policy)
-    if field.images is None:
-        return encoded
-    return ImageReader(field, encoded, batch_size=batch_size, num_threads=num_threads, arrays=arrays)

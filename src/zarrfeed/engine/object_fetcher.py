@@ -132,7 +132,8 @@ class ObjectFetcher:
         self._decoder = decoder
         self._num_threads = num_threads
         self._policy = policy
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._pending: dict[int, tuple[Fetched, int]] = {}  # request id -> object, first byte of the range
         self._counts = _Counts()
         self._requests = ObjectRequests(self._on_answer)
@@ -162,7 +163,7 @@ class ObjectFetcher:
     def close(self) -> None:
         """End the epoch: nothing is fetched any more, and threads that decode have ended."""
         self._bridge.stop_engine()
-        with self._changed:
+        with self._lock:
             self._epoch += 1
             self._pending.clear()
             looking = list(self._looking)
@@ -180,7 +181,7 @@ class ObjectFetcher:
         objects: list[Fetched] = []
         large: list[Fetched] = []
         requests: list[Request] = []
-        with self._changed:
+        with self._lock:
             if not self._pending:
                 self._counts.answered_at = time.monotonic()  # nobody waited for the store until now
             for sample in samples:
@@ -206,10 +207,13 @@ class ObjectFetcher:
         ClosedError
             If another thread ends the epoch meanwhile.
         """
-        with self._changed:
+        with self._lock:
             epoch, self._awaited = self._epoch, {one for one in objects if not one.done}
             while self._awaited:
+                begin = time.monotonic()
                 self._changed.wait(_LOOK_S)
+                stopped_s = time.monotonic() - begin - 2 * _LOOK_S
+                self._counts.answered_at += max(0.0, stopped_s)  # the store may have answered while nobody ran
                 if epoch != self._epoch:
                     raise ClosedError("this dataset was closed")
                 silent_s = time.monotonic() - self._counts.answered_at
@@ -242,6 +246,8 @@ class ObjectFetcher:
         return Stats(
             chunks_read=counts.objects,
             bytes_read=counts.stored_bytes,
+            stored_bytes=counts.stored_bytes,
+            chunk_bytes=counts.value_bytes,
             bytes_decoded=counts.value_bytes,
             decode_s=counts.decode_s,
             requests=reads.requests,
@@ -267,12 +273,12 @@ class ObjectFetcher:
         except RuntimeError:  # the loop is closed: the interpreter is about to exit
             work.close()
             return
-        with self._changed:
+        with self._lock:
             self._looking.add(looking)
         looking.add_done_callback(self._looked)
 
     def _looked(self, looking: Future[None]) -> None:
-        with self._changed:
+        with self._lock:
             self._looking.discard(looking)
             self._counts.answered_at = time.monotonic()
 
@@ -284,7 +290,7 @@ class ObjectFetcher:
             self._fail(one, error)
             return
         size = int(self._listing.sizes[one.sample]) if version is None else version.size
-        with self._changed:
+        with self._lock:
             if epoch != self._epoch:
                 return
             one.version, one.stored_bytes = version, size
@@ -306,7 +312,7 @@ class ObjectFetcher:
 
     def _on_answer(self, request_id: int, answer: Answer) -> None:
         """Take the answer to a request, on any thread."""
-        with self._changed:
+        with self._lock:
             found = self._pending.pop(request_id, None)
             self._counts.answered_at = time.monotonic()
             if found is None:
@@ -326,7 +332,7 @@ class ObjectFetcher:
         data = answer
         if buffer is not None:
             buffer[begin : begin + len(answer)] = answer
-            with self._changed:
+            with self._lock:
                 one.parts_left -= 1
                 if one.parts_left or one.done:
                     return
@@ -364,7 +370,7 @@ class ObjectFetcher:
 
     def _finish(self, one: Fetched, value: Any, decode_s: float) -> None:
         value_bytes = bytes_of(value)
-        with self._changed:
+        with self._lock:
             one.value, one.done, one.value_bytes = value, True, value_bytes
             self._counts.objects += 1
             self._counts.stored_bytes += one.stored_bytes
@@ -377,7 +383,7 @@ class ObjectFetcher:
         if made.__cause__ is error and isinstance(error, ZarrfeedError):  # the store bridge may know the store's own
             made.__cause__ = None
             self._bridge.explain(made)
-        with self._changed:
+        with self._lock:
             one.error, one.done, one.buffer = made, True, None
             self._wake(one)
 

@@ -111,7 +111,7 @@ class ObjectReader:
         self._asked = 0
         if self._policy.skips:
             field = SkippedField("objects", lambda samples, offset: samples + offset, (0,))
-            self._substitutes = Substitutes({0: field}, plan, max_errors=self._policy.max_errors, report=self.skipped)
+            self._substitutes = Substitutes({0: [field]}, plan, max_errors=self._policy.max_errors, report=self.skipped)
         self._fetcher.open()
         self._ask()
 

@@ -37,7 +37,8 @@ class ObjectRequests:
 
     def __init__(self, on_answer: Callable[[int, Answer], None]) -> None:
         self._on_answer = on_answer
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._epoch = 0
         self._waiting: deque[Request] = deque()
         self._taken: set[int] = set()
@@ -51,14 +52,14 @@ class ObjectRequests:
 
     def new_ids(self, count: int) -> range:
         """Return ids for so many requests, which are never used again."""
-        with self._changed:
+        with self._lock:
             first, self._next_id = self._next_id, self._next_id + count
         return range(first, first + count)
 
     def post(self, requests: Iterable[Request], *, first: bool = False) -> None:
         """Add requests, behind those that wait, or before them."""
         added = list(requests)
-        with self._changed:
+        with self._lock:
             if first:
                 self._waiting.extendleft(reversed(added))
             else:
@@ -69,7 +70,7 @@ class ObjectRequests:
 
     def request_epoch(self) -> int:
         """Return the number of the epoch whose requests are posted now."""
-        with self._changed:
+        with self._lock:
             return self._epoch
 
     def exchange(
@@ -77,7 +78,7 @@ class ObjectRequests:
     ) -> tuple[Request, list[int], int] | None:
         """Take answers, and wait for a request of an epoch; None if the epoch ended."""
         self.answer(answers)
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._waiting or self._epoch != epoch)
             if self._epoch != epoch:
                 return None
@@ -92,7 +93,7 @@ class ObjectRequests:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._readable, 4096):
                 pass
-        with self._changed:
+        with self._lock:
             return [self._take() for _ in range(len(self._waiting))], self._take_finished()
 
     def answer(self, answers: Sequence[tuple[int, Bytes | None]]) -> None:
@@ -110,7 +111,7 @@ class ObjectRequests:
 
     def stop(self) -> None:
         """End the epoch: requests that wait are dropped, and answers to those that were taken."""
-        with self._changed:
+        with self._lock:
             self._epoch += 1
             self._waiting.clear()
             self._taken.clear()
@@ -127,7 +128,7 @@ class ObjectRequests:
         return finished
 
     def _end(self, request_id: int, answer: Answer) -> None:
-        with self._changed:
+        with self._lock:
             if request_id not in self._taken:  # of an epoch that ended
                 return
             self._taken.discard(request_id)

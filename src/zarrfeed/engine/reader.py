@@ -23,11 +23,13 @@ from zarrfeed.base.native import core
 from zarrfeed.engine.batch_arrays import Array, BatchArrays, ByteArrays
 from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.csr_reader import CsrReader
-from zarrfeed.engine.image_reader import make_lookup
+from zarrfeed.engine.engine_fields import EngineFields, stats_of
+from zarrfeed.engine.lookups import LookupOptions, make_lookup
+from zarrfeed.engine.resident_fields import load_resident, load_residents
+from zarrfeed.engine.sample_lookup import SampleLookup
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.engine.substitution import Bytes, Skipped, SkippedChunk, SkippedField, Substitutes
-from zarrfeed.engine.vlen import SampleLookup
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.order.carry import carries, plan_carry
 from zarrfeed.plan.order.order import EpochPlan, Order
@@ -36,26 +38,15 @@ from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.samples.field_rows import chunk_finder, find_rows
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import plan_patches, plan_request
-from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import (
-    BadRows,
     Field,
-    HostRows,
     IndexField,
-    ObjectField,
     ResidentField,
     StoredField,
-    TensorField,
-    VlenField,
-    arrays_of,
-    dtype_name,
-    item_bytes_of,
-    sample_bytes,
-    window_of,
 )
-from zarrfeed.spec.sparse import CsrField
-from zarrfeed.storage.chunks.location import StoreSource
+
+__all__ = ["Reader", "load_resident"]
 
 _DEFAULT_POLICY = Faults()
 
@@ -106,61 +97,41 @@ class Reader:
         caller_runs: bool = False,
         policy: Faults = _DEFAULT_POLICY,
     ) -> None:
-        self._fields: list[TensorField] = []
+        self._fields: list[Field] = []
         self._policy = policy
         self._memory = memory
         self.skipped: list[SkippedChunk] = []
         self.has_bad_rows = False
-        self._loaded: dict[int, StoredField] = {}  # fields in memory, as they are stored
+        self._loaded = {number: f for number, f in enumerate(fields) if isinstance(f, StoredField) and f.resident}
         self._substitutes: Substitutes | None = None
         self._spare: Reader | None = None  # reads the samples that replace skipped ones
         self._load_stats = Stats()
         self._waited_s = [0.0, 0.0]  # for text and images, and for sparse matrices
-        vlen_readers: dict[int, SampleLookup] = {}
-        for field in fields:
-            if isinstance(field, VlenField):
-                vlen_readers[len(self._fields)] = make_lookup(
-                    field,
-                    batch_size=batch_size,
-                    cache_bytes=memory.list_cache_bytes,
-                    num_threads=num_threads,
-                    arrays=arrays,
-                    policy=policy,
-                )
+        residents = self._load() if self._loaded else {}
+        vlen_readers: dict[int, SampleLookup[Any]] = {}
+        options = LookupOptions(batch_size, num_threads, memory, arrays, policy, Reader)
+        for number, field in enumerate(fields):
+            if field.is_lookup:
+                vlen_readers[len(self._fields)] = make_lookup(field, options)
                 self._fields.append(IndexField(field.num_samples, field.name))
-            elif isinstance(field, CsrField):
-                vlen_readers[len(self._fields)] = CsrReader(
-                    field,
-                    batch_size=batch_size,
-                    num_threads=num_threads,
-                    cache_bytes=memory.list_cache_bytes,
-                    spare_bytes=memory.element_spare,
-                    arrays=arrays,
-                    policy=policy,
-                    make_reader=Reader,
-                )
-                self._fields.append(IndexField(field.num_samples, field.name))
-            elif isinstance(field, StoredField) and field.resident:
-                self._fields.append(self._load(field))
+            elif number in residents:
+                self._fields.append(residents[number])
             else:
-                assert not isinstance(field, ObjectField)  # an `ObjectReader` reads these
                 self._fields.append(field)
         self._carries = memory.carry_bytes > 0 and any(map(carries, self._fields))
-        tensors = tensors_of(self._fields)
-        self._sizes = [sample_bytes(tensor.field) for tensor in tensors]
+        self._to_engine = EngineFields(self._fields)
+        tensors = self._to_engine.tensors
+        self._sizes = [tensor.field.sample_bytes for tensor in tensors]
         tensor_of = {number: t for t, tensor in enumerate(tensors) for number in tensor.members}
         self._vlen_readers = {tensor_of[number]: reader for number, reader in vlen_readers.items()}  # by tensor
-        counts = [len(f.layouts) if isinstance(f, StoredField) else 1 for f in self._fields]
-        self._numbers = [number for number, count in enumerate(counts) for _ in range(count)]  # field of each array
-        self._tensors = [tensor_of[number] for number in self._numbers]  # of each array
+        self._tensors = [tensor_of[number] for number, _ in self._to_engine.outputs]  # of each output
         self._arrays = arrays
         self._viewers = [arrays.viewer(tensor.field) for tensor in tensors] if arrays.provides_memory else []
-        index_sizes = memory.index_cache_bytes
         self._batch_size = batch_size
         self._provided: dict[int, Array] = {}  # by address
         self._to_provide = 0  # batches of the epoch that have no memory yet
         self._engine = core.Engine(
-            _to_cores(self._fields, index_sizes, arrays),
+            self._to_engine.to_cores(arrays, memory.index_cache_bytes),
             policy.engine_options(
                 batch_size=batch_size,
                 num_threads=num_threads,
@@ -173,11 +144,12 @@ class Reader:
                 caller_runs=caller_runs,
                 max_block_bytes=memory.block_bytes,
             ),
-            cached=_cached(self._fields),
+            cached=self._to_engine.cached_sources(),
         )
+        self._stores = self._to_engine.python_sources()
         self._bridge = StoreBridge(
             self._engine,
-            _sources(self._fields),
+            self._stores,
             max_decodes=num_threads,
             policy=policy,
         )
@@ -271,29 +243,30 @@ class Reader:
                 waiting = deque(self._vlen_readers)  # all fields have another sample there
         return tuple(values)
 
-    def _load(self, field: StoredField) -> TensorField:
-        """Return a small field in memory."""
-        resident, stats = load_resident(field, self._policy)
+    def _load(self) -> dict[int, ResidentField]:
+        """Return small fields in memory, by their numbers."""
+        residents, stats = load_residents(list(self._loaded.values()), self._policy)
         self._load_stats = self._load_stats + stats
-        self._loaded[len(self._fields)] = field
-        self.has_bad_rows |= bool(resident.bad_rows)
-        return resident
+        self.has_bad_rows = any(resident.bad_rows for resident in residents)
+        return dict(zip(self._loaded, residents, strict=True))
 
     def _make_substitutes(self, plan: ReadPlan) -> Substitutes:
-        fields = {}
-        for number, f, layout in arrays_of(self._fields):
-            tensor, window = self._tensors[number], window_of(f)
+        skippable: dict[int, list[SkippedField]] = {}  # by number of the source
+        for number, (of_field, layout) in enumerate(self._to_engine.outputs):
+            f, window = self._fields[of_field], self._fields[of_field].window
             offsets = (0,) if window is None else window.reads
-            if isinstance(f, StoredField) and f.patch is not None:
-                fields[number] = SkippedField(f.name, None, offsets)
-            elif isinstance(f, StoredField) and layout is not None:
-                fields[number] = SkippedField(f.name, chunk_finder(f, layout), offsets)
-            elif (loaded := self._loaded.get(self._numbers[number])) is not None:
-                fields[number] = SkippedField(f.name, partial(_find_loaded, loaded), offsets)
-            elif tensor in self._vlen_readers:
-                fields |= self._vlen_readers[tensor].skippable(number, f.name)
+            of_source = skippable.setdefault(self._to_engine.source_numbers[number], [])
+            if f.patch is not None:
+                of_source.append(SkippedField(f.name, None, offsets))
+            elif layout is not None:
+                of_source.append(SkippedField(f.name, chunk_finder(f, layout), offsets))
+            elif (loaded := self._loaded.get(of_field)) is not None:
+                of_source.append(SkippedField(f.name, partial(_find_loaded, loaded), offsets))
+            elif (tensor := self._tensors[number]) in self._vlen_readers:
+                for alone, one in self._vlen_readers[tensor].skippable(number, f.name).items():
+                    skippable.setdefault(alone, []).append(one)
         self._order, self._epoch = plan.order, plan.epoch
-        return Substitutes(fields, plan, max_errors=self._policy.max_errors, report=self.skipped)
+        return Substitutes(skippable, plan, max_errors=self._policy.max_errors, report=self.skipped)
 
     def _substitute(self, arrays: Sequence[Array], skipped: Skipped) -> None:
         assert self._substitutes is not None
@@ -341,15 +314,13 @@ class Reader:
             consumer_busy_s=-list_s - sparse_s,
             cache=CacheStats(troubles=self._cache_troubles()),
         )
-        return self._load_stats + _stats_of(self._engine, self._bridge) + vlen + here
+        return self._load_stats + stats_of(self._engine, self._bridge) + vlen + here
 
     def _cache_troubles(self) -> tuple[str, ...]:
         """Return why the node cache does not do all that it could for these fields."""
-        sources = [*_sources(self._fields).values(), *(reader.source for reader in self._vlen_readers.values())]
+        sources = [*self._stores.values(), *(reader.source for reader in self._vlen_readers.values())]
         troubles = [one.cache_trouble for one in sources if one is not None]
-        staged = (layout.spec.staged for _, _, layout in arrays_of(self._fields) if layout is not None)
-        troubles += [one.trouble() for one in staged if one is not None]
-        return tuple(dict.fromkeys(filter(None, troubles)))
+        return tuple(dict.fromkeys(filter(None, troubles + self._to_engine.cache_troubles())))
 
     def _provide_buffer(self) -> None:
         """Give the engine the memory of one more batch of the epoch, if it has any more."""
@@ -368,37 +339,6 @@ def _request(order: Order, epoch: int, samples: Int64) -> EpochPlan:
     return plan_request(samples, order.num_samples, order.block_rows)
 
 
-def _sources(fields: Sequence[TensorField]) -> dict[int, StoreSource]:
-    """Return the stores of the arrays that Python reads, by the number of the array in the engine."""
-    return {
-        number: layout.spec.source
-        for number, _, layout in arrays_of(fields)
-        if layout is not None and isinstance(layout.spec.source, StoreSource)
-    }
-
-
-def _cached(fields: Sequence[TensorField]) -> dict[int, core.CachedArray]:
-    """Return what the arrays are called in the node cache, for those whose stored bytes the engine decodes."""
-    named = {number: source.engine_cache() for number, source in _sources(fields).items()}
-    for number, _, layout in arrays_of(fields):
-        if layout is not None and layout.spec.staged is not None:
-            named[number] = layout.spec.staged.to_core()
-    return {number: array for number, array in named.items() if array is not None}
-
-
-def _to_cores(fields: Sequence[TensorField], index_sizes: Sequence[int], arrays: BatchArrays) -> list[core.FieldSpec]:
-    """Return the arrays that the engine reads for some fields, each field with its memory for indices of shards."""
-    made: list[core.FieldSpec] = []
-    for number, tensor in enumerate(tensors_of(fields)):
-        spec = arrays.tensor_spec(tensor.field)
-        for f, size in ((fields[i], index_sizes[i]) for i in tensor.members):
-            if isinstance(f, StoredField):
-                made += f.to_cores(spec, size or None, number)
-            else:
-                made.append(f.to_core(spec, number) if isinstance(f, ResidentField) else f.to_core(spec))
-    return made
-
-
 def _find_loaded(field: StoredField, samples: Int64, offset: int) -> Int64:
     """Return the first row of the chunk of the row at an offset from each sample: the number of a chunk in memory."""
     rows = find_rows(field, samples, offset)
@@ -408,65 +348,3 @@ def _find_loaded(field: StoredField, samples: Int64, offset: int) -> Int64:
         here = (chunk >= 0) & (rows >= 0)
         first[here] = [layout.rows_of(int(one))[0] for one in chunk[here]]
     return first
-
-
-def _stats_of(engine: core.Engine, bridge: StoreBridge) -> Stats:
-    counts = bridge.counts
-    in_python = Stats(
-        requests=counts.requests,
-        retries=counts.retries,
-        hedges=counts.hedges,
-        hedges_won=counts.hedges_won,
-        concurrency=bridge.concurrency,
-        python_decode_s=counts.decode_s,
-        cache=CacheStats.of_python(counts.cache),
-    )
-    return Stats.from_core(engine.stats()) + in_python
-
-
-def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple[ResidentField, Stats]:
-    """Read a whole (small) stored field into memory, with the same engine; return it and what reading it took.
-
-    Raises
-    ------
-    CorruptChunkError, StoreReadError
-        For a chunk that cannot be decoded or read, unless these are skipped: then its rows are `bad_rows`.
-    """
-    spec = field.spec
-    n = spec.num_samples
-    stored = replace(field, window=None, rows=None, resident=False, stack=None)
-    order = Order(num_samples=n, block_rows=min(n, spec.rows_per_chunk), shuffle=False, seed=0, lanes=1)
-    options = policy.engine_options(batch_size=n, num_threads=1, num_fetch_threads=1, max_requests=16)
-    engine = core.Engine(stored.to_cores(), options, cached=_cached([stored]))
-    bridge = StoreBridge(engine, _sources([stored]), policy=policy)
-    try:
-        engine.start(order.plan(0).to_core(), 1)
-        bridge.start()
-        batch = engine.next()
-    except (StoreReadError, CorruptChunkError) as error:
-        bridge.explain(error)
-        raise
-    finally:
-        bridge.stop_engine()
-    assert batch is not None
-    row_bytes = sample_bytes(stored)
-    rows = ByteArrays().from_capsule(batch[1][0]).reshape(n, row_bytes).copy()
-    read = _stats_of(engine, bridge)
-    bad_rows: dict[int, BadRows] = {}  # of chunks side by side one is enough
-    for number, chunk, key, name, code, message in sorted(batch[2][2]) if batch[2] is not None else ():
-        first, end = stored.layouts[number].rows_of(chunk)
-        bad_rows.setdefault(first, (first, end, first, key, name, code, message))
-    dtype = dtype_name(field)
-    loaded = ResidentField(
-        field.name,
-        HostRows(rows),
-        dtype,
-        field.row_shape,
-        item_bytes_of(field),
-        window=field.window,
-        bad_rows=tuple(bad_rows[first] for first in sorted(bad_rows)),
-        row_map=field.rows,
-        stack=field.stack,
-    )
-    read = replace(read, batches=0, samples=0, batch_memory_bytes=0, scratch_bytes=0, concurrency=0)
-    return loaded, replace(read, idle_storage_s=0.0, idle_other_s=0.0, consumer_wait_s=0.0, consumer_busy_s=0.0)

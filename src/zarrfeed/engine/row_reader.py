@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from zarrfeed.engine.batch_arrays import ByteArrays, raw_dtype
 from zarrfeed.engine.reader import Reader
+from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import Requests
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import FieldSet, StoredField, VlenField, dtype_name, sample_bytes
+from zarrfeed.spec.field import FieldSet, streamed
 
 #: For what a thread decodes and fetches, beside the rows that it returns.
 _BUDGET = 256 << 20
@@ -39,8 +40,7 @@ class RowReader:
 
     def __init__(self, fields: FieldSet, requests: Requests, policy: Faults = _DEFAULT_POLICY) -> None:
         self._fields, self._requests, self._policy = fields.fields, requests, policy
-        stored = [f for f in self._fields if isinstance(f, StoredField) and not f.resident]
-        self._cache_bytes = sum(f.spec.decoded_bytes * f.spec.num_cells for f in stored)
+        self._cache_bytes = sum(f.spec.decoded_bytes * f.spec.num_cells for f in streamed(self._fields))
         self._reader: Reader | None = None
         self._capacity = 0
 
@@ -76,10 +76,9 @@ class RowReader:
     def _reader_for(self, rows: int) -> Reader:
         if self._reader is None or rows > self._capacity:
             self._capacity = rows
-            least = 2 * self._cache_bytes + rows * sum(map(sample_bytes, self._fields))
-            memory = plan_memory(
-                self._fields, batch_size=rows, num_threads=1, budget=_BUDGET + least, min_open_batches=1
-            )
+            least = 2 * self._cache_bytes + rows * sum(f.sample_bytes for f in self._fields)
+            needs = FieldNeeds.of(self._fields)
+            memory = plan_memory(needs, batch_size=rows, num_threads=1, budget=_BUDGET + least, min_open_batches=1)
             self._reader = Reader(
                 self._fields,
                 batch_size=rows,
@@ -94,9 +93,9 @@ class RowReader:
 
 
 def _as_array(field: Any, values: Any) -> npt.NDArray[Any]:
-    if isinstance(field, VlenField):
+    if field.item_type:
         items = np.empty(len(values), object)
         items[:] = values
         return items
-    array: npt.NDArray[Any] = values.view(raw_dtype(dtype_name(field)))
+    array: npt.NDArray[Any] = values.view(raw_dtype(field.dtype_name))
     return array.reshape(len(values), *field.sample_shape)

@@ -74,7 +74,10 @@ class Stats(Page):
     chunks_waited
         Number of chunks that were not in the page cache, so that a fetch thread read them.
     bytes_read, bytes_decoded, bytes_scattered
-        Bytes as stored; bytes of whole decoded chunks; bytes written to batches.
+        Bytes that were read, as stored; bytes that were decoded; bytes that were written to batches. Of a large Blosc
+        chunk, the Blosc blocks that samples need are read and decoded, of one without codecs the bytes of the samples.
+    stored_bytes, chunk_bytes
+        Bytes that the chunks that were read have in the store, and that they decode to, read and decoded or not.
     indices_read
         Number of shard indices that were read.
     requests
@@ -127,6 +130,8 @@ class Stats(Page):
     chunks_skipped: int = 0
     retries: int = 0
     bytes_read: int = 0
+    stored_bytes: int = 0
+    chunk_bytes: int = 0
     bytes_decoded: int = 0
     bytes_scattered: int = 0
     indices_read: int = 0

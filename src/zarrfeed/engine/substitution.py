@@ -16,7 +16,7 @@ with an error does not depend on timing either.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.field_rows import FindChunks
 from zarrfeed.plan.samples.selection import Int64
 
-#: A chunk that could not be read or decoded: (field, index along the sample axis, key, class of the error, errno,
+#: A chunk that could not be read or decoded: (source, index along the sample axis, key, class of the error, errno,
 #: message).
 SkippedPart: TypeAlias = tuple[int, int, str, str, int, str]
 #: The skipped slots of a batch, as the engine reports them: the slots, their samples, and the chunks.
@@ -49,7 +49,8 @@ class SkippedChunk:
     Attributes
     ----------
     field
-        The dataset's name of the array, such as "samples" or "targets['mask']".
+        The dataset's name of the array, such as "samples" or "targets['mask']"; of several fields that draw from the
+        array, that of the first one.
     key
         The key of the stored chunk below the array, such as "c/3/0"; for an inner chunk, also its index in the shard.
     epoch
@@ -66,12 +67,12 @@ class SkippedChunk:
 
 @dataclass(frozen=True)
 class SkippedField:
-    """An array of the engine, as substitution needs it.
+    """A field that draws from an array, as substitution needs it.
 
     Attributes
     ----------
     name
-        Of its field.
+        Of the field.
     find_chunks
         Returns the number of the chunk that holds the row at an offset from each sample. None: not known; samples are
         patches.
@@ -90,7 +91,8 @@ class Substitutes:
     Parameters
     ----------
     fields
-        The arrays of the stored fields of a batch, by their number in the engine.
+        The fields that draw from each array, by the number of the source in the engine. A bad chunk is bad for all of
+        them, and is reported once, under the name of the first one.
     plan
         The plan of the pass.
     max_errors
@@ -100,7 +102,12 @@ class Substitutes:
     """
 
     def __init__(
-        self, fields: dict[int, SkippedField], plan: ReadPlan, *, max_errors: int, report: list[SkippedChunk]
+        self,
+        fields: Mapping[int, Sequence[SkippedField]],
+        plan: ReadPlan,
+        *,
+        max_errors: int,
+        report: list[SkippedChunk],
     ) -> None:
         self._fields = fields
         self._max_errors = max_errors
@@ -108,7 +115,9 @@ class Substitutes:
         self._epoch = plan.epoch
         self._block_order = _BlockOrder(plan.order, plan.epoch)
         self._known: set[tuple[int, int, str]] = set()
-        self._bad: dict[int, set[int]] = {}  # field -> chunks along the sample axis
+        self._num_told = 0  # chunks that count towards `max_errors`
+        self._told: dict[tuple[str, str], int] = {}  # key and message, which name the array and the chunk -> source
+        self._bad: dict[int, set[int]] = {}  # source -> chunks along the sample axis
 
     def fill(self, batch: Sequence[Bytes], skipped: Skipped, read: ReadSamples) -> None:
         """Write other samples to the skipped slots.
@@ -150,26 +159,28 @@ class Substitutes:
     def _is_bad(self, samples: Int64) -> npt.NDArray[np.bool_]:
         bad = np.zeros(len(samples), dtype=bool)
         for number, chunks in self._bad.items():
-            field = self._fields[number]
-            if field.find_chunks is None:
-                continue
-            for offset in field.offsets:
-                bad |= np.isin(field.find_chunks(samples, offset), list(chunks))
+            for field in self._fields[number]:
+                if field.find_chunks is None:
+                    continue
+                for offset in field.offsets:
+                    bad |= np.isin(field.find_chunks(samples, offset), list(chunks))
         return bad
 
     def _note(self, skipped: Skipped) -> None:
         for one in sorted(skipped[2]):
-            number, chunk, key = one[:3]
+            number, chunk, key, *_, message = one
             if (number, chunk, key) in self._known:
                 continue
             self._known.add((number, chunk, key))
             self._bad.setdefault(number, set()).add(chunk)
-            if len(self._known) > self._max_errors:
-                raise _error_of(
-                    one, f" (chunk {len(self._known)} that cannot be read, max_errors = {self._max_errors})"
-                )
+            # One field may have an array in memory that another one reads: the chunk is bad in both, and told once.
+            if number >= 0 and self._told.setdefault((key, message), number) != number:
+                continue
+            self._num_told += 1
+            if self._num_told > self._max_errors:
+                raise _error_of(one, f" (chunk {self._num_told} that cannot be read, max_errors = {self._max_errors})")
             cause = _error_of(one)
-            self._report.append(SkippedChunk(self._fields[number].name, key, self._epoch, cause))
+            self._report.append(SkippedChunk(self._fields[number][0].name, key, self._epoch, cause))
             warnings.warn(without_secrets(f"skipped: {cause}"), ChunkSkippedWarning, stacklevel=2)
 
 

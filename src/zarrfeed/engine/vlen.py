@@ -15,7 +15,7 @@ import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +23,19 @@ from zarr.buffer import cpu
 
 from zarrfeed.base.errors import DecodeError, StoreReadError, ZarrfeedError
 from zarrfeed.engine.cache_stats import CacheStats
+from zarrfeed.engine.sample_lookup import SampleLookup, skipped_part
 from zarrfeed.engine.stats import Stats
-from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
+from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
+from zarrfeed.spec.item_choice import ItemChoice
 from zarrfeed.spec.sharding import ShardReading
 from zarrfeed.storage.access.read_counts import ReadCounts
-from zarrfeed.storage.access.retry import is_of_chunk
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import sync
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.chunks.location import StoreSource
-from zarrfeed.storage.chunks.parted_source import PartedSource
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 Objects: TypeAlias = npt.NDArray[np.object_]
@@ -58,36 +58,7 @@ class _CachedChunk:
     size: int
 
 
-class SampleLookup(Protocol):
-    """Looks the samples of one field up when a batch is made: text and bytes as they are, images, or sparse rows."""
-
-    @property
-    def source(self) -> StoreSource | PartedSource | None:
-        """Where its chunks are; None where readers of its own report of that."""
-
-    def open(self, plan: ReadPlan, max_open_batches: int) -> None:
-        """Begin an epoch."""
-
-    def close(self) -> None:
-        """End the epoch."""
-
-    def take(self, index: Int64) -> Any:
-        """Return samples, by their index in the array, or raise the error of one that cannot be had."""
-
-    def take_what_is_good(self, index: Int64) -> tuple[Any, list[Any]]:
-        """Return the same, and what could not be had; samples of that hold anything."""
-
-    def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`, of a field, by its number in what `skipped` returns."""
-
-    def skipped(self, number: int, index: Int64, errors: list[Any]) -> Skipped:
-        """Say which slots of a batch lack their sample because of these errors."""
-
-    def stats(self) -> Stats:
-        """Return the counters since this was made."""
-
-
-class EncodedLookup:
+class EncodedLookup(SampleLookup[ChunkError]):
     """Looks up text and bytes of any length: `VlenReader` in one store, `PartedVlenReader` in several."""
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
@@ -113,27 +84,20 @@ class EncodedLookup:
     def close(self) -> None:
         """End the epoch. Decoded chunks stay in the cache."""
 
-    def take(self, index: Int64) -> list[Any]:
-        """Return samples, by their index in the array: nested lists, as deep as the array has axes.
-
-        Raises
-        ------
-        CorruptChunkError, StoreReadError
-            If a chunk cannot be decoded or read; names array and chunk.
-        """
-        listed, errors = self.take_what_is_good(index)
-        for _, error in errors:  # not raised on the loop, which an interrupt would end
-            raise error
-        return listed
-
     def take_what_is_good(self, index: Int64) -> tuple[list[Any], list[ChunkError]]:
-        """Return the same, and which chunks could not be had, and why; samples of these are incomplete."""
+        """Return samples, and the chunks that could not be had; samples of these are incomplete.
+
+        Samples are nested lists, as deep as the array has axes.
+        """
         taken, errors = sync(self.look_up(index))
         listed: list[Any] = taken.tolist()
         return listed, errors
 
+    def _error_of(self, bad: ChunkError) -> BaseException:
+        return bad[1]
+
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`, of a field, as substitution needs it: whole chunks."""
+        """Return what may be skipped of array `number`: whole chunks."""
         return {number: SkippedField(name, self.find_chunks, (0,))}
 
     def skipped(self, number: int, index: Int64, errors: list[ChunkError]) -> Skipped:
@@ -178,8 +142,13 @@ class VlenReader(EncodedLookup):
         self._counts = ReadCounts()
         self._stats = Stats()
         others = [axis for axis in range(len(spec.shape)) if axis != spec.sample_axis]
-        self._cells = list(itertools.product(*(range(-(-spec.shape[a] // spec.chunk_shape[a])) for a in others)))
+        choice = spec.choice or ItemChoice.of_all(len(spec.shape))
+        chunks = (choice.chunks(a, spec.shape[a], spec.chunk_shape[a]).tolist() for a in others)
+        self._cells = list(itertools.product(*chunks))
         self._others = others
+        #: of each other axis the stored items that samples have
+        self._chosen = [choice.positions(a, spec.shape[a]) for a in others]
+        self._dropped = [one is not None and one.dropped for a in others for one in [choice.axes[a]]]
         sharding = None if spec.shard is None else ShardReading(spec.shard)
         self._make_reader = partial(ChunkReader, self._source, policy, self._counts, sharding=sharding)
         self._reader = self._make_reader()
@@ -220,7 +189,12 @@ class VlenReader(EncodedLookup):
 
     def chunk_index_of(self, sample: int, item: tuple[int, ...]) -> ChunkIndex:
         """Return the chunk in which an item of a sample lies."""
-        cell = tuple(i // self._spec.chunk_shape[axis] for i, axis in zip(item, self._others, strict=True))
+        numbers = iter(item)
+        at = [0 if dropped else next(numbers) for dropped in self._dropped]
+        cell = tuple(
+            chosen[i] // self._spec.chunk_shape[axis]
+            for i, chosen, axis in zip(at, self._chosen, self._others, strict=True)
+        )
         return sample // self._spec.rows_per_chunk, cell
 
     def array_of(self, chunk_index: ChunkIndex) -> str:  # noqa: ARG002 (it is one array)
@@ -243,7 +217,7 @@ class VlenReader(EncodedLookup):
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
         """Return samples, the first axis along `index`, and which chunks could not be had; on zarr-python's loop."""
-        taken = np.empty((len(index), *self._spec.sample_shape), dtype=object)
+        taken = np.empty((len(index), *map(len, self._chosen)), dtype=object)
         chunk = index // self._spec.rows_per_chunk
         # chunk along the sample axis -> slots of the batch that it fills
         slots = {int(c): np.flatnonzero(chunk == c) for c in np.unique(chunk)}
@@ -258,18 +232,26 @@ class VlenReader(EncodedLookup):
             except BaseException as error:  # noqa: BLE001 (`take` raises it)
                 return error
             where = slots[chunk_index[0]]
-            box: Any = [
-                slice(i * self._spec.chunk_shape[axis], (i + 1) * self._spec.chunk_shape[axis])
-                for i, axis in zip(chunk_index[1], self._others, strict=True)
-            ]
-            taken[(where, *box)] = items[index[where] - chunk_index[0] * self._spec.rows_per_chunk]
+            to, of_chunk = self._items_of_cell(chunk_index[1])
+            rows = index[where] - chunk_index[0] * self._spec.rows_per_chunk
+            taken[np.ix_(where, *to)] = items[np.ix_(rows, *of_chunk)]
             return None
 
         chunk_indices = list(itertools.product(slots, self._cells))
         results = await asyncio.gather(*map(fill, chunk_indices))
-        return taken, [
+        return taken.reshape(len(index), *self._spec.sample_shape), [
             (chunk_index, error) for chunk_index, error in zip(chunk_indices, results, strict=True) if error is not None
         ]
+
+    def _items_of_cell(self, cell: tuple[int, ...]) -> tuple[list[Int64], list[Int64]]:
+        """Return, for each other axis, the items of a sample that lie in a cell, and where they lie in its chunk."""
+        to, of_chunk = [], []
+        for i, chosen, axis in zip(cell, self._chosen, self._others, strict=True):
+            stored, length = np.asarray(chosen, dtype=np.int64), self._spec.chunk_shape[axis]
+            inside = np.flatnonzero(stored // length == i)
+            to.append(inside)
+            of_chunk.append(stored[inside] - i * length)
+        return to, of_chunk
 
     async def _items(self, chunk_index: ChunkIndex, decoding: asyncio.Semaphore) -> Objects:
         """Return a decoded chunk, from the cache or from the store."""
@@ -307,7 +289,10 @@ class VlenReader(EncodedLookup):
         if stored is None:
             self._stats += Stats(chunks_missing=1)
         else:
-            self._stats += Stats(chunks_read=1, bytes_read=len(stored), bytes_decoded=chunk.size)
+            stored_size, size = len(stored), chunk.size
+            self._stats += Stats(
+                chunks_read=1, bytes_read=stored_size, stored_bytes=stored_size, chunk_bytes=size, bytes_decoded=size
+            )
         return chunk
 
     def _grid(self, chunk_index: ChunkIndex) -> list[int]:
@@ -322,18 +307,3 @@ class VlenReader(EncodedLookup):
         inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)
         size = inside.size * _POINTER_BYTES + sum(map(sys.getsizeof, inside.flat))
         return _CachedChunk(np.moveaxis(inside, spec.sample_axis, 0), size)
-
-
-def skipped_part(number: int, unit: int, key: str, error: BaseException) -> SkippedPart:
-    """Return one chunk, or one sample, that is skipped, as the engine reports chunks.
-
-    Raises
-    ------
-    BaseException
-        The error, if it says nothing of a chunk.
-    """
-    if not is_of_chunk(error):
-        raise error
-    code = error.errno if isinstance(error, StoreReadError) and error.errno is not None else 0
-    what = error.strerror if isinstance(error, StoreReadError) else str(error)
-    return number, unit, key, type(error).__name__, code, str(what)

@@ -42,7 +42,7 @@ class PartedVlenReader(EncodedLookup):
     def __init__(self, field: VlenField, *, cache_bytes: int, max_decodes: int, policy: Faults) -> None:
         self.name = field.spec.name
         assert isinstance(field.spec.source, PartedSource)
-        self.source = field.spec.source
+        self._source = field.spec.source
         self._field = field
         self._options: dict[str, Any] = {
             "cache_bytes": cache_bytes // _MOST_READERS,
@@ -52,6 +52,11 @@ class PartedVlenReader(EncodedLookup):
         self._first_chunk = [0, *accumulate(layout.num_chunks for layout in field.layouts)]  # of each layout
         self._readers: OrderedDict[tuple[int, int], VlenReader] = OrderedDict()
         self._past = Stats()
+
+    @property
+    def source(self) -> PartedSource:
+        """Where its chunks are."""
+        return self._source
 
     def find_chunks(self, samples: Int64, offset: int) -> Int64:
         """Return the number of the chunk of the item at an offset from each sample."""

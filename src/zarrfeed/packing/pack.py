@@ -6,7 +6,7 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +19,7 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.base.executors import open_executor, run_all
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
+from zarrfeed.metadata.face.data import Data
 from zarrfeed.packing.pack_report import PackProgress, PackReport
 from zarrfeed.packing.sources.detect import call_of
 from zarrfeed.packing.sources.file_runs import runs_note
@@ -170,7 +171,7 @@ def pack(
     path = _checked_out(out)
     if shuffle is not None:
         check_int("shuffle", shuffle, 0, 2**64 - 1)
-    paths = [source] if isinstance(source, str | PathLike) else list(source)
+    paths = [source] if isinstance(source, str | PathLike) else list(_checked_paths(source))
     options = SourceOptions(
         variables=None if variables is None else tuple(variables),
         sample_dim=sample_dim,
@@ -198,6 +199,24 @@ def pack(
                 return run.all(job, pool, at_once, part=part, verify=verify, on_progress=on_progress)
         finally:
             drop_worker(job)
+
+
+def _checked_paths(source: Any) -> Iterable[str | PathLike[str]]:
+    """Return several paths.
+
+    Raises
+    ------
+    ConfigError
+        If they are none.
+    """
+    if isinstance(source, Data):
+        raise ConfigError(
+            f"source = {source!r}, must be the path of a store, or several: pack copies whole arrays; select "
+            "of the packed store, zarrfeed.open(out).sel(...)"
+        )
+    if not isinstance(source, Iterable):
+        raise ConfigError(f"source is of the type {type(source).__name__}, must be a path, a URL, or several of them")
+    return source
 
 
 class _Run:
@@ -385,7 +404,7 @@ class _Run:
             for layout in job.layouts
         )
         source = make_worker(job).source
-        notes = (*getattr(source, "notes", ()), *runs_note(source.runs, shuffled=job.seed is not None))
+        notes = (*source.notes, *runs_note(source.runs, shuffled=job.seed is not None))
         return PackReport(printable(self._out), job.num_samples, len(job.units), done, complete, lines, proof, notes)
 
 

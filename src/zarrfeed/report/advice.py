@@ -9,8 +9,6 @@ from zarrfeed.report.explain import Explanation
 
 #: Of the ceiling: from here on the loader is not what to speed up.
 _AT_CEILING = 0.85
-#: Chunks that are read more often than this are told.
-_AMPLIFIED = 1.1
 #: A first pass so much slower than later ones was bounded by storage.
 _COLD = 1.5
 #: A batch that draws from fewer blocks than this part of what a perfect shuffle would is mixed badly.
@@ -52,12 +50,12 @@ def advise(
     if batch_bytes < _SMALL_BATCH and whole.steps > whole.batch_size:
         tips.append(f"batch size: batches of {format_bytes(batch_bytes)} cost Python as long as decoding; raise it")
     for f in whole.fields:
-        if f.amplification > _AMPLIFIED and not f.item_type:
+        if f.is_amplified and not f.item_type:
             # blocks are cut where lanes meet; other chunks lie over several blocks, too
             better = "" if f.name == whole.primary else ", or chunks that nest along the sample axis"
+            remedy = "raise memory_budget, for longer slabs" if f.reads_slabs else f"fewer lanes{better}"
             tips.append(
-                f"chunks: those of {f.name} are decoded {f.amplification:.1f} times each ({f.choice}): "
-                f"fewer lanes{better}"
+                f"chunks: those of {f.name} are decoded {f.amplification:.1f} times each ({f.choice}): {remedy}"
             )
     if cold_ratio > _COLD:
         tips.append(

@@ -22,7 +22,7 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.order.carry import chunks_of_order
 from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import Field, StoredField, VlenField
+from zarrfeed.spec.field import Field
 from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.node_cache import cache_of
@@ -91,19 +91,19 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
     named: list[ArrayCache] = []
     troubles = []
     for field in fields:
-        cached = cache_of(field.spec) if isinstance(field, StoredField | VlenField) else None
-        if cached is None:
+        spec = field.layouts[0].spec if field.layouts else None
+        cached = None if spec is None else cache_of(spec)
+        if spec is None or cached is None:
             continue
-        assert isinstance(field, StoredField | VlenField)
-        source = field.spec.source
+        source = spec.source
         named.append(cached)
         troubles.append(source.cache_trouble if isinstance(source, StoreSource) else cached.trouble())
         called = cached.to_core()
         if called is None:
             continue
-        resident = isinstance(field, StoredField) and field.resident
-        chunks = np.arange(_chunks_along(field.spec)) if resident else chunks_of_order(order, field, field.layouts[0])
-        one = _Array(field.spec, cached, called, chunks, resident)
+        whole = np.arange(_chunks_along(spec))
+        chunks = whole if field.resident else chunks_of_order(order, field, field.layouts[0])
+        one = _Array(spec, cached, called, chunks, field.resident)
         same = arrays.get(one.name)
         arrays[one.name] = one if same is None else same.together(one)
     if not named:
@@ -204,7 +204,11 @@ class _Array:
         """Return how many objects are read, and how many reads of chunks and indices that is."""
         spec, stored = self.spec, self.cached.objects
         written = 1.0 if stored is None else min(1.0, stored.count / max(1, math.prod(_objects_along(spec))))
-        across = math.prod(n for axis, n in enumerate(_objects_along(spec)) if axis != spec.sample_axis)
+        along = _objects_along(spec)
+        if spec.choice is not None:  # others are never read
+            lengths = zip(spec.shape, spec.shard_shape, strict=True)
+            along = [spec.choice.num_chunks(axis, n, s) for axis, (n, s) in enumerate(lengths)]
+        across = math.prod(n for axis, n in enumerate(along) if axis != spec.sample_axis)
         num_objects = len(objects) * across * written
         if spec.shard is None:
             return num_objects, num_objects

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.field import FieldSet, StoredField, VlenField, described_dtype, has_patches, shape_of
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.static import StaticField
 
 
@@ -16,10 +15,10 @@ def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequ
     names = fields.sides[0]
     first = fields.fields[0]
     where = ""
-    if isinstance(first, StoredField | VlenField | CsrField) and names is None:
-        where = f"{first.path if isinstance(first, CsrField) else first.spec.name}: "
+    if first.array_path and names is None:
+        where = f"{first.array_path}: "
     shown = [tensor.field for tensor in tensors_of(fields.fields)]
-    kinds = [f"{shape_of(f)} {described_dtype(f)}" for f in shown]
+    kinds = [f"{f.shape} {f.described_dtype}" for f in shown]
     if names is not None:
         entries = [f"{name!r}: {kind}" for name, kind in zip(names, kinds, strict=False)]
         entries += [f"{one.name!r}: {one.shape} {one.dtype}, static" for one in statics]
@@ -27,6 +26,6 @@ def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequ
     selects = selection is not None and selection.length < fields.num_samples
     selected = f"{selection.length} of " if selection is not None and selects else ""
     left_out = "" if selection is None else "".join(f" ({reason})" for reason in selection.left_out)
-    if any(map(has_patches, fields.fields)):
+    if any(f.patch is not None for f in fields.fields):
         return f"{where}patches of {kinds[0]}"
     return f"{where}{selected}{fields.num_samples} samples of {kinds[0]}{left_out}"

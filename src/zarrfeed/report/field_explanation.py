@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
+from zarrfeed.plan.samples.slab_cost import CHEAP_DECODES
 from zarrfeed.spec.array import ArraySpec
 
+#: Chunks that are decoded more often than this are worth a remedy.
+_AMPLIFIED = 1.1
 #: Who asks a far store -> what happens there.
 _FAR = {
     "threads": "threads ask for chunks, more at once as long as that pays, and make late requests twice",
@@ -37,12 +40,22 @@ class FieldExplanation:
     shards
         The shards that these lie in; 0 if each is an object of its own.
     chunk_reads
-        Chunks that are read and decoded in one epoch by this consumer; of text and bytes, if all are cached.
+        Chunks that this consumer reads in one epoch, all of a chunk or as far as samples need it; of text and bytes,
+        if all are cached. Where memory for chunks that several blocks need is short, it counts memory as free as soon
+        as the next group of blocks is begun.
+    most_chunk_reads
+        The same at most, however long threads hold that memory. None: it is not short, so that `chunk_reads` is the
+        most; or there is no such bound, as of patches and text.
+    decoded_with
+        The field that draws from the same array, and whose figures count the chunks, which are decoded once for both;
+        `chunks` and `chunk_reads` are 0 then. "" if the chunks are counted here.
     reads_by_array
         Of a sparse matrix, how many of the reads are of which array; "" for one array.
     amplification
         How often a chunk is decoded in an epoch, over all ranks: `chunk_reads` of all ranks, each as many as of this
-        one, over the chunks that hold what they deliver. 1.0 means that each is decoded once.
+        one, over the chunks that hold what they deliver. 1.0 means that each is decoded once. Where the order has slabs
+        of chunks, it is the bytes that these decode, over the bytes of the chunks. Elsewhere, a chunk of which some
+        Blosc blocks are decoded counts like one that is decoded whole: `Stats.bytes_decoded` counts bytes.
     conversion
         What becomes of the items on the way into a batch; "" if nothing does.
     images
@@ -61,6 +74,17 @@ class FieldExplanation:
         Which rows of the array a sample consists of; "" for its own.
     choice
         What it has to do with the blocks; "" if it is in memory as it was passed.
+    cast_advice
+        Of a dtype that torch hardly computes with: the cast of the description that delivers another one; else "".
+    reads_slabs
+        Whether slabs of chunks are decoded, each without the rest of its chunk.
+    chosen
+        The items that `sel` or `isel` chose along other axes than that of samples; "" if samples have all.
+    chunk_share
+        The share of the chunks of the array that have a chosen item; others are never read.
+    byte_share
+        The share of the bytes of the array that are chosen items. Of a Blosc chunk, the blocks that have some of these
+        are decoded; other chunks are decoded whole.
     remedy
         What would let its chunks be decoded faster, or less often; "" if nothing needs to.
     """
@@ -86,7 +110,19 @@ class FieldExplanation:
     stacked: str = ""
     details: tuple[str, ...] = ()
     reads_by_array: str = ""
+    decoded_with: str = ""
+    cast_advice: str = ""
     remedy: str = ""
+    most_chunk_reads: int | None = None
+    reads_slabs: bool = False
+    chosen: str = ""
+    chunk_share: float = 1.0
+    byte_share: float = 1.0
+
+    @property
+    def is_amplified(self) -> bool:
+        """Whether chunks are decoded so often that it is worth a remedy; slabs decode some Blosc blocks twice."""
+        return self.amplification > (CHEAP_DECODES if self.reads_slabs else _AMPLIFIED)
 
     @property
     def is_sparse(self) -> bool:
@@ -114,18 +150,28 @@ class FieldExplanation:
         if self.stores and (of_stores or "ways" in self.stores):
             lines.append(self.stores)
         lines += [self.joined] * bool(self.joined)
+        lines += [self.cast_advice] * bool(self.cast_advice)
         if self.window:
             lines.append(f"windows: {self.window}")
+        if self.chosen:
+            lines.append(
+                f"chosen: {self.chosen}: {self.chunk_share:.1%} of its chunks are read, {self.byte_share:.1%} of its "
+                "bytes are chosen items"
+            )
         if self.chunks:
             how = "native" if self.native else f"through zarr-python, slow ({self.slow_because})"
             stored = f"{self.chunks} chunks stored" + (f" in {self.shards} shards" if self.shards else "")
             least = "at least " * bool(self.item_type)
             by_array = f" ({self.reads_by_array})" * bool(self.reads_by_array)
             lines.append(f"{self.choice}; {how}")
+            at_most = "" if self.most_chunk_reads is None else f", at most {self.most_chunk_reads} if threads are late"
+            reads = "reads of some rows of a chunk" if self.reads_slabs else "chunk reads"
             lines.append(
-                f"{least}{self.chunk_reads} chunk reads per epoch{by_array}, {stored}: "
+                f"{least}{self.chunk_reads} {reads} per epoch{by_array}{at_most}, {stored}: "
                 f"amplification {self.amplification:.2f}"
             )
+        elif self.decoded_with:
+            lines.append(f"its chunks are those of {self.decoded_with}, and are decoded once for both")
         lines += [self.remedy] * bool(self.remedy)
         if self.requested_by:
             lines.append(f"in a far store: {_FAR[self.requested_by]}")

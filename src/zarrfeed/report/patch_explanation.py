@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.sweep import GOOD_AMPLIFICATION, SweepChoice
 from zarrfeed.plan.patches.swept_order import SweptOrder
 
@@ -59,17 +58,16 @@ class PatchExplanation:
         """Describe the patches of an order."""
         epochs, sweep = order.epochs, order.tiles.sweep
         tiling, choice, turns = epochs.tiling, epochs.choice, epochs.turns
-        border = epochs.border if isinstance(epochs, ListedOrder) else tiling.border
         return cls(
             epochs.size,
             epochs.stride,
-            (border,) * tiling.num_dimensions if isinstance(border, str) else border,
-            epochs.sampling if isinstance(epochs, ListedOrder) else tiling.sampling,
+            epochs.borders,
+            epochs.how_sampled,
             tiling.num_volumes,
             sweep.axis,
             sweep.width,
             choice if choice is not None and choice.sweep == sweep else None,
-            tiling.step if isinstance(epochs, ListedOrder) else None,
+            epochs.cell,
             () if turns is None else turns.flip,
             () if turns is None else turns.rotate,
         )

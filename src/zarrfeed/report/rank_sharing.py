@@ -8,15 +8,12 @@ from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.redaction import without_secrets
-from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.mixture.mixture import COLUMNS
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.rank_lanes import nearest_multiple, ranks_of_chunk
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.spec.field import StoredField, VlenField
-from zarrfeed.spec.sparse import CsrField
 
 #: Nobody is warned of what ranks decode that have fewer blocks each.
 _FEW_BLOCKS = 16
@@ -50,14 +47,12 @@ class RankSharing:
     @classmethod
     def of(cls, order: Order, ranks: int) -> RankSharing:
         """Return what holds for an epoch order that is read by a number of ranks."""
-        columns = 0  # ranks have regular strides of the order
-        if isinstance(order, MixedOrder) and not order.is_per_batch and order.mixture.columns % ranks:
-            columns = order.mixture.columns
+        columns = order.columns_for(ranks)
         readers, one = max(
             ((min(one.max_rows, ranks_of_chunk(ranks, math.gcd(one.lanes, columns))), one) for one in order.orders),
             key=lambda found: found[0],
         )
-        if isinstance(order, MixedOrder) and order.is_in_order():
+        if order.has_ordered_sources:
             better = COLUMNS if COLUMNS % ranks == 0 else ranks
             return cls(ranks, one.lanes, readers, None if columns else better, in_order=True)
         return cls(ranks, one.lanes, readers, None if columns else nearest_multiple(one.lanes, ranks))
@@ -80,11 +75,9 @@ class RankSharing:
 
 def warn_of_sharing(schedule: Schedule, rank_info: RankInfo) -> None:
     """Warn, on rank 0, if several ranks decode each chunk because of the lanes; of few blocks it matters to nobody."""
-    fields = schedule.fields.fields
-    streamed = any(
-        not f.resident if isinstance(f, StoredField) else isinstance(f, VlenField | CsrField) for f in fields
-    )
-    if rank_info.rank != 0 or rank_info.world_size == 1 or not streamed:
+    if rank_info.rank != 0 or rank_info.world_size == 1:
+        return
+    if not any(f.is_stored and not f.resident for f in schedule.fields.fields):
         return
     if schedule.order.num_blocks < _FEW_BLOCKS * rank_info.world_size:
         return

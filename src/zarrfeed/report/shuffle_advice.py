@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from zarrfeed.base.errors import ConfigError, MemoryBudgetError
 from zarrfeed.base.redaction import without_secrets
-from zarrfeed.plan.budget.mixing import LANE_COUNTS
-from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.rank_lanes import LANE_COUNTS
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET
 from zarrfeed.plan.schedule.shuffle_measure import NEIGHBOURS, ShuffleMeasure, measure_shuffle
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
@@ -35,11 +34,23 @@ class ShuffleRemedy:
         To be named. None: those that the planner chooses.
     measure
         How well the order is shuffled then.
+    shorter
+        Samples of a chunk with which it would be in the memory that there is, and how well. None: no length is known.
     """
 
     budget: int
     lanes: int | None
     measure: ShuffleMeasure
+    shorter: tuple[int, ShuffleMeasure] | None = None
+
+    @property
+    def page(self) -> str:
+        """The options that would do, with the figures."""
+        packed = ""
+        if self.shorter is not None:
+            rows, measure = self.shorter
+            packed = f", and so would chunks of `zarrfeed pack --sample-chunk {rows}` {_figures(measure)}"
+        return f"{self} would do {_figures(self.measure)}{packed}"
 
     def __str__(self) -> str:
         whole = self.budget % _GIB == 0
@@ -48,32 +59,49 @@ class ShuffleRemedy:
         return f'memory_budget="{size}"{lanes}'
 
 
+def _figures(measure: ShuffleMeasure) -> str:
+    return f"({measure.share:.0%}, {measure.correlation:.2f})"
+
+
 def find_remedy(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | None:
     """Return the least memory that mixes a schedule's order well enough, or else lanes, with the memory for these.
 
-    None where nothing does: there are no more blocks to mix.
+    Beside these, the longest chunks that would do in the memory that there is. None where neither memory nor lanes do:
+    there are no more blocks to mix.
     """
-    now = schedule.options.budget or DEFAULT_BUDGET
+    found = _find_options(schedule, rank_info)
+    return None if found is None else replace(found, shorter=_find_shorter(schedule, rank_info))
+
+
+def _find_options(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | None:
+    now, order = schedule.options.order_budget, schedule.part.whole
     budgets = [-(-int(now * factor) // _MIB) * _MIB for factor in _FACTORS]
-    found = _least(budgets, lambda budget: _with(schedule, budget, None), rank_info)
+    found = _least(budgets, lambda budget: _with(schedule, order, budget=budget), rank_info)
     if found is not None:
         return ShuffleRemedy(found[0], None, found[1])
-    if isinstance(schedule.order, MixedOrder):
-        return None
     # each lane more cuts one more block in two
-    wider = [lanes for lanes in LANE_COUNTS if schedule.order.lanes < lanes <= schedule.order.num_blocks]
-    found = _least(wider, lambda lanes: _with(schedule, budgets[-1], lanes), rank_info)
+    wider = schedule.order.wider_lanes(LANE_COUNTS)
+    found = _least(wider, lambda lanes: _with(schedule, order, budget=budgets[-1], lanes=lanes), rank_info)
     if found is None:
         return None
     lanes = found[0]
-    found = _least([now, *budgets], lambda budget: _with(schedule, budget, lanes), rank_info)
+    found = _least([now, *budgets], lambda budget: _with(schedule, order, budget=budget, lanes=lanes), rank_info)
     return None if found is None else ShuffleRemedy(found[0], lanes, found[1])
+
+
+def _find_shorter(schedule: Schedule, rank_info: RankInfo) -> tuple[int, ShuffleMeasure] | None:
+    """Return the most samples of a chunk, of halves of what there is, that mix the order well enough."""
+    order = schedule.part.whole
+    if order.selection is not None or order.orders != (order,) or schedule.planner.known.share_chunks:
+        return None  # chunks of windows, stores and patches would have to be described anew
+    shorter = [order.block_rows >> halves for halves in range(1, order.block_rows.bit_length())]
+    return _least(shorter, lambda rows: _with(schedule, replace(order, block_rows=rows, slabs=None)), rank_info)
 
 
 def _least(
     numbers: Sequence[int], make: Callable[[int], Schedule], rank_info: RankInfo
 ) -> tuple[int, ShuffleMeasure] | None:
-    """Return the first of ascending numbers whose schedule shuffles, as those of larger numbers do; None: none does."""
+    """Return the first of some numbers whose schedule shuffles, as those of all behind it do; None: none does."""
 
     def tried(number: int) -> tuple[int, ShuffleMeasure] | None:
         measure = _measured(make(number), rank_info)
@@ -89,13 +117,10 @@ def _least(
     return found
 
 
-def _with(schedule: Schedule, budget: int, lanes: int | None) -> Schedule:
-    """Return the schedule that another budget makes, with lanes that are named or None: those that suit it then."""
-    wider = replace(schedule, dealt=None).with_options(budget=budget, lanes=lanes)
-    order = schedule.part.whole
-    if not isinstance(order, MixedOrder):
-        order = replace(order, lanes=1, mix=1, strip=1)
-    return replace(wider, order=wider.mixed(order, lanes, None))
+def _with(schedule: Schedule, order: Order, **options: int) -> Schedule:
+    """Return the schedule of another order of the samples, with some options; lanes that these do not name suit it."""
+    made = replace(schedule, dealt=None).with_options(**{"lanes": None, **options})
+    return replace(made, order=made.planner.suited(order.unmixed(), made.options.lanes, None))
 
 
 def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
@@ -103,8 +128,10 @@ def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
 
     Nobody is warned of epochs of few samples, or of lanes and `mix` that he named.
     """
-    chosen = schedule.options.lanes is None and schedule.options.mix is None
-    if rank_info.rank != 0 or not chosen or schedule.fields.are_objects or schedule.order.length < _FEW_SAMPLES:
+    order, chosen = schedule.order, schedule.options.lanes is None and schedule.options.mix is None
+    if rank_info.rank != 0 or not chosen or not order.shuffled_orders:
+        return
+    if schedule.fields.are_objects or order.length < _FEW_SAMPLES:
         return
     found = _measured(schedule, rank_info)
     if found is None or not found.is_poor:
@@ -113,10 +140,7 @@ def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
     if remedy is None:
         return
     warnings.warn(  # of this line, so that it is shown once
-        without_secrets(
-            f"this order hardly shuffles: {found}. {remedy} would do ({remedy.measure.share:.0%}, "
-            f"{remedy.measure.correlation:.2f}); docs/tasks/shuffling.md says more"
-        ),
+        without_secrets(f"this order hardly shuffles: {found}. {remedy.page}; docs/tasks/shuffling.md says more"),
         stacklevel=1,
     )
 

@@ -9,9 +9,6 @@ from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.schedule.shuffle_measure import ShuffleMeasure
 from zarrfeed.report.field_explanation import FieldExplanation
 
-#: Chunks that are decoded more often than this are worth a remedy.
-AMPLIFIED = 1.1
-
 
 def verdict(
     fields: Sequence[FieldExplanation],
@@ -49,7 +46,7 @@ def verdict(
         limit = f"limited by codecs that zarr-python decodes ({', '.join(slow)})"
     elif mixes_better:
         limit = "limited by its shuffle"
-    elif worst is not None and worst.amplification > AMPLIFIED:
+    elif worst is not None and worst.is_amplified:
         limit = "limited by chunks that are decoded again"
     elif lacks_memory(memory):
         limit = "limited by memory"
@@ -73,8 +70,10 @@ def remedy_of_field(f: FieldExplanation, *, is_primary: bool, lanes: int, strip:
         return ""
     if not f.native:
         return "remedy: `zarrfeed pack` writes them with codecs that the engine decodes"
-    if f.amplification <= AMPLIFIED:
+    if not f.is_amplified:
         return ""
+    if f.reads_slabs:
+        return 'remedy: a larger memory_budget= has room for longer slabs, which mixing={"block": ...} names'
     if "lies over" in f.choice:
         return "remedy: `zarrfeed pack` with chunks that nest along the sample axis"
     if f.window and strip == 1 and "share" not in f.choice:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from zarrfeed.base.native import core
 from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.codec import CodecSpec
 from zarrfeed.spec.conversion import Decoding
+from zarrfeed.spec.item_choice import ItemChoice, Positions
 from zarrfeed.spec.sharding import ShardSpec
 
 
@@ -26,6 +28,9 @@ class StoreLocation(Protocol):
     @property
     def max_stored_bytes(self) -> int:
         """Bytes that a chunk as stored has at most; 0 where the engine decodes it, which knows."""
+
+    def reads_as(self, other: StoreLocation) -> bool:
+        """Whether this surely reads the same chunks, in the same way, as another location; if in doubt, False."""
 
 
 class StagedArray(Protocol):
@@ -101,6 +106,8 @@ class ArraySpec:
         How chunk indices, or those of shards, become file names.
     shard
         How read chunks lie in shards; None: each is an object of its own.
+    choice
+        The items along the other axes that samples have. None: all of them.
     documented
         What the metadata document of the array said beyond this; None: nothing.
     """
@@ -124,14 +131,27 @@ class ArraySpec:
     item_type: str = ""
     record: np.dtype[Any] | None = None
     shard: ShardSpec | None = None
+    choice: ItemChoice | None = None
     source: StoreLocation | None = field(default=None, compare=False, repr=False)
     staged: StagedArray | None = field(default=None, compare=False, repr=False)
     documented: Documented | None = field(default=None, compare=False, repr=False)
 
     @property
     def as_documented(self) -> ArraySpec:
-        """The array as its own metadata document had it when it was opened."""
-        return self if self.documented is None or self.documented.spec is None else self.documented.spec
+        """The array as its own metadata document had it when it was opened, without a choice of items."""
+        if self.documented is not None and self.documented.spec is not None:
+            return self.documented.spec
+        return self.as_stored
+
+    @property
+    def as_stored(self) -> ArraySpec:
+        """The array with all of its items."""
+        return self if self.choice is None else replace(self, choice=None)
+
+    @property
+    def has_other_document(self) -> bool:
+        """Whether the array is described otherwise than by its own metadata document."""
+        return self.documented is not None and self.documented.spec is not None
 
     @property
     def slow_codecs(self) -> tuple[str, ...]:
@@ -144,9 +164,48 @@ class ArraySpec:
         return self.shape[self.sample_axis]
 
     @property
+    def chosen_shape(self) -> tuple[int, ...]:
+        """Shape of the array with the items alone that samples have, without axes that they lack."""
+        return self.shape if self.choice is None else self.choice.shape(self.shape)
+
+    @property
     def sample_shape(self) -> tuple[int, ...]:
         """Shape of one sample: the other axes, in order."""
-        return self.shape[: self.sample_axis] + self.shape[self.sample_axis + 1 :]
+        if self.choice is None:
+            return self.shape[: self.sample_axis] + self.shape[self.sample_axis + 1 :]
+        axis = self.chosen_sample_axis
+        return self.chosen_shape[:axis] + self.chosen_shape[axis + 1 :]
+
+    @property
+    def chosen_sample_axis(self) -> int:
+        """The sample axis, counted among the axes of `chosen_shape`."""
+        if self.choice is None:
+            return self.sample_axis
+        return sum(one is None or not one.dropped for one in self.choice.axes[: self.sample_axis])
+
+    @property
+    def chosen_chunk_shape(self) -> tuple[int, ...]:
+        """Shape of a read chunk, without axes that samples lack."""
+        if self.choice is None:
+            return self.chunk_shape
+        kept = zip(self.chunk_shape, self.choice.axes, strict=True)
+        return tuple(n for n, one in kept if one is None or not one.dropped)
+
+    def choosing(self, axis: int, positions: Positions, *, dropped: bool) -> ArraySpec:
+        """Return the array with fewer items along an axis of `chosen_shape`.
+
+        Parameters
+        ----------
+        axis
+            Number of the axis, not that of samples.
+        positions
+            Items along it, in the order of samples.
+        dropped
+            Whether samples lose the axis.
+        """
+        choice = ItemChoice.of_all(len(self.shape)) if self.choice is None else self.choice
+        stored = choice.axis_of(axis)
+        return replace(self, choice=choice.then(stored, positions, dropped=dropped, length=self.shape[stored]))
 
     @property
     def sample_bytes(self) -> int:
@@ -177,16 +236,17 @@ class ArraySpec:
             return 0
         return math.prod(-(-n // s) for n, s in zip(self.shape, self.shard_shape, strict=True))
 
-    @property
+    @cached_property
     def num_cells(self) -> int:
-        """Read chunks that hold the parts of one sample."""
+        """Read chunks that hold the parts of one sample; chunks without a chosen item hold none."""
+        choice = self.choice
         return math.prod(
-            -(-n // c)
+            -(-n // c) if choice is None else choice.num_chunks(axis, n, c)
             for axis, (n, c) in enumerate(zip(self.shape, self.chunk_shape, strict=True))
             if axis != self.sample_axis
         )
 
-    @property
+    @cached_property
     def decoded_bytes(self) -> int:
         """Bytes of one decoded read chunk, padding included."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
@@ -221,4 +281,5 @@ class ArraySpec:
             in_python=self.source is not None,
             max_stored_bytes=0 if self.source is None else self.source.max_stored_bytes,
             parts=None if parts is None else parts.to_core(),
+            chosen=() if self.choice is None else self.choice.to_core(),
         )

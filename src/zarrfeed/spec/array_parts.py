@@ -52,7 +52,7 @@ class ArrayParts:
     @property
     def num_chunks(self) -> int:
         """Read chunks along the sample axis, of all parts."""
-        return int(self._first_chunk[-1])
+        return int(self.first_chunk[-1])
 
     def part_of(self, rows: Int64) -> Int64:
         """Return the part that holds each row; -1 for rows that no part has."""
@@ -62,13 +62,13 @@ class ArrayParts:
     def chunk_of(self, rows: Int64) -> Int64:
         """Return the read chunk that holds each row; -1 for rows that no part has."""
         part = self.part_of(rows)
-        chunk = self._first_chunk[part] + (rows - self.begin[part]) // self.rows_per_chunk
+        chunk = self.first_chunk[part] + (rows - self.begin[part]) // self.rows_per_chunk
         return np.where(part >= 0, chunk, -1)
 
     def rows_of(self, chunk: int) -> tuple[int, int]:
         """Return the first row of a chunk, and the end of its rows."""
-        part = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
-        first = int(self.begin[part]) + (chunk - int(self._first_chunk[part])) * self.rows_per_chunk
+        part = int(np.searchsorted(self.first_chunk, chunk, side="right")) - 1
+        first = int(self.begin[part]) + (chunk - int(self.first_chunk[part])) * self.rows_per_chunk
         return first, min(first + self.rows_per_chunk, int(self.end[part]))
 
     def to_core(self) -> core.ArrayParts:
@@ -82,7 +82,7 @@ class ArrayParts:
         )
 
     @cached_property
-    def _first_chunk(self) -> Int64:
+    def first_chunk(self) -> Int64:
         """The number of the first chunk of each part, and of all chunks, shape (parts + 1,)."""
         chunks = -(-(self.end - self.begin) // self.rows_per_chunk)
         return np.concatenate(([0], np.cumsum(chunks)))

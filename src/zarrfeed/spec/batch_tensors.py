@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from zarrfeed.spec.dtypes import item_bytes
-from zarrfeed.spec.field import Field, HostRows, ResidentField, dtype_name, stack_of, window_of
+from zarrfeed.spec.field import Field, HostRows, ResidentField
 
 _F = TypeVar("_F", bound=Field)
 
@@ -40,14 +40,14 @@ def tensors_of(fields: Sequence[_F]) -> list[BatchTensor[_F]]:
     """
     made: list[BatchTensor[_F]] = []
     for number, field in enumerate(fields):
-        stack = stack_of(field)
+        stack = field.stack
         if stack is None:
             made.append(BatchTensor(field, (number,)))
         elif stack.offset:
             made[-1] = BatchTensor(made[-1].field, (*made[-1].members, number))
         else:
             rows = HostRows(np.empty((0, 0), np.uint8))
-            name = dtype_name(field)
-            whole = ResidentField(stack.name, rows, name, stack.row_shape, item_bytes(name), window=window_of(field))
+            name = field.dtype_name
+            whole = ResidentField(stack.name, rows, name, stack.row_shape, item_bytes(name), window=field.window)
             made.append(BatchTensor(whole, (number,)))
     return made

@@ -35,6 +35,8 @@ class StoreEdges:
     ([0, 4, 8, 10, 13], 5)
     >>> edges.block_of(np.array([9, 10])).tolist()
     [2, 3]
+    >>> [numbers.tolist() for numbers in edges.samples_of(np.array([2, 4]))]
+    [[8, 12], [10, 13]]
     """
 
     begin: Int64
@@ -63,6 +65,12 @@ class StoreEdges:
         """Return the block of each sample."""
         store = np.searchsorted(self.begin, samples, side="right") - 1
         return self.first_block[store] + (samples - self.begin[store]) // self.rows[store]
+
+    def samples_of(self, blocks: Int64) -> tuple[Int64, Int64]:
+        """Return the first sample of each block, and the end of its samples."""
+        store = np.searchsorted(self.first_block, blocks, side="right") - 1
+        first = self.begin[store] + (blocks - self.first_block[store]) * self.rows[store]
+        return first, np.minimum(first + self.rows[store], self.begin[store + 1])
 
 
 #: The first sample of each block, and the number of samples at the end.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
@@ -62,6 +62,10 @@ class Faults:
             raise ConfigError(f"timeout = {self.timeout!r}, must be a number of seconds")
         if not 0.01 <= self.timeout <= 1e6 or math.isnan(self.timeout):
             raise ConfigError(f"timeout = {self.timeout!r}, must be in [0.01, 1e6] seconds")
+
+    def without_skipping(self) -> Faults:
+        """Return the policy for data that nothing can replace: an error in them is raised."""
+        return replace(self, on_error="raise") if self.skips else self
 
     @property
     def skips(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from zarrfeed.spec.freeze import PRINTED_NUMBERS, FrozenMapping, Secrets
 
@@ -46,14 +47,18 @@ class FieldInfo:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of the expression: arguments without a default are printed by position, others where they differ."""
+    """A call of the expression: arguments without a default are printed by position, others where they differ.
+
+    Attributes
+    ----------
+    function
+        The name that is printed, such as ".select"; each class has its own.
+    """
+
+    function: ClassVar[str]
 
     def __str__(self) -> str:
-        return f"{self.function()}({', '.join(self._arguments())})"
-
-    def function(self) -> str:
-        """Return what is called."""
-        raise NotImplementedError
+        return f"{self.function}({', '.join(self._arguments())})"
 
     def _arguments(self) -> Iterator[str]:
         for field in dataclasses.fields(self):
@@ -68,7 +73,9 @@ class Call:
 
 @dataclass(frozen=True)
 class OpenCall(Call):
-    """`zarrfeed.open(...)`, or with `is_xarray`, `zarrfeed.from_xarray(...)`."""
+    """`zarrfeed.open(...)`."""
+
+    function = "zarrfeed.open"
 
     samples: Hashable
     targets: Hashable = None
@@ -84,23 +91,23 @@ class OpenCall(Call):
     window: int | str | None = None
     evict: bool = False
     cache: str | None = dataclasses.field(default=None, compare=False)  # where bytes are kept, not what they are
-    is_xarray: bool = dataclasses.field(default=False, repr=False)
 
-    def function(self) -> str:
-        """Return what is called."""
-        return "zarrfeed.from_xarray" if self.is_xarray else "zarrfeed.open"
+
+@dataclass(frozen=True)
+class FromXarrayCall(OpenCall):
+    """`zarrfeed.from_xarray(...)`."""
+
+    function = "zarrfeed.from_xarray"
 
 
 @dataclass(frozen=True)
 class ConcatCall(Call):
     """`zarrfeed.concat([...])`."""
 
+    function = "zarrfeed.concat"
+
     data: tuple[Expression, ...]
     contiguous: bool = False
-
-    def function(self) -> str:
-        """Return what is called."""
-        return "zarrfeed.concat"
 
     def _arguments(self) -> Iterator[str]:
         shown = [str(one) for one in self.data]
@@ -115,14 +122,12 @@ class ConcatCall(Call):
 class MixCall(Call):
     """`zarrfeed.mix([...], weights, stop=..., batching=...)`."""
 
+    function = "zarrfeed.mix"
+
     data: tuple[Expression, ...]
     weights: Hashable
     stop: str | int = "first"
     batching: str = "per_sample"
-
-    def function(self) -> str:
-        """Return what is called."""
-        return "zarrfeed.mix"
 
     def _arguments(self) -> Iterator[str]:
         _, *others = super()._arguments()
@@ -134,209 +139,13 @@ class MixCall(Call):
 class JoinCall(Call):
     """`zarrfeed.join({name: expression, ...}, on=..., how=..., missing=..., coords=...)`."""
 
+    function = "zarrfeed.join"
+
     inputs: FrozenMapping
     on: str | None = None
     how: str = "inner"
     missing: str = "drop"
     coords: Hashable = None
-
-    def function(self) -> str:
-        """Return what is called."""
-        return "zarrfeed.join"
-
-
-@dataclass(frozen=True)
-class SelectCall(Call):
-    """`.select(samples)`."""
-
-    samples: Hashable
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".select"
-
-
-@dataclass(frozen=True)
-class SelCall(Call):
-    """`.sel(time=label, method=..., coords=...)`, or with `by_position`, `.isel(time=position)`."""
-
-    name: str
-    label: Hashable
-    method: str | None = None
-    coords: Hashable = None
-    by_position: bool = dataclasses.field(default=False, repr=False)
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".isel" if self.by_position else ".sel"
-
-    def _arguments(self) -> Iterator[str]:
-        _, _, *others = super()._arguments()
-        yield f"{self.name}={self.label!r}" if self.name.isidentifier() else f"{{{self.name!r}: {self.label!r}}}"
-        yield from others
-
-
-@dataclass(frozen=True)
-class BlocksCall(Call):
-    """`.blocks(blocks, of=...)`."""
-
-    blocks: Hashable
-    of: str = "chunk"
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".blocks"
-
-
-@dataclass(frozen=True)
-class WindowCall(Call):
-    """`.window(offsets, segment_ends=..., rows=..., pad=..., mask=...)`."""
-
-    offsets: Hashable
-    segment_ends: Hashable = None
-    rows: Hashable = None
-    pad: Hashable = None
-    mask: bool = False
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".window"
-
-
-@dataclass(frozen=True)
-class PatchCall(Call):
-    """`.patch(size, context=..., sampling=..., border=..., stride=..., pad=..., ..., flip=..., isel=...)`."""
-
-    size: Hashable
-    context: Hashable = None
-    sampling: str = "tiles"
-    border: Hashable = "pad"
-    stride: Hashable = None
-    pad: Hashable = 0
-    positions: Hashable = None
-    n: Hashable = None
-    weights: Hashable = None
-    flip: tuple[str | int, ...] = ()
-    rotate: tuple[str | int, ...] = ()
-    isel: Hashable = None
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".patch"
-
-
-@dataclass(frozen=True)
-class CastCall(Call):
-    """`.cast(dtype)`, with the names of dtypes."""
-
-    dtype: Hashable
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".cast"
-
-
-@dataclass(frozen=True)
-class NormalizeCall(Call):
-    """`.normalize(mean_std, axis=..., stats=..., sides=...)`."""
-
-    mean_std: Hashable
-    axis: Hashable = None
-    stats: str | None = dataclasses.field(default=None, compare=False)  # where statistics are kept, not what they are
-    sides: tuple[str, ...] = ("samples",)
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".normalize"
-
-
-@dataclass(frozen=True)
-class StackCall(Call):
-    """`.stack(names, name=..., spatial_axes=...)`."""
-
-    names: Hashable
-    name: str | None = None
-    spatial_axes: int | None = None
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".stack"
-
-
-@dataclass(frozen=True)
-class StaticCall(Call):
-    """`.static(name, ..., name=array, ...)`."""
-
-    names: tuple[str, ...]
-    arrays: FrozenMapping
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".static"
-
-    def _arguments(self) -> Iterator[str]:
-        yield from map(repr, self.names)
-        yield from (f"{name}={source!r}" for name, source in self.arrays.items)
-
-
-@dataclass(frozen=True)
-class TimeFeaturesCall(Call):
-    """`.time_features(feature, ..., coords=...)`."""
-
-    features: tuple[str, ...]
-    coords: Hashable = None
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".time_features"
-
-    def _arguments(self) -> Iterator[str]:
-        yield from map(repr, self.features)
-        if self.coords is not None:
-            yield f"coords={self.coords!r}"
-
-
-@dataclass(frozen=True)
-class DecodeCall(Call):
-    """`.decode(what, field=..., size=..., mode=...)`."""
-
-    what: str
-    field: Hashable = None
-    size: tuple[int, int] | None = None
-    mode: str | None = "RGB"
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".decode"
-
-
-@dataclass(frozen=True)
-class DenseCall(Call):
-    """`.dense(field=...)`."""
-
-    field: Hashable = None
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".dense"
-
-
-@dataclass(frozen=True)
-class SplitCall(Call):
-    """`.split(parts, by=..., seed=..., gap=...)[part]`."""
-
-    parts: Hashable
-    by: str = "chunk"
-    seed: int = 0
-    gap: int | None = 0
-    part: int = dataclasses.field(default=0, repr=False)
-
-    def function(self) -> str:
-        """Return what is called."""
-        return ".split"
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}[{self.part}]"
 
 
 @dataclass(frozen=True, repr=False)

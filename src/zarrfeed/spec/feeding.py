@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 from zarrfeed.base.errors import ConfigError, UnknownOptionError
 from zarrfeed.base.suggestions import did_you_mean
@@ -33,9 +34,12 @@ class Mixing:
         The shuffle window: how many consecutive blocks of a lane are permuted together. None: chosen if `lanes` is,
         else 1.
     block
-        What blocks are made of: "chunk", a chunk along the sample axis, which in a sharded array is an inner chunk; or
-        "shard", a whole shard, for stores where requests cost more than mixing: its inner chunks are read together.
-        None: what `Data.blocks` or `Data.split` dealt with, else "chunk".
+        What blocks are made of, which are shuffled. "auto": chunks, or slabs of them where whole chunks are too large
+        for the memory to mix them well. "slab": some rows of a chunk, which Blosc chunks and uncompressed ones decode
+        without the others; how many follows from the layout. A whole number: slabs of so many rows. "chunk": a chunk
+        along the sample axis, which in a sharded array is an inner chunk. "shard": a whole shard, for stores where
+        requests cost more than mixing: its inner chunks are read together. None: "auto", or "chunk" where lanes or mix
+        are named; or shards, if `Data.blocks` or `Data.split` dealt these. Without shuffling, blocks are never slabs.
 
     Examples
     --------
@@ -46,14 +50,16 @@ class Mixing:
 
     lanes: int | None = None
     mix: int | None = None
-    block: BlockKind | None = None
+    block: BlockKind | Literal["auto", "slab"] | int | None = None
 
     def __post_init__(self) -> None:
         check_counts(lanes=self.lanes)
         if self.mix is not None:
             check_int("mix", self.mix, 1, _INT64_MAX)
-        if self.block is not None:
-            check_choice("block", self.block, BLOCK_KINDS)
+        if isinstance(self.block, int):
+            check_int("block", self.block, 1, _INT64_MAX)
+        elif self.block is not None:
+            check_choice("block", self.block, ("auto", "slab", *BLOCK_KINDS))
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class Requests:
     def __post_init__(self) -> None:
         assert self.coalesce is not None
 
-    @property
+    @cached_property
     def coalesce(self) -> Coalesce:
         """The same in bytes."""
         return Coalesce(
@@ -104,9 +110,9 @@ def as_options(kind: type[_Options], argument: str, value: _Options | Mapping[st
     """
     if isinstance(value, kind):
         return value
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     if value is None:
         return kind()
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     if not isinstance(value, Mapping):
         raise ConfigError(f"{argument} = {value!r}, must be a {kind.__name__} or a mapping of {', '.join(names)}")
     for name in value:

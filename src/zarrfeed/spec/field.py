@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.array_parts import ArrayParts, Int64
+from zarrfeed.spec.array_field import ArrayField, RowsField
 from zarrfeed.spec.block_edges import Edges
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import encode_item, item_bytes
+from zarrfeed.spec.field_kind import Draw, FieldKind
 from zarrfeed.spec.images import Images
-from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.patch import FieldPatch
 from zarrfeed.spec.record import Record
 from zarrfeed.spec.row_map import RowMap
-from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.tensor_spec import TensorSpec
-from zarrfeed.spec.window import Pad, Window
-from zarrfeed.spec.window_fields import LeadField, PadMaskField, lead_to_core
+from zarrfeed.spec.window import Window
+from zarrfeed.spec.window_fields import lead_to_core
 
 #: The stored objects that make a block.
 BlockKind: TypeAlias = Literal["chunk", "shard"]
@@ -39,23 +39,17 @@ BadRows: TypeAlias = tuple[int, int, int, str, str, int, str]
 
 
 @dataclass(frozen=True)
-class StoredField:
-    """A Zarr array, or arrays in several stores that are one along the sample axis.
+class StoredField(RowsField, ArrayField):
+    """A Zarr array whose rows are copied, or arrays in several stores that are one along the sample axis.
 
     Attributes
     ----------
-    spec
-        Of the array; of several stores that of the first one, with the shape of all of them together.
     resident
         Whether it is small and is read into memory once instead of block by block.
     record
         The members of its records, which batches have in place of their bytes; None for numbers.
     spared
         Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
-    parts
-        Which rows are in which store. None: one store has all of them.
-    others
-        Layouts of further stores, which have the rows that `parts` lack: they store the array in another way.
     rows
         Which row a sample has. None: the one with its index.
     stack
@@ -64,76 +58,88 @@ class StoredField:
         How samples are cut out of the array; they are the rows of the field then. None: a sample is a row, or several.
     """
 
-    name: str
-    spec: ArraySpec
     resident: bool = False
     conversion: Conversion | None = None
     window: Window | None = None
     record: Record | None = None
     spared: bool = False
-    parts: ArrayParts | None = None
-    others: tuple[Layout, ...] = ()
     rows: RowMap | None = None
     stack: StackSlice | None = None
     patch: FieldPatch | None = None
 
     @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """The arrays of all stores, those that store it alike together."""
-        return (Layout(self.spec, self.parts, self.conversion), *self.others)
+    def is_streamed(self) -> bool:
+        """Whether the engine reads chunks of the array as samples are needed."""
+        return not self.resident
 
     @property
-    def num_samples(self) -> int:
-        """Length of the sample axis."""
-        return self.spec.num_samples if self.rows is None else len(self.rows)
+    def row_map(self) -> RowMap | None:
+        """The row of the array that each sample has."""
+        return self.rows
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype in batches, of records that of their bytes."""
+        return self.spec.dtype.name if self.conversion is None else self.conversion.result
+
+    def describe_values(self) -> dict[str, Any]:
+        """Return how its chunks are stored."""
+        return {"chunks": self.spec.chunk_shape, "codecs": [codec.label for codec in self.spec.codecs]}
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that the rows take in memory, as batches have them."""
+        return self.num_samples * math.prod(self.row_shape) * self.batch_item_bytes
 
     @property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of one row of the array: of what has one index on the sample axis; of patches, that of a sample."""
         return self.spec.sample_shape if self.patch is None else self.patch.shape
 
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: of its rows, if it is a window."""
-        return _window_shape(self.window) + self.row_shape
+    def without_window(self) -> Self:
+        """Return the field with samples of one row each."""
+        return replace(self, window=None)
 
-    def to_core(self, tensor: TensorSpec | None = None, index_cache_bytes: int | None = None) -> core.FieldSpec:
+    def with_row_map(self, rows: RowMap) -> Self:
+        """Return the field with other rows for its samples."""
+        return replace(self, rows=rows)
+
+    def with_stack(self, stack: StackSlice) -> Self:
+        """Return the field with its place in a tensor of several."""
+        return replace(self, stack=stack)
+
+    def with_patch(self, patch: FieldPatch) -> Self:
+        """Return the field with samples that are cut out of its array; their rows are those of the patch."""
+        return replace(self, resident=False, rows=None, patch=patch)
+
+    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
         """Return a field of one layout in the form that the engine takes."""
-        (only,) = self.to_cores(tensor, index_cache_bytes)
+        (only,) = self.to_cores(tensor)
         return only
 
     def to_cores(
-        self, tensor: TensorSpec | None = None, index_cache_bytes: int | None = None, number: int = 0
+        self, tensor: TensorSpec | None = None, number: int = 0, draws: Sequence[Draw] = ()
     ) -> list[core.FieldSpec]:
-        """Return the field in the form that the engine takes: one array for each layout, all of one tensor.
-
-        Parameters
-        ----------
-        tensor
-            How the tensor is described. None: as bytes.
-        index_cache_bytes
-            Memory for indices of shards. None: as much as the engine chooses.
-        number
-            Of the tensor in the batch.
-        """
-        slot = _slot(self, number)
+        """Return one output for each layout, all of one tensor."""
+        slot = self.slot_to_core(number)
         if slot is None and self.others:
-            slot = (number, math.prod(self.row_shape) * item_bytes_of(self), 0)
-        share = None if index_cache_bytes is None else index_cache_bytes // len(self.layouts)
+            slot = (number, math.prod(self.row_shape) * self.batch_item_bytes, 0)
+        draws = draws or [(None, None)] * len(self.layouts)
         return [
             core.FieldSpec.stored(
-                layout.spec.to_core(share, layout.parts),
+                layout.spec.to_core(None, layout.parts) if array is None else array,
                 conversion=None if layout.conversion is None else layout.conversion.to_core(),
-                offsets=_offsets(self.window),
+                offsets=self.offsets_to_core(),
                 tensor=tensor,
                 slot=slot,
                 row_map=None if self.rows is None else self.rows.to_core(),
-                pad=_pad_to_core(self),
+                pad=self.pad_to_core(),
                 is_variant=layout_number > 0,
                 lead=lead_to_core(self.window),
-                patch=None if self.patch is None else self.patch.to_core(dtype_name(self), layout.parts),
+                patch=None if self.patch is None else self.patch.to_core(self.dtype_name, layout.parts),
+                source=source,
             )
-            for layout_number, layout in enumerate(self.layouts)
+            for layout_number, (layout, (array, source)) in enumerate(zip(self.layouts, draws, strict=True))
         ]
 
 
@@ -171,7 +177,7 @@ class HostRows:
 
 
 @dataclass(frozen=True)
-class ResidentField:
+class ResidentField(RowsField):
     """An array in memory, borrowed from `rows`, whose memory must outlive every engine that reads the field.
 
     Attributes
@@ -199,34 +205,86 @@ class ResidentField:
     stack: StackSlice | None = None
 
     @property
+    def dtype_name(self) -> str:
+        """Name of the dtype in batches, of records that of their bytes."""
+        return self.dtype if self.conversion is None else self.conversion.result
+
+    def describe_source(self) -> str:
+        """Return whose memory the rows are in."""
+        only = ", the same for all samples" if self.has_one_row else ""
+        return f"{self.rows}{only}"
+
+    def describe_values(self) -> dict[str, Any]:
+        """Return a hash of the rows."""
+        return {"values": hashlib.sha256(np.ascontiguousarray(self.rows.array).data).hexdigest()}
+
+    def holds_same(self, other: FieldKind) -> bool:
+        """Return whether another field in memory is equal and has equal values, or those of the same array."""
+        if not isinstance(other, ResidentField) or self != replace(other, rows=self.rows):
+            return False
+        ours, theirs = self.rows, other.rows
+        if ours.source is not None or theirs.source is not None:
+            return ours.source == theirs.source
+        return np.array_equal(ours.array, theirs.array)
+
+    @property
+    def batch_item_bytes(self) -> int:
+        """Bytes of one item in a batch."""
+        if self.conversion is None:
+            return self.item_bytes  # torch has dtypes that no stored item has
+        return super().batch_item_bytes
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in memory."""
+        return len(self.rows.array)
+
+    @property
     def num_samples(self) -> int:
         """Length of axis 0."""
         return len(self.rows.array) if self.row_map is None else len(self.row_map)
 
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: of its rows, if it is a window."""
-        return _window_shape(self.window) + self.row_shape
+    def without_window(self) -> Self:
+        """Return the field with samples of one row each."""
+        return replace(self, window=None)
 
-    def to_core(self, tensor: TensorSpec | None = None, number: int = 0) -> core.FieldSpec:
+    def with_row_map(self, rows: RowMap) -> Self:
+        """Return the field with other rows for its samples."""
+        return replace(self, row_map=rows)
+
+    def with_stack(self, stack: StackSlice) -> Self:
+        """Return the field with its place in a tensor of several."""
+        return replace(self, stack=stack)
+
+    def to_cores(
+        self, tensor: TensorSpec | None = None, number: int = 0, draws: Sequence[Draw] = ()
+    ) -> list[core.FieldSpec]:
+        """Return the only output; `rows` must outlive the engine."""
+        return [self._to_core(tensor, number, draws[0][1] if draws else None)]
+
+    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
         """Return the field in the form that the engine takes; `rows` must outlive the engine."""
+        return self._to_core(tensor, 0, None)
+
+    def _to_core(self, tensor: TensorSpec | None, number: int, source: int | None) -> core.FieldSpec:
         return core.FieldSpec.resident(
             self.rows.address,
             row_bytes=math.prod(self.row_shape) * self.item_bytes,
             bad_rows=self.bad_rows,
             conversion=None if self.conversion is None else self.conversion.to_core(),
-            offsets=_offsets(self.window),
+            offsets=self.offsets_to_core(),
             tensor=tensor,
             row_map=None if self.row_map is None else self.row_map.to_core(),
-            pad=_pad_to_core(self),
+            pad=self.pad_to_core(),
             num_rows=len(self.rows.array),
-            slot=_slot(self, number),
+            slot=self.slot_to_core(number),
             lead=lead_to_core(self.window),
+            source=source,
         )
 
 
 @dataclass(frozen=True)
-class IndexField:
+class IndexField(FieldKind):
     """The global sample index, int64, shape ()."""
 
     num_samples: int
@@ -234,13 +292,18 @@ class IndexField:
 
     sample_shape: tuple[int, ...] = ()
 
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype in batches."""
+        return "int64"
+
     def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
         """Return the field in the form that the engine takes."""
         return core.FieldSpec.index(tensor=tensor)
 
 
 @dataclass(frozen=True)
-class VlenField:
+class VlenField(ArrayField):
     """A Zarr array of text, or of bytes of any length, in C order of the sample's axes: batches have nested lists.
 
     The engine gives it the global sample index, and `engine/vlen.py` looks the samples up.
@@ -251,21 +314,30 @@ class VlenField:
         How bytes become images (`engine/image_reader.py`). None: they are delivered as they are.
     """
 
-    name: str
-    spec: ArraySpec
     images: Images | None = None
-    parts: ArrayParts | None = None
-    others: tuple[Layout, ...] = ()
 
     @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """The arrays of all stores, those that store it alike together."""
-        return (Layout(self.spec, self.parts), *self.others)
+    def is_lookup(self) -> bool:
+        """Always: the engine delivers indices."""
+        return True
 
     @property
-    def num_samples(self) -> int:
-        """Length of the sample axis."""
-        return self.spec.num_samples
+    def item_type(self) -> str:
+        """The Python type of the items."""
+        return self.spec.item_type
+
+    @property
+    def dtype_name(self) -> str:
+        """The items of a batch: "str", "bytes", or of decoded images the name of their dtype."""
+        return self.spec.item_type if self.images is None else self.images.dtype
+
+    @cached_property
+    def sample_bytes(self) -> int:
+        """Bytes of the index of a sample, and of its images."""
+        index = item_bytes("int64")
+        if self.images is None:
+            return index
+        return index + math.prod(self.spec.sample_shape) * self.images.image_bytes
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -274,7 +346,7 @@ class VlenField:
 
 
 @dataclass(frozen=True)
-class ObjectField:
+class ObjectField(FieldKind):
     """Objects as they are, one a sample: batches have lists of them. `engine/object_reader.py` reads them.
 
     Attributes
@@ -294,153 +366,42 @@ class ObjectField:
 
     sample_shape: tuple[int, ...] = ()
 
+    @property
+    def dtype_name(self) -> str:
+        """The digest of the keys."""
+        return f"keys {self.digest}"
 
-#: Fields that the engine reads; it reads a vlen field as an index.
-TensorField: TypeAlias = StoredField | ResidentField | IndexField | PadMaskField | LeadField
-Field: TypeAlias = TensorField | VlenField | CsrField | ObjectField
+    @cached_property
+    def sample_bytes(self) -> int:
+        """Bytes of an object, on average."""
+        return self.mean_bytes
 
-
-def _window_shape(window: Window | None) -> tuple[int, ...]:
-    return () if window is None else window.shape
-
-
-def arrays_of(fields: Sequence[Field]) -> Iterator[tuple[int, Field, Layout | None]]:
-    """Return the arrays that the engine reads, by their number: of each field one, or one for each of its layouts."""
-    number = 0
-    for f in fields:
-        layouts = f.layouts if isinstance(f, StoredField) and not f.resident else (None,)
-        for layout in layouts:
-            yield number, f, layout
-            number += 1
+    @property
+    def lists_order(self) -> bool:
+        """Always: its reader asks for objects in the order of the epoch."""
+        return True
 
 
-def _offsets(window: Window | None) -> tuple[int, ...]:
-    return () if window is None else window.offsets
+#: A field of any kind.
+Field: TypeAlias = FieldKind
 
 
-def stack_of(field: Field) -> StackSlice | None:
-    """Return where rows of a field go in a tensor that it shares; None if it has one for itself."""
-    return field.stack if isinstance(field, StoredField | ResidentField) else None
-
-
-def _slot(field: Field, number: int) -> tuple[int, int, int] | None:
-    stack = stack_of(field)
-    return None if stack is None else (number, stack.row_bytes, stack.offset)
-
-
-def pad_of(field: Field) -> Pad | None:
-    """Return what takes the place of rows that samples of a field lack."""
-    window = window_of(field)
-    return None if window is None else window.pad
+def streamed(fields: Iterable[Field]) -> list[StoredField]:
+    """Return the fields whose chunks the engine reads as samples are needed."""
+    return [f for f in fields if isinstance(f, StoredField) and f.is_streamed]
 
 
 def check_pad(field: Field) -> None:
     """Raise ConfigError if the dtype of a field cannot hold the value that its windows, or patches, are padded with."""
-    pad = pad_of(field)
-    value = None if pad is None or pad.mode != "fill" else pad.value
-    if isinstance(field, StoredField) and field.patch is not None:
-        value = field.patch.fill
-    if isinstance(field, StoredField | ResidentField) and value is not None:
+    value = field.fill_value
+    if value is not None:
         try:
-            encode_item(dtype_name(field), value)
+            encode_item(field.dtype_name, value)
         except (ValueError, OverflowError, TypeError) as error:
             raise ConfigError(
-                f"pad of {field.name} = {value}: batches have {dtype_name(field)}, which cannot hold it; pad with "
+                f"pad of {field.name} = {value}: batches have {field.dtype_name}, which cannot hold it; pad with "
                 "'edge' or another value, or convert the array with Data.cast"
             ) from error
-
-
-def _pad_to_core(field: StoredField | ResidentField) -> tuple[str, bytes, Int64 | None] | None:
-    """Return what takes the place of rows in the form that the engine takes; rows that a row map lacks become NaN."""
-    pad, rows = pad_of(field), field.rows if isinstance(field, StoredField) else field.row_map
-    lacks_some = rows is not None and rows.lacks_some
-    if pad is None and not lacks_some:
-        return None
-    # Integers have no NaN: samples whose rows they lack are left out, so that nobody sees the 0.
-    nothing = np.nan if "float" in dtype_name(field) else 0
-    value = nothing if pad is None or pad.value is None else pad.value
-    is_filled = lacks_some or (pad is not None and pad.mode == "fill")
-    item = encode_item(dtype_name(field), value) if is_filled else b""
-    borders = None if pad is None or pad.borders is None else pad.borders.first
-    return "fill" if pad is None else pad.mode, item, borders
-
-
-def dtype_name(field: Field) -> str:
-    """Return what batches have of a field: the name of the dtype (of records that of their bytes), "str" or "bytes"."""
-    if isinstance(field, VlenField):
-        return field.spec.item_type if field.images is None else field.images.dtype
-    if isinstance(field, CsrField):
-        return field.data.dtype
-    if isinstance(field, ObjectField):
-        return f"keys {field.digest}"
-    if isinstance(field, IndexField | LeadField):
-        return "int64"
-    if isinstance(field, PadMaskField):
-        return "bool"
-    if field.conversion is not None:
-        return field.conversion.result
-    return field.spec.dtype.name if isinstance(field, StoredField) else field.dtype
-
-
-def sample_bytes(field: Field) -> int:
-    """Return the bytes of one sample in a batch of the engine, where a vlen field has the index alone, or of images."""
-    if isinstance(field, VlenField):
-        index = item_bytes("int64")
-        if field.images is None:
-            return index
-        return index + math.prod(field.spec.sample_shape) * field.images.image_bytes
-    if isinstance(field, CsrField):
-        return item_bytes("int64") + field.row_bytes
-    if isinstance(field, ObjectField):
-        return field.mean_bytes
-    return math.prod(field.sample_shape) * item_bytes_of(field)
-
-
-def item_bytes_of(field: TensorField) -> int:
-    """Return the bytes of one item of a field in a batch."""
-    if isinstance(field, ResidentField) and field.conversion is None:
-        return field.item_bytes  # torch has dtypes that no stored item has
-    return item_bytes(dtype_name(field))
-
-
-def window_of(field: Field) -> Window | None:
-    """Return the rows that samples of a field consist of; None for their own row."""
-    return field.window if isinstance(field, StoredField | ResidentField | PadMaskField) else None
-
-
-def record_of(field: Field) -> Record | None:
-    """Return the members that batches have in place of the bytes of a record; None for all else."""
-    return field.record if isinstance(field, StoredField | ResidentField) else None
-
-
-def described_dtype(field: Field) -> str:
-    """Return what batches have of a field: its `dtype_name`, or of records the members with theirs."""
-    if isinstance(field, CsrField) and not field.dense:
-        return f"sparse_csr of {dtype_name(field)}"
-    record = record_of(field)
-    return dtype_name(field) if record is None else str(record)
-
-
-def shape_of(field: Field) -> tuple[int, ...]:
-    """Return the shape of one sample for people: of records, without the axis over their bytes."""
-    return field.sample_shape if record_of(field) is None else field.sample_shape[:-1]
-
-
-def with_path(field: Field) -> str:
-    """Return what messages call a field: its name, and the path of its array."""
-    if isinstance(field, CsrField):
-        return f"{field.name} ({field.path})"
-    return f"{field.name} ({field.spec.name})" if isinstance(field, StoredField | VlenField) else field.name
-
-
-def resident_bytes(field: StoredField) -> int:
-    """Return what a field takes if it is kept in memory, in bytes."""
-    return field.num_samples * math.prod(field.row_shape) * item_bytes_of(field)
-
-
-def has_patches(field: Field) -> bool:
-    """Return whether samples of a field are boxes of its array."""
-    return isinstance(field, StoredField) and field.patch is not None
 
 
 @dataclass(frozen=True)
@@ -476,7 +437,7 @@ class FieldSet:
         """Of every field."""
         return self.fields[0].num_samples
 
-    @property
+    @cached_property
     def are_objects(self) -> bool:
         """Whether samples are objects as they are, and no rows of arrays."""
         return isinstance(self.fields[0], ObjectField)
@@ -484,17 +445,24 @@ class FieldSet:
     @property
     def windows(self) -> list[Window | None]:
         """Of every field; None where a sample is one row, its own."""
-        return [window_of(f) for f in self.fields]
+        return [f.window for f in self.fields]
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of all chunks of the fields that are streamed; of an array that two of them have, twice."""
+        layouts = [one for f in self.fields if f.is_streamed for one in f.layouts]
+        return sum(one.num_chunks * one.spec.num_cells * one.spec.decoded_bytes for one in layouts)
 
     @property
     def num_blocks(self) -> int:
         """Blocks of all samples."""
         return -(-self.num_samples // self.block_rows) if self.edges is None else len(self.edges) - 1
 
-    @property
+    @cached_property
     def cells(self) -> int:
         """Read chunks that a block of the primary field consists of; 1 if nothing is streamed."""
         primary = None if self.primary is None else self.fields[self.primary]
-        if not isinstance(primary, StoredField):
+        if primary is None or primary.is_lookup:
             return 1
-        return primary.spec.num_cells * -(-self.block_rows // primary.spec.rows_per_chunk)
+        spec = primary.layouts[0].spec
+        return spec.num_cells * -(-self.block_rows // spec.rows_per_chunk)

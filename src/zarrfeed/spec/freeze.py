@@ -143,6 +143,15 @@ def freeze(value: Any) -> Any:
     return FrozenArray.of(value)
 
 
+def freeze_names(names: Any) -> Any:
+    """Return the same for names: one, or several in a list or a tuple.
+
+    >>> freeze_names("t2m"), freeze_names(("t2m", "z"))
+    ('t2m', ['t2m', 'z'])
+    """
+    return names if names is None or isinstance(names, str) else freeze(list(names))
+
+
 def freeze_rows(rows: Any) -> Any:
     """Return the same for an argument that names samples or rows: a slice, indices, or a mask.
 

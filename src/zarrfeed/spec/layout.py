@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_parts import ArrayParts, Int64
@@ -52,3 +53,8 @@ class Layout:
             return self.parts.rows_of(chunk)
         first = chunk * self.spec.rows_per_chunk
         return first, min(first + self.spec.rows_per_chunk, self.spec.num_samples)
+
+
+def with_conversions(layouts: Sequence[Layout], conversions: Sequence[Conversion | None]) -> tuple[Layout, ...]:
+    """Return layouts with a conversion of the items of each."""
+    return tuple(replace(one, conversion=of_one) for one, of_one in zip(layouts, conversions, strict=True))

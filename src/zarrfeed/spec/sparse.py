@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.spec.dtypes import item_bytes
+from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.spec.layout import Layout
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -150,7 +151,7 @@ def _turn_bits(number: int, dtype: np.dtype[Any]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class CsrField:
+class CsrField(FieldKind):
     """Sparse matrices with one sample a row, of several stores one after another.
 
     The engine gives the field the global sample index, and `engine/csr_reader.py` looks the rows up.
@@ -191,6 +192,54 @@ class CsrField:
         hashed = hashlib.sha256(self.indptr.astype("<i8").tobytes())
         hashed.update(self.first_row.astype("<i8").tobytes())
         return hashed.hexdigest()
+
+    @property
+    def array_path(self) -> str:
+        """Path or URL of the matrix."""
+        return self.path
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether batches have sparse tensors."""
+        return not self.dense
+
+    @property
+    def described_items(self) -> str:
+        """What it is."""
+        return "a sparse matrix"
+
+    @property
+    def lists_order(self) -> bool:
+        """Always: its reader finds the element blocks of the epoch in the order of rows."""
+        return True
+
+    @property
+    def is_lookup(self) -> bool:
+        """Always: the engine delivers indices."""
+        return True
+
+    def describe_source(self) -> str:
+        """Return the path of the matrix, and the matrix in words."""
+        return f"{self.path}, {self.describe()}"
+
+    def arrays(self) -> tuple[Layout, ...]:
+        """Return the arrays of elements, one of each way of storing them."""
+        return (*self.indices.layouts, *self.data.layouts)
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype of the values in batches."""
+        return self.data.dtype
+
+    @property
+    def described_dtype(self) -> str:
+        """Name of the dtype of the values, and whether batches are sparse."""
+        return self.dtype_name if self.dense else f"sparse_csr of {self.dtype_name}"
+
+    @cached_property
+    def sample_bytes(self) -> int:
+        """Bytes of the index of a row, and of its elements, on average."""
+        return item_bytes("int64") + self.row_bytes
 
     @property
     def num_samples(self) -> int:

@@ -18,22 +18,30 @@ _SHORTENED = 8
 
 @dataclass(frozen=True, eq=False)
 class Borders:
-    """Where segments begin, which windows do not leave.
+    """Where segments, or the rows behind a gap, begin, which windows do not leave.
 
     Attributes
     ----------
     first
         The first sample of each segment, and the number of samples at the end: ascending from 0, shape
         (segments + 1,).
+    gaps
+        A clause about the borders that are gaps of a coordinate, such as the time; "" if none is.
     """
 
     first: Int64
+    gaps: str = ""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Borders) and np.array_equal(self.first, other.first)
+        return isinstance(other, Borders) and self.gaps == other.gaps and np.array_equal(self.first, other.first)
 
     def __hash__(self) -> int:
-        return hash(hashlib.sha256(self.first.astype("<i8").tobytes()).digest())
+        return hash(self.digest)
+
+    @property
+    def digest(self) -> str:
+        """A hash of where the segments begin."""
+        return hashlib.sha256(self.first.astype("<i8").tobytes()).hexdigest()
 
     def around(self, samples: Int64) -> tuple[Int64, Int64]:
         """Return the first sample of the segment of each sample, and the end of that segment."""
@@ -61,6 +69,18 @@ class Pad:
 
     def __str__(self) -> str:
         """Return a clause for people."""
+        gaps = "" if self.borders is None or not self.borders.gaps else f", {self.borders.gaps}"
+        return f"{self._value}{gaps}"
+
+    @property
+    def in_states(self) -> str:
+        """The same for states: it names the borders if some of them are gaps, which the samples do not tell."""
+        if self.borders is None or not self.borders.gaps:
+            return self._value
+        return f"{self._value}, gaps {self.borders.digest[:16]}"
+
+    @property
+    def _value(self) -> str:
         return "padded with the edge" if self.mode == "edge" else f"padded with {self.value}"
 
 

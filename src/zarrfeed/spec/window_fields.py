@@ -5,17 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zarrfeed.base.native import core
+from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Lead, Window
 
 
 @dataclass(frozen=True)
-class PadMaskField:
+class PadMaskField(FieldKind):
     """Which rows of the windows of another field are padded: bool, shape (rows of the window,)."""
 
     num_samples: int
-    window: Window
+    padded: Window
     name: str
+
+    @property
+    def window(self) -> Window:
+        """The windows whose rows may be padded."""
+        return self.padded
+
+    @property
+    def fill_value(self) -> None:
+        """None: rows are padded in the other field, and the mask says which."""
+        return
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype in batches."""
+        return "bool"
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -35,7 +51,7 @@ class PadMaskField:
 
 
 @dataclass(frozen=True)
-class LeadField:
+class LeadField(FieldKind):
     """The distance that each sample draws: int64, shape ()."""
 
     num_samples: int
@@ -43,6 +59,11 @@ class LeadField:
     name: str = "lead"
 
     sample_shape: tuple[int, ...] = ()
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype in batches."""
+        return "int64"
 
     def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
         """Return the field in the form that the engine takes."""

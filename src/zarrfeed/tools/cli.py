@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 #: What blocks can be made of; not imported from where it is defined, which would import zarr, and completion be slow.
-BLOCK_KINDS = ("chunk", "shard")
+BLOCK_KINDS = ("auto", "slab", "chunk", "shard")
 
 #: The longest `--seconds`: a day.
 _MOST_SECONDS = 86400.0
@@ -294,7 +294,9 @@ def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int |
     parser.add_argument("--mix", type=int, metavar="N", help="blocks permuted together (default: chosen)")
     _add_store_arguments(parser)
     parser.add_argument(
-        "--memory-budget", default="1GiB", metavar="SIZE", help='bytes, or text such as "2GiB" (default: 1GiB)'
+        "--memory-budget",
+        metavar="SIZE",
+        help='bytes, or text such as "2GiB" (default: a quarter of the memory of this job, and at least 1GiB)',
     )
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from zarrfeed.metadata.description.planning import Planning
+from zarrfeed.metadata.description.slab_choice import choose_schedule
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.report.explain import Explanation, explain_schedule
@@ -22,7 +22,7 @@ from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.feeding import Mixing, Requests, as_options
 from zarrfeed.torch.batches.accelerators import has_accelerator
-from zarrfeed.torch.datasets.options import check_order, schedule_options
+from zarrfeed.torch.datasets.options import StreamOptions
 from zarrfeed.torch.ranks.distributed import find_rank
 
 
@@ -43,18 +43,12 @@ def schedule_of(
     ConfigError
         If an argument has a value that is not allowed.
     """
-    check_order(shuffle=shuffle, seed=seed)
-    given = as_options(Mixing, "mixing", mixing)
-    options = schedule_options(
-        batch_size=batch_size,
-        drop_last=False,
-        even=None,
-        num_threads=num_threads,
-        memory_budget=memory_budget,
-        mixing=given,
-        requests=Requests(),
+    stream = StreamOptions(
+        batch_size=batch_size, shuffle=shuffle, seed=seed, num_threads=num_threads, memory_budget=memory_budget
     )
-    return Schedule.make(*Planning(False, shuffle, seed, given, options).order(data.resolved), options)
+    given = as_options(Mixing, "mixing", mixing)
+    options = stream.schedule(given, Requests())
+    return choose_schedule(Planning(False, shuffle, seed, given, options), data.resolved)[1]
 
 
 def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) -> Explanation:
@@ -70,8 +64,8 @@ def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) ->
     rank_info = find_rank() if ranks is None else find_rank(0, ranks)
     schedule.check_memory(rank_info, 0, EpochState(0))
     warn_of_sharing(schedule, rank_info)
-    state = EpochState(epoch if isinstance(schedule.order, SweptOrder) else 0)
+    state = EpochState(schedule.order.typical_epoch(epoch))
     described, pinned = data.resolved, has_accelerator()
     explained = explain_schedule(schedule, rank_info, state, pinned=pinned, statics=tuple(described.statics))
-    table = described.opened.stores
+    table = described.origin.stores
     return explained if table is None else replace(explained, stores=StoreShares.of(table, described.choice))

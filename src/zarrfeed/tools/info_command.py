@@ -169,13 +169,12 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _draw(data: Data, schedule: Schedule, arguments: argparse.Namespace) -> None:
-    from zarrfeed.plan.patches.swept_order import SweptOrder
-
     ranks = arguments.ranks or 1
     name = Path(arguments.paths[0].rstrip("/")).name
     if len(arguments.paths) > 1:
         name += f" and {len(arguments.paths) - 1} more"
-    if not isinstance(schedule.order, SweptOrder):
+    patching = data.resolved.patching
+    if patching is None:
         from zarrfeed.tools.plot import draw_rows
         from zarrfeed.tools.plot.row_figure import RowFigure
 
@@ -185,8 +184,6 @@ def _draw(data: Data, schedule: Schedule, arguments: argparse.Namespace) -> None
     from zarrfeed.tools.plot import draw_patches
     from zarrfeed.tools.plot.patch_figure import PatchFigure
 
-    patching = data.resolved.patching
-    assert patching is not None
     dims = [dim if isinstance(dim, str) else f"axis {dim}" for dim in patching.dims]
     patches = PatchFigure.of(schedule, arguments.epoch, ranks)
     draw_patches.draw(patches, arguments.plot, name=name, dims=dims, shuffle=arguments.shuffle)

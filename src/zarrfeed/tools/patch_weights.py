@@ -28,7 +28,6 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
-from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.patch_weights import PatchWeights
 from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 from zarrfeed.torch.datasets.options import as_data
@@ -183,13 +182,13 @@ class _Task:
     @classmethod
     def of(cls, data: Data, shares: Mapping[int, float] | None, cell: Cell | None) -> _Task:
         """Find the boxes and the cells of an array."""
-        fields, all_items = data.resolved.fields, data.resolved.opened.items
+        fields, all_items = data.resolved.fields, data.resolved.items
         if len(fields) != 1:
             raise ConfigError(
                 f"labels: has {len(fields)} arrays, must have one; name it: zarrfeed.open(variables=[...])"
             )
         (field,), (items,) = fields, all_items
-        if not isinstance(field, StoredField) or field.record is not None or field.patch is not None:
+        if not (field.is_stored and field.has_numbers) or field.patch is not None:
             raise ConfigError("labels: must be a stored array of numbers, whose samples are no patches")
         kind = "" if items.dtype is None else np.dtype(items.dtype).kind
         if kind not in ("biu" if shares is not None else "biuf"):
@@ -199,8 +198,9 @@ class _Task:
         names = None if items.dimensions is None else [items.dimensions[a] for a in order]
         dims = None if names is None or None in names else tuple(map(str, names))
         cells = _parse_cell(cell, items, order, shape, 1 if shares is None else len(shares))
-        chunk = [field.spec.chunk_shape[a] for a in order]
-        box = _box(shape, cells, chunk, field.spec.decoded_bytes // math.prod(chunk))
+        spec = field.layouts[0].spec
+        chunk = [spec.chosen_chunk_shape[a] for a in order]
+        box = _box(shape, cells, chunk, spec.decoded_bytes // math.prod(chunk))
         described = {
             "layout": layout_fingerprint(field, items, (), samples_digest(data.resolved)),
             "cell": cells,
@@ -236,7 +236,7 @@ class _Task:
         batch, numbers = indexed
         (boxes,) = batch.values() if isinstance(batch, dict) else (batch,)
         stores, starts = self.data.locate(numbers.numpy())
-        opened = self.data.resolved.opened.stores
+        opened = self.data.resolved.origin.stores
         first = np.zeros(len(stores), dtype=np.int64) if opened is None else opened.first[stores]
         volume, end = self.data.resolved.patching, np.array(self.shape)
         assert volume is not None
@@ -254,7 +254,7 @@ class _Task:
 
     @property
     def _sample_axis(self) -> int:
-        return self.data.resolved.opened.items[0].sample_axis
+        return self.data.resolved.items[0].sample_axis
 
     def _sums(self, voxels: npt.NDArray[Any], begin: Sequence[int], end: Sequence[int]) -> _Sums:
         """Return the sums of the cells that some voxels lie in, which are those from `begin` to `end`."""
@@ -314,7 +314,7 @@ def _added(voxels: npt.NDArray[Any], before: Sequence[int], cell: Sequence[int])
 
 
 def _item_bytes(data: Data) -> int:
-    return np.dtype(data.resolved.opened.items[0].dtype).itemsize
+    return np.dtype(data.resolved.items[0].dtype).itemsize
 
 
 def _parse_shares(shares: Any) -> Mapping[int, float] | None:

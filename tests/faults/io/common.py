@@ -23,6 +23,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 from tests.faults.harness.row import Try, UnspecifiedError
 from tests.support.flat import iterable_dataset
+from tests.support.stalls import StallWatch
 from zarrfeed import CorruptChunkError, StoreReadError, ZarrIterableDataset
 
 AnyArray = npt.NDArray[Any]
@@ -167,15 +168,18 @@ def check_errno(error: OSError, *codes: int) -> None:
 
 
 class Stopwatch:
-    """How long something takes, without the time that its threads waited for a processor of a busy machine."""
+    """How long something takes, less the time in which its threads waited for a processor, or the process stalled."""
 
     def __init__(self) -> None:
         self._begin_s, self._waited_s = time.monotonic(), self._waited()
+        self._watch = StallWatch()
+        self._watch.start()
 
     def check(self, most_s: float) -> None:
         """Raise UnspecifiedError if it took longer."""
         took_s = time.monotonic() - self._begin_s
-        waited_s = max(0.0, self._waited() - self._waited_s)
+        self._watch.end()
+        waited_s = max(0.0, self._waited() - self._waited_s, self._watch.total_s)
         if took_s - waited_s > most_s:
             raise UnspecifiedError(f"took {took_s:.1f} s ({waited_s:.1f} s without a processor), at most {most_s} s")
 

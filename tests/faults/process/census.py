@@ -81,7 +81,7 @@ class Census:
         """Return whether there is no more now."""
         return native_threads() <= self.threads and descriptors() <= self.files
 
-    def check(self, timeout_s: float = 5.0) -> None:
+    def check(self, timeout_s: float = 60.0) -> None:
         """Raise UnspecifiedError if there is more than there was."""
         if not wait_until(lambda: native_threads() <= self.threads, timeout_s):
             raise UnspecifiedError(f"{native_threads()} native threads, there were {self.threads}")

@@ -141,8 +141,9 @@ def _caught(batches: Any) -> BaseException:
 #: What a reader that waits may take, all processes and readers together: a hundredth of a core.
 _CORE_SHARE = 0.01
 _GROWTH_BYTES = 4 << 20
-#: Until all that may be read ahead is.
-_SETTLE_S = 1.5
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+#: All that may be read ahead is, when processors were idle in two looks of this length.
+_LOOK_S, _MOST_LOOKS = 0.75, 80
 
 
 def pause(attempt: Try) -> str:
@@ -152,8 +153,8 @@ def pause(attempt: Try) -> str:
     surroundings = Surroundings.look()
     with _feeds(attempt) as feeds:
         taken = [[check(next(feed)) for _ in range(attempt.random.randint(1, 5))] for feed in feeds]
-        time.sleep(_SETTLE_S)
         workers = session_processes() - surroundings.processes
+        _settle(workers)
         memory, cpu_s = _memory_bytes(workers), _cpu_s(workers)
         time.sleep(seconds)
         grown, busy_s = _memory_bytes(workers) - memory, _cpu_s(workers) - cpu_s
@@ -181,6 +182,17 @@ def _feeds(attempt: Try) -> Iterator[list[Iterator[Any]]]:
         dataset.close()
 
 
+def _settle(workers: set[int]) -> None:
+    """Wait until nothing more is read ahead, which takes longer on a busy machine."""
+    idle, before = 0, _cpu_s(workers)
+    for _ in range(_MOST_LOOKS):
+        time.sleep(_LOOK_S)
+        now = _cpu_s(workers)
+        idle, before = (idle + 1 if now - before <= _CORE_SHARE * _LOOK_S + _TICK_S else 0), now
+        if idle == 2:
+            return
+
+
 def _memory_bytes(workers: set[int]) -> int:
     pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (os.getpid(), *workers)]
     return sum(pages) * resource.getpagesize()
@@ -192,7 +204,7 @@ def _cpu_s(workers: set[int]) -> float:
     for pid in workers:
         user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         ticks += int(user) + int(system)
-    return used.ru_utime + used.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
+    return used.ru_utime + used.ru_stime + ticks * _TICK_S
 
 
 def budget(attempt: Try) -> str:

@@ -10,11 +10,12 @@ from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process.census import Surroundings
 from tests.faults.process.exits import check_temporary_files, send_while_reading, stores
 from tests.faults.process.started import Started, run
+from tests.support.stalls import StallWatch
 
 _KINDS = ("zstd", "blosc", "shards", "codec", "fed", "fed shards", "text")
 #: Workers by spawn and forkserver begin with importing torch, and only then see that they are alone.
 _ALONE_S = {"fork": 40.0, "spawn": 150.0, "forkserver": 150.0}
-#: Of a loader and a process group, in losses.py; and what a busy machine may add.
+#: Of a loader and a process group, in losses.py; and what a busy machine may add, beside the time for which it stalled.
 _WITHIN_S = 15.0 + 5.0
 
 
@@ -26,11 +27,13 @@ def kill_worker(attempt: Try) -> str:
     arguments: list[Any] = [choose.choice(_KINDS), folder, attempt.directory, how, choose.choice(("torch", "zarrfeed"))]
     arguments += [method, choose.uniform(0, 0.3)]
     surroundings = Surroundings.look()
-    ended = run("lose_a_worker", attempt.directory, *arguments)
+    with StallWatch() as watch:
+        ended = run("lose_a_worker", attempt.directory, *arguments)
     if ended.status or "terminate called" in ended.err:
         raise UnspecifiedError(f"{arguments}: status {ended.status}: {ended.err}")
     told = json.loads(ended.out)
-    if told["after_s"] > _WITHIN_S + _ALONE_S[method]:  # the loader begins to wait when it has started its workers
+    # The loader begins to wait when it has started its workers.
+    if told["after_s"] > _WITHIN_S + _ALONE_S[method] + watch.total_s:
         raise UnspecifiedError(f"{arguments}: {told['heard']} came after {told['after_s']:.1f} s")
     surroundings.check(_ALONE_S[method])
     check_temporary_files(attempt.directory, str(arguments))
@@ -61,12 +64,13 @@ def kill_rank(attempt: Try) -> str:
     num_workers, victim = choose.choice((0, 0, 0, 1)), choose.randrange(world_size)
     arguments: list[Any] = [choose.choice(_KINDS), folder, attempt.directory, world_size, num_workers, together, victim]
     surroundings = Surroundings.look()
-    ended = run("lose_a_rank", attempt.directory, *arguments, choose.uniform(0, 0.3))
+    with StallWatch() as watch:
+        ended = run("lose_a_rank", attempt.directory, *arguments, choose.uniform(0, 0.3))
     if ended.status:
         raise UnspecifiedError(f"{arguments}: status {ended.status}: {ended.err}")
     for rank, result in json.loads(ended.out).items():
         good = result["outcome"].startswith("error: ") if together else result["outcome"] == "right"
-        if result["status"] or not good or (together and result["after_s"] > _WITHIN_S):
+        if result["status"] or not good or (together and result["after_s"] > _WITHIN_S + watch.total_s):
             raise UnspecifiedError(f"{arguments}: rank {rank}: {result}, {ended.err}")
     surroundings.check(_ALONE_S["fork"])
     check_temporary_files(attempt.directory, str(arguments))

@@ -34,6 +34,7 @@ _MIB = 1 << 20
 _LEAST_RISE_BYTES = 16 * _MIB
 _RISE_BYTES = 4 << 10
 _WARM_UP_PART = 0.2
+_LOOKS = 25
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _THREAD_NAMES = re.compile(r"MainThread|watchdog|zarr.*|asyncio_\d+|ThreadPoolExecutor.*")
 
@@ -88,13 +89,13 @@ def peak_rss_bytes() -> int:
 
 def foreign_threads() -> frozenset[str]:
     """Return the threads that Python did not start; those that just ended are waited for."""
-    deadline = time.monotonic() + 0.5
-    while True:
-        known = {str(thread.native_id) for thread in threading.enumerate()}
-        foreign = frozenset(thread_ids() - known)
-        if len(foreign) == 0 or time.monotonic() > deadline:
-            return foreign
+    foreign = thread_ids()
+    for _ in range(_LOOKS):  # and not until a time: a process that did not run has not looked
+        foreign &= thread_ids() - {str(thread.native_id) for thread in threading.enumerate()}
+        if not foreign:
+            break
         time.sleep(0.02)
+    return frozenset(foreign)
 
 
 def thread_names(ids: Iterable[str]) -> list[str]:

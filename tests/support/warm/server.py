@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import types
 import warnings
 import weakref
@@ -170,6 +171,7 @@ class Preloaded:
         warnings.showwarning = lambda message, *_, **__: self.warned.append(repr(message))
         always = ("always", None, Warning, None, 0)
         warnings.filters.insert(0, always)  # type: ignore[attr-defined]
+        files = _open_file_names()
         gc.disable()  # all that lives then is kept: collections took a tenth of the time
         try:
             for name in modules:
@@ -181,6 +183,9 @@ class Preloaded:
             environment.encodekey, environment.decodekey = encode, decode
             warnings.showwarning = show
             warnings.filters.remove(always)  # type: ignore[attr-defined]
+        # A forked process closes them and uses their numbers anew: the end of an old object would close another file.
+        if opened := {number: name for number, name in _open_file_names().items() if number not in files}:
+            raise RuntimeError(f"modules opened files at their import and keep them: {opened}")
         return names
 
     def objection(self, environment: dict[str, str], command: "Command") -> str:
@@ -260,6 +265,14 @@ class Command:
                 self.objection = f"{self.what} is no script"
         if not (sys.flags.safe_path or self.objection):
             self.path = [path]
+
+
+def _open_file_names() -> dict[int, str]:
+    names = {}
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing
+            names[int(number)] = os.readlink(f"/proc/self/fd/{number}")
+    return names
 
 
 def _entries(environment: dict[str, str]) -> list[str]:
@@ -369,8 +382,9 @@ class Server:
             connection.sendall(MESSAGE.pack(REAL, 0))
             connection.close()
             return None
-        threads = os.listdir("/proc/self/task")
-        assert len(threads) == 1, threads
+        if len(threads := os.listdir("/proc/self/task")) > 1:
+            names = [thread.name for thread in threading.enumerate()]
+            raise RuntimeError(f"modules started {len(threads) - 1} threads at their import; Python knows {names}")
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pid = os.fork()
         if pid == 0:

@@ -46,7 +46,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     assert held.wait(240)
     child = os.fork()
     if child == 0:
-        os._exit(0 if lock.held.acquire(timeout=30) else 1)
+        os._exit(0 if lock.held.acquire(timeout=240) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not lock.held.acquire(blocking=False)  # the parent's is still held
     done.set()

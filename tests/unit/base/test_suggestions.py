@@ -109,7 +109,10 @@ def test_datasets_can_still_be_pickled() -> None:
             lambda: made(even="dropp"),
             "even = 'dropp', must be one of 'drop', 'repeat', 'off'; did you mean 'drop'?",
         ),
-        (lambda: made(block="chunks"), "block = 'chunks', must be one of 'chunk', 'shard'; did you mean 'chunk'?"),
+        (
+            lambda: made(block="chunks"),
+            "block = 'chunks', must be one of 'auto', 'slab', 'chunk', 'shard'; did you mean 'chunk'?",
+        ),
         (
             lambda: zarrfeed.open(ROWS).split([0.5, 0.5], by="chunks"),  # type: ignore[arg-type]
             "by = 'chunks', must be one of 'chunk', 'shard', 'sample', 'contiguous'; did you mean 'chunk'?",
@@ -196,7 +199,7 @@ def test_nothing_is_suggested_where_nothing_is_similar() -> None:
         ),
         (["explain", "x", "--shufle"], "unrecognized arguments: --shufle; did you mean '--shuffle'?"),
         (["explain", "x", "--batchsize=3"], "unrecognized arguments: --batchsize=3; did you mean '--batch-size'?"),
-        (["bench", "x", "--block", "chunks"], "(choose from 'chunk', 'shard'); did you mean 'chunk'?"),
+        (["bench", "x", "--block", "chunks"], "(choose from 'auto', 'slab', 'chunk', 'shard'); did you mean 'chunk'?"),
         (["verify", "x", "--missing", "eror"], "(choose from 'count', 'error'); did you mean 'error'?"),
         (["explain", "x", "--qqq"], "unrecognized arguments: --qqq"),
         (["bench", "x", "y"], "unrecognized arguments: y"),

@@ -580,7 +580,7 @@ def test_chunks_that_need_more_memory_than_usual_are_read_nevertheless(tmp_path:
     """The original holds everything in memory, so it has no limit to say."""
     array = zarr.create_array(tmp_path / "large", shape=(8, 100 << 20), chunks=(4, 100 << 20), dtype="f4")
     with pytest.raises(zarrfeed.MemoryBudgetError):
-        zarrfeed.ZarrIterableDataset(array)
+        zarrfeed.ZarrIterableDataset(array, memory_budget="1GiB")
     dataset = ZarrIterableDataset(samples=array, targets=None, **SHUFFLED)
     assert dataset.explain().memory_bytes > 2 << 30
     assert len(ZarrDataLoader(dataset=dataset, batch_size=8, num_workers=2)) == 1

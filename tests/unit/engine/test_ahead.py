@@ -14,6 +14,9 @@ import pytest
 from tests.support.oracle import no_thread_left
 from zarrfeed.base.errors import ClosedError, CorruptChunkError
 from zarrfeed.engine.ahead import AheadReader, batches_ahead
+from zarrfeed.engine.sample_lookup import skipped_alone
+from zarrfeed.engine.stats import Stats
+from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.plan.samples.selection import Int64
 
 pytestmark = pytest.mark.timeout(60)
@@ -55,7 +58,7 @@ class Squares(AheadReader[Int64, int]):
         return self._threads.submit(self._squares, index, epoch)
 
     def _squares(self, index: Int64, epoch: int) -> Int64:
-        assert self.may_go_on.wait(50)
+        assert self.may_go_on.wait(240)
         if epoch == self._epoch:
             self.made.append(index.tolist())
         return index * np.abs(index)
@@ -71,6 +74,19 @@ class Squares(AheadReader[Int64, int]):
 
     def _error_of(self, bad: int) -> BaseException:
         return CorruptChunkError(f"{bad} is negative")
+
+    @property
+    def source(self) -> None:
+        return None
+
+    def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
+        return {number: skipped_alone(name)}
+
+    def skipped(self, number: int, index: Int64, errors: list[int]) -> Skipped:
+        raise NotImplementedError
+
+    def stats(self) -> Stats:
+        return Stats()
 
 
 def batch(number: int) -> Int64:
@@ -192,7 +208,7 @@ def test_closing_from_another_thread_ends_a_wait_and_all_threads(monkeypatch: py
             return plainly(index)
 
         def close_when_it_waits() -> None:
-            waits.wait(50)
+            waits.wait(240)
             reader.close()
 
         monkeypatch.setattr(reader, "_awaited", awaited)
@@ -238,5 +254,5 @@ def test_a_reader_may_be_closed_on_a_thread_of_its_own() -> None:
         reader = Squares(10 * SIZE)
         reader.start()
         assert reader._threads is not None
-        reader._threads.submit(reader.close).result(50)  # as the garbage collector may
+        reader._threads.submit(reader.close).result(240)  # as the garbage collector may
         assert reader._threads is None

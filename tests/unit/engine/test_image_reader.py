@@ -382,7 +382,7 @@ def test_closing_from_another_thread_ends_a_wait(
     monkeypatch.setattr(ImageReader, "_awaited", awaited)
 
     def close_when_it_waits() -> None:
-        waits.wait(50)
+        waits.wait(240)
         dataset.close()
 
     closing = threading.Thread(target=close_when_it_waits)

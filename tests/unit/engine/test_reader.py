@@ -18,9 +18,10 @@ from tests.support.oracle import AnyArray, assert_rows_equal, numbered
 from zarrfeed.engine.reader import Reader
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.metadata.array.host_memory import field_in_memory
+from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.field import Field, IndexField, StoredField, sample_bytes
+from zarrfeed.spec.field import Field, IndexField, StoredField
 from zarrfeed.torch.batches.tensors import Tensors, shared_memory
 
 Allocator = Callable[[int], torch.Tensor]
@@ -49,7 +50,7 @@ def make_reader(store: Path, allocator: Allocator | None) -> Reader:
         field_in_memory("nothing", torch.empty(N, 0), 0),
         IndexField(N),
     ]
-    memory = plan_memory(fields, batch_size=BATCH, num_threads=2, budget=1 << 24, min_open_batches=OPEN)
+    memory = plan_memory(FieldNeeds.of(fields), batch_size=BATCH, num_threads=2, budget=1 << 24, min_open_batches=OPEN)
     return Reader(fields, batch_size=BATCH, num_threads=2, memory=memory, arrays=Tensors(allocator))
 
 
@@ -112,7 +113,7 @@ def wide_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_wide_reader(wide_store: Path) -> Reader:
     fields: list[Field] = [StoredField("samples", read_layout(wide_store)), IndexField(32)]
-    memory = plan_memory(fields, batch_size=4, num_threads=2, budget=1 << 26, min_open_batches=2)
+    memory = plan_memory(FieldNeeds.of(fields), batch_size=4, num_threads=2, budget=1 << 26, min_open_batches=2)
     return Reader(fields, batch_size=4, num_threads=2, memory=memory, arrays=Tensors())
 
 
@@ -201,7 +202,7 @@ def test_tensors_that_a_worker_sends_are_mapped_and_not_copied(context: str, sto
 
 
 def test_sample_bytes_of_an_empty_field_is_zero_and_it_still_has_a_buffer(store: Path) -> None:
-    assert sample_bytes(field_in_memory("nothing", torch.empty(N, 0), 0)) == 0
+    assert field_in_memory("nothing", torch.empty(N, 0), 0).sample_bytes == 0
     sizes: list[int] = []
 
     def allocate(size: int) -> torch.Tensor:

@@ -34,11 +34,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mapped(store: Path, rows: npt.NDArray[np.int64] | range) -> zarrfeed.Data:
     """Return a description whose samples have other rows than those with their indices."""
     data = zarrfeed.open(store)
-    (field,) = data.resolved.opened.fields
-    assert isinstance(field, StoredField)
-    opened = replace(data.resolved.opened, fields=(replace(field, rows=RowMap(rows)),))
+    (column,) = data.resolved.columns
+    assert isinstance(column.field, StoredField)
+    mapped_column = column.with_field(replace(column.field, rows=RowMap(rows)))
     choice = SampleChoice.all_of(len(rows))
-    return replace(data, resolved=ResolvedData(opened, choice, data.resolved.requested, data.resolved.windows))
+    return replace(data, resolved=ResolvedData((mapped_column,), data.resolved.origin, choice))
 
 
 @settings(max_examples=25, deadline=None)
@@ -71,7 +71,7 @@ def test_rows_that_are_evenly_spaced_need_no_list_and_each_chunk_is_decoded_once
 
 def test_blocks_end_where_the_rows_go_on_to_another_chunk(store: Path) -> None:
     rows = np.array([NO_ROW, 3, 4, 5, 6, 7, 8, 9, NO_ROW, 10, 40, 41])
-    (field,) = mapped(store, rows).resolved.opened.fields
+    field = mapped(store, rows).resolved.columns[0].field
     assert isinstance(field, StoredField)
     edges = find_edges(field, 8, "chunk")
     assert edges is not None

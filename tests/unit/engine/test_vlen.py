@@ -329,7 +329,7 @@ def test_the_compatible_api_gives_lists_too(tmp_path: Path) -> None:
 
 def test_what_explain_says(tmp_path: Path) -> None:
     write(tmp_path / "a", words((N, 2)), "string", chunks=(5, 2))
-    with ZarrIterableDataset(tmp_path / "a", batch_size=4) as dataset:
+    with ZarrIterableDataset(tmp_path / "a", batch_size=4, memory_budget="1GiB") as dataset:
         explanation = dataset.explain()
     (field,) = explanation.fields
     assert (field.native, field.item_type, field.slow_codecs) == (False, "str", ("vlen-utf8",))

@@ -234,7 +234,7 @@ def test_of_a_large_cache_a_sample_of_the_entries_is_looked_at(site: CountingSer
     dataset = dataset_of(data)
     measure(dataset, 120)
     (field,) = dataset._session.schedule.fields.fields
-    called = field.spec.source.cached.to_core()  # type: ignore[union-attr]
+    called = field.layouts[0].spec.source.cached.to_core()  # type: ignore[union-attr]
     everything, share = called.entries(1000)
     assert sorted(key for key, *_ in everything) == sorted(f"c/{i}/0" for i in range(120))
     assert {one[1:] for one in everything} == {(0, None, True, COUNTED)}

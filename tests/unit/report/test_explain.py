@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import zarr
 
+import zarrfeed
 from tests.support.flat import iterable_dataset
 from zarrfeed import ZarrIterableDataset
 
@@ -123,3 +125,20 @@ def test_the_page_names_arrays_codecs_and_order(store: str) -> None:
         "amplification 1.11",
     ):
         assert part in text
+
+
+def test_a_dtype_that_torch_hardly_computes_with_is_named_with_the_cast_that_loses_nothing() -> None:
+    for dtype, lossless in (("uint16", ("int32", "float32")), ("uint32", ("int64", "float64"))):
+        data = zarrfeed.open({"x": np.array([0, 1, np.iinfo(dtype).max], dtype=dtype)})
+        (field,) = ZarrIterableDataset(data, batch_size=3).explain().fields
+        assert f"torch hardly computes with {dtype}" in field.cast_advice
+        for cast in lossless:
+            assert repr(cast) in field.cast_advice
+            dataset = ZarrIterableDataset(data.cast(cast), batch_size=3)
+            assert next(iter(dataset))["x"].tolist() == [0, 1, np.iinfo(dtype).max]
+            assert "hardly" not in str(dataset.explain())
+        with pytest.raises(RuntimeError):  # what the advice says of torch
+            torch.tensor([1], dtype=getattr(torch, dtype)) + torch.tensor([1], dtype=getattr(torch, dtype))
+    for dtype in ("uint8", "int16", "float32", "bool"):
+        dataset = ZarrIterableDataset(zarrfeed.open({"x": np.zeros(3, dtype=dtype)}), batch_size=3)
+        assert "hardly" not in str(dataset.explain())

@@ -68,6 +68,23 @@ def test_memory_that_mixes_is_named(path: Path) -> None:
     assert not measured.is_poor
 
 
+def test_shorter_chunks_that_are_named_mix_no_better(path: Path, tmp_path: Path) -> None:
+    dataset, (text,) = made(path, memory_budget="30MiB", num_threads=1)
+    (rows,) = re.findall(r"so would chunks of `zarrfeed pack --sample-chunk (\d+)`", text)
+    assert f"--sample-chunk {rows}" in dataset.explain().remedy
+    zarrfeed.pack(path, tmp_path / "packed", sample_chunk=int(rows))
+    packed, seen = made(tmp_path / "packed", memory_budget="30MiB", num_threads=1)
+    assert not seen
+    measured = packed.explain().shuffling
+    assert measured is not None
+    assert not measured.is_poor
+
+
+def test_windows_are_told_of_chunks_that_were_not_tried(path: Path) -> None:
+    _, (text,) = made(zarrfeed.open(path).window((-1, 0, 4)))
+    assert "--sample-chunk" not in text
+
+
 def test_what_cannot_be_mixed_better_or_was_asked_for_does_not_warn(path: Path, tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "one", shape=(N, 10), chunks=(N, 10), dtype="f4")
     few = zarrfeed.open(path).select(slice(0, 4000)).window((-1, 0, 4))

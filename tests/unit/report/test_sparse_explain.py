@@ -13,6 +13,7 @@ from zarr.storage import MemoryStore
 import zarrfeed
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import MemoryBudgetError, ZarrIterableDataset
+from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.spec.sparse import CsrField
 
@@ -70,11 +71,14 @@ def test_memory_of_the_second_engine_is_within_the_budget(tmp_path: Path) -> Non
     (field,) = fields
     assert isinstance(field, CsrField)
     planned = [
-        plan_memory(fields, batch_size=8, num_threads=4, budget=budget, min_open_batches=2)
+        plan_memory(FieldNeeds.of(fields), batch_size=8, num_threads=4, budget=budget, min_open_batches=2)
         for budget in (2_000_000, 4_000_000, 64 << 20)
     ]
     least = planned[0].least_budget
-    for memory in (plan_memory(fields, batch_size=8, num_threads=4, budget=least, min_open_batches=2), *planned):
+    for memory in (
+        plan_memory(FieldNeeds.of(fields), batch_size=8, num_threads=4, budget=least, min_open_batches=2),
+        *planned,
+    ):
         assert memory.least_budget == least
         assert memory.element_bytes >= 2 * field.block_bytes
         assert memory.batch_room >= 2 * memory.batch_bytes

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import zarr
+from zarr.codecs import BloscCodec
 
 import zarrfeed
 
@@ -41,6 +42,21 @@ def test_chunks_that_are_decoded_again_name_a_remedy(tmp_path: Path) -> None:
     assert worst.remedy in page
     assert f"decodes each chunk of {worst.name} {worst.amplification:.2f} times" in page.splitlines()[0]
     assert "limited by chunks that are decoded again" in page.splitlines()[0]
+
+
+def test_slabs_that_decode_a_little_again_need_no_remedy_and_others_name_one(tmp_path: Path) -> None:
+    codec = BloscCodec(cname="zstd", clevel=1)  # blocks about as long as a row
+    array = zarr.create_array(tmp_path / "x", shape=(4000, 8200), chunks=(20, 8200), dtype="f4", compressors=codec)
+    array[:20] = 1
+    for rows, is_fine in ((9, True), (2, False)):
+        mixing = {"block": rows, "lanes": 1}
+        explained = zarrfeed.ZarrIterableDataset(tmp_path / "x", batch_size=16, shuffle=True, mixing=mixing).explain()
+        (field,) = explained.fields
+        assert field.reads_slabs
+        assert field.amplification > 1
+        assert (field.remedy == "") == is_fine == (not field.is_amplified), field.amplification
+        assert ("limited by chunks that are decoded again" in str(explained)) == (not is_fine)
+        assert is_fine or "longer slabs" in field.remedy
 
 
 @pytest.mark.parametrize(

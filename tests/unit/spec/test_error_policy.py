@@ -22,6 +22,7 @@ from zarr.storage import LocalStore, WrapperStore
 import zarrfeed
 from tests.support.flat import iterable_dataset
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, assert_rows_equal, numbered
+from tests.support.stalls import again_after_a_stall
 from zarrfeed import (
     ChunkSkippedWarning,
     ConfigError,
@@ -465,6 +466,7 @@ def test_errors_that_stay_end_the_epoch_after_so_many_tries(error: Exception, tr
 
 
 @pytest.mark.parametrize("kind", ["native", "general", "sharded"])
+@again_after_a_stall
 def test_a_store_that_does_not_answer_is_an_error_that_names_the_chunk(kind: str, tmp_path: Path) -> None:
     data = numbered((N, 5))
     array = open_faulty(
@@ -484,6 +486,7 @@ def test_a_store_that_does_not_answer_is_an_error_that_names_the_chunk(kind: str
 
 
 @pytest.mark.parametrize("kind", ["native", "general", "sharded"])
+@again_after_a_stall
 def test_a_store_that_is_slow_and_answers_is_no_error(kind: str, tmp_path: Path) -> None:
     """Most chunks wait behind others for longer than the timeout, and none that was asked for does."""
     data = numbered((N, 5))
@@ -501,6 +504,7 @@ def test_a_store_that_is_slow_and_answers_is_no_error(kind: str, tmp_path: Path)
     assert time.monotonic() - begin > 1.5 * timeout_s
 
 
+@again_after_a_stall
 def test_text_that_does_not_come_is_an_error(tmp_path: Path) -> None:
     text = zarr.create_array(tmp_path / "t.zarr", shape=(9,), chunks=(3,), dtype="str")
     text[:] = np.array(list("abcdefghi"), dtype=object)

@@ -206,7 +206,7 @@ def test_bash_completes_commands_options_and_paths(tmp_path: Path) -> None:
     assert complete("zarrfeed ver", tmp_path) == ["verify"]
     assert {"info", "explain", "bench", "verify", "demo"} <= set(complete("zarrfeed ", tmp_path))
     assert complete("zarrfeed info --sample", tmp_path) == ["--sample-axis", "--sample-dim"]
-    assert complete("zarrfeed bench --block ", tmp_path) == ["chunk", "shard"]
+    assert complete("zarrfeed bench --block ", tmp_path) == ["auto", "slab", "chunk", "shard"]
     assert complete("zarrfeed info er", tmp_path) == ["era5.zarr/"]
 
 
@@ -281,6 +281,8 @@ def test_output_that_finds_no_room_is_an_error_of_one_line(store: Path) -> None:
             (absent, '"$@" 2>&-', [], cli.EXIT_ERROR),
             (found, '"$@" >&-', [], 0),
         ):
+            if unbuffered and "&-" in shell:
+                continue  # Python buffers nothing where there is no file
             with case(unbuffered, shell):
                 command = ["sh", "-c", f"exec {shell}", "sh", *warm.command(), "-c", code, *arguments]
                 done = subprocess.run(

@@ -171,7 +171,7 @@ def test_large_arrays_get_larger_cells() -> None:
         zarrfeed.open(huge).patch({0: 8, 1: 8, 2: 8}, sampling="random", n=4, weights=huge)
     from zarrfeed.tools.patch_weights import _parse_cell  # reading all of it would take long
 
-    items = zarrfeed.open(huge).resolved.opened.items[0]
+    items = zarrfeed.open(huge).resolved.items[0]
     assert _parse_cell(None, items, (0, 1, 2), huge.shape, 1) == (32, 32, 32)
     assert _parse_cell(None, items, (0, 1, 2), (50, 60, 70), 1) == (1, 1, 1)
 

@@ -102,6 +102,18 @@ def test_several_stores_are_one_sample_axis() -> None:
     assert not np.isnan(drawn.when).any()
 
 
+def test_slabs_are_drawn_where_chunks_are_cut() -> None:
+    options: dict[str, Any] = {"shuffle": True, "batch_size": 4, "mixing": {"block": 2, "lanes": 6}}
+    data = array(53)
+    drawn = RowFigure.of(zarrfeed.ZarrIterableDataset(data, **options).session.schedule)
+    (order,) = orders(data, 0, 1, **options)
+    assert drawn.unit == "slab"
+    assert drawn.edges.tolist() == [*(i for i in range(53) if i % ROWS in (0, 2, 4)), 53]
+    slab = np.searchsorted(drawn.edges, order, side="right") - 1
+    delivered = [np.flatnonzero(slab == one)[0] for one in range(len(drawn.edges) - 1)]
+    np.testing.assert_array_equal(drawn.when[0], delivered)
+
+
 def test_of_many_chunks_some_are_drawn() -> None:
     options: dict[str, Any] = {"shuffle": True, "batch_size": 4, "mixing": {"lanes": 90, "mix": 1}}
     data = array(2 * 4567, rows=2)
@@ -314,7 +326,7 @@ def test_patches_are_explained_without_a_picture(store: str, capsys: pytest.Capt
     assert cli.main(["info", store, *options]) == 0
     data = zarrfeed.open(store).patch({"z": 8, "y": 8, "x": 8})
     with zarrfeed.ZarrIterableDataset(
-        data, batch_size=4, shuffle=True, seed=7, rank=0, world_size=2, memory_budget="1GiB", num_threads=1
+        data, batch_size=4, shuffle=True, seed=7, rank=0, world_size=2, num_threads=1
     ) as dataset:
         assert capsys.readouterr().out == f"{data}\n\n{dataset.explain()}\n"
 

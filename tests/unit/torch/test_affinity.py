@@ -85,6 +85,24 @@ def test_a_node_reads_the_same_samples_in_every_epoch_in_another_order(make: Mak
     assert len(chunks[0] & chunks[1]) <= 1, "nodes share the chunk that the border cuts"
 
 
+def test_slabs_of_chunks_are_of_the_order_and_nodes_share_whole_chunks_as_ever(make: Make) -> None:
+    slabs = {"even": "off", "mixing": {"block": 3}}
+    for nodes, local in ((2, 1), (2, 2), (3, 1)):
+        made = [make(rank, nodes, local, **slabs) for rank in range(nodes * local)]
+        whole = [make(rank, nodes, local, even="off") for rank in range(nodes * local)]
+        for node in range(nodes):
+            ranks = range(node * local, (node + 1) * local)
+            of_node = [sorted(i for rank in ranks for i in one[rank].sample_order(0)) for one in (made, whole)]
+            assert of_node[0] == of_node[1], (nodes, local, node)
+        assert [one.explain().slab_rows for one in made] == [3] * len(made)
+        delivered = [read(dataset, 2) for dataset in made]
+        state = json.loads(json.dumps(made[0].state_dict()))
+        for rank, used in enumerate(delivered):
+            resumed = make(rank, nodes, local, **slabs)
+            resumed.load_state_dict(state)
+            assert used + read(resumed) == made[rank].sample_order(0).tolist(), (nodes, local, rank)
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_on_one_node_nothing_changes(make: Make, nodes: int) -> None:
     for rank, local in ((0, 1), (1, 3)):

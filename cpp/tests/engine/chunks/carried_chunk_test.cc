@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kChunkBytes = 1000;
 
-/// Memory for one chunk of field 0.
+/// Memory for one chunk of source 0.
 std::shared_ptr<CarryMemory> room_for_one() {
   return std::make_shared<CarryMemory>(std::vector<size_t>{kChunkBytes}, kChunkBytes);
 }
@@ -30,7 +30,7 @@ Task sharing(const std::shared_ptr<CarriedChunk>& chunk, size_t cell) {
   return task;
 }
 
-/// Four groups of one lane; each shares chunks [begin, begin + 2) of field 0, and passes the second one on.
+/// Four groups of one lane; each shares chunks [begin, begin + 2) of source 0, and passes the second one on.
 struct SharingPlan {
   static CarriedChunks take(CarryTable& table, size_t group, size_t num_cells) {
     const auto chunk = static_cast<int64_t>(group);
@@ -154,7 +154,7 @@ TEST(tasks_get_the_chunk_of_their_field_cell_and_number) {
   tasks[0].cell = 1;
   tasks[1].chunk = 7;
   tasks[2].chunk = 1;
-  tasks[2].field = 1;
+  tasks[2].source = 1;
   share_chunks(chunks, tasks);
   CHECK(tasks[0].carried == chunks.at({0, 1, 1}));
   CHECK(tasks[1].carried == nullptr && tasks[2].carried == nullptr);

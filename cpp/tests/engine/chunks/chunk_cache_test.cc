@@ -65,6 +65,15 @@ TEST(a_full_cache_admits_what_was_wanted_before_and_not_long_ago) {
   for (int64_t i = 0; i < 8; ++i) CHECK(cache.find({0, i, 0}) != nullptr);
 }
 
+TEST(a_chunk_of_which_less_would_do_is_admitted_when_it_is_wanted_again) {
+  ChunkCache cache(8 * kChunkBytes);
+  for (int64_t i = 0; i < 100; ++i) CHECK(!cache.admits({0, i, 0}, 1, true));
+  CHECK(cache.admits({0, 0, 0}, 1, true));  // all of them are remembered as long as there is room
+  CHECK(!cache.admits({0, 0, 0}, 1, true));
+  CHECK(cache.admits({0, 50, 0}, 1));  // whoever needs all of it gets it cached at once
+  CHECK(!cache.admits({0, 99, 0}, 9 * kChunkBytes, true));
+}
+
 TEST(no_more_bytes_are_cached_than_allowed) {
   ChunkCache cache(5 * kChunkBytes);
   for (int64_t i = 0; i < 1000; ++i) {

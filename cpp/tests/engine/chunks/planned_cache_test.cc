@@ -14,41 +14,27 @@
 #include "engine/chunks/shared_chunks.h"
 #include "tests/support/check.h"
 #include "tests/support/patch_volume.h"
+#include "tests/support/stores.h"
+#include "tests/support/temp_dir.h"
 
 using namespace zarrfeed;
 using namespace zarrfeed::testing;
 
 namespace {
 
-const std::vector<int64_t> kChunk = {8, 7, 5};
 constexpr size_t kChunkBytes = size_t{8} * 7 * 5 * 4;
 
-/// A volume of 36 chunks with two columns, its plan for some lanes, and its decoders.
-struct Case {
-  explicit Case(int64_t lanes, Columns columns = {0, {1, 5, 2}})
-      : volume({{.shape = kShape, .chunk_shape = kChunk, .packing = Packing::kRaw}}, std::move(columns)),
-        plan(volume.plan(volume.plan_spec(lanes, true))) {
-    for (FieldSpec& field : volume.fields) decoders.emplace_back(field);
-  }
-
-  [[nodiscard]] size_t num_groups() const { return plan->plan.group_begin.size() - 1; }
-
-  Volume volume;
-  std::unique_ptr<OwnedPlan> plan;
-  std::vector<FieldDecoder> decoders;
-};
-
 /// How many chains need each chunk: groups that need it and are not handed it.
-std::map<ChunkKey, size_t> chains_of(const Case& c) {
+std::map<ChunkKey, size_t> chains_of(const PlannedVolume& c) {
   std::map<ChunkKey, size_t> chains;
   std::map<size_t, std::set<ChunkKey>> handed;
   for (size_t group = 0; group < c.num_groups(); ++group) {
-    for (const ChunkKey& key : find_needed(c.plan->plan, c.decoders, group)) {
+    for (const ChunkKey& key : find_needed(c.plan->plan, c.outputs, group)) {
       if (!handed[group].contains(key)) ++chains[key];
     }
-    for (const SharedChunk& one : find_shared(c.plan->plan, c.decoders, group)) {
+    for (const SharedChunk& one : find_shared(c.plan->plan, c.outputs, group)) {
       const int64_t next = c.plan->plan.next_group[group];
-      if (one.next) handed[static_cast<size_t>(next)].insert({one.field, one.chunk, one.cell});
+      if (one.next) handed[static_cast<size_t>(next)].insert({one.source, one.chunk, one.cell});
     }
   }
   return chains;
@@ -58,10 +44,10 @@ std::map<ChunkKey, size_t> chains_of(const Case& c) {
 
 TEST(all_chains_of_a_chunk_but_one_find_it_cached_if_there_is_memory) {
   for (const int64_t lanes : {1, 2, 5}) {
-    const Case c(lanes);
+    const PlannedVolume c(lanes);
     const std::map<ChunkKey, size_t> chains = chains_of(c);
     PlannedCache cache({kChunkBytes, 0}, size_t{1} << 30);
-    cache.open(c.plan->plan, c.decoders);
+    cache.open(c.plan->plan, c.outputs);
     size_t several = 0;
     for (const auto& [key, count] : chains) several += count > 1 ? 1 : 0;
     CHECK(several > 0);
@@ -81,10 +67,10 @@ TEST(all_chains_of_a_chunk_but_one_find_it_cached_if_there_is_memory) {
 }
 
 TEST(no_more_is_cached_than_memory_has_room_for) {
-  const Case c(3);
+  const PlannedVolume c(3);
   for (const size_t room : {size_t{0}, size_t{1}, size_t{2}, size_t{5}}) {
     PlannedCache cache({kChunkBytes, 0}, room * kChunkBytes + 7);
-    cache.open(c.plan->plan, c.decoders);
+    cache.open(c.plan->plan, c.outputs);
     std::vector<std::weak_ptr<CarriedChunk>> made;
     for (size_t group = 0; group < c.num_groups(); ++group) {
       for (const auto& [key, chunk] : cache.take(group)) made.push_back(chunk);
@@ -100,9 +86,9 @@ TEST(no_more_is_cached_than_memory_has_room_for) {
 }
 
 TEST(memory_of_a_cached_chunk_is_there_until_its_last_task_ends) {
-  const Case c(3);
+  const PlannedVolume c(3);
   PlannedCache cache({kChunkBytes, 0}, kChunkBytes);
-  cache.open(c.plan->plan, c.decoders);
+  cache.open(c.plan->plan, c.outputs);
   std::shared_ptr<CarriedChunk> first;
   for (size_t group = 0; group < c.num_groups(); ++group) {
     for (const auto& [key, chunk] : cache.take(group)) {
@@ -115,17 +101,17 @@ TEST(memory_of_a_cached_chunk_is_there_until_its_last_task_ends) {
   CHECK(bytes != nullptr);
   first->memory().release(0, bytes, first->crop_room());
   first.reset();
-  cache.open(c.plan->plan, c.decoders);
+  cache.open(c.plan->plan, c.outputs);
   size_t taken = 0;
   for (size_t group = 0; group < c.num_groups(); ++group) taken += cache.take(group).size();
   CHECK(taken > 1);
 }
 
 TEST(chunks_that_are_needed_sooner_are_cached_in_place_of_others) {
-  const Case c(1);  // one column after the other: a chunk at the wall is needed half an epoch later
+  const PlannedVolume c(1);  // one column after the other: a chunk at the wall is needed half an epoch later
   PlannedCache ample({kChunkBytes, 0}, size_t{1} << 30), scarce({kChunkBytes, 0}, 2 * kChunkBytes);
-  ample.open(c.plan->plan, c.decoders);
-  scarce.open(c.plan->plan, c.decoders);
+  ample.open(c.plan->plan, c.outputs);
+  scarce.open(c.plan->plan, c.outputs);
   std::map<ChunkKey, size_t> first_take;
   size_t best = SIZE_MAX, found = SIZE_MAX;  // the least groups from one take to the next
   std::map<ChunkKey, size_t> last_scarce;
@@ -143,9 +129,9 @@ TEST(chunks_that_are_needed_sooner_are_cached_in_place_of_others) {
 }
 
 TEST(too_many_chunks_are_not_cached) {
-  const Case c(3);
+  const PlannedVolume c(3);
   PlannedCache cache({kChunkBytes, 0}, size_t{1} << 30);
-  cache.open(c.plan->plan, c.decoders, 10);
+  cache.open(c.plan->plan, c.outputs, 10);
   CHECK_EQ(cache.num_chunks(), size_t{0});
   CHECK(cache.take(0).empty());
 }
@@ -153,10 +139,10 @@ TEST(too_many_chunks_are_not_cached) {
 TEST(a_cached_chunk_gives_way_to_none_that_is_needed_later) {
   size_t gave_way = 0, stayed = 0;
   for (const int64_t lanes : {1, 2, 3, 5}) {
-    const Case c(lanes);
+    const PlannedVolume c(lanes);
     PlannedCache ample({kChunkBytes, 0}, size_t{1} << 30), scarce({kChunkBytes, 0}, kChunkBytes);
-    ample.open(c.plan->plan, c.decoders);
-    scarce.open(c.plan->plan, c.decoders);
+    ample.open(c.plan->plan, c.outputs);
+    scarce.open(c.plan->plan, c.outputs);
     std::map<ChunkKey, std::set<size_t>> takes;  // by all groups that need the chunk
     for (size_t group = 0; group < c.num_groups(); ++group) {
       for (const auto& [key, chunk] : ample.take(group)) takes[key].insert(group);
@@ -185,4 +171,37 @@ TEST(a_cached_chunk_gives_way_to_none_that_is_needed_later) {
   }
   CHECK(gave_way > 0);
   CHECK(stayed > 0);
+}
+
+TEST(chunks_of_rows_are_those_that_the_plan_lists) {
+  const TempDir directory;
+  const TestArray array(directory.path() / "a", {.shape = {40, 9}, .chunk_shape = {8, 5}});  // two cells
+  const OutputTable outputs({array.field()});
+  const size_t bytes = size_t{8} * 5 * 4;
+  OwnedPlan owned;
+  owned.group_begin = {0, 1, 2, 3};
+  owned.next_group = {1, -1, -1};
+  owned.take_begin = {0, 1, 1,
+                      3};  // group 1 is handed chunk 2; group 2 is the first of its chain to need it, and chunk 4
+  owned.take_source = {0, 0, 0};
+  owned.take_chunk = {2, 2, 4};
+  owned.bind();
+  PlannedCache cache({bytes}, 4 * bytes);
+  cache.open(owned.plan, outputs);
+  CHECK_EQ(cache.num_chunks(), size_t{2});  // both cells of chunk 2; of chunk 4 there is one chain
+  const CarriedChunks first = cache.take(0);
+  CHECK_EQ(first.size(), size_t{2});
+  CHECK(cache.take(1).empty());
+  const CarriedChunks last = cache.take(2);
+  CHECK_EQ(last.size(), size_t{2});
+  for (const size_t cell : {size_t{0}, size_t{1}}) {
+    CHECK(first.at({0, 2, cell}) == last.at({0, 2, cell}));
+    CHECK_EQ(last.at({0, 2, cell}).use_count(), long{2});  // the cache has let go of it
+  }
+  cache.open(owned.plan, outputs, 2);  // there are more takes than this
+  CHECK_EQ(cache.num_chunks(), size_t{0});
+  owned.take_begin = {};
+  owned.bind();
+  cache.open(owned.plan, outputs);
+  CHECK_EQ(cache.num_chunks(), size_t{0});
 }

@@ -46,11 +46,11 @@ CacheEntry entry(size_t number, const std::string& version = "v1") {
 
 std::optional<std::vector<uint8_t>> get(CacheDirectory& cache, const CacheEntry& wanted, Found expected = Found::kHit) {
   Buffer room;
-  Bytes out;
+  PartsRead out;
   const Found found = cache.read(wanted, room, kMaxBytes, true, out);
   CHECK_EQ(found, expected);
   if (found != Found::kHit) return std::nullopt;
-  return std::vector<uint8_t>(out.begin(), out.end());
+  return std::vector<uint8_t>(out.bytes.begin(), out.bytes.end());
 }
 
 /// The file of the one entry that there is.
@@ -385,11 +385,12 @@ TEST(writers_that_are_killed_leave_no_bad_entry_and_a_counter_that_is_mended) {
     const auto cache = CacheDirectory::open(temp.path, kLimit);
     CHECK_EQ(leftovers(*cache), size_t{0});
     Buffer room;
-    Bytes out;
+    PartsRead out;
     for (size_t i = 0; i < 200; ++i) {
       const Found found = cache->read(entry(i), room, kMaxBytes, true, out);
       CHECK(found == Found::kHit || found == Found::kMiss);
-      if (found == Found::kHit) CHECK_EQ(std::vector<uint8_t>(out.begin(), out.end()), content(i, 20000 + i));
+      if (found == Found::kHit)
+        CHECK_EQ(std::vector<uint8_t>(out.bytes.begin(), out.bytes.end()), content(i, 20000 + i));
       number += found == Found::kHit ? 1 : 0;
     }
     const uint64_t counted = cache->used_bytes();
@@ -406,11 +407,11 @@ TEST(threads_admit_and_read_at_once_and_the_counter_is_exact) {
   for (size_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       Buffer room;
-      Bytes out;
+      PartsRead out;
       for (size_t i = 0; i < 200; ++i) {
         const size_t number = (i * 7 + t * 50) % 200;
         const Found found = cache->read(entry(number), room, kMaxBytes, i % 2 == 0, out);
-        if (found == Found::kHit && std::vector<uint8_t>(out.begin(), out.end()) != content(number)) ++bad;
+        if (found == Found::kHit && std::vector<uint8_t>(out.bytes.begin(), out.bytes.end()) != content(number)) ++bad;
         if (found == Found::kDamaged) ++bad;
         if (found != Found::kMiss) continue;
         const auto claim = cache->try_claim(entry(number));

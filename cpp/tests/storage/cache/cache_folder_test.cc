@@ -42,9 +42,9 @@ CacheEntry entry(size_t number = 1) {
 
 Found look(CacheDirectory& cache, const CacheEntry& wanted, std::vector<uint8_t>* into = nullptr) {
   Buffer room;
-  Bytes out;
+  PartsRead out;
   const Found found = cache.read(wanted, room, 1 << 20, true, out);
-  if (into != nullptr && found == Found::kHit) into->assign(out.begin(), out.end());
+  if (into != nullptr && found == Found::kHit) into->assign(out.bytes.begin(), out.bytes.end());
   return found;
 }
 

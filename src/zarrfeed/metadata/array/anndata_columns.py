@@ -30,7 +30,7 @@ Reader = Callable[[Any, str], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Column:
+class ObsColumn:
     """A column by its arrays.
 
     Attributes
@@ -48,7 +48,7 @@ class Column:
     path: str
     encoding: str
     parts: dict[str, Any] = field(default_factory=dict)
-    categories: Column | None = None
+    categories: ObsColumn | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def is_group(node: Any) -> bool:
     return hasattr(node, "keys")
 
 
-def column_at(node: Any, path: str, member: Callable[[Any, str], Any] | None = None) -> Column | None:
+def column_at(node: Any, path: str, member: Callable[[Any, str], Any] | None = None) -> ObsColumn | None:
     """Return a column; None if a node is none, such as a matrix or a table.
 
     Parameters
@@ -132,7 +132,7 @@ def column_at(node: Any, path: str, member: Callable[[Any, str], Any] | None = N
     """
     encoding = encoding_in(node)
     if encoding == "array":
-        return Column(path, encoding, {"": node})
+        return ObsColumn(path, encoding, {"": node})
     if encoding not in _PARTS:
         return None
     member = member or _member
@@ -147,17 +147,17 @@ def column_at(node: Any, path: str, member: Callable[[Any, str], Any] | None = N
     if len(set(lengths.values())) > 1:
         raise ConfigError(f"{path}: has as many items as {lengths}, must be as many in each")
     if encoding != CATEGORICAL:
-        return Column(path, encoding, parts)
+        return ObsColumn(path, encoding, parts)
     if np.dtype(parts["codes"].dtype).kind not in "iu":
         raise ConfigError(f"{path}/codes: has the dtype {parts['codes'].dtype}, codes are integers")
     names = member(node, "categories")
     categories = None if names is None else column_at(names, f"{path}/categories", member)
     if categories is None or categories.encoding == CATEGORICAL or _axes_of(categories) != 1:
         raise _lacking(path, encoding, "categories")
-    return Column(path, encoding, parts, categories)
+    return ObsColumn(path, encoding, parts, categories)
 
 
-def _axes_of(column: Column) -> int:
+def _axes_of(column: ObsColumn) -> int:
     shape = next(iter(column.parts.values())).shape
     return -1 if shape is None else len(shape)
 

@@ -95,113 +95,102 @@ class Items:
         return int(dim) % len(self.shape) if -len(self.shape) <= dim < len(self.shape) else None
 
 
-@dataclass(frozen=True)
-class ConversionOptions:
-    """The arguments of the user: for all arrays of `samples` but coordinates, or by name (`by_field`).
+def conversion_of(
+    field: Items, dtype: TorchDtypeLike | None = None, pair: Any = None, axis: int | str | None = None
+) -> Conversion | None:
+    """Return what becomes of the items of a field; None: they stay as they are.
 
-    Attributes
+    Parameters
     ----------
+    field
+        The items.
     dtype
         Of the tensors. None: as decoded; float32 for integers that are normalised.
-    normalize
-        (mean, std), or a mapping of names to such pairs.
+    pair
+        (mean, std). None: items are not normalised.
     axis
         The axis of the array, or the dimension, that means and standard deviations are given for.
+
+    Raises
+    ------
+    ConfigError
+        If the conversion is impossible; the message names the field.
     """
+    if field.is_record and (dtype is not None or pair is not None):
+        raise ConfigError(f"{field.name}: members of records are not converted; `transform` can convert them")
+    if field.dtype is None:
+        if dtype is not None or pair is not None:
+            raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
+        return None
+    stored = field.dtype
+    decoding = field.decoding
+    plain = Conversion(stored, stored)
+    if decoding is not None:
+        plain = Conversion(decoding.items, decoding.result, decoding)
+    wanted = plain.result
+    if dtype is not None:
+        wanted = parse_dtype(f"dtype of {field.name}", dtype)
+    elif pair is not None and wanted not in _FLOATS:
+        wanted = "float32"
+    conversion = replace(plain, result=wanted)
+    if pair is not None:
+        conversion = _normalized(field, conversion, pair, axis)
+    # what is viewed as its unsigned twin need not be converted
+    if decoding is None and pair is None and wanted == stored:
+        return None
+    _check_possible(field, conversion)
+    return conversion
 
-    dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike] | None = None
-    normalize: Normalization | Mapping[str, Normalization] | None = None
-    axis: int | str | None = None
 
-    def conversions(self, fields: Sequence[Items]) -> list[Conversion | None]:
-        """Return what becomes of the items of each field; None: they stay as they are.
+def _normalized(field: Items, conversion: Conversion, pair: Any, axis: int | str | None) -> Conversion:
+    mean, std = _parse_pair(field.name, pair)
+    if mean.ndim == 0:
+        return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std))
+    if axis is None and mean.ndim > 1:
+        return _normalized_by_item(field, conversion, mean, std)
+    if mean.ndim > 1:
+        raise ConfigError(
+            f"normalize of {field.name}: arrays of shape {mean.shape} with axis = {axis!r}: must have one "
+            "axis, or broadcast against a sample without axis="
+        )
+    number = _channel_axis(field, len(mean), axis)
+    if len(mean) != field.shape[number]:
+        raise ConfigError(
+            f"normalize of {field.name}: {len(mean)} values, axis {number} has length {field.shape[number]} "
+            f"(shape {field.shape})"
+        )
+    after = [n for a, n in enumerate(field.shape) if a > number and a != field.sample_axis]
+    return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), channel_items=max(1, math.prod(after)))
 
-        Raises
-        ------
-        ConfigError
-            If a name is of no field, or a conversion is impossible; the message names the field.
-        """
-        dtypes = by_field("dtype", self.dtype, fields)
-        pairs = by_field("normalize", self.normalize, fields)
-        return [self._conversion(f, dtypes[i], pairs[i]) for i, f in enumerate(fields)]
 
-    def leaves_unconverted(self, fields: Sequence[Items]) -> list[bool]:
-        """Return of each field whether it is a coordinate that `dtype` or `normalize` would convert if it were none."""
-        unconverted = [False] * len(fields)
-        for argument, value in (("dtype", self.dtype), ("normalize", self.normalize)):
-            applied, every = by_field(argument, value, fields), by_field(argument, value, fields, of_rows=True)
-            for i, f in enumerate(fields):
-                unconverted[i] |= f.is_coordinate and applied[i] is None and every[i] is not None
-        return unconverted
-
-    def _conversion(self, field: Items, dtype: Any, pair: Any) -> Conversion | None:
-        if field.is_record and (dtype is not None or pair is not None):
-            raise ConfigError(f"{field.name}: members of records are not converted; `transform` can convert them")
-        if field.dtype is None:
-            if dtype is not None or pair is not None:
-                raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
-            return None
-        stored = field.dtype
-        decoding = field.decoding
-        plain = Conversion(stored, stored)
-        if decoding is not None:
-            plain = Conversion(decoding.items, decoding.result, decoding)
-        wanted = plain.result
-        if dtype is not None:
-            wanted = parse_dtype(f"dtype of {field.name}", dtype)
-        elif pair is not None and wanted not in _FLOATS:
-            wanted = "float32"
-        conversion = replace(plain, result=wanted)
-        if pair is not None:
-            conversion = self._normalized(field, conversion, pair)
-        # what is viewed as its unsigned twin need not be converted
-        if decoding is None and pair is None and wanted == stored:
-            return None
-        _check_possible(field, conversion)
-        return conversion
-
-    def _normalized(self, field: Items, conversion: Conversion, pair: Any) -> Conversion:
-        mean, std = _parse_pair(field.name, pair)
-        if mean.ndim == 0:
-            return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std))
-        if self.axis is None and mean.ndim > 1:
-            return _normalized_by_item(field, conversion, mean, std)
-        if mean.ndim > 1:
+def _channel_axis(field: Items, count: int, named: int | str | None) -> int:
+    axis, ndim = named, len(field.shape)
+    if axis is None:
+        raise ConfigError(
+            f"normalize of {field.name}: {count} values: axis must say along which axis; or give arrays with the "
+            f"axes of a sample, such as of shape {(count, *(1,) * max(1, ndim - 2))}"
+        )
+    if isinstance(axis, str):
+        if field.dimensions is None:
+            raise ConfigError(f"axis = {axis!r}: {field.name} has no dimension names, give a number")
+        if axis not in field.dimensions:
             raise ConfigError(
-                f"normalize of {field.name}: arrays of shape {mean.shape} with axis = {self.axis!r}: must have one "
-                "axis, or broadcast against a sample without axis="
+                f"axis = {axis!r}: {field.name} has the dimensions {field.dimensions}"
+                f"{did_you_mean(axis, field.dimensions)}"
             )
-        axis = self._channel_axis(field, len(mean))
-        if len(mean) != field.shape[axis]:
-            raise ConfigError(
-                f"normalize of {field.name}: {len(mean)} values, axis {axis} has length {field.shape[axis]} "
-                f"(shape {field.shape})"
-            )
-        after = [n for a, n in enumerate(field.shape) if a > axis and a != field.sample_axis]
-        return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), channel_items=max(1, math.prod(after)))
+        axis = field.dimensions.index(axis)
+    if not -ndim <= axis < ndim:
+        raise ConfigError(f"axis = {axis}: {field.name} has {ndim} axes, shape {field.shape}")
+    axis = int(axis) % ndim
+    if axis == field.sample_axis:
+        raise ConfigError(f"axis = {named!r}: is the sample axis of {field.name}")
+    return axis
 
-    def _channel_axis(self, field: Items, count: int) -> int:
-        axis, ndim = self.axis, len(field.shape)
-        if axis is None:
-            raise ConfigError(
-                f"normalize of {field.name}: {count} values: axis must say along which axis; or give arrays with the "
-                f"axes of a sample, such as of shape {(count, *(1,) * max(1, ndim - 2))}"
-            )
-        if isinstance(axis, str):
-            if field.dimensions is None:
-                raise ConfigError(f"axis = {axis!r}: {field.name} has no dimension names, give a number")
-            if axis not in field.dimensions:
-                raise ConfigError(
-                    f"axis = {axis!r}: {field.name} has the dimensions {field.dimensions}"
-                    f"{did_you_mean(axis, field.dimensions)}"
-                )
-            axis = field.dimensions.index(axis)
-        if not -ndim <= axis < ndim:
-            raise ConfigError(f"axis = {axis}: {field.name} has {ndim} axes, shape {field.shape}")
-        axis = int(axis) % ndim
-        if axis == field.sample_axis:
-            raise ConfigError(f"axis = {self.axis!r}: is the sample axis of {field.name}")
-        return axis
+
+def left_unconverted(argument: str, value: Any, fields: Sequence[Items]) -> list[bool]:
+    """Return of each field whether it is a coordinate that the argument would convert if it were none."""
+    applied, every = by_field(argument, value, fields), by_field(argument, value, fields, of_rows=True)
+    return [f.is_coordinate and applied[i] is None and every[i] is not None for i, f in enumerate(fields)]
 
 
 def is_number(field: Items) -> bool:

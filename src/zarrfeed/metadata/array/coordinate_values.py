@@ -6,18 +6,22 @@ NumPy does not have, None. Integers of times stay integers, so that nanoseconds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.array.cf import decoding_of
 from zarrfeed.metadata.array.cf_times import decode_times, is_duration_unit, is_time_unit
+from zarrfeed.spec.coordinate import UNIT_NS
 from zarrfeed.spec.missing import is_missing_number
 
 #: Coordinates along an axis that differ by less than this share of a step are equal but for rounding.
 _ROUNDED = 1e-3
+#: So many values are shown in a message.
+_LISTED = 8
 
 
 def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where: str) -> npt.NDArray[Any]:
@@ -86,3 +90,50 @@ def are_same_coordinates(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> bo
     step = np.abs(np.diff(second)).min(initial=np.inf)
     most = step * _ROUNDED if np.isfinite(step) else 0.0
     return bool((apart <= most).all())
+
+
+def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> npt.NDArray[Any]:
+    """Return the values of a coordinate in the form that `Coordinate` has.
+
+    Raises
+    ------
+    ConfigError
+        If there is not one value a sample, or the dtype is none of a coordinate.
+    """
+    if values.shape != (num_samples,):
+        raise ConfigError(f"{where}: has the shape {values.shape}, must have one value a sample, ({num_samples},)")
+    kind = values.dtype.kind
+    if kind in "mM":
+        return _in_known_unit(values, where)
+    if kind in "biuf":
+        if kind == "u" and values.dtype.itemsize == 8 and len(values) and int(values.max()) >= 2**63:
+            raise UnsupportedError(f"{where}: has integers of 2**63 and more, which no label is compared with")
+        return values.astype(np.int64 if kind in "iu" else values.dtype.newbyteorder("="), copy=False)
+    if kind in "SUT" or (kind == "O" and all(isinstance(one, str | bytes) for one in values)):
+        return np.array([_text(one) for one in values.tolist()], dtype=np.str_)
+    if kind == "O":
+        given = [one for one in values if one is not None]
+        if given and all(hasattr(one, "calendar") for one in given):
+            return values
+    raise ConfigError(f"{where}: has the dtype {values.dtype}, must be of times, numbers or text")
+
+
+def listed_values(values: Sequence[Any], text: Callable[[Any], str]) -> str:
+    """Return the first values of a coordinate for a message, each by `text`, and how many more there are."""
+    shown = ", ".join(map(text, values[:_LISTED]))
+    return f"{shown} and {len(values) - _LISTED} more" if len(values) > _LISTED else shown
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _in_known_unit(values: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
+    """Return times or time differences in the unit s, ms, us or ns."""
+    unit, count = np.datetime_data(values.dtype)
+    kind = values.dtype.kind
+    if count == 1 and unit in UNIT_NS:
+        return values.astype(f"{kind}8[{unit}]", copy=False)
+    if unit in ("generic", "ps", "fs", "as") or (kind == "m" and unit in ("Y", "M")):
+        raise UnsupportedError(f"{where}: has the dtype {values.dtype}, whose unit must be weeks to nanoseconds")
+    return values.astype(f"{kind}8[{unit if unit in UNIT_NS else 's'}]")

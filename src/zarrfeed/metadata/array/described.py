@@ -9,7 +9,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,10 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import is_time_unit
-from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values
+from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values, listed_values
 from zarrfeed.metadata.array.meaning import difference, meaning_of
 from zarrfeed.metadata.array.values import read_values
+from zarrfeed.spec.item_choice import Positions, compose
 
 #: A coordinate along an axis of samples is read whole; a longer one is not compared.
 _MOST_COORDINATES = 1 << 16
@@ -37,11 +38,17 @@ class Described:
     meaning
         As of `meaning_of`: of the values in a batch.
     coordinates
-        The coordinates along the axes of a sample, by the names of the dimensions.
+        The coordinates along the axes of the stored array but the sample axis, by the names of the dimensions.
+    chosen
+        The items of these axes that samples have, by the names of the dimensions. An axis without an entry is whole.
+    labels
+        Values of coordinates that were read already: of all items along the axis, chosen or not.
     """
 
     meaning: Mapping[str, Any] = field(default_factory=dict)
     coordinates: Mapping[str, zarr.Array[Any]] = field(default_factory=dict)
+    chosen: Mapping[str, Positions] = field(default_factory=dict)
+    labels: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -71,6 +78,16 @@ class Described:
         coordinates = {dim: known[dim] for dim in dims if dim in known and len(known[dim].shape) == 1}
         return cls(meaning, coordinates)
 
+    def choosing(self, dim: str, positions: Positions) -> Described:
+        """Return the same with fewer items along a dimension: those at some positions among the ones before."""
+        before = self.chosen.get(dim)
+        return replace(self, chosen={**self.chosen, dim: positions if before is None else compose(before, positions)})
+
+    def values_along(self, dim: str) -> npt.NDArray[Any]:
+        """Return the coordinate of the items that samples have along a dimension; it is read now if it was not."""
+        values = self.labels[dim] if dim in self.labels else _values_of(self.coordinates[dim])
+        return values[np.asarray(self.chosen[dim], dtype=np.int64)] if dim in self.chosen else values
+
 
 def check_same_values(name: str, store: str, other: Described, first_store: str, first: Described) -> None:
     """Raise ConfigError if values of an array mean something else in another store; both must say what they mean."""
@@ -98,9 +115,19 @@ def check_same_direction(store: str, other: Described, first_store: str, first: 
         ours = other.coordinates.get(dim)
         if ours is None or ours.store_path == theirs.store_path or not (_is_near(ours) and _is_near(theirs)):
             continue
-        if ours.shape != theirs.shape or not 1 < ours.shape[0] <= _MOST_COORDINATES:
+        if max(*ours.shape, *theirs.shape) > _MOST_COORDINATES:
             continue
-        values, first_values = _values_of(ours), _values_of(theirs)
+        values, first_values = other.values_along(dim), first.values_along(dim)
+        if dim in other.chosen or dim in first.chosen:
+            if values.shape != first_values.shape or not are_same_coordinates(values, first_values):
+                shown, first_shown = (listed_values(one.tolist(), str) for one in (values, first_values))
+                raise ConfigError(
+                    f"{store}: samples have {dim!r} = {shown}, in {first_store} {first_shown}, so "
+                    "one index would mean two coordinates: choose the same labels in each, by Data.sel"
+                )
+            continue
+        if values.shape != first_values.shape or len(values) < 2:
+            continue
         if are_same_coordinates(values, first_values[::-1]) and not are_same_coordinates(values, first_values):
             raise ConfigError(
                 f"{store}: {dim!r} goes from {values[0]} to {values[-1]}, in {first_store} from {first_values[0]} to "
@@ -116,11 +143,11 @@ def check_same_coordinates(name: str, other: Described, first_name: str, first: 
     """
     for dim, theirs in first.coordinates.items():
         ours = other.coordinates.get(dim)
-        if ours is None or ours.store_path == theirs.store_path or ours.shape != theirs.shape:
+        if ours is None or ours.store_path == theirs.store_path or max(*ours.shape, *theirs.shape) > _MOST_COORDINATES:
             continue
-        if not 1 < ours.shape[0] <= _MOST_COORDINATES:
+        values, first_values = other.values_along(dim), first.values_along(dim)
+        if values.shape != first_values.shape or len(values) < 2:
             continue
-        values, first_values = _values_of(ours), _values_of(theirs)
         if {values.dtype.kind, first_values.dtype.kind} <= set("iuf"):
             half = np.abs(np.diff(first_values.astype(np.float64))).max() / 2 * (1 + 1e-6)
             apart = np.abs(values.astype(np.float64) - first_values) > half

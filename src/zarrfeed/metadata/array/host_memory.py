@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.optional_torch import imported, is_tensor
 from zarrfeed.spec.dtypes import TENSOR_DTYPES, read_items
-from zarrfeed.spec.field import Field, HostRows, ResidentField
+from zarrfeed.spec.field import HostRows, ResidentField
 from zarrfeed.spec.record import Record
 
 
@@ -46,15 +45,6 @@ def field_in_memory(name: str, source: Any, sample_axis: int, record: Record | N
     return ResidentField(
         name, HostRows(_as_bytes(rows), rows), dtype, tuple(rows.shape[1:]), int(rows.dtype.itemsize), record=record
     )
-
-
-def holds_same(ours: Field, theirs: Field) -> bool:
-    """Return whether two fields are equal; those in memory, with equal values, or read from the same array."""
-    if not isinstance(ours, ResidentField) or not isinstance(theirs, ResidentField):
-        return ours == theirs
-    if ours != replace(theirs, rows=ours.rows) or ours.rows.source != theirs.rows.source:
-        return False
-    return ours.rows.source is not None or np.array_equal(ours.rows.array, theirs.rows.array)
 
 
 def _rows_of_tensor(name: str, source: Any, sample_axis: int) -> Any:

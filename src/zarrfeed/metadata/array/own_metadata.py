@@ -27,7 +27,7 @@ from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.metadata.array.array_changes import layout_changes, metadata_changes
 from zarrfeed.metadata.array.cf import find_decoding
 from zarrfeed.spec.array import ArraySpec, Documented
-from zarrfeed.spec.field import StoredField, VlenField
+from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
 from zarrfeed.storage.access.retry import reading
@@ -169,12 +169,12 @@ def name_of(array: zarr.Array[Any]) -> str:
     return printable(str(array.store_path).removeprefix("file://"))
 
 
-def stale_fields(fields: Sequence[object]) -> list[str]:
+def stale_fields(fields: Sequence[FieldKind]) -> list[str]:
     """Return how the arrays of opened fields differ from their own documents, one text for each that does."""
     texts = []
-    for layout in (layout for f in fields if isinstance(f, StoredField | VlenField) for layout in f.layouts):
-        read, own = layout.spec, layout.spec.as_documented
-        if own is not read:
+    for layout in (layout for f in fields for layout in f.layouts):
+        read, own = replace(layout.spec, choice=None), layout.spec.as_documented
+        if layout.spec.has_other_document:
             changes = layout_changes(read, own)
             if own.shape != read.shape:
                 changes.insert(0, f"shape is {own.shape}, was {read.shape}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.array.conversion import ConversionOptions, Items
+from zarrfeed.metadata.array.conversion import Items, conversion_of
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.images import Images
 
@@ -44,12 +44,7 @@ class RequestedConversion:
         ConfigError
             If it is impossible; the message names the field.
         """
-        asked = ConversionOptions(
-            None if self.dtype is None else {items.name: self.dtype},
-            None if self.mean_std is None else {items.name: self.mean_std},
-            self.axis,
-        )
-        return asked.conversions([items])[0]
+        return conversion_of(items, self.dtype, self.mean_std, self.axis)
 
     def then(self, later: RequestedConversion, name: str) -> RequestedConversion:
         """Return both requests for the field `name` as one; the later one wins."""

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,9 +26,9 @@ from zarrfeed.metadata.array.conversion import Items, by_field, is_number
 from zarrfeed.metadata.array.meaning import has_nat
 from zarrfeed.metadata.description.normalize_by import SIDES, pairs_of
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.spec.field import Field, ResidentField, StoredField
+from zarrfeed.spec.field import Field
+from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.spec.missing import NO_CATEGORY, is_missing_number
-from zarrfeed.spec.static import is_channel
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
 
 #: What has statistics of its own: an axis of the array, a dimension by its name, or several of these.
@@ -101,20 +102,18 @@ def measured(
     ConfigError
         If no array has numbers, or none has an axis.
     """
-    resolved = replace(resolved, patching=None)  # of all voxels, whichever patches they come in
-    items = resolved.opened.items
+    resolved = resolved.without_patches()  # of all voxels, whichever patches they come in
     numbers = _measurable(resolved, sides)
-    plain = resolved.plain(numbers)
-    names = _names([items[n] for n in numbers], items)
-    axes = _axes(axis, plain)
+    plain, items = resolved.plain(numbers), [resolved.items[n] for n in numbers]
+    names = _names(items, resolved.items)
+    axes = _axes(axis, items)
     selected = samples_digest(plain)
     made = []
-    for name, field, one, named in zip(names, plain.fields, plain.opened.items, axes, strict=True):
-        assert isinstance(field, StoredField | ResidentField)
+    for name, field, one, named in zip(names, plain.fields, items, axes, strict=True):
         batch_axes = tuple(sorted({_row_axis(one, a) for a in named}))
         shape = tuple(n if a + 1 in batch_axes else 1 for a, n in enumerate(field.row_shape))
         called = tuple(_called(one, a) for a in batch_axes)
-        is_codes, mask = one.key in resolved.opened.categories, _mask_of(one, plain.opened.items)
+        is_codes, mask = one.key in resolved.origin.categories, _mask_of(one, items)
         is_time = one.dtype == "int64" and one.described is not None and has_nat(one.described.meaning)
         lacks = [is_codes, mask is not None, *([is_time] if is_time else ())]
         fingerprint = layout_fingerprint(field, one, batch_axes, selected, lacks=lacks)
@@ -136,12 +135,8 @@ def _measurable(resolved: ResolvedData, sides: tuple[str, ...]) -> list[int]:
     ConfigError
         If there is none.
     """
-    items = resolved.opened.items
-    numbers = [
-        n
-        for n, (one, field, is_wanted) in enumerate(zip(items, resolved.fields, _wanted(items, sides), strict=True))
-        if is_wanted and is_number(one) and _has_axes(field, one)
-    ]
+    items = resolved.items
+    numbers = [n for n in _wanted(items, sides) if is_number(items[n]) and _has_axes(resolved.fields[n], items[n])]
     if not numbers:
         raise ConfigError(f"there are no arrays of numbers in {' or '.join(sides)} to take statistics of")
     return numbers
@@ -156,17 +151,16 @@ def by_statistics(resolved: ResolvedData, statistics: Statistics, sides: tuple[s
         If the statistics are not of these arrays; names the array.
     """
     check_normalizable(resolved, sides)
-    plain = replace(resolved, patching=None)
-    numbers, items = _measurable(plain, sides), resolved.opened.items
+    numbers, items = _measurable(resolved.without_patches(), sides), resolved.items
     return pairs_of(resolved, statistics, numbers, _names([items[n] for n in numbers], items))
 
 
 def check_normalizable(resolved: ResolvedData, sides: tuple[str, ...]) -> None:
     """Raise ConfigError if an array that `normalize("auto")` is for was normalised before."""
-    items = resolved.opened.items
-    for one, is_wanted, request in zip(items, _wanted(items, sides), resolved.requested, strict=True):
-        if is_wanted and request.mean_std is not None:
-            raise ConfigError(f"normalize of {one.name}: it was normalised before; give mean and std once")
+    for n in _wanted(resolved.items, sides):
+        one = resolved.columns[n]
+        if one.requested.mean_std is not None:
+            raise ConfigError(f"normalize of {one.items.name}: it was normalised before; give mean and std once")
 
 
 def automatic(
@@ -220,25 +214,21 @@ def fits(statistics: Mapping[str, FieldStatistics], fields: Sequence[MeasuredFie
     return ""
 
 
-def _wanted(items: Sequence[Items], sides: tuple[str, ...]) -> list[bool]:
-    """Return which arrays of some sides hold what is measured, and not coordinates, text or records.
+def _wanted(items: Sequence[Items], sides: tuple[str, ...]) -> list[int]:
+    """Return the numbers of the arrays of some sides that hold what is measured, and not coordinates, text or records.
 
     It is what an argument without names is for, of each side.
     """
-    wanted = [False] * len(items)
+    wanted: list[int] = []
     for side in sides:
         members = [n for n, one in enumerate(items) if one.side == side]
-        applied = by_field("stats", True, [replace(items[n], side="samples") for n in members])
-        for n, is_wanted in zip(members, applied, strict=True):
-            wanted[n] = bool(is_wanted)
-    return wanted
+        wanted += compress(members, by_field("stats", True, [replace(items[n], side="samples") for n in members]))
+    return sorted(wanted)
 
 
 def _has_axes(field: Field, items: Items) -> bool:
     """Return whether a row has the axes of the array, and no further one over the bytes of text of fixed length."""
-    if is_channel(field):
-        return False
-    return isinstance(field, StoredField | ResidentField) and len(field.row_shape) == len(items.shape) - 1
+    return field.has_rows and not field.has_one_row and len(field.row_shape) == len(items.shape) - 1
 
 
 def _names(chosen: Sequence[Items], items: Sequence[Items]) -> list[str]:
@@ -247,24 +237,24 @@ def _names(chosen: Sequence[Items], items: Sequence[Items]) -> list[str]:
     return [name if count[name] == 1 else one.name for name, one in zip(short, chosen, strict=True)]
 
 
-def _axes(axis: Axis, plain: ResolvedData) -> list[list[int]]:
+def _axes(axis: Axis, every: Sequence[Items]) -> list[list[int]]:
     """Return, for each array, the axes that it has among those that were named."""
     if axis is None:
-        return [[] for _ in plain.opened.items]
+        return [[] for _ in every]
     named = [axis] if isinstance(axis, int | np.integer | str) else axis
     if isinstance(axis, bool) or not isinstance(named, Sequence) or not len(named):
         raise ConfigError(f"axis = {axis!r}, must be an axis, the name of a dimension, or several of these")
-    found: list[list[int]] = [[] for _ in plain.opened.items]
+    found: list[list[int]] = [[] for _ in every]
     for one in named:
         if isinstance(one, bool) or not isinstance(one, int | np.integer | str):
             raise ConfigError(f"axis = {one!r}, must be an axis or the name of a dimension")
-        for axes, items in zip(found, plain.opened.items, strict=True):
+        for axes, items in zip(found, every, strict=True):
             number = items.axis_of(one)
             if number == items.sample_axis:
                 raise ConfigError(f"axis = {one!r}: is the sample axis of {items.name}")
             axes += [] if number is None else [number]
-        if not any(items.axis_of(one) is not None for items in plain.opened.items):
-            raise ConfigError(f"axis = {one!r}: {_why_none(one, plain.opened.items)}")
+        if not any(items.axis_of(one) is not None for items in every):
+            raise ConfigError(f"axis = {one!r}: {_why_none(one, every)}")
     return found
 
 
@@ -301,7 +291,7 @@ def samples_digest(plain: ResolvedData) -> str:
 
 
 def layout_fingerprint(
-    field: StoredField | ResidentField,
+    field: FieldKind,
     items: Items,
     batch_axes: tuple[int, ...],
     samples: str,
@@ -319,10 +309,8 @@ def layout_fingerprint(
     }
     if any(lacks):  # others keep the fingerprints that files of earlier versions have
         described["missing"] = list(lacks)
-    rows = field.row_map if isinstance(field, ResidentField) else field.rows
-    described["rows"] = None if rows is None else rows.digest
-    if isinstance(field, ResidentField):
-        described["values"] = hashlib.sha256(np.ascontiguousarray(field.rows.array).data).hexdigest()
-    else:
-        described |= {"chunks": field.spec.chunk_shape, "codecs": [codec.label for codec in field.spec.codecs]}
+    if field.chosen_items:
+        described["items"] = field.chosen_items
+    described["rows"] = None if field.row_map is None else field.row_map.digest
+    described |= field.describe_values()
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

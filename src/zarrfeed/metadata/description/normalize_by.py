@@ -17,6 +17,8 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.group.batch_columns import Column
+from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.spec.statistics import FieldStatistics, Labels, Statistics
 
 #: Sides of a batch: "samples", "targets", or both in a list.
@@ -27,6 +29,8 @@ SIDES = ("samples", "targets")
 _MOST_LABELS = 1 << 16
 #: Labels are the same if they differ by this part of the largest one: float32 holds them less exactly than float64.
 _TOLERANCE = 1e-6
+#: The arrays of `FieldStatistics`.
+_ARRAYS = ("mean", "std", "min", "max", "missing")
 _FORCED = "normalize(statistics.mean_std()) normalises by them all the same"
 
 
@@ -52,7 +56,7 @@ def labels_of(resolved: ResolvedData, items: Sequence[Items]) -> dict[str, Label
     StoreReadError, CorruptChunkError
         If they cannot be read.
     """
-    known = resolved.opened.coordinates
+    known = resolved.origin.coordinates
     found: dict[str, Labels] = {}
     for dim in dict.fromkeys(dim for one in items for dim in _dimensions(one)):
         values = None if known is None else known.labels(dim)
@@ -80,17 +84,103 @@ def pairs_of(
     ConfigError
         If the statistics lack one of the fields, or are of other axes, lengths or labels.
     """
-    items = [resolved.opened.items[n] for n in numbers]
+    items = [resolved.items[n] for n in numbers]
     ours = labels_of(resolved, [one for one in items if set(_dimensions(one)) & set(statistics.labels)])
     pairs = {}
     for n, one, name in zip(numbers, items, names, strict=True):
-        found = _entry_of(statistics, one, name)
+        chosen = _chosen_labels(resolved, one, statistics.labels)
+        found, theirs = _of_chosen(_entry_of(statistics, one, name), statistics.labels, one, chosen)
         _check_axes(found, one)
-        _check_labels(statistics.labels, ours, one)
-        pairs[name] = _selected(found, resolved, n).mean_std()
+        _check_labels(theirs, ours, one)
+        pairs[name] = _selected(found, resolved.columns[n], resolved.patching).mean_std()
         if not all(np.isfinite(array).all() for array in pairs[name]):
             raise ConfigError(f"normalize of {name}: it has infinite values, so mean and std are not finite")
     return pairs
+
+
+def _chosen_labels(
+    resolved: ResolvedData, item: Items, labels: Mapping[str, Labels]
+) -> dict[str, npt.NDArray[Any] | None]:
+    """Return the labels of the items that were chosen of an array, by the dimensions that statistics have labels of."""
+    known, described = resolved.origin.coordinates, item.described
+    of_array = (
+        {}
+        if described is None
+        else {
+            dim: described.values_along(dim)
+            for dim in described.chosen
+            if dim in labels and dim in described.coordinates
+        }
+    )
+    of_samples = (
+        {}
+        if known is None
+        else {dim: known.labels(dim) for dim in known.chosen if dim in labels and dim not in of_array}
+    )
+    return {**of_samples, **of_array}
+
+
+def _of_chosen(
+    found: FieldStatistics, labels: Mapping[str, Labels], item: Items, chosen: Mapping[str, npt.NDArray[Any] | None]
+) -> tuple[FieldStatistics, Mapping[str, Labels]]:
+    """Return the figures of the items that were chosen by `sel` or `isel`, and their labels, found by label.
+
+    Parameters
+    ----------
+    found, labels
+        Figures of an array, and the labels along dimensions that they were measured with.
+    item
+        The array that is normalised.
+    chosen
+        The labels of the chosen items, by dimension; None where there are none.
+
+    Raises
+    ------
+    ConfigError
+        If the figures lack a label.
+    """
+    of_chosen = dict(labels)
+    for dim, ours in chosen.items():
+        theirs = labels[dim]
+        if ours is None:
+            continue
+        ours = ours.astype(str) if ours.dtype.kind in "mM" else ours
+        if dim in (item.dimensions or ()) and _are_same(tuple(ours.tolist()), theirs):
+            continue
+        positions = _positions_of(tuple(ours.tolist()), theirs)
+        if dim not in found.axes:  # they are over all of it, of which this is a part
+            of_chosen[dim] = theirs if positions is None else tuple(theirs[i] for i in positions)
+            continue
+        if positions is None:
+            raise ConfigError(
+                f"normalize of {item.name}: the statistics lack some of {dim!r} = {ours.tolist()}, they have "
+                f"{list(theirs)}; measure these samples (zarrfeed.stats)"
+            )
+        spread = [axis for axis, n in enumerate(found.mean.shape) if n == len(theirs)]
+        named = [axis for axis, n in enumerate(found.mean.shape) if n > 1]
+        if len(named) == len(found.axes):
+            spread = [named[found.axes.index(dim)]]
+        if not spread:
+            continue
+        arrays: dict[str, Any] = {one: np.take(getattr(found, one), positions, spread[0]) for one in _ARRAYS}
+        axes = found.axes
+        if dim not in (item.dimensions or ()):
+            arrays = {one: np.squeeze(array, spread[0]) for one, array in arrays.items()}
+            axes = tuple(one for one in axes if one != dim)
+        found = replace(found, axes=axes, **arrays)
+        of_chosen[dim] = tuple(theirs[i] for i in positions)
+    return found, of_chosen
+
+
+def _positions_of(ours: Labels, theirs: Labels) -> list[int] | None:
+    """Return where each of some labels stands among others; None if one of them does not."""
+    positions = []
+    for label in ours:
+        at = next((i for i, one in enumerate(theirs) if _are_same((label,), (one,), scale=theirs)), None)
+        if at is None:
+            return None
+        positions.append(at)
+    return positions
 
 
 def _entry_of(statistics: Statistics, item: Items, name: str) -> FieldStatistics:
@@ -155,16 +245,16 @@ def _are_same(a: Labels, b: Labels, scale: Labels | None = None) -> bool:
     return bool(np.allclose(ours, theirs, rtol=0, atol=_TOLERANCE * largest, equal_nan=True))
 
 
-def _selected(found: FieldStatistics, resolved: ResolvedData, number: int) -> FieldStatistics:
+def _selected(found: FieldStatistics, column: Column, patching: Patching | None) -> FieldStatistics:
     """Return the figures of what patches have of an array: those of the items that `patch(isel=)` chooses."""
-    item = resolved.opened.items[number]
-    if resolved.patching is None:
+    item = column.items
+    if patching is None or column.patch_axes is None:
         return found
-    for dim, _ in resolved.patching.request.isel:
+    for dim, _ in patching.request.isel:
         axis = item.axis_of(dim)
         if axis is None:
             continue
-        chosen = list(resolved.patching.axes[number][axis].offsets)
+        chosen = list(column.patch_axes.axes[axis].offsets)
         if chosen == list(range(item.shape[axis])):
             continue
         axis_in_sample = axis if axis < item.sample_axis else axis - 1
@@ -173,10 +263,7 @@ def _selected(found: FieldStatistics, resolved: ResolvedData, number: int) -> Fi
                 f"normalize of {item.name}: the statistics are of all {item.shape[axis]} of {dim!r}, patch(isel=) "
                 f"chooses {len(chosen)}; give each figures of its own (axis={dim!r}), or pairs by name"
             )
-        arrays: dict[str, Any] = {
-            one: np.take(getattr(found, one), chosen, axis_in_sample)
-            for one in ("mean", "std", "min", "max", "missing")
-        }
+        arrays: dict[str, Any] = {one: np.take(getattr(found, one), chosen, axis_in_sample) for one in _ARRAYS}
         found = replace(found, **arrays)
     return found
 

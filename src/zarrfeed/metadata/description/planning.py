@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.resolved import ResolvedData
@@ -14,9 +14,11 @@ from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.position_blocks import Cells
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
-from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET, ScheduleOptions
+from zarrfeed.plan.samples.decoded_bytes import Grain
+from zarrfeed.plan.samples.slabs import Slabs
+from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.spec.feeding import Mixing
-from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.field import BLOCK_KINDS, FieldSet
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,10 @@ class Planning:
 
     Attributes
     ----------
+    slab_rows
+        Rows of a slab; 0: blocks are whole. `slab_choice.py` chooses them.
+    grains
+        What is decoded together of each array, where there are slabs.
     aligns
         Whether blocks may be joined so that no chunk is read twice.
     resident
@@ -38,13 +44,27 @@ class Planning:
     options: ScheduleOptions
     aligns: bool = True
     resident: bool = True
+    slab_rows: int = 0
+    grains: tuple[Grain, ...] = ()
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether the user leaves it to us to cut chunks, or asks for it; named lanes keep the order that they had."""
+        mixing = self.mixing
+        if mixing.block is None:
+            return mixing.lanes is None and mixing.mix is None
+        return mixing.block not in BLOCK_KINDS
+
+    def takes_shards(self, resolved: ResolvedData) -> bool:
+        """Whether samples were dealt by whole shards, so that these make the blocks unless the user names others."""
+        return resolved.choice.kind == "shard"
 
     def order(self, resolved: ResolvedData) -> tuple[FieldSet, Order]:
         """Return the fields, and the epoch order."""
         fields, selection = resolved.planned(
             return_index=self.return_index,
-            room=(self.options.budget or DEFAULT_BUDGET) // 16 if self.resident else 0,
-            block=self.mixing.block,
+            room=self.options.order_budget // 16 if self.resident else 0,
+            block=None if self.mixing.block not in BLOCK_KINDS else self.mixing.block,
             aligns=self.aligns,
         )
         if resolved.patching is not None:
@@ -58,12 +78,21 @@ class Planning:
             lanes=self.mixing.lanes,
             mix=self.mixing.mix,
             edges=fields.edges,
+            slabs=self._slabs(fields) if self.slab_rows else None,
         )
         if resolved.blend is not None:
             order = MixedOrder.of(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
             if order.is_per_batch and self.options.batch_size is None:
                 raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
         return fields, order
+
+    def _slabs(self, fields: FieldSet) -> Slabs | None:
+        """Return how the chunks of the array that makes the blocks are cut; None: they are no longer than a slab."""
+        assert fields.primary is not None
+        layouts = fields.fields[fields.primary].layouts
+        if self.slab_rows >= max(layout.spec.rows_per_chunk for layout in layouts):
+            return None
+        return replace(Slabs.of(layouts, fields.num_samples, self.slab_rows), grains=self.grains)
 
     def _patch_order(self, patching: Patching, fields: FieldSet) -> Order:
         """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""

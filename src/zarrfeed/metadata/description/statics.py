@@ -12,15 +12,14 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.metadata.array.array import check_any_is_stored, read_layout
 from zarrfeed.metadata.array.cf import dimension_names, find_decoding
-from zarrfeed.metadata.array.conversion import ConversionOptions, Items, is_number
+from zarrfeed.metadata.array.conversion import Items, conversion_of, is_number
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.metadata.group.source_names import name_source
-from zarrfeed.spec.expression import Expression, StaticCall
+from zarrfeed.metadata.group.coordinates import Coordinates
+from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.freeze import FrozenMapping
 from zarrfeed.spec.static import StaticField
 from zarrfeed.storage.access.access import StoreAccess
 
@@ -53,14 +52,14 @@ def open_statics(
             raise ConfigError(f"static: got a {type(name).__name__}, must be a name; give arrays as name=array")
         if name in arrays or names.count(name) > 1:
             raise ConfigError(f"static: {name!r} is named twice")
-    known = resolved.opened.coordinates
+    known = resolved.origin.coordinates
     decode_cf = bool(getattr(expression.opened, "decode_cf", True))
     made = []
     for name in names:
         if known is None:
             raise ConfigError(f"static: the samples are in no group that {name!r} could be in; give {name}=array")
         array, access = known.array_beside(name)
-        made.append(_stored(name, array, access, known.dims, decode_cf))
+        made.append(_as_chosen(_stored(name, array, access, known.dims, decode_cf), known, resolved))
     access = StoreAccess() if known is None else known.access
     for name, source in arrays.items():
         if isinstance(source, np.ndarray | np.generic | int | float) or is_tensor(source):
@@ -77,9 +76,20 @@ def open_statics(
     return tuple(made)
 
 
-def static_call(names: tuple[str, ...], arrays: Mapping[str, Any]) -> StaticCall:
-    """Return what the expression of a `Data` has of the call."""
-    return StaticCall(names, FrozenMapping(tuple((name, name_source(one)) for name, one in arrays.items())))
+def _as_chosen(static: StaticField, known: Coordinates, resolved: ResolvedData) -> StaticField:
+    """Return an array of the samples' group with the items alone that were chosen of them before, as xarray has it."""
+    dims = [dim for one in resolved.items for dim in one.dimensions or ()]
+    for dim, positions in known.chosen.items():
+        if static.dimensions is None or dim not in static.dimensions:
+            continue
+        axis = static.dimensions.index(dim)
+        if max(positions) >= static.shape[axis]:
+            raise ConfigError(
+                f"static {static.name!r}: has {static.shape[axis]} items along {dim!r}, of which item "
+                f"{max(positions)} was chosen; give the array itself, {static.name}=..."
+            )
+        static = static.choosing(axis, positions, dropped=len(positions) == 1 and dim not in dims)
+    return static
 
 
 def _in_memory(name: str, source: Any) -> StaticField:
@@ -109,5 +119,4 @@ def _stored(
     items = Items("static", name, spec.dtype.name, shape, 0, dimensions, decoding, is_record=spec.record is not None)
     if spec.item_type or not is_number(items) or spec.sample_shape != shape[1:]:
         raise UnsupportedError(f"static {name!r}: has items of {spec.stored_dtype}, must have numbers")
-    (conversion,) = ConversionOptions().conversions([items])
-    return StaticField(name, StoredField(name, spec, conversion=conversion), shape, dimensions)
+    return StaticField(name, StoredField(name, spec, conversion=conversion_of(items)), shape, dimensions)

@@ -14,7 +14,6 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
-from zarrfeed.plan.samples.field_rows import row_map_of
 from zarrfeed.spec.expression import ConcatCall, Expression
 
 
@@ -84,7 +83,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: patches cannot be a source of zarrfeed.{function}")
         if one.resolved.stacks:
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
-        if any(row_map_of(field) is not None for field in one.resolved.fields):
+        if any(field.row_map is not None for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: a join cannot be one of several; concatenate its inputs, and join the results")
     check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
@@ -94,7 +93,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
 
 def _name_of(data: Data) -> str:
     """Return what messages call a description: the stores that were opened, shortened."""
-    name, stores = data.expression.source_name(), data.resolved.opened.stores
+    name, stores = data.expression.source_name(), data.resolved.origin.stores
     if stores is None or len(stores.names) < 2 or not name.startswith("["):
         return name
     more = len(stores.names) - 1

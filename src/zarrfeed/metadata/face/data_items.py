@@ -8,28 +8,26 @@ from typing import Any, Literal, Self
 
 from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.metadata.array.conversion import Normalization, TorchDtypeLike
+from zarrfeed.metadata.description.item_calls import (
+    CastCall,
+    DecodeCall,
+    DenseCall,
+    NormalizeCall,
+    StackCall,
+    StaticCall,
+    TimeFeaturesCall,
+)
 from zarrfeed.metadata.description.measured_fields import Axis, automatic, by_statistics
 from zarrfeed.metadata.description.normalize_by import Sides, of_sides, parse_sides
-from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.metadata.description.statics import open_statics, static_call
-from zarrfeed.metadata.face import calls
+from zarrfeed.metadata.description.statics import open_statics
+from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.fields import FieldSource
-from zarrfeed.metadata.group.time_features import time_features_call
-from zarrfeed.metadata.stores.growth import Step
-from zarrfeed.spec.expression import Call, Expression
 from zarrfeed.spec.images import Mode
 from zarrfeed.spec.statistics import Statistics
 
 
-class ItemMethods:
+class ItemMethods(DataMethods):
     """The part of `Data` that leaves alone which samples there are."""
-
-    expression: Expression
-    resolved: ResolvedData
-
-    def _then(self, call: Call, step: Step, resolved: ResolvedData | None = None) -> Self:
-        """Return the description after one more call: `step`, whose result may be `resolved` already."""
-        raise NotImplementedError
 
     def cast(self, dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike]) -> Self:
         """Convert items to a dtype on the way into the batch.
@@ -49,9 +47,7 @@ class ItemMethods:
         >>> [field.dtype for field in data.cast({"x": torch.bfloat16, "label": "int64"}).fields]
         ['bfloat16', 'int64']
         """
-        step = Step("cast", (dtype,))
-        resolved = step(self.resolved)
-        return self._then(calls.cast_call(dtype), step, resolved)
+        return self._then(CastCall(dtype))
 
     @checks_option_names_of("Data")
     def normalize(
@@ -98,9 +94,7 @@ class ItemMethods:
             given = automatic(self, mean_std, axis, stats, named)
         else:
             given = of_sides(mean_std, named)
-        step = Step("normalize", (given, None if isinstance(mean_std, str) else axis))
-        resolved = step(self.resolved)
-        return self._then(calls.normalize_call(mean_std, axis, stats, named), step, resolved)
+        return self._then(NormalizeCall(mean_std, axis, stats, named, pairs=given))
 
     def static(self, *names: str, **arrays: FieldSource | float) -> Self:
         """Add arrays that are the same for all samples, such as a land-sea mask, to every batch.
@@ -127,15 +121,16 @@ class ItemMethods:
         >>> batch["t2m"].shape, batch["lsm"].shape, batch["lsm"].stride()
         (torch.Size([2, 4, 8]), torch.Size([2, 4, 8]), (0, 8, 1))
         """
-        step = Step("static", (open_statics(self.resolved, self.expression, names, arrays),))
-        return self._then(static_call(names, arrays), step)
+        fields = open_statics(self.resolved, self.expression, names, arrays)
+        return self._then(StaticCall(names, arrays, fields=fields))
 
     @checks_option_names_of("Data")
     def stack(self, names: Sequence[str], *, name: str | None = None, spatial_axes: int | None = None) -> Self:
         """Write arrays side by side into one tensor of shape (batch, channels, *spatial), while they are decoded.
 
         Each array keeps its own cast (to one dtype for all) and normalisation. Windows give (batch, rows, channels,
-        *spatial). `fields` names the channels.
+        *spatial). `fields` names the channels: "t2m", and of an array with levels "z500", by the coordinate of its
+        dimension, which is read now, or "z[3]" where none is stored.
 
         Parameters
         ----------
@@ -163,9 +158,7 @@ class ItemMethods:
         >>> zarrfeed.ZarrDataset(data.stack(["t2m", "lsm"]))[3].mean((1, 2))
         tensor([0., 1.])
         """
-        step = Step("stack", (names, name, spatial_axes))
-        resolved = step(self.resolved)
-        return self._then(calls.stack_call(names, name, spatial_axes), step, resolved)
+        return self._then(StackCall(names, name, spatial_axes).with_labels(self.resolved))
 
     @checks_option_names_of("Data")
     def time_features(self, *features: str, coords: Any = None) -> Self:
@@ -190,7 +183,7 @@ class ItemMethods:
         >>> zarrfeed.ZarrDataset(data)[1]["time_features"].numpy().round(2) + 0.0
         array([1., 0.], dtype=float32)
         """
-        return self._then(time_features_call(features, coords), Step("time_features", (features, coords)))
+        return self._then(TimeFeaturesCall(features, coords))
 
     @checks_option_names_of("Data")
     def decode(
@@ -238,9 +231,7 @@ class ItemMethods:
         >>> next(iter(dataset)).shape
         torch.Size([4, 3, 24, 32])
         """
-        step = Step("decode", (what, field, size, mode))
-        resolved = step(self.resolved)
-        return self._then(calls.decode_call(what, field, size, mode), step, resolved)
+        return self._then(DecodeCall(what, field, size, mode))
 
     def dense(self, field: str | Sequence[str] | None = None) -> Self:
         """Deliver rows of sparse matrices as dense tensors of shape (batch, columns), zeros filled in.
@@ -264,6 +255,4 @@ class ItemMethods:
         >>> zarrfeed.ZarrDataset(zarrfeed.open(group).dense())[[0, 1]].tolist()
         [[0.0, 0.0, 7.0], [8.0, 0.0, 0.0]]
         """
-        step = Step("dense", (field,))
-        resolved = step(self.resolved)
-        return self._then(calls.dense_call(field), step, resolved)
+        return self._then(DenseCall(field))

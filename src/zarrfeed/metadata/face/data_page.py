@@ -9,18 +9,8 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.plan.samples.field_rows import describe_join
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.spec.expression import Expression
-from zarrfeed.spec.field import (
-    Field,
-    ResidentField,
-    StoredField,
-    VlenField,
-    described_dtype,
-    shape_of,
-    stack_of,
-    window_of,
-)
-from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.static import StaticField, is_channel
+from zarrfeed.spec.field import Field
+from zarrfeed.spec.static import StaticField
 
 
 def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
@@ -45,19 +35,14 @@ def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -
     """Return what a batch has of each field, and where its values lie; and the arrays that are the same for all."""
     rows: list[Row] = []
     for f in fields:
-        rows.append((f.name, f"{described_dtype(f)} of shape {shape_of(f)}"))
-        if stack_of(f) is not None:
-            rows.append(("", str(stack_of(f))))
-        window = window_of(f)
+        rows.append((f.name, f"{f.described_dtype} of shape {f.shape}"))
+        if f.stack is not None:
+            rows.append(("", str(f.stack)))
+        window = f.window
         if window is not None:
             rows.append(("", str(window)))
-        if isinstance(f, StoredField | VlenField):
-            rows.append(("", f"{f.spec.name}, {f.spec.shape} in read chunks of {f.spec.chunk_shape}"))
-        elif isinstance(f, CsrField):
-            rows.append(("", f"{f.path}, {f.describe()}"))
-        elif isinstance(f, ResidentField):
-            same = ", the same for all samples" if is_channel(f) else ""
-            rows.append(("", f"{f.rows}{same}"))
+        if source := f.describe_source():
+            rows.append(("", source))
         if joined := describe_join(f):
             rows.append(("", joined))
     return rows + [(one.name, str(one)) for one in statics]

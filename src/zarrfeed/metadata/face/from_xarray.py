@@ -8,11 +8,12 @@ from typing import Any
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.metadata.group.fields import OpenedFields, open_fields
+from zarrfeed.metadata.group.batch_columns import Opened
+from zarrfeed.metadata.group.fields import open_fields
 from zarrfeed.metadata.group.source_names import name_xarray
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.metadata.group.xarray import stored_arrays
-from zarrfeed.spec.expression import Expression, OpenCall
+from zarrfeed.spec.expression import Expression, FromXarrayCall
 from zarrfeed.spec.freeze import freeze_variables
 
 
@@ -33,7 +34,8 @@ def from_xarray(
     Parameters
     ----------
     samples
-        An `xarray.Dataset` or an `xarray.DataArray`; also samples of one, selected lazily: `ds.sel(time="2015")`.
+        An `xarray.Dataset` or an `xarray.DataArray`; also what was selected of one lazily, along any dimensions, as
+        `ds.sel(time="2015", level=[500, 850])`, of a dataset that was opened without dask (`chunks=None`).
     targets
         The same, or whatever `zarrfeed.open` takes.
     sample_axis, sample_dim, variables
@@ -44,8 +46,8 @@ def from_xarray(
     Raises
     ------
     ConfigError
-        If a variable is not exactly a stored array, or samples of one in their order: it was loaded, calculated,
-        decoded as times, or selected along another dimension.
+        If a variable is not exactly a stored array, or a selection of one along its dimensions, of samples in their
+        order: it was loaded, calculated, or decoded as times.
 
     Examples
     --------
@@ -67,25 +69,26 @@ def from_xarray(
         variables=variables,
         decode_cf=stored.decodes,
     )
-    call = OpenCall(
+    call = FromXarrayCall(
         name_xarray(samples, stored.samples),
         name_xarray(targets, stored.targets),
         int(sample_axis),
         sample_dim,
         freeze_variables(variables),
         bool(stored.decodes),
-        is_xarray=True,
     )
     if stored.selected is not None:
-        return Data(Expression(call), ResolvedData.of(opened)).select(stored.selected)
-    return Data(Expression(call), ResolvedData.of(_with_indexes_of(samples, opened)))
+        data = Data(Expression(call), ResolvedData.of(opened)).select(stored.selected)
+    else:
+        data = Data(Expression(call), ResolvedData.of(_with_indexes_of(samples, opened)))
+    return data.isel(stored.items) if stored.items else data
 
 
-def _with_indexes_of(samples: Any, opened: OpenedFields) -> OpenedFields:
+def _with_indexes_of(samples: Any, opened: Opened) -> Opened:
     """Return arrays with the coordinates that xarray has in memory, decoded or replaced as the user asked it to."""
-    coordinates = opened.coordinates
+    coordinates = opened.origin.coordinates
     if coordinates is None:
         return opened
     known = {name: samples.coords[name].values for name in coordinates.dims if name in samples.indexes}
     whole = {name: values for name, values in known.items() if values.shape == (coordinates.num_samples,)}
-    return replace(opened, coordinates=coordinates.with_known(whole))
+    return replace(opened, origin=replace(opened.origin, coordinates=coordinates.with_known(whole)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,24 +13,20 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, 
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.cf import dimension_names
-from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.open import open_source
-from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open as open_data
+from zarrfeed.metadata.group.batch_columns import Array, Column, OpenedField, Origin
 from zarrfeed.metadata.group.coordinates import Coordinates
-from zarrfeed.metadata.group.fields import OpenedField, OpenedFields, Source
-from zarrfeed.plan.samples.field_rows import row_map_of
+from zarrfeed.metadata.group.fields import Source
 from zarrfeed.plan.samples.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, join_axes, joined_borders
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.expression import Expression, JoinCall
-from zarrfeed.spec.field import ResidentField, VlenField
 from zarrfeed.spec.freeze import FrozenMapping, freeze_labels
 from zarrfeed.spec.row_map import NO_ROW, RowMap
-from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access.group_members import arrays_of
 
 
@@ -58,8 +54,8 @@ def join(
     on
         The name of the coordinate, for all inputs. None: that of the sample dimension, if it is the same for all.
     how
-        "inner": samples are the values that every input has. Rows of windows are then neighbours among these, whatever
-        lies between. "outer": samples are the values that any input has, and `missing` says what becomes of gaps.
+        "inner": samples are the values that every input has. Windows that span a gap between these are left out, as
+        `Data.window` says. "outer": samples are the values that any input has, and `missing` says what becomes of gaps.
     missing
         Of an outer join, what becomes of a sample whose value an input lacks. "drop": it is left out, and so is a
         sample whose window reads such a row. "nearest": the input's row with the nearest value takes its place. "nan":
@@ -142,7 +138,7 @@ def _check_can_join(key: str, data: Data) -> None:
     """Raise ConfigError for a description whose samples are no rows of arrays that stay as they are."""
     if data.resolved.blend is not None:
         raise ConfigError(f"join: {key!r} is a mixture; join its sources, and mix the results")
-    if data.growth is not None or data.resolved.opened.arrays:
+    if data.growth is not None or any(one.array.stored for one in data.resolved.columns):
         raise ConfigError(f"join: {key!r} is a store that grows, or loses samples, whose rows would not stay the same")
     if data.resolved.choice.windowed:
         raise ConfigError(f"join: {key!r} has windows; make them of the result: zarrfeed.join(...).window(...)")
@@ -172,7 +168,7 @@ def _name_of(parts: Mapping[str, Data], on: str | None, given: Mapping[str, Any]
         return on
     found = {}
     for key, data in parts.items():
-        known = data.resolved.opened.coordinates
+        known = data.resolved.origin.coordinates
         if known is not None and known.dims:
             found[key] = known.dims[0]
         elif key not in given:
@@ -192,44 +188,21 @@ def _join_input(key: str, data: Data, name: str, given: Any) -> JoinInput:
     return JoinInput(key, Coordinate(name, coordinate.values[chosen], coordinate.where), samples)
 
 
-@dataclass(frozen=True, eq=False)
-class _Renamed:
-    """A field of an input, as the result has it; its items, and what was asked for them, of each of its layouts."""
-
-    field: OpenedField
-    items: tuple[Items, ...]
-    requested: tuple[RequestedConversion, ...]
-
-
 def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bool) -> ResolvedData:
-    """Return the fields of all inputs along the joined axis, with those samples chosen that are complete."""
-    sides: dict[str, list[_Renamed]] = {"samples": [], "targets": []}
-    for (key, data), rows, note in zip(parts.items(), joined.rows, joined.notes, strict=True):
-        resolved = data.resolved
-        for number, field in enumerate(resolved.opened.fields):
-            items = resolved.opened.items_of(number)
-            own = key if items[0].key is None else f"{key}/{items[0].key}"
-            renamed = tuple(replace(one, key=own) for one in items)
-            mapped = replace(_with_rows(field, rows, renamed[0].name, note), name=renamed[0].name)
-            sides[items[0].side].append(_Renamed(mapped, renamed, resolved.requested_of(number)))
-    samples, targets = sides["samples"], sides["targets"]
-    both = [*samples, *targets]
+    """Return the columns of all inputs along the joined axis, with those samples chosen that are complete."""
+    every = [
+        _mapped(key, one, rows, note)
+        for (key, data), rows, note in zip(parts.items(), joined.rows, joined.notes, strict=True)
+        for one in data.resolved.columns
+    ]
+    samples, targets = ([one for one in every if one.items.side == side] for side in ("samples", "targets"))
     _check_names_differ(samples)
     _check_names_differ(targets)
-    keys = tuple(tuple(str(one.items[0].key) for one in side) for side in (samples, targets) if side)
-    others = [data.resolved.opened.coordinates for data in parts.values()]
-    known = [one for one in others if one is not None]
-    opened = OpenedFields(
-        tuple(one.field for one in both),
-        tuple(one.items[0] for one in both),
-        keys,
-        len(samples),
-        other_items=tuple(one.items[1:] for one in both),
-        coordinates=Coordinates.joined(Coordinate(name, joined.values, f"the joined {name}"), known),
-        drops_gaps=drops,
+    others = [data.resolved.origin.coordinates for data in parts.values()]
+    known = Coordinates.joined(
+        Coordinate(name, joined.values, f"the joined {name}"), [one for one in others if one is not None]
     )
-    num_samples = len(joined.values)
-    choice = SampleChoice.all_of(num_samples)
+    choice = SampleChoice.all_of(len(joined.values))
     if drops:
         choice = replace(choice, samples=joined.complete)
     choices = [data.resolved.choice for data in parts.values()]
@@ -239,30 +212,33 @@ def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bo
         borders=joined_borders(joined.rows, [other.borders for other in choices]),
         has_segments=any(other.has_segments for other in choices),
     )
-    count = len(both)
-    asked = tuple(one.requested for one in both)
-    resolved = ResolvedData(opened, choice, (RequestedConversion(),) * count, (None,) * count, asked)
+    resolved = ResolvedData((*samples, *targets), Origin(coordinates=known, drops_gaps=drops), choice)
     if not drops:
         _check_hold_nan(resolved)
     return resolved
 
 
+def _mapped(input_name: str, column: Column, rows: range | Int64, note: str) -> Column:
+    """Return a column of an input as the result has it, under the name of the input."""
+    own = input_name if column.items.key is None else f"{input_name}/{column.items.key}"
+    first, *others = (replace(one, key=own) for one in column.array.all_items)
+    field = replace(_with_rows(column.field, rows, first.name, note), name=first.name)
+    return Column(Array(field, first, tuple(others)), before=column.conversions)
+
+
 def _with_rows(field: OpenedField, rows: range | Int64, name: str, note: str) -> OpenedField:
     """Return a field whose samples have other rows than before."""
-    before = row_map_of(field)
+    before = field.row_map
     if before is not None:
         rows, note = _through(before, rows), "; ".join(filter(None, (before.note, note)))
     elif isinstance(rows, range) and rows == range(field.num_samples):
         return field
-    if isinstance(field, VlenField | CsrField):
-        kind = "a sparse matrix" if isinstance(field, CsrField) else field.spec.item_type
+    if not field.has_rows:
         raise UnsupportedError(
-            f"{name}: is {kind}, which is joined only where its array has one row for each sample of "
+            f"{name}: is {field.described_items}, which is joined only where its array has one row for each sample of "
             "the join, in order; leave it out"
         )
-    if isinstance(field, ResidentField):
-        return replace(field, row_map=RowMap(rows, note))
-    return replace(field, rows=RowMap(rows, note))
+    return field.with_row_map(RowMap(rows, note))
 
 
 def _through(before: RowMap, rows: range | Int64) -> range | Int64:
@@ -273,8 +249,8 @@ def _through(before: RowMap, rows: range | Int64) -> range | Int64:
     return np.where(listed == NO_ROW, NO_ROW, before.rows_of(np.maximum(listed, 0)))
 
 
-def _check_names_differ(side: Sequence[_Renamed]) -> None:
-    keys = [one.items[0].key for one in side]
+def _check_names_differ(side: Sequence[Column]) -> None:
+    keys = [one.items.key for one in side]
     for key in keys:
         if keys.count(key) > 1:
             raise ConfigError(f"join: two arrays would be called {key!r}: give an input another name")
@@ -283,7 +259,7 @@ def _check_names_differ(side: Sequence[_Renamed]) -> None:
 def _check_hold_nan(resolved: ResolvedData) -> None:
     """Raise ConfigError if an array lacks rows and has a dtype without NaN."""
     for field, info in zip(resolved.fields, resolved.infos(), strict=True):
-        rows = row_map_of(field)
+        rows = field.row_map
         if rows is None or not rows.lacks_some or "float" in info.dtype:
             continue
         raise ConfigError(

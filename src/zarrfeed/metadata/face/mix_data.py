@@ -14,7 +14,7 @@ from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.array.conversion import TorchDtypeLike
 from zarrfeed.metadata.face.concat_data import as_one
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.plan.mixture.mixed_order import BATCHINGS, Batching, Blend
+from zarrfeed.plan.mixture.blend import BATCHINGS, Batching, Blend
 from zarrfeed.plan.mixture.mixture import END, parse_weights
 from zarrfeed.plan.mixture.mixture_stop import Stop, check_stop
 from zarrfeed.spec.expression import Expression, MixCall

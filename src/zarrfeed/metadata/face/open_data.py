@@ -15,7 +15,8 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.metadata.group.fields import OpenedFields, Source
+from zarrfeed.metadata.group.batch_columns import Opened
+from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.group.opening import Opening
 from zarrfeed.metadata.group.source_names import name_source
 from zarrfeed.metadata.group.url_patterns import is_pattern
@@ -229,7 +230,7 @@ def open_each(sources: Sequence[Source]) -> list[Data]:
     return [next(from_urls) if is_far else open(source) for source, is_far in zip(sources, far, strict=True)]
 
 
-def _describe(opened: OpenedFields) -> ResolvedData:
+def _describe(opened: Opened) -> ResolvedData:
     """Return the description of all samples of a store that are still there."""
-    first, resolved = evicted_before(opened), ResolvedData.of(opened)
+    first, resolved = evicted_before(opened.arrays), ResolvedData.of(opened)
     return resolved.select(slice(first, None)) if first else resolved

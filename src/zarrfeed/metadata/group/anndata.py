@@ -16,16 +16,15 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.metadata.array.anndata_columns import Column, column_at
+from zarrfeed.metadata.array.anndata_columns import ObsColumn, column_at
 from zarrfeed.metadata.array.array import check_any_is_stored, read_layout
-from zarrfeed.metadata.array.conversion import Items, by_field
 from zarrfeed.metadata.array.known_groups import encoding_of, member_of, refusal
 from zarrfeed.metadata.array.own_metadata import OwnMetadata, read_own, with_own
 from zarrfeed.metadata.array.values import absent_error, find_absent, read_distinct, read_slice, read_values
 from zarrfeed.spec.array import ArraySpec, Documented
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import TENSOR_DTYPES
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.layout import Layout, with_conversions
 from zarrfeed.spec.sparse import CsrField, Elements, Int64, absent_marker
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access.access import StoreAccess
@@ -47,7 +46,9 @@ def is_csr(node: object) -> TypeGuard[zarr.Group]:
     return isinstance(node, zarr.Group) and encoding_of(node) == "csr_matrix"
 
 
-def elements_by_path(side: str, root: zarr.Group, paths: Sequence[str]) -> tuple[dict[str, Element], dict[str, Column]]:
+def elements_by_path(
+    side: str, root: zarr.Group, paths: Sequence[str]
+) -> tuple[dict[str, Element], dict[str, ObsColumn]]:
     """Return what a batch has of elements, such as "X" and "obs/cell_type", and the categories of those that have any.
 
     A categorical column is its codes. A nullable one is its values, and its mask under its own path, "obs/age/mask".
@@ -58,7 +59,7 @@ def elements_by_path(side: str, root: zarr.Group, paths: Sequence[str]) -> tuple
         If there is no such element, or it has no row for each cell.
     """
     found: dict[str, Element] = {}
-    categories: dict[str, Column] = {}
+    categories: dict[str, ObsColumn] = {}
     for path in paths:
         node = member_of(root, path) if _is_clean(path) else None
         if node is None:
@@ -82,7 +83,7 @@ def elements_by_path(side: str, root: zarr.Group, paths: Sequence[str]) -> tuple
     return found, categories
 
 
-def categories_in(columns: Mapping[str, Column]) -> Categories:
+def categories_in(columns: Mapping[str, ObsColumn]) -> Categories:
     """Return the names of the categories of columns."""
     return {
         path: tuple(
@@ -253,30 +254,5 @@ def with_conversion(
             f"normalize of {field.name}: it is a sparse matrix, whose zeros would not stay zeros; normalise the "
             "batches (transform=), or store it as a dense array"
         )
-    layouts = tuple(
-        replace(layout, conversion=one) for layout, one in zip(field.data.layouts, conversions, strict=True)
-    )
+    layouts = with_conversions(field.data.layouts, conversions)
     return replace(field, data=replace(field.data, layouts=layouts), dense=dense)
-
-
-def check_dense(asked: str | Sequence[str] | None, fields: Sequence[object], items: Sequence[Items]) -> list[int]:
-    """Return the numbers of the fields that are to be dense; None stands for all sparse matrices.
-
-    Raises
-    ------
-    ConfigError
-        If a name is of no sparse matrix, or there is none.
-    """
-    sparse = [isinstance(f, CsrField) for f in fields]
-    if asked is None:
-        if not any(sparse):
-            raise ConfigError("dense: no array is a sparse matrix (csr_matrix)")
-        return [number for number, is_sparse in enumerate(sparse) if is_sparse]
-    names = [asked] if isinstance(asked, str) else list(asked) if isinstance(asked, list | tuple) else []
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ConfigError(f"field = {asked!r}, must be a name, or a list of names, each once")
-    named = by_field("field", dict.fromkeys(names, True), items, of_rows=True)
-    for number, is_named in enumerate(named):
-        if is_named and not sparse[number]:
-            raise ConfigError(f"dense of {items[number].name}: it is no sparse matrix (csr_matrix)")
-    return [number for number, is_named in enumerate(named) if is_named]

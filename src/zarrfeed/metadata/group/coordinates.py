@@ -26,19 +26,26 @@ from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError,
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import together
-from zarrfeed.metadata.array.coordinate_values import decode_values
+from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
 from zarrfeed.metadata.array.open import open_source
+from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.values import refuse_repeated_fill
-from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
+from zarrfeed.spec.coordinate import Coordinate
+from zarrfeed.spec.item_choice import Positions, compose
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
 from zarrfeed.storage.access.key_urls import KeyUrl, url_of
+from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import UrlStore
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
 #: A coordinate is read whole.
 _MOST_VALUES = 1 << 28
+
+
+class NoCoordinateError(ConfigError):
+    """No coordinate of that name is stored with the samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +64,8 @@ class _StoreCoordinates:
         How the store is asked.
     may_grow
         Whether a writer may have appended to the coordinate already.
+    reopens
+        Whether arrays may have grown since they were opened, so that they are opened anew before they are read.
     """
 
     num_samples: int
@@ -64,10 +73,13 @@ class _StoreCoordinates:
     near: tuple[zarr.Array[Any], ...] = ()
     access: StoreAccess = field(default_factory=StoreAccess)
     may_grow: bool = False
+    reopens: bool = False
 
     def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:
         """Return the coordinate of a name, decoded."""
         found = self.find(name)
+        if self.reopens and isinstance(found, zarr.Array):
+            found = _open(_StoredPath(found.store_path.store, found.store_path.path), self.access)
         if isinstance(found, np.ndarray):
             where, array_dims, values = f"coordinate {name!r}", None, found
         else:
@@ -112,10 +124,10 @@ class _StoreCoordinates:
         if found is not None:
             if isinstance(found[1], zarr.Array) and len(found[1].shape) == 1:
                 return found[1]
-            raise ConfigError(f"{found[0]}: is no array with one axis, which the coordinate {name!r} must be")
+            raise NoCoordinateError(f"{found[0]}: is no array with one axis, which the coordinate {name!r} must be")
         known = ", ".join(map(repr, self.known)) or "none"
         where = f"; neither is there an array {' or '.join(map(str, tried))}" if tried else ""
-        raise ConfigError(
+        raise NoCoordinateError(
             f"no coordinate {name!r} is stored with these samples, known are: {known}{where}; give its values as "
             f"coords={did_you_mean(name, self.known)}"
         )
@@ -141,7 +153,7 @@ class UnopenedCoordinates:
 
     def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of _StoreCoordinates
         """Return the coordinate of a name, decoded."""
-        return self.open(self.source).read(name)
+        return self.open(self.source).read_known(name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,11 +169,17 @@ class Coordinates:
         The names of all other dimensions of the arrays.
     stores
         The coordinates of one store, or of many stores, in the order of their samples.
+    chosen
+        The items that samples have along other dimensions, by name. A dimension without an entry is whole.
+    split
+        The dimensions whose labels lie in other places in other stores, so that arrays know their labels themselves.
     """
 
     dims: tuple[str, ...]
     other_dims: tuple[str, ...]
     stores: tuple[_StoreCoordinates | UnopenedCoordinates, ...]
+    chosen: Mapping[str, Positions] = field(default_factory=dict)
+    split: frozenset[str] = frozenset()
     _read: dict[str, Coordinate] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -211,7 +229,7 @@ class Coordinates:
         """Return the coordinates of the samples of several, one after the other."""
         dims = tuple(dict.fromkeys(name for one in parts for name in one.dims))
         others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
-        return cls(dims, others, tuple(store for one in parts for store in one.stores))
+        return cls(dims, others, tuple(store for one in parts for store in one.stores), parts[0].chosen)
 
     @classmethod
     def joined(cls, coordinate: Coordinate, parts: Sequence[Coordinates]) -> Coordinates:
@@ -225,6 +243,18 @@ class Coordinates:
         (store,) = self.stores
         assert isinstance(store, _StoreCoordinates)
         return replace(self, stores=(replace(store, known={**store.known, **known}),), _read={})
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a writer may append to them."""
+        return any(isinstance(store, _StoreCoordinates) and store.may_grow for store in self.stores)
+
+    def at(self, num_samples: int) -> Coordinates:
+        """Return them for a later version of the only store, which has so many samples; values are read anew."""
+        (store,) = self.stores
+        assert isinstance(store, _StoreCoordinates)
+        grown = replace(store, num_samples=num_samples, may_grow=True, reopens=True)
+        return replace(self, stores=(grown,), _read={})
 
     @property
     def _first(self) -> _StoreCoordinates:
@@ -253,8 +283,15 @@ class Coordinates:
             if not self.dims:
                 raise ConfigError("the arrays have no names of dimensions: name the coordinate")
             name = self.dims[0]
+        try:
+            return self.read_known(name)
+        except NoCoordinateError as error:
+            raise ConfigError(*error.args) from error.__cause__
+
+    def read_known(self, name: str) -> Coordinate:
+        """Like `read`, but raise NoCoordinateError where a store has no coordinate of that name."""
         if name not in self._read:
-            parts = [store.read(name, self.dims) for store in self.stores]
+            parts = list(side_by_side(lambda store: store.read(name, self.dims), self.stores, SharedAccess()))
             self._read[name] = parts[0] if len(parts) == 1 else _concatenated(name, parts)
         return self._read[name]
 
@@ -268,17 +305,39 @@ class Coordinates:
         StoreReadError, CorruptChunkError
             If they cannot be read.
         """
+        found = self.stored_labels(dim)
+        if found is None or dim not in self.chosen:
+            return None if found is None else found.values
+        positions = np.asarray(self.chosen[dim], dtype=np.int64)
+        return found.values[positions] if positions.max() < len(found.values) else None
+
+    def stored_labels(self, dim: str) -> Coordinate | None:
+        """Return the values along all of a dimension of the stored arrays, chosen or not; else as of `labels`."""
         try:
             found = self._first.find(dim)
+            where = f"coordinate {dim!r}"
             if isinstance(found, np.ndarray):
-                return found if found.ndim == 1 else None
-            return _stored_values(found, printable(str(found.store_path).removeprefix("file://")), self.access)
+                return Coordinate(dim, found, where) if found.ndim == 1 else None
+            where = printable(str(found.store_path).removeprefix("file://"))
+            return Coordinate(dim, read_coordinate(found, self.access), where)
         except (ConfigError, UnsupportedError, StopIteration):  # there is none, or it is no coordinate
             return None
         except StoreReadError as error:
             if error.errno in (errno.EACCES, errno.EPERM):  # so some servers say that there is none
                 return None
             raise
+
+    def of_stores(self) -> list[Coordinates]:
+        """Return what can be looked up in each store, which is opened now if it was not."""
+        return [
+            one.open(one.source) if isinstance(one, UnopenedCoordinates) else replace(self, stores=(one,), _read={})
+            for one in self.stores
+        ]
+
+    def choosing(self, dim: str, positions: Positions) -> Coordinates:
+        """Return the same with fewer items along another dimension: those at some positions among the ones before."""
+        before = self.chosen.get(dim)
+        return replace(self, chosen={**self.chosen, dim: positions if before is None else compose(before, positions)})
 
     @property
     def access(self) -> StoreAccess:
@@ -315,47 +374,6 @@ class Coordinates:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": {}}
-
-
-def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> npt.NDArray[Any]:
-    """Return the values of a coordinate in the form that `Coordinate` has.
-
-    Raises
-    ------
-    ConfigError
-        If there is not one value a sample, or the dtype is none of a coordinate.
-    """
-    if values.shape != (num_samples,):
-        raise ConfigError(f"{where}: has the shape {values.shape}, must have one value a sample, ({num_samples},)")
-    kind = values.dtype.kind
-    if kind in "mM":
-        return _in_known_unit(values, where)
-    if kind in "biuf":
-        if kind == "u" and values.dtype.itemsize == 8 and len(values) and int(values.max()) >= 2**63:
-            raise UnsupportedError(f"{where}: has integers of 2**63 and more, which no label is compared with")
-        return values.astype(np.int64 if kind in "iu" else values.dtype.newbyteorder("="), copy=False)
-    if kind in "SUT" or (kind == "O" and all(isinstance(one, str | bytes) for one in values)):
-        return np.array([_text(one) for one in values.tolist()], dtype=np.str_)
-    if kind == "O":
-        given = [one for one in values if one is not None]
-        if given and all(hasattr(one, "calendar") for one in given):
-            return values
-    raise ConfigError(f"{where}: has the dtype {values.dtype}, must be of times, numbers or text")
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-
-
-def _in_known_unit(values: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-    """Return times or time differences in the unit s, ms, us or ns."""
-    unit, count = np.datetime_data(values.dtype)
-    kind = values.dtype.kind
-    if count == 1 and unit in UNIT_NS:
-        return values.astype(f"{kind}8[{unit}]", copy=False)
-    if unit in ("generic", "ps", "fs", "as") or (kind == "m" and unit in ("Y", "M")):
-        raise UnsupportedError(f"{where}: has the dtype {values.dtype}, whose unit must be weeks to nanoseconds")
-    return values.astype(f"{kind}8[{unit if unit in UNIT_NS else 's'}]")
 
 
 def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
@@ -445,6 +463,17 @@ def _open(beside: _Beside, access: StoreAccess) -> Any:
     except Exception as error:  # what stores and zarr-python's parsers raise is of any class
         raise StoreReadError(errno_of(error), f"{beside}: cannot be opened: {reason_of(error)}") from error
     return checked(zarr.Array(opened)) if isinstance(opened, zarr.AsyncArray) else opened
+
+
+def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[Any]:
+    """Read an array with one axis, decoded as xarray decodes it.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+        As of `Coordinates.read`.
+    """
+    return _stored_values(array, printable(str(array.store_path).removeprefix("file://")), access)
 
 
 def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:

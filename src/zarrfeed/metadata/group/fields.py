@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,26 +39,25 @@ from zarrfeed.metadata.array.open import check_storage_options, open_source
 from zarrfeed.metadata.array.own_metadata import read_own, with_own
 from zarrfeed.metadata.array.values import read_stored
 from zarrfeed.metadata.group import anndata
+from zarrfeed.metadata.group.batch_columns import Array, Opened, OpenedField, Origin
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.group.field_sources import arrays_in, checked_mapping, leaves, naming
-from zarrfeed.metadata.group.multiscale import first_level, is_image, levels_of, with_levels
+from zarrfeed.metadata.group.multiscale import (
+    ImageLevel,
+    first_level,
+    is_image,
+    levels_of,
+    warn_of_channels,
+    with_levels,
+)
 from zarrfeed.metadata.group.variables import Variables, sample_dim_advice, select_variables, variables_of
-from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.plan.samples.windows import check_segment_ends
 from zarrfeed.spec.array import Documented
-from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import (
-    Field,
-    ResidentField,
     StoredField,
     VlenField,
-    dtype_name,
-    with_path,
 )
-from zarrfeed.spec.images import Images
 from zarrfeed.spec.record import select_members
-from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.window import Window
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.append.appended import marks_of
@@ -65,61 +65,9 @@ from zarrfeed.storage.append.appended import marks_of
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore
 
-#: A field as it was opened.
-OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField"
 #: What an array may be given as: also a tensor, or a mapper of fsspec, whose types are not imported here.
 FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
-
-_IN_STORE = (StoredField, VlenField)
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedFields:
-    """All arrays of a dataset as they were opened: what is stored, before any conversion.
-
-    Attributes
-    ----------
-    fields
-        In the order of the tensors of a batch; all with the same number of samples.
-    items
-        What is known of the items of each.
-    sides
-        The sides of a batch (samples, targets): for each the keys of its dict, or None for a bare tensor.
-    num_sample_fields
-        How many of the fields, at the beginning, are of `samples`.
-    arrays
-        If the store may grow or is disposable: the opened array of each field that is stored. Else empty.
-    other_items
-        For each field of several stores: what is known of the items in its other layouts. Empty: no field has any.
-    stores
-        The stores, where there are several. None: there is one.
-    segment_ends
-        The index after the last sample of each segment that the store itself names, such as the episodes of a replay
-        buffer. None: it names none.
-    coordinates
-        What can be looked up of samples, such as their times.
-    drops_gaps
-        Whether samples are left out whose windows read a row that a row map lacks; else such rows are NaN.
-    categories
-        The names of the categories of columns that are codes, by the key of the field.
-    """
-
-    fields: tuple[OpenedField, ...]
-    items: tuple[Items, ...]
-    sides: tuple[tuple[str, ...] | None, ...]
-    num_sample_fields: int
-    arrays: tuple[zarr.Array[Any], ...] = ()
-    other_items: tuple[tuple[Items, ...], ...] = ()
-    stores: StoreTable | None = None
-    segment_ends: npt.NDArray[np.int64] | None = None
-    coordinates: Coordinates | None = None
-    drops_gaps: bool = False
-    categories: anndata.Categories = dataclasses.field(default_factory=dict)
-
-    def items_of(self, number: int) -> tuple[Items, ...]:
-        """Return what is known of the items of a field, for each of its layouts."""
-        return (self.items[number], *(self.other_items[number] if self.other_items else ()))
 
 
 def open_fields(
@@ -133,7 +81,7 @@ def open_fields(
     decode_cf: bool = True,
     access: StoreAccess | None = None,
     may_grow: bool = False,
-) -> OpenedFields:
+) -> Opened:
     """Open and align all arrays that a dataset consists of. Reads metadata only.
 
     Parameters
@@ -173,90 +121,59 @@ def open_fields(
     reader = _SideReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
     sides = ("samples",) if targets is None else ("samples", "targets")
     names = variables_of(sides, variables)
-    keys = [reader.read(samples, names[0], multiscale)]
-    reader.compare_with_own()
+    reader.read(samples, names[0], multiscale)
     segment_ends, packed_ends, categories = reader.segment_ends, reader.packed_ends, reader.categories
-    arrays, items = reader.fields, reader.items
-    stored, known = reader.stored, reader.known
-    num_sample_fields = len(arrays)
-    for f in arrays:
-        if isinstance(f, ResidentField) and f.rows.array.size == 0:
-            raise ConfigError(f"{f.name}: has no elements, shape {(f.num_samples, *f.row_shape)}")
+    arrays, known = reader.arrays, reader.known
+    for one in arrays:
+        f = one.field
+        shape = (f.num_samples, *f.sample_shape)
+        if not f.is_stored and math.prod(shape) == 0:
+            raise ConfigError(f"{f.name}: has no elements, shape {shape}")
     if targets is not None:
         reader = _SideReader("targets", 0, sample_dim, decode_cf, access, may_grow)
-        keys.append(reader.read(targets, names[1]))
-        reader.compare_with_own()
-        arrays, items = arrays + reader.fields, items + reader.items
-        stored, known = stored + reader.stored, {**reader.known, **known}
+        reader.read(targets, names[1])
+        arrays, known = arrays + reader.arrays, {**reader.known, **known}
         categories = {**reader.categories, **categories}
     if not may_grow:
-        _check_lengths(arrays, items)
-    in_store = [(i.dimensions, i.sample_axis) for f, i in zip(arrays, items, strict=True) if isinstance(f, _IN_STORE)]
-    dims, axes = [one for one, _ in in_store], [axis for _, axis in in_store]
+        _check_lengths(arrays)
+    num_samples = arrays[0].field.num_samples
+    in_store = [one.items for one in arrays if one.stored]
     coordinates = Coordinates.of(
-        stored, axes, known, arrays[0].num_samples, dimensions=dims, access=access, may_grow=may_grow
+        [array for one in arrays for array in one.stored],
+        [one.sample_axis for one in in_store],
+        known,
+        num_samples,
+        dimensions=[one.dimensions for one in in_store],
+        access=access,
+        may_grow=may_grow,
     )
-    if not may_grow and not any(marks.disposable for array in stored if (marks := marks_of(array))):
-        stored = []
-    if packed_ends is not None and not any(one.sample_axis for one in items):
-        segment_ends = np.append(packed_ends, max(arrays[0].num_samples, packed_ends[-1]))
+    if not may_grow and not any(
+        marks.disposable for one in arrays for array in one.stored if (marks := marks_of(array))
+    ):
+        arrays = [replace(one, stored=()) for one in arrays]
+    if packed_ends is not None and not any(one.items.sample_axis for one in arrays):
+        segment_ends = np.append(packed_ends, max(num_samples, packed_ends[-1]))
     if segment_ends is not None:
-        segment_ends = check_segment_ends(segment_ends, arrays[0].num_samples)
-    return OpenedFields(
-        tuple(arrays),
-        tuple(items),
-        tuple(keys),
-        num_sample_fields,
-        tuple(stored),
-        segment_ends=segment_ends,
-        coordinates=coordinates,
-        categories=categories,
-    )
+        segment_ends = check_segment_ends(segment_ends, num_samples)
+    origin = Origin(segment_ends=segment_ends, coordinates=coordinates, categories=categories)
+    return Opened(tuple(arrays), origin)
 
 
-def with_options(
-    field: OpenedField,
-    conversions: Sequence[Conversion | None],
-    window: Window | None,
-    left_unconverted: bool,
-    images: Images | None = None,
-    dense: bool = False,
-) -> Field:
-    """Return a field with the conversions of its items, one for each layout, and the rows of its samples.
-
-    Raises
-    ------
-    UnsupportedError
-        If samples are text or images, and are to be windows.
-    """
-    if isinstance(field, StoredField):
-        others = zip(field.others, conversions[1:], strict=True)
-        changed = tuple(replace(layout, conversion=conversion) for layout, conversion in others)
-        return replace(field, conversion=conversions[0], window=window, spared=left_unconverted, others=changed)
-    if isinstance(field, ResidentField):
-        return replace(field, conversion=conversions[0], window=window)
-    if isinstance(field, CsrField):
-        return anndata.with_conversion(field, conversions, window, dense=dense)
-    if window is not None:
-        kind = field.spec.item_type if images is None else "encoded images"
-        raise UnsupportedError(f"offsets of {field.name}: samples are {kind}, and windows are of tensors")
-    return field if images is None else replace(field, images=images)
-
-
-def _check_lengths(fields: Sequence[Field], items: Sequence[Items]) -> None:
-    first = fields[0]
-    samples = [i for i in items if i.side == "samples"]
-    for number, other in enumerate(fields):
+def _check_lengths(arrays: Sequence[Array]) -> None:
+    first = arrays[0].field
+    samples = [one.items for one in arrays if one.items.side == "samples"]
+    for number, one in enumerate(arrays):
+        other = one.field
         if other.num_samples != first.num_samples:
             advice = sample_dim_advice(samples) if number < len(samples) else ""
             raise ConfigError(
-                f"{other.name} has {other.num_samples} samples, {with_path(first)} has {first.num_samples}: "
+                f"{other.name} has {other.num_samples} samples, {first.label} has {first.num_samples}: "
                 f"they must be equal{advice}"
             )
 
 
 class _SideReader:
-    """Reads one side of the batch: its fields, and what is known of their items."""
+    """Reads one side of the batch: its arrays."""
 
     def __init__(
         self,
@@ -267,43 +184,41 @@ class _SideReader:
         access: StoreAccess,
         may_grow: bool,
     ) -> None:
-        self.fields: list[OpenedField] = []
+        self.arrays: list[Array] = []
         self.known: dict[str, zarr.Array[Any]] = {}  # by name in the group or mapping: coordinates are among them
-        self.items: list[Items] = []
         self._side = side
         self._sample_axis = sample_axis
         self._sample_dim = sample_dim
         self._may_grow = may_grow
         self._decode_cf = decode_cf
-        self._arrays: dict[int, zarr.Array[Any]] = {}  # of the fields that are stored, by their number
         self.segment_ends: npt.NDArray[Any] | None = None
         self.packed_ends: npt.NDArray[Any] | None = None  # of what was packed: others may have been appended
         self.categories: anndata.Categories = {}
         self._access = access
         self._is_fresh = False  # whether arrays that are given as such were opened by their own documents just now
-        self._unproved: dict[int, zarr.Array[Any]] = {}  # number of the field -> an array that was not
-
-    @property
-    def stored(self) -> list[zarr.Array[Any]]:
-        """The opened arrays of the fields that are stored, in the order of the fields."""
-        return list(self._arrays.values())
+        self._unproved: list[int] = []  # numbers of arrays that were not
 
     def read(
         self, source: Source, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None = None
-    ) -> tuple[str, ...] | None:
-        """Read all fields; return their keys, None for a bare tensor."""
+    ) -> None:
+        """Read all arrays."""
+        self._read(source, variables, multiscale)
+        self._compare_with_own()
+
+    def _read(self, source: Source, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None) -> None:
         side, given = self._side, source
         source = open_source(source, self._access)
         of_group = isinstance(source, zarr.Group) and source.metadata.consolidated_metadata is None
         self._is_fresh = of_group or (source is not given and isinstance(source, zarr.Array))
         self.packed_ends = segments_of(source)
         if multiscale is not None or (isinstance(source, zarr.Group) and variables is None and is_image(source)):
-            return self._read_image(source, variables, multiscale)
+            self._read_image(source, variables, multiscale)
+            return
         coordinates: set[str] = set()
         named: Mapping[str, Any]
         if isinstance(source, zarr.Group) and anndata.is_csr(source) and variables is None:
             self._read_field(None, source)
-            return None
+            return
         if isinstance(source, zarr.Group) and anndata.is_root(source) and variables is not None:
             with naming(side):
                 named, categorical = anndata.elements_by_path(side, source, variables)
@@ -324,7 +239,7 @@ class _SideReader:
             named = named if variables is None else select_variables(side, named, variables)
         elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
             self._read_field(None, source, variables)
-            return None
+            return
         else:
             refuse_dask(source, side)
             raise ConfigError(
@@ -334,24 +249,22 @@ class _SideReader:
         for key, array in named.items():
             with naming(f"{side}[{key!r}]"):
                 self._read_field(key, array)
-            if len(self.fields) - 1 in self._arrays:
-                self.known[key] = self._arrays[len(self.fields) - 1]
-        coordinates |= named_coordinates(self._arrays.values(), {})
-        for number, stored in self._arrays.items():
-            self.items[number] = replace(self.items[number], is_coordinate=is_coordinate(stored, coordinates))
-        return tuple(named)
+            for array in self.arrays[-1].stored:
+                self.known[key] = array
+        coordinates |= named_coordinates([array for one in self.arrays for array in one.stored], {})
+        for number, one in enumerate(self.arrays):
+            for array in one.stored:
+                items = replace(one.items, is_coordinate=is_coordinate(array, coordinates))
+                self.arrays[number] = replace(one, items=items)
 
-    def compare_with_own(self) -> None:
+    def _compare_with_own(self) -> None:
         """Compare what is known of arrays from elsewhere, such as consolidated metadata, with their own documents."""
-        owns = read_own(list(self._unproved.values()), self._access)
+        owns = read_own([self.arrays[number].stored[0] for number in self._unproved], self._access)
         for number, own in zip(self._unproved, owns, strict=True):
-            f = self.fields[number]
-            assert isinstance(f, _IN_STORE)
-            self.fields[number] = replace(f, spec=with_own(f.spec, own))
+            one = self.arrays[number]
+            self.arrays[number] = replace(one, field=one.field.with_specs(partial(with_own, own=own)))
 
-    def _read_image(
-        self, source: Any, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None
-    ) -> tuple[str, ...] | None:
+    def _read_image(self, source: Any, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None) -> None:
         """Read levels of an image of OME-Zarr; without names the first one, as a bare tensor."""
         if not isinstance(source, zarr.Group) or variables is not None:
             raise ConfigError(f"multiscale = {multiscale!r}: {self._side} must be an OME-Zarr image, without variables")
@@ -359,12 +272,18 @@ class _SideReader:
             if multiscale is None:
                 level = first_level(source)
                 self._read_field(None, level.array, axes=level.axes)
-                return None
+                self._check_channels(level)
+                return
             levels = levels_of(source, multiscale)
             for key, level in levels.items():
                 self._read_field(key, level.array, axes=level.axes)
-            self.fields = with_levels(self.fields, self.items, levels)
-        return tuple(levels)
+            self.arrays = with_levels(self.arrays, levels)
+            self._check_channels(next(iter(levels.values())))
+
+    def _check_channels(self, level: ImageLevel) -> None:
+        """Warn if channels of an image are samples because nobody named a dimension."""
+        if self._side == "samples" and self._sample_dim is None and self._sample_axis == 0:
+            warn_of_channels(level)
 
     def _replay_buffer(self, group: zarr.Group) -> tuple[zarr.Group, dict[str, zarr.Array[Any]]]:
         """Return the group `data` of a replay buffer, whose root has no arrays; its episodes are segments.
@@ -407,13 +326,14 @@ class _SideReader:
     ) -> None:
         name = self._side if key is None else f"{self._side}[{key!r}]"
         dimensions = decoding = record = described = None
+        stored: tuple[zarr.Array[Any], ...] = ()
         dtype: str | None
         if isinstance(source, np.ndarray) or is_tensor(source):
             axis = self._find_axis(name, None)
             if isinstance(source, np.ndarray) and source.dtype.names:
                 record = select_members(name, source.dtype, members)
             field: OpenedField = field_in_memory(name, source, axis, record)
-            dtype, shape = dtype_name(field), tuple(source.shape)
+            dtype, shape = field.dtype_name, tuple(source.shape)
             axis %= len(shape)
         else:
             is_local = isinstance(source, str | Path) and not is_url(source)  # messages have the path as it was given
@@ -441,15 +361,14 @@ class _SideReader:
                         decoding = find_decoding(array)
                     units = str(array.metadata.attributes.get("units", ""))
                     field = replace(field, spec=replace(spec, documented=Documented(None, True, decoding, units)))
-            self._arrays[len(self.fields)] = array
+            stored = (array,)
             if isinstance(source, zarr.Array) and not (self._is_fresh or self._may_grow):
-                self._unproved[len(self.fields)] = array
+                self._unproved.append(len(self.arrays))
             described = Described.of(array, axis, self.known, decodes=self._decode_cf)
         if members is not None and record is None:
             raise ConfigError(f"variables = {members!r}: {self._side} is an array, must be a group or a mapping")
-        self.fields.append(field)
         items = Items(self._side, key, dtype, shape, axis, dimensions, decoding, is_record=record is not None)
-        self.items.append(replace(items, described=described))
+        self.arrays.append(Array(field, replace(items, described=described), stored=stored))
 
     def _read_matrix(self, key: str | None, name: str, group: zarr.Group) -> None:
         """Read a sparse matrix, whose rows are samples."""
@@ -460,8 +379,7 @@ class _SideReader:
             )
         field = anndata.read_csr(name, group, self._access)
         shape = (field.num_samples, field.num_columns)
-        self.fields.append(field)
-        self.items.append(Items(self._side, key, field.data.dtype, shape, 0))
+        self.arrays.append(Array(field, Items(self._side, key, field.data.dtype, shape, 0)))
 
     def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
         if self._sample_dim is None:

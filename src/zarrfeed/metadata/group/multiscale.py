@@ -9,6 +9,7 @@ Source: OME-Zarr 0.4 and 0.5, `multiscales`; 0.1 to 0.3 for images of which one 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,12 +21,14 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.known_groups import attributes_of_ome, is_path, level_paths, member_of
+from zarrfeed.metadata.group.batch_columns import Array
 from zarrfeed.metadata.patches.patch_levels import check_extent, level_of
-from zarrfeed.spec.field import StoredField
 from zarrfeed.spec.level import LevelRows
 
 #: Kinds of axes along which the levels of an image need not be alike, and labels may have none.
 _CHANNEL = "channel"
+#: The kinds of axes that an image names, and says nothing of.
+_USUAL_KINDS = {"c": _CHANNEL}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +97,21 @@ def levels_of(group: zarr.Group, wanted: Any) -> dict[str, ImageLevel]:
     return found
 
 
-def with_levels(fields: Sequence[Any], items: Sequence[Items], levels: Mapping[str, ImageLevel]) -> list[Any]:
-    """Return the fields of levels, each with the rows that samples of the first one have in it.
+def warn_of_channels(level: ImageLevel) -> None:
+    """Warn if channels are the first axis of an image, along which samples lie unless somebody names another one."""
+    if not level.axes or (level.kinds[0] or _USUAL_KINDS.get(level.axes[0])) != _CHANNEL:
+        return
+    channels, *others = level.axes
+    advice = f"sample_dim={others[0]!r} would take another axis, " if others else ""
+    warnings.warn(
+        f"{channels!r} is the first axis of an OME-Zarr image, so each channel is a sample: {advice}"
+        f"sample_dim={channels!r} says that channels are meant",
+        stacklevel=2,
+    )
+
+
+def with_levels(arrays: Sequence[Array], levels: Mapping[str, ImageLevel]) -> list[Array]:
+    """Return the arrays of levels, each with the rows that samples of the first one have in it.
 
     Raises
     ------
@@ -103,24 +119,26 @@ def with_levels(fields: Sequence[Any], items: Sequence[Items], levels: Mapping[s
         If voxels of a level are no whole number of voxels of the first one, or its lengths contradict that.
     """
     first, *others = levels.values()
-    made = [fields[0]]
-    for field, one, level in zip(fields[1:], items[1:], others, strict=True):
-        if not isinstance(field, StoredField) or field.record is not None:
+    finest = arrays[0].items
+    made = [arrays[0]]
+    for array, level in zip(arrays[1:], others, strict=True):
+        field, one = array.field, array.items
+        if not field.has_numbers:
             raise UnsupportedError(f"{one.name}: levels of an image are arrays of numbers")
-        if items[0].sample_axis >= len(first.axes) or one.sample_axis >= len(level.axes):
+        if finest.sample_axis >= len(first.axes) or one.sample_axis >= len(level.axes):
             raise ConfigError(f"{one.name}: has {len(one.shape)} axes, the image names {level.axes}")
-        if level.axes[one.sample_axis] != first.axes[items[0].sample_axis]:
+        if level.axes[one.sample_axis] != first.axes[finest.sample_axis]:
             raise ConfigError(
-                f"{one.name}: its samples lie along {level.axes[one.sample_axis]!r}, those of {items[0].name} along "
-                f"{first.axes[items[0].sample_axis]!r}; sample_dim names the dimension of both"
+                f"{one.name}: its samples lie along {level.axes[one.sample_axis]!r}, those of {finest.name} along "
+                f"{first.axes[finest.sample_axis]!r}; sample_dim names the dimension of both"
             )
-        scale, before = _relative(level, first, one, items[0])
+        scale, before = _relative(level, first, one, finest)
         exact = level_of(scale, before, level.axes, one.name, one.shape)
         for axis, (name, kind, factor) in enumerate(zip(level.axes, level.kinds, exact.scale, strict=True)):
             if name in first.axes and (kind != _CHANNEL or axis == one.sample_axis):
-                check_extent(one.name, name, factor, one.shape[axis], items[0].shape[first.axes.index(name)])
-        lengths = [(fields[0].num_samples, field.spec.num_samples)]
-        made.append(replace(field, rows=LevelRows.of(exact, one.sample_axis, lengths)))
+                check_extent(one.name, name, factor, one.shape[axis], finest.shape[first.axes.index(name)])
+        lengths = [(arrays[0].field.num_samples, field.num_rows)]
+        made.append(replace(array, field=field.with_row_map(LevelRows.of(exact, one.sample_axis, lengths))))
     return made
 
 

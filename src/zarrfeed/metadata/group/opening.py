@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.group.fields import OpenedFields, Source, open_fields
+from zarrfeed.metadata.group.batch_columns import Opened
+from zarrfeed.metadata.group.fields import Source, open_fields
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.storage.access.access import StoreAccess
 
@@ -48,7 +49,7 @@ class Opening:
         """Return the newest snapshot of each repository."""
         return tuple(str(one.lookup_branch(_BRANCH)) for one in self.repositories)
 
-    def open(self, snapshots: tuple[str, ...] | None = None) -> OpenedFields:
+    def open(self, snapshots: tuple[str, ...] | None = None) -> Opened:
         """Open the arrays: those of repositories at some snapshots, or at their newest."""
         left = list(self.snapshots() if snapshots is None else snapshots)
         sources: tuple[Any, Any] = (self.samples, self.targets)
@@ -56,19 +57,9 @@ class Opening:
             source.readonly_session(snapshot_id=left.pop(0)).store if is_repository(source) else source
             for source in sources
         )
-        return open_fields(
-            samples,
-            targets,
-            sample_axis=self.sample_axis,
-            sample_dim=self.sample_dim,
-            variables=self.variables,
-            multiscale=self.multiscale,
-            decode_cf=self.decode_cf,
-            access=self.access,
-            may_grow=self.may_grow,
-        )
+        return open_fields(**{**vars(self), "samples": samples, "targets": targets})
 
-    def open_pair(self, samples: Source, targets: Source | None) -> OpenedFields:
+    def open_pair(self, samples: Source, targets: Source | None) -> Opened:
         """Open the arrays of one of many stores, with the same options."""
         return replace(self, samples=samples, targets=targets).open()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,9 +13,8 @@ import zarr
 from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
 from zarrfeed.metadata.array.array import open_array, open_node
 from zarrfeed.metadata.array.values import read_stored
-from zarrfeed.metadata.group.fields import OpenedFields
-from zarrfeed.spec.field import ResidentField
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.metadata.group.batch_columns import Column
+from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.storage.access.checked_nodes import checked
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.chunks.location import StoreSource
@@ -27,7 +27,9 @@ SegmentEnds: TypeAlias = "npt.ArrayLike | zarr.Array[Any] | str | Path"
 _MOST_GROUPS = 4
 
 
-def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.ArrayLike | None:
+def read_segment_ends(
+    named: SegmentEnds | None, columns: Sequence[Column], stores: StoreTable | None
+) -> npt.ArrayLike | None:
     """Return the ends of segments, read from where they are named.
 
     Parameters
@@ -36,8 +38,8 @@ def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.Ar
         The numbers; or an array of Zarr; or its path, of its own or in the store of the samples, such as
         "meta/episode_ends". In several stores, each has an array at that path, whose numbers count from its own first
         sample.
-    opened
-        The samples.
+    columns, stores
+        Of the samples.
 
     Raises
     ------
@@ -50,17 +52,17 @@ def read_segment_ends(named: SegmentEnds | None, opened: OpenedFields) -> npt.Ar
         return named
     if is_url(named) or Path(named).exists():
         return read_stored(open_array(named))
-    specs = _specs(opened)
-    if opened.stores is None:
+    specs = _specs(columns)
+    if stores is None:
         return read_stored(_find(str(named), specs[0]))
-    first = opened.stores.first
+    first = stores.first
     return np.concatenate([first[i] + read_stored(_find(str(named), spec)) for i, spec in enumerate(specs)])
 
 
-def _specs(opened: OpenedFields) -> list[tuple[str, StoreSource | None]]:
+def _specs(columns: Sequence[Column]) -> list[tuple[str, StoreSource | None]]:
     """Return where the first stored array is, in each store: its directory, or its prefix in a store of Python's."""
-    for f in opened.fields:
-        if isinstance(f, ResidentField | CsrField):
+    for f in (one.field for one in columns):
+        if not f.layouts:
             continue
         found: list[tuple[int, str, StoreSource | None]] = []
         for layout in f.layouts:

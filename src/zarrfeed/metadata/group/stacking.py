@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.described import check_same_coordinates
-from zarrfeed.metadata.group.fields import OpenedFields
+from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.spec.dtypes import item_bytes
-from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, dtype_name, window_of
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.stack import StackSlice
-from zarrfeed.spec.static import is_channel
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,15 @@ class Stacked:
     side: str
     keys: tuple[str, ...]
     spatial_axes: int | None
+
+    @property
+    def tensor_name(self) -> str:
+        """The name of the tensor, or that of its side."""
+        return self.name or self.side
+
+    def has(self, column: Column) -> bool:
+        """Return whether an array is in it."""
+        return column.items.side == self.side and column.items.key in self.keys
 
 
 def make_stack(
@@ -107,43 +114,18 @@ def _check_coordinates(members: Sequence[Items]) -> None:
             check_same_coordinates(str(one.key), one.described, str(first.key), first.described)
 
 
-def order_of(items: Sequence[Items], stack: Stacked) -> list[int]:
-    """Return the numbers of arrays in an order in which those of a stack are the last of their side, side by side."""
-    numbers = {one.key: n for n, one in enumerate(items) if one.side == stack.side}
-    members = [numbers[key] for key in stack.keys]
-    order = [n for n in range(len(items)) if n not in members]
-    at = sum(items[n].side == "samples" or stack.side == "targets" for n in order)
-    return [*order[:at], *members, *order[at:]]
+def side_by_side(columns: Sequence[Column], stack: Stacked) -> tuple[Column, ...]:
+    """Return columns in an order in which those of a stack are the last of their side, in the order of the channels."""
+    members = sorted(filter(stack.has, columns), key=lambda one: stack.keys.index(str(one.items.key)))
+    others = [one for one in columns if not stack.has(one)]
+    at = sum(one.items.side == "samples" or stack.side == "targets" for one in others)
+    return (*others[:at], *members, *others[at:])
 
 
-def reordered(opened: OpenedFields, order: Sequence[int]) -> OpenedFields:
-    """Return the same arrays in another order; each stays on its side."""
-    stored = [n for n, f in enumerate(opened.fields) if isinstance(f, StoredField | VlenField)]
-    array_of = dict(zip(stored, opened.arrays, strict=False))
-    fields, items = tuple(opened.fields[n] for n in order), tuple(opened.items[n] for n in order)
-    sides: list[tuple[str, ...] | None] = []
-    for side, keys in zip(("samples", "targets"), opened.sides, strict=False):
-        sides.append(None if keys is None else tuple(str(one.key) for one in items if one.side == side))
-    arrays = tuple(array_of[n] for n in order if n in array_of)
-    others = opened.other_items and tuple(opened.other_items[n] for n in order)
-    return replace(opened, fields=fields, items=items, sides=tuple(sides), arrays=arrays, other_items=others)
-
-
-def with_sample_field(opened: OpenedFields, field: ResidentField, items: Items) -> OpenedFields:
-    """Return the arrays with one more behind those of `samples`, in memory."""
-    count, others = opened.num_sample_fields, opened.other_items
-    return replace(
-        opened,
-        fields=(*opened.fields[:count], field, *opened.fields[count:]),
-        items=(*opened.items[:count], items, *opened.items[count:]),
-        sides=((*(opened.sides[0] or ("samples",)), str(items.key)), *opened.sides[1:]),
-        num_sample_fields=count + 1,
-        other_items=(*others[:count], (), *others[count:]) if others else (),
-    )
-
-
-def with_stack_slices(fields: Sequence[Field], items: Sequence[Items], stacks: Sequence[Stacked]) -> tuple[Field, ...]:
-    """Return fields with their slices of the tensors of stacks.
+def with_stack_slices(
+    fields: Sequence[Field], columns: Sequence[Column], stacks: Sequence[Stacked]
+) -> tuple[Field, ...]:
+    """Return the fields of columns with their slices of the tensors of stacks.
 
     Raises
     ------
@@ -152,16 +134,15 @@ def with_stack_slices(fields: Sequence[Field], items: Sequence[Items], stacks: S
     """
     made = list(fields)
     for stack in stacks:
-        numbers = [n for n, one in enumerate(items) if one.side == stack.side and one.key in stack.keys]
-        members = [fields[n] for n in numbers]
-        whole = _common(stack, members)
-        channel, size = 0, item_bytes(dtype_name(members[0]))
+        numbers = [n for n, one in enumerate(columns) if stack.has(one)]
+        whole = _common(stack, [fields[n] for n in numbers])
+        channel, size = 0, item_bytes(fields[numbers[0]].dtype_name)
         plane = math.prod(whole[1:]) * size
-        for n, field in zip(numbers, members, strict=True):
-            assert isinstance(field, StoredField | ResidentField)
+        for n in numbers:
+            field = fields[n]
             count = math.prod(field.row_shape[: len(field.row_shape) - len(whole) + 1])
-            stack_slice = StackSlice(stack.name or stack.side, whole, whole[0] * plane, channel * plane, channel, count)
-            made[n] = replace(field, stack=stack_slice)
+            stack_slice = StackSlice(stack.tensor_name, whole, whole[0] * plane, channel * plane, channel, count)
+            made[n] = field.with_stack(stack_slice)
             channel += count
     return tuple(made)
 
@@ -170,10 +151,10 @@ def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:
     """Return the shape of a row of a stack."""
     first = members[0]
     for one in members:
-        if not isinstance(one, StoredField | ResidentField) or one.record is not None:
+        if not one.has_numbers:
             raise ConfigError(f"stack: {one.name} has no numbers")
-    rows = [one.row_shape for one in members if isinstance(one, StoredField | ResidentField)]
-    fewest = min(len(row) for one, row in zip(members, rows, strict=True) if not is_channel(one))
+    rows = [one.row_shape for one in members]
+    fewest = min(len(row) for one, row in zip(members, rows, strict=True) if not one.has_one_row)
     axes = min(_usual_axes(first), fewest) if stack.spatial_axes is None else stack.spatial_axes
     if axes > fewest:
         raise ConfigError(f"stack: spatial_axes = {axes}, must be at most {fewest}, the axes of the smallest sample")
@@ -184,12 +165,12 @@ def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:
                 f"stack: a sample of {one.name} ends with the axes {row[len(row) - axes :]}, one of {first.name} with "
                 f"{shape}: they must be equal, or spatial_axes (now {axes}) smaller"
             )
-        if dtype_name(one) != dtype_name(first):
+        if one.dtype_name != first.dtype_name:
             raise ConfigError(
-                f"stack: {one.name} is {dtype_name(one)}, {first.name} is {dtype_name(first)}: cast() them to one "
+                f"stack: {one.name} is {one.dtype_name}, {first.name} is {first.dtype_name}: cast() them to one "
                 "dtype before"
             )
-        ours, theirs = window_of(one), window_of(first)
+        ours, theirs = one.window, first.window
         if (None if ours is None else len(ours.offsets)) != (None if theirs is None else len(theirs.offsets)):
             raise ConfigError(f"stack: windows of {one.name} and {first.name} have different lengths")
     if math.prod(shape) == 0:
@@ -199,7 +180,7 @@ def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:
 
 def _usual_axes(field: Field) -> int:
     """Return how many trailing axes of samples are no channels, if nobody says so."""
-    if not isinstance(field, StoredField) or field.patch is None:
+    if field.patch is None:
         return 2
     cut = [axis.dim is not None and not axis.offsets for axis in field.patch.axes if not axis.dropped]
     if cut != sorted(cut):
@@ -210,15 +191,48 @@ def _usual_axes(field: Field) -> int:
     return sum(cut)
 
 
-def channels_of(fields: Sequence[Field], items: Sequence[Items], stack: Stacked) -> tuple[str, ...]:
-    """Return the names of the channels: that of the array; with indices where it has several, such as "t[3]"."""
-    names: list[str] = []
-    for field, one in zip(fields, items, strict=True):
-        if one.side != stack.side or one.key not in stack.keys:
-            continue
-        assert isinstance(field, StoredField | ResidentField)
-        assert field.stack is not None
-        leading = field.row_shape[: len(field.row_shape) - len(field.stack.row_shape) + 1]
-        indices = [", ".join(map(str, index)) for index in np.ndindex(*leading)]
-        names += [f"{one.key}[{index}]" for index in indices] if leading else [str(one.key)]
-    return tuple(names)
+def channel_axes(field: Field, column: Column) -> list[int]:
+    """Return the axes of an array in a stack that become channels, counted as those of its items."""
+    assert field.stack is not None
+    count = len(field.row_shape) - len(field.stack.row_shape) + 1
+    cut = None if column.patch_axes is None else column.patch_axes.axes
+    axes = [
+        axis
+        for axis in range(len(column.items.shape))
+        if (axis != column.items.sample_axis if cut is None else not cut[axis].dropped)
+    ]
+    return axes[:count]
+
+
+def channels_of(field: Field, column: Column) -> tuple[str, ...]:
+    """Return the names of the channels of an array in a stack: its key alone, or with what tells its channels apart.
+
+    That is the label along the dimension, as in "z500", if it was read and is a number; else labels or indices, as in
+    "x[red]" and "t[3]".
+    """
+    key, named = column.items.key, [_labels_along(column, axis) for axis in channel_axes(field, column)]
+    if not named:
+        return (str(key),)
+    if len(named) == 1 and named[0].are_numbers:
+        return tuple(f"{key}{label}" for label in named[0].texts)
+    return tuple(f"{key}[{', '.join(labels)}]" for labels in itertools.product(*(one.texts for one in named)))
+
+
+@dataclass(frozen=True)
+class _ChannelLabels:
+    texts: list[str]
+    are_numbers: bool
+
+
+def _labels_along(column: Column, axis: int) -> _ChannelLabels:
+    """Return the labels of the items that samples have along an axis; their indices where no labels were read."""
+    items, cut = column.items, None if column.patch_axes is None else column.patch_axes.axes[axis]
+    offsets = () if cut is None or cut.dim is not None else cut.offsets
+    dim = None if items.dimensions is None or axis >= len(items.dimensions) else items.dimensions[axis]
+    if items.described is None or dim is None or dim not in items.described.labels:
+        return _ChannelLabels([str(i) for i in range(len(offsets) or items.shape[axis])], are_numbers=False)
+    values = items.described.values_along(dim)
+    values = values[list(offsets)] if offsets else values
+    texts = [f"{one:g}" if isinstance(one, float) else str(one) for one in values.tolist()]
+    are_numbers = values.dtype.kind in "iuf" and len(set(texts)) == len(set(values.tolist()))
+    return _ChannelLabels(texts, are_numbers)

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.requested_conversion import RequestedConversion
-from zarrfeed.metadata.group.fields import OpenedField, with_options
+from zarrfeed.metadata.group.batch_columns import Array, Column
 from zarrfeed.metadata.group.stacking import Stacked
-from zarrfeed.spec.field import Field, HostRows, ResidentField, StoredField, dtype_name, window_of
+from zarrfeed.spec.field import Field, HostRows, ResidentField, StoredField
+from zarrfeed.spec.item_choice import take_items
 from zarrfeed.spec.row_map import OneRow
-from zarrfeed.spec.static import StaticField, UnreadRows, is_channel
+from zarrfeed.spec.static import StaticField, UnreadRows
 
 
-def make_channel(static: StaticField, num_samples: int) -> tuple[ResidentField, Items]:
-    """Return a static array as a field of the samples, and what is known of its items.
+def make_channel(static: StaticField, num_samples: int) -> Array:
+    """Return a static array as an array of the samples.
 
     Stored values are not read yet.
     """
@@ -26,15 +26,18 @@ def make_channel(static: StaticField, num_samples: int) -> tuple[ResidentField, 
     if isinstance(source, StoredField):
         dtype, item_bytes = source.spec.dtype.name, source.spec.dtype.itemsize
         decoding = None if source.conversion is None else source.conversion.decoding
-        rows = UnreadRows(replace(source, conversion=None))
+        rows = UnreadRows(replace(source, conversion=None), static.choice)
     else:
         dtype, item_bytes = source.dtype, source.item_bytes
         rows = HostRows(source.rows.array.reshape(1, -1), source.rows.owner)
+        if static.choice is not None:
+            taken = take_items(source.rows.array, static.stored_shape, item_bytes, static.choice)
+            rows = HostRows(taken.reshape(1, -1))
     field = ResidentField(name, rows, dtype, static.shape, item_bytes, row_map=OneRow(num_samples))
     dimensions = None if static.dimensions is None else (None, *static.dimensions)
     shape = (num_samples, *static.shape)
     items = Items("samples", static.name, dtype, shape, 0, dimensions, decoding, is_coordinate=True)
-    return field, items
+    return Array(field, items)
 
 
 def named_in(names: object, statics: Sequence[StaticField]) -> list[StaticField]:
@@ -43,7 +46,7 @@ def named_in(names: object, statics: Sequence[StaticField]) -> list[StaticField]
     return [one for one in statics if one.name in listed]
 
 
-def templates_of(fields: Sequence[OpenedField], items: Sequence[Items], stacks: Sequence[Stacked]) -> dict[int, int]:
+def templates_of(columns: Sequence[Column], stacks: Sequence[Stacked]) -> dict[int, int]:
     """Return the template of each static array in a stack: the first array there that has a row for each sample.
 
     Raises
@@ -53,8 +56,8 @@ def templates_of(fields: Sequence[OpenedField], items: Sequence[Items], stacks: 
     """
     found = {}
     for stack in stacks:
-        members = [n for n, one in enumerate(items) if one.side == stack.side and one.key in stack.keys]
-        others = [n for n in members if not is_channel(fields[n])]
+        members = [n for n, one in enumerate(columns) if stack.has(one)]
+        others = [n for n in members if not columns[n].field.has_one_row]
         if not others:
             named = ", ".join(map(repr, stack.keys))
             raise ConfigError(f"stack of {named}: each is the same for all samples; name an array with samples, too")
@@ -62,23 +65,25 @@ def templates_of(fields: Sequence[OpenedField], items: Sequence[Items], stacks: 
     return found
 
 
-def channel_like(field: OpenedField, items: Items, request: RequestedConversion, template: Field) -> Field:
+def channel_like(column: Column, template: Field) -> Field:
     """Return a static array as a channel of a stack, with the dtype and the windows of its template.
 
     The rows of windows that are padded have it, too.
     """
-    if request.dtype is None and isinstance(template, StoredField | ResidentField) and template.record is None:
-        request = replace(request, dtype=dtype_name(template))
-    window = window_of(template)
+    if column.conversions[0].dtype is None and template.has_numbers:
+        column = column.requesting(dtype=template.dtype_name)
+    window = template.window
     if window is not None and window.pad is not None:
         window = replace(window, pad=replace(window.pad, mode="edge", value=None))
-    return with_options(field, [request.conversion(items)], window, request.left_unconverted)
+    return replace(column, window=window).delivered()
 
 
-def check_not_named(offsets: object, items: Sequence[Items], fields: Sequence[OpenedField]) -> None:
+def check_not_named(offsets: object, columns: Sequence[Column]) -> None:
     """Raise ConfigError if offsets of windows are given for a static array by its name."""
     if not isinstance(offsets, Mapping):
         return
-    for one, field in zip(items, fields, strict=True):
-        if is_channel(field) and (one.key in offsets or one.name in offsets):
-            raise ConfigError(f"offsets of {one.name}: is the same for all samples, and has the windows of its stack")
+    for one in columns:
+        if one.field.has_one_row and (one.items.key in offsets or one.items.name in offsets):
+            raise ConfigError(
+                f"offsets of {one.items.name}: is the same for all samples, and has the windows of its stack"
+            )

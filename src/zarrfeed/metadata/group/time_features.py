@@ -15,10 +15,8 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.host_memory import field_in_memory
-from zarrfeed.metadata.group.source_names import name_source
+from zarrfeed.metadata.group.batch_columns import Array
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.expression import TimeFeaturesCall
-from zarrfeed.spec.field import ResidentField
 
 #: What the field is called in a batch.
 NAME = "time_features"
@@ -99,13 +97,8 @@ def calculate(coordinate: Coordinate, features: Sequence[str]) -> npt.NDArray[np
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def time_features_call(features: tuple[str, ...], coords: Any) -> TimeFeaturesCall:
-    """Return what the expression of a `Data` has of the call."""
-    return TimeFeaturesCall(features, name_source(coords))
-
-
-def make_field(coordinate: Coordinate, features: Sequence[str]) -> tuple[ResidentField, Items]:
-    """Return the features as a field of the samples, and what is known of its items: it is a coordinate.
+def make_field(coordinate: Coordinate, features: Sequence[str]) -> Array:
+    """Return the features as an array of the samples: it is a coordinate.
 
     Raises
     ------
@@ -114,4 +107,4 @@ def make_field(coordinate: Coordinate, features: Sequence[str]) -> tuple[Residen
     """
     values = calculate(coordinate, features)
     items = Items("samples", NAME, values.dtype.name, values.shape, 0, is_coordinate=True)
-    return field_in_memory(items.name, values, 0), items
+    return Array(field_in_memory(items.name, values, 0), items)

@@ -1,8 +1,8 @@
 """An opened `xarray.Dataset` -> the Zarr arrays behind it, without importing xarray.
 
 xarray opens variables lazily: the array of the store, wrapped in layers that decode or index when values are asked for.
-A variable stands for samples of its array if no values were loaded or calculated, and if its layers select nothing but
-samples, in the order of the store. Which samples these are is told by the layers that index.
+A variable stands for a selection of its array if no values were loaded or calculated. The layers that index tell what
+was selected along each axis of the array: samples, in the order of the store, and items of other axes in any order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
+from zarrfeed.spec.item_choice import AxisChoice, Positions, positions_of
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-_REOPEN = "pass what xarray.open_zarr returned, variables of it, or samples of it: isel or sel along their dimension"
+_REOPEN = "pass what xarray.open_zarr returned, variables of it, or what isel or sel chose of it along each dimension"
 
 
 class StoredArrays(NamedTuple):
@@ -33,12 +34,15 @@ class StoredArrays(NamedTuple):
         Whether they are to be decoded.
     selected
         The samples of the arrays that were selected, ascending: a slice, or a list. None: all.
+    items
+        The items that were selected along other dimensions, by name or number of the axis, as `Data.isel` takes them.
     """
 
     samples: Any
     targets: Any
     decodes: bool
     selected: slice | npt.NDArray[np.int64] | None
+    items: dict[str | int, Any]
 
 
 def stored_arrays(
@@ -81,7 +85,8 @@ def stored_arrays(
             )
         decode_cf = not raw
     rows = {name: rows for side in sides for name, rows in side.rows.items()}
-    return StoredArrays(arrays[0], arrays[1], decode_cf, _same_rows(rows))
+    items = {name: items for side in sides for name, items in side.items.items()}
+    return StoredArrays(arrays[0], arrays[1], decode_cf, _same_rows(rows), _same_items(items))
 
 
 class _Side:
@@ -93,6 +98,7 @@ class _Side:
         self.raw: set[str] = set()
         self.decoded: set[str] = set()
         self.rows: dict[str, range | npt.NDArray[np.int64] | None] = {}  # of each variable; None: all
+        self.items: dict[str, dict[str | int, AxisChoice | None]] = {}  # of each variable, by the dimension; None: all
         self._sample_axis = sample_axis
         self._sample_dim = sample_dim
         self._variables = variables
@@ -122,18 +128,34 @@ class _Side:
         if variable.dtype.kind in "mM":
             raise ConfigError(f"{name}: is decoded as {variable.dtype}; leave it out, or open with decode_times=False")
         array, keys = _unwrap(name, variable._data)  # noqa: SLF001 - xarray loads the public `data`
-        stored = dimension_names(array)
-        if stored is not None and tuple(variable.dims) != stored:
-            raise ConfigError(f"{name}: has the dimensions {variable.dims}, stored are {stored}: {_REOPEN}")
-        if keys:
-            dims = tuple(variable.dims)
-            axis = dims.index(self._sample_dim) if self._sample_dim in dims else self._sample_axis % len(dims)
-            rows = _selected_rows(name, array.shape, axis, keys, dims)
-            if len(rows) != variable.shape[axis]:  # as xarray itself counts them
-                raise _is_selection(name)
-            self.rows[name] = rows
-        else:
-            self.rows[name] = None
+        dims, stored = tuple(variable.dims), dimension_names(array)
+        is_named = stored is not None and self._sample_dim in stored
+        sample_axis = stored.index(self._sample_dim) if is_named else self._sample_axis % len(array.shape)  # type: ignore[union-attr]
+        selected = _selected_along(name, array.shape, keys, sample_axis)
+        kept = [axis for axis, one in enumerate(selected) if not one.dropped]
+        if (
+            sample_axis not in kept
+            or len(kept) != len(dims)
+            or (stored is not None and dims != tuple(stored[axis] for axis in kept))
+        ):
+            raise ConfigError(f"{name}: has the dimensions {dims}, stored are {stored}: {_REOPEN}")
+        if variable.shape != tuple(len(selected[axis].positions) for axis in kept):  # as xarray itself counts them
+            raise _is_selection(name)
+        axis = sample_axis
+        if not is_named and axis != kept[self._sample_axis % len(dims)]:
+            raise ConfigError(
+                f"{name}: has the dimensions {dims}, stored are {stored}, so axis {self._sample_axis} is another one; "
+                "say which dimension samples lie along: sample_dim="
+            )
+        rows = _selected_rows(name, selected[axis].positions)
+        self.rows[name] = None if len(rows) == array.shape[axis] else rows
+        self.items[name] = {
+            number if stored is None or stored[number] is None else str(stored[number]): (
+                None if one.positions == range(length) and not one.dropped else one
+            )
+            for number, (one, length) in enumerate(zip(selected, array.shape, strict=True))
+            if number != axis
+        }
         if any(attribute in variable.attrs for attribute in _PACKING):
             self.raw.add(name)
         elif any(attribute in variable.encoding for attribute in _PACKING[:2]):
@@ -170,39 +192,81 @@ def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]
     raise ConfigError(f"{name}: its values are in memory, loaded or calculated: {_REOPEN}; or pass the values")
 
 
-def _selected_rows(
-    name: str, shape: tuple[int, ...], axis: int, keys: list[tuple[Any, ...]], dims: tuple[Any, ...]
-) -> range | npt.NDArray[np.int64]:
-    """Return the samples of an array that keys select, one key after the other.
+def _selected_along(
+    name: str, shape: tuple[int, ...], keys: list[tuple[Any, ...]], sample_axis: int
+) -> list[AxisChoice]:
+    """Return what keys select along each axis of an array, one key after the other.
 
     Raises
     ------
     ConfigError
-        If they select along another axis, or samples in another order than that of the store.
+        If they select several axes together, or nothing.
     """
-    rows: Any = range(shape[axis])
+    selected = [AxisChoice(range(length)) for length in shape]
     for key in keys:
-        if len(key) != len(shape):
+        kept = [axis for axis, one in enumerate(selected) if not one.dropped]
+        if len(key) != len(kept):
             raise _is_selection(name)
-        for i, (one, length) in enumerate(zip(key, shape, strict=True)):
-            if i != axis and not (isinstance(one, slice) and one.indices(length) == (0, length, 1)):
+        for axis, one in zip(kept, key, strict=True):
+            before = selected[axis].positions
+            if isinstance(one, slice):
+                selected[axis] = AxisChoice(before[one])
+                continue
+            if np.ndim(one) > 1:
+                raise _is_selection(name)
+            chosen = np.atleast_1d(np.asarray(before, dtype=np.int64)[one])
+            selected[axis] = AxisChoice(positions_of(chosen), dropped=np.ndim(one) == 0)
+    for axis, choice in enumerate(selected):
+        if not len(choice.positions):
+            what = "sample" if axis == sample_axis else f"items along axis {axis}"
+            raise ConfigError(f"{name}: is a selection of what is stored that has no {what}")
+    return selected
+
+
+def _selected_rows(name: str, positions: Positions) -> range | npt.NDArray[np.int64]:
+    """Return the samples of an array that were selected.
+
+    Raises
+    ------
+    ConfigError
+        If they are in another order than that of the store.
+    """
+    if (isinstance(positions, range) and positions.step > 0) or (np.diff(positions) > 0).all():
+        return positions if isinstance(positions, range) else np.array(positions, dtype=np.int64)
+    raise ConfigError(
+        f"{name}: is a selection of what is stored in another order, or with samples twice: samples are read in "
+        "the order of the store, or shuffled"
+    )
+
+
+def _same_items(items: Mapping[str, Mapping[str | int, AxisChoice | None]]) -> dict[str | int, Any]:
+    """Return the items that were selected along each dimension of every variable, as `Data.isel` takes them.
+
+    Raises
+    ------
+    ConfigError
+        If they differ.
+    """
+    found: dict[str | int, tuple[str, AxisChoice | None]] = {}
+    for name, of_dims in items.items():
+        for dim, one in of_dims.items():
+            first, chosen = found.setdefault(dim, (name, one))
+            if chosen != one:
                 raise ConfigError(
-                    f"{name}: is a selection of what is stored, along {dims[i]!r}: {_REOPEN}. The transform of a "
-                    "dataset can crop a sample"
+                    f"{name}: is another selection of what is stored than {first} along {dim!r}; select the same items"
                 )
-        along = key[axis]
-        if not isinstance(along, slice) and np.ndim(along) != 1:
-            raise _is_selection(name)
-        rows = rows[along] if isinstance(along, slice) else np.asarray(rows)[along]
-    steps = np.diff(np.asarray(rows[:2] if isinstance(rows, range) else rows))
-    if (steps <= 0).any():
-        raise ConfigError(
-            f"{name}: is a selection of what is stored in another order, or with samples twice: samples are read in "
-            "the order of the store, or shuffled"
-        )
-    if not len(rows):
-        raise ConfigError(f"{name}: is a selection of what is stored that has no sample")
-    return rows if isinstance(rows, range) else rows.astype(np.int64)
+    return {dim: _indexer_of(one) for dim, (_, one) in found.items() if one is not None}
+
+
+def _indexer_of(one: AxisChoice) -> Any:
+    if one.dropped:
+        return one.positions[0]
+    if not isinstance(one.positions, range):
+        return list(one.positions)
+    stop = one.positions.stop
+    return slice(
+        one.positions.start, None if stop < 0 else stop, None if one.positions.step == 1 else one.positions.step
+    )
 
 
 def _same_rows(

@@ -21,7 +21,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.conversion import Items, by_field
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.field import Field, StoredField
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.level import Level, LevelRows
 from zarrfeed.spec.patch import PatchAxis, Volumes
 
@@ -60,7 +60,7 @@ class LevelVolumes:
 
 def has_levels(field: Field) -> bool:
     """Return whether the voxels of a field are those of a level of a pyramid, of which another field is the first."""
-    return isinstance(field, StoredField) and isinstance(field.rows, LevelRows)
+    return isinstance(field.row_map, LevelRows)
 
 
 def parse_context(context: Any, named: Mapping[str | int, int]) -> Context | None:
@@ -101,20 +101,22 @@ def contexts_by_field(context: Context | None, items: Sequence[Items]) -> list[d
 
 def level_axes(
     axes: Sequence[PatchAxis],
-    field: StoredField,
+    field: Field,
     name: str,
     dims: Sequence[str | int],
     sizes: Sequence[int],
     context: Mapping[str | int, int],
 ) -> tuple[PatchAxis, ...]:
     """Return the axes of patches of an array, given those that it had if its voxels were those of the first one."""
-    level = field.rows.level if isinstance(field.rows, LevelRows) else None
+    level = field.row_map.level if isinstance(field.row_map, LevelRows) else None
+    choice = field.layouts[0].spec.choice
     made = []
     for number, axis in enumerate(axes):
         if axis.dim is None:
             made.append(axis)
             continue
-        scale, origin = (1, 0) if level is None else (level.scale[number], level.origin[number])
+        stored = number if choice is None else choice.axis_of(number)
+        scale, origin = (1, 0) if level is None else (level.scale[stored], level.origin[stored])
         if axis.offsets:
             if (scale, origin) != (1, 0):
                 raise ConfigError(
@@ -130,7 +132,7 @@ def level_axes(
 
 def level_volumes(
     axes: Sequence[PatchAxis],
-    field: StoredField,
+    field: Field,
     items: Items,
     dims: Sequence[str | int],
     volumes: Volumes,
@@ -153,7 +155,7 @@ def level_volumes(
     ConfigError
         If the extents contradict the scale, or a volume begins inside of a voxel.
     """
-    rows = field.rows
+    rows = field.row_map
     if not isinstance(rows, LevelRows):
         return LevelVolumes(volumes, extents, field.num_samples)
     of = np.array(rows.lengths)  # (stores, 2): samples, rows

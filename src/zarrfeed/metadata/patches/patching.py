@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,14 +30,59 @@ from zarrfeed.plan.patches.position_blocks import ListedPositions, PatchPosition
 from zarrfeed.plan.patches.tiling import Border, Tiling
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import ListedRequests, Requests, TileRequests
-from zarrfeed.spec.field import Field, StoredField, with_path
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
 from zarrfeed.spec.window import Window
+
+#: What lies beyond the ends of an axis, by the `pad` that is no number.
+_BORDER_OF_PAD: dict[object, AxisBorder] = {"edge": "edge", "reflect": "reflect"}
+
+
+class _Uncut(Protocol):
+    """An array with the rows of its samples, before patches are cut out of it; `Column` has it."""
+
+    @property
+    def field(self) -> Field: ...
+    @property
+    def items(self) -> Items: ...
+    @property
+    def window(self) -> Window | None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class PatchAxes:
+    """The axes of one array that patches are cut along.
+
+    Attributes
+    ----------
+    axes
+        Of the array.
+    level
+        Where the volumes lie in the array, if it has other voxels than the first one, or a context. Else None.
+    """
+
+    axes: tuple[PatchAxis, ...]
+    level: LevelVolumes | None = None
+
+    @classmethod
+    def concat(cls, parts: Sequence[PatchAxes]) -> PatchAxes:
+        """Return the axes of the arrays of several descriptions, which are cut alike."""
+        levels = [one.level for one in parts if one.level is not None]
+        return cls(parts[0].axes, LevelVolumes.concat(levels) if len(levels) == len(parts) else None)
+
+    def items(self, items: Items) -> Items:
+        """Return what is known of the items of the array, with the shape of a patch behind an axis over patches."""
+        return replace(
+            items,
+            shape=(1, *(axis.size for axis in self.axes)),
+            sample_axis=0,
+            dimensions=None if items.dimensions is None else (None, *items.dimensions),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Patching:
-    """Patches of some fields.
+    """Patches of some arrays; `PatchAxes` says what each array has of its own.
 
     Attributes
     ----------
@@ -49,14 +94,10 @@ class Patching:
         Of each dimension.
     extents
         Of each volume along all dimensions but the first, shape (volumes, D - 1).
-    axes
-        For each field, the axes of its array.
     volumes
         Runs of samples that patches do not leave.
     source
         Where patches begin that lie on no grid. None: they lie on one.
-    levels
-        For each field where the volumes lie in its array, if that has other voxels than the first one, or a context.
     """
 
     request: PatchRequest
@@ -65,21 +106,17 @@ class Patching:
     strides: tuple[int, ...]
     borders: tuple[Border, ...]
     extents: Int64
-    axes: tuple[tuple[PatchAxis, ...], ...]
     volumes: Volumes
     source: PatchPositions | None = None
-    levels: tuple[LevelVolumes | None, ...] = ()
 
     @classmethod
     def of(
         cls,
         request: PatchRequest,
-        fields: Sequence[Field],
-        items: Sequence[Items],
+        arrays: Sequence[_Uncut],
         samples: range | Int64,
         store_ends: Sequence[int] | Int64,
-        windows: Sequence[Window | None],
-    ) -> Patching:
+    ) -> tuple[Patching, tuple[PatchAxes, ...]]:
         """Find the axes of patches in all arrays, whose samples may be windows.
 
         Raises
@@ -87,92 +124,90 @@ class Patching:
         ConfigError, UnsupportedError
             If an array lacks a dimension, or arrays have different lengths along one, or cannot be cut.
         """
-        size, first = dict(request.size), items[0]
-        for f in fields:
-            if not isinstance(f, StoredField) or f.record is not None:
-                raise UnsupportedError(f"{with_path(f)}: patches are cut out of stored arrays of numbers")
-            if f.rows is not None and not has_levels(f):
-                raise UnsupportedError(f"{with_path(f)}: patches are not cut out of joined arrays")
-        for one, window in zip(items, windows, strict=True):
-            if window is not None and (window.pad is not None or window.lead is not None):
-                raise UnsupportedError(f"{one.name}: windows of patches are neither padded nor drawn")
-        of_axes = [_dims_of_axes(one, size) for one in items]
-        named_first = of_axes[0][first.sample_axis]
+        size, first = dict(request.size), arrays[0].items
+        for one in arrays:
+            _check_can_be_cut(one)
+        named_first = _dims_of_axes(first, size)[first.sample_axis]
         along_samples = _sample_dim(first) if named_first is None else named_first
-        if named_first is not None and any(windows):
+        if named_first is not None and any(one.window for one in arrays):
             raise ConfigError(
                 f"size names {named_first!r}, which windows are along; patches are then of other dimensions"
             )
         dims = (along_samples, *(dim for dim in size if dim != along_samples))
         extents: dict[Dim, int] = {}
-        for named, one, f in zip(of_axes, items, fields, strict=True):
-            if named[one.sample_axis] not in (None, along_samples):
-                raise ConfigError(f"{one.name}: its samples lie along {named[one.sample_axis]!r}, not {dims[0]!r}")
-            for dim, length in zip(named, one.shape, strict=True):
-                if dim in (None, along_samples) or (f is not fields[0] and has_levels(f)):
+        for number, one in enumerate(arrays):
+            named = _dims_of_axes(one.items, size)
+            if named[one.items.sample_axis] not in (None, along_samples):
+                raise ConfigError(
+                    f"{one.items.name}: its samples lie along {named[one.items.sample_axis]!r}, not {dims[0]!r}"
+                )
+            for dim, length in zip(named, one.items.shape, strict=True):
+                if dim in (None, along_samples) or (number and has_levels(one.field)):
                     continue
                 if extents.setdefault(dim, length) != length:
                     raise ConfigError(
-                        f"{one.name} has {length} items along {dim!r}, {first.name} has {extents[dim]}: arrays that "
-                        "are cut into patches must have the same length"
+                        f"{one.items.name} has {length} items along {dim!r}, {first.name} has {extents[dim]}: arrays "
+                        "that are cut into patches must have the same length"
                     )
-        borders = tuple(request.border_of(dim) if dim in size else "drop" for dim in dims)
         strides = dict(request.stride or ())
-        sizes = tuple(size.get(dim, 1) for dim in dims)
         volumes = Volumes.of(samples, store_ends)
         others = np.array([extents[dim] for dim in dims[1:]], dtype=np.int64)
         made = cls(
             request,
             dims,
-            sizes,
-            tuple(strides.get(dim, of_dim) for dim, of_dim in zip(dims, sizes, strict=True)),
-            borders,
+            tuple(size.get(dim, 1) for dim in dims),
+            tuple(strides.get(dim, size.get(dim, 1)) for dim in dims),
+            tuple(request.border_of(dim) if dim in size else "drop" for dim in dims),
             np.tile(others, (len(volumes), 1)),
-            tuple(
-                tuple(
-                    _axis(dims, sizes, borders, along_samples if a == one.sample_axis else dim, length, size, request)
-                    if window is None or a != one.sample_axis
-                    else PatchAxis(0, len(window.offsets), dropped=not window.stacked, offsets=window.offsets)
-                    for a, (dim, length) in enumerate(zip(named, one.shape, strict=True))
-                )
-                for named, one, window in zip(of_axes, items, windows, strict=True)
-            ),
             volumes,
         )
-        return made._with_items(fields, items, store_ends)
+        every = [one.items for one in arrays]
+        contexts = contexts_by_field(request.context, every)
+        check_isel_is_of_an_array(request.isel, every)
+        axes = tuple(made._axes_of(one, of, store_ends) for one, of in zip(arrays, contexts, strict=True))
+        return made._with_source(axes[0], store_ends, first.shape[first.sample_axis]), axes
 
-    def _with_items(
-        self, fields: Sequence[Field], items: Sequence[Items], store_ends: Sequence[int] | Int64
-    ) -> Patching:
-        """Return the same with the selected items, for several resolutions or with a context, and with positions."""
-        contexts = contexts_by_field(self.request.context, items)
-        check_isel_is_of_an_array(self.request.isel, items)
-        all_axes, levels = [], []
-        for axes, f, one, context in zip(self.axes, fields, items, contexts, strict=True):
-            assert isinstance(f, StoredField)
-            axes = select_items(axes, one, self.request.isel)
-            level = None
-            if context or has_levels(f):
-                axes = level_axes(axes, f, one.name, self.dims, self.sizes, context)
-                ends = np.asarray(store_ends, dtype=np.int64)
-                level = level_volumes(axes, f, one, self.dims, self.volumes, self.all_extents, ends)
-            all_axes.append(axes)
-            levels.append(level)
-        made = replace(self, axes=tuple(all_axes), levels=tuple(levels))
-        return made.with_source(store_ends, items[0].shape[items[0].sample_axis])
+    def _axes_of(self, one: _Uncut, context: Mapping[Dim, int], store_ends: Sequence[int] | Int64) -> PatchAxes:
+        """Return the axes of an array with the selected items, at its level and with its context."""
+        items, window, field = one.items, one.window, one.field
+        axes = []
+        for number, (dim, length) in enumerate(
+            zip(_dims_of_axes(items, dict(self.request.size)), items.shape, strict=True)
+        ):
+            if number != items.sample_axis:
+                axes.append(self._axis(dim, length))
+            elif window is None:
+                axes.append(self._axis(self.dims[0], length))
+            else:
+                axes.append(PatchAxis(0, len(window.offsets), dropped=not window.stacked, offsets=window.offsets))
+        chosen = select_items(axes, items, self.request.isel)
+        if not context and not has_levels(field):
+            return PatchAxes(chosen)
+        chosen = level_axes(chosen, field, items.name, self.dims, self.sizes, context)
+        ends = np.asarray(store_ends, dtype=np.int64)
+        return PatchAxes(chosen, level_volumes(chosen, field, items, self.dims, self.volumes, self.all_extents, ends))
 
-    def with_source(self, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
-        """Return the same with the positions that the request has, or draws."""
+    def _axis(self, dim: Dim | None, length: int) -> PatchAxis:
+        """Return the axis along a dimension; None for one that patches are not cut along."""
+        if dim is None:
+            return PatchAxis(None, length)
+        number, border = self.dims.index(dim), _BORDER_OF_PAD.get(self.request.pad, "fill")
+        if self.borders[number] == "wrap":
+            border = "wrap"
+        return PatchAxis(number, self.sizes[number], border, dropped=dim not in dict(self.request.size))
+
+    def _with_source(self, first: PatchAxes, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
+        """Return the same with the positions that the request has, or draws; `first` is of the first array."""
         if self.request.sampling not in ("positions", "random"):
             return self
         self.tiling(0)  # says what is too large
         if self.request.n is not None:
             shape = (num_samples, *self.extents[0].tolist())
             n, weights = self.request.n, self.request.weights
-            first = self.volumes.begin
-            stored_order = [0, *(a.dim for a in self.axes[0] if a.dim)]
+            begin = self.volumes.begin
+            stored_order = [0, *(a.dim for a in first.axes if a.dim)]
             drawn = draw_positions(
-                self.all_extents, self.sizes, self.borders, n, weights, first, shape, self.dims, stored_order
+                self.all_extents, self.sizes, self.borders, n, weights, begin, shape, self.dims, stored_order
             )
             return replace(self, source=drawn)
         assert self.request.positions is not None
@@ -205,18 +240,9 @@ class Patching:
         return self.tiling(0).typical().num_tiles if self.source is None else self.source.num_samples
 
     @classmethod
-    def concat(cls, parts: Sequence[Patching], bases: Sequence[int], names: Sequence[str]) -> Patching:
-        """Return the patches of several descriptions, whose first samples become samples `bases`.
-
-        Raises
-        ------
-        ConfigError
-            If they are not cut alike.
-        """
+    def concat(cls, parts: Sequence[Patching], bases: Sequence[int]) -> Patching:
+        """Return the patches of several descriptions that are cut alike, whose first samples become samples `bases`."""
         first = parts[0]
-        for other, name in zip(parts, names, strict=True):
-            if (other.request, other.dims, other.axes) != (first.request, first.dims, first.axes):
-                raise ConfigError(f"{name}: is cut into other patches than {names[0]}")
         volumes = Volumes(
             np.concatenate([one.volumes.begin + base for one, base in zip(parts, bases, strict=True)]),
             np.concatenate([one.volumes.end + base for one, base in zip(parts, bases, strict=True)]),
@@ -224,12 +250,7 @@ class Patching:
         source = (
             None if first.source is None else first.source.concat([(one.source, len(one.volumes)) for one in parts])
         )
-        levels = [
-            None if None in of_parts else LevelVolumes.concat([one for one in of_parts if one is not None])
-            for of_parts in zip(*(one.levels for one in parts), strict=True)
-        ]
-        extents = np.concatenate([one.extents for one in parts])
-        return replace(first, extents=extents, volumes=volumes, source=source, levels=tuple(levels))
+        return replace(first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes, source=source)
 
     def __str__(self) -> str:
         """Return what people are shown."""
@@ -276,24 +297,24 @@ class Patching:
         grid = Tiling(self.all_extents, self.sizes, "grid", tuple("wrap" if one else "pad" for one in self.wraps)).at(0)
         return ListedRequests(grid, volume, start)
 
-    def cut(self, fields: Sequence[Field]) -> tuple[Field, ...]:
-        """Return the fields with samples that are patches."""
-        pad = self.request.pad
+    def cut(self, field: Field, patch_axes: PatchAxes) -> Field:
+        """Return a field with samples that are patches."""
+        pad, turns, axes = self.request.pad, self.turns, patch_axes.axes
+        choice = field.layouts[0].spec.choice
         fill = float("nan") if pad == "nan" else 0.0 if isinstance(pad, str) else float(pad)
-        turns = self.turns
-        made = []
-        for f, axes, level in zip(fields, self.axes, self.levels, strict=True):
-            assert isinstance(f, StoredField)
-            if turns is not None:
-                check_turns(turns, self.dims, with_path(f), axes)
-                if f.conversion is not None:
-                    check_conversion(turns, self.dims, with_path(f), axes, f.conversion)
-            if level is None:
-                patch = FieldPatch(axes, self.volumes, fill)
-            else:
-                patch = FieldPatch(axes, level.volumes, fill, level.extents)
-            made.append(replace(f, resident=False, rows=None, patch=patch))
-        return tuple(made)
+        if turns is not None:
+            check_turns(turns, self.dims, field.label, axes)
+            if field.conversion is not None:
+                check_conversion(turns, self.dims, field.label, axes, field.conversion)
+        level = patch_axes.level
+        if choice is not None:  # with the axes that samples lack, of which one item was chosen
+            kept = iter(axes)
+            lacking = PatchAxis(None, 1, dropped=True)
+            axes = tuple(lacking if one is not None and one.dropped else next(kept) for one in choice.axes)
+        patch = FieldPatch(axes, self.volumes, fill)
+        if level is not None:
+            patch = FieldPatch(axes, level.volumes, fill, level.extents)
+        return field.with_patch(patch)
 
     def locate(self, numbers: Any, stores: StoreTable | None) -> tuple[Any, Any]:
         """Return which store patches lie in, and where they begin in it; numbers for a number, arrays for arrays.
@@ -325,15 +346,16 @@ class Patching:
         """Voxels of each volume along each dimension, shape (volumes, D)."""
         return np.concatenate([(self.volumes.end - self.volumes.begin)[:, None], self.extents], axis=1)
 
-    def items(self, items: Items, number: int) -> Items:
-        """Return what is known of the items of a field, with the shape of a patch behind an axis over patches."""
-        axes, dimensions = self.axes[number], items.dimensions
-        return replace(
-            items,
-            shape=(1, *(axis.size for axis in axes)),
-            sample_axis=0,
-            dimensions=None if dimensions is None else (None, *dimensions),
-        )
+
+def _check_can_be_cut(one: _Uncut) -> None:
+    """Raise UnsupportedError for an array that patches cannot be cut out of."""
+    field, window = one.field, one.window
+    if not (field.is_stored and field.has_numbers):
+        raise UnsupportedError(f"{field.label}: patches are cut out of stored arrays of numbers")
+    if field.row_map is not None and not has_levels(field):
+        raise UnsupportedError(f"{field.label}: patches are not cut out of joined arrays")
+    if window is not None and (window.pad is not None or window.lead is not None):
+        raise UnsupportedError(f"{one.items.name}: windows of patches are neither padded nor drawn")
 
 
 def _dims_of_axes(items: Items, size: Mapping[Dim, int]) -> list[Dim | None]:
@@ -360,25 +382,3 @@ def _dims_of_axes(items: Items, size: Mapping[Dim, int]) -> list[Dim | None]:
 def _sample_dim(items: Items) -> Dim:
     name = None if items.dimensions is None else items.dimensions[items.sample_axis]
     return "sample" if name is None else name
-
-
-def _axis(
-    dims: Sequence[Dim],
-    sizes: Sequence[int],
-    borders: Sequence[Border],
-    dim: Dim | None,
-    length: int,
-    size: Mapping[Dim, int],
-    request: PatchRequest,
-) -> PatchAxis:
-    if dim is None:
-        return PatchAxis(None, length)
-    number = dims.index(dim)
-    border: AxisBorder = "fill"
-    if borders[number] == "wrap":
-        border = "wrap"
-    elif request.pad == "edge":
-        border = "edge"
-    elif request.pad == "reflect":
-        border = "reflect"
-    return PatchAxis(number, sizes[number], border, dropped=dim not in size)

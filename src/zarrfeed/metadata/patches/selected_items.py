@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.spec.freeze import FrozenSlice
+from zarrfeed.metadata.array.item_indexers import Indexer, find_positions, parse_indexer
 from zarrfeed.spec.patch import PatchAxis
 
-#: An integer, without the axis in samples; a slice; or a list of integers or of a mask.
-Indexer: TypeAlias = int | FrozenSlice | tuple[int, ...]
 #: Indexers by the name of a dimension, or the number of an axis.
 Indexers: TypeAlias = tuple[tuple[str | int, Indexer], ...]
 
@@ -37,22 +33,8 @@ def parse_isel(isel: Any, size: Mapping[str | int, int]) -> Indexers:
             raise ConfigError(f"isel of {dim!r}, must be of the name of a dimension, or the number of an axis")
         if dim in size:
             raise ConfigError(f"isel of {dim!r}, which patches are cut along, must be of another dimension")
-        made.append((dim, _parse_indexer(dim, value)))
+        made.append((dim, parse_indexer("isel", dim, value)))
     return tuple(made)
-
-
-def _parse_indexer(dim: str | int, value: Any) -> Indexer:
-    if isinstance(value, slice):
-        return FrozenSlice(value.start, value.stop, value.step)
-    try:
-        listed = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        listed = np.asarray(None)
-    if listed.ndim > 1 or listed.dtype.kind not in "iub" or listed.size == 0 or (listed.ndim == 0 and value is True):
-        raise ConfigError(f"isel of {dim!r} = {value!r}, must be an integer, a slice, or a list of integers")
-    if listed.ndim == 0:
-        return int(listed)
-    return tuple(listed.tolist())
 
 
 def select_items(axes: Sequence[PatchAxis], items: Items, isel: Indexers) -> tuple[PatchAxis, ...]:
@@ -75,7 +57,7 @@ def select_items(axes: Sequence[PatchAxis], items: Items, isel: Indexers) -> tup
             )
         if axes[axis].dim is not None:
             raise ConfigError(f"isel of {dim!r}: patches of {items.name} are cut along it, must be of another axis")
-        chosen = _chosen_indices(dim, indexer, items, items.shape[axis])
+        chosen = tuple(find_positions("isel", dim, indexer, items.shape[axis], items.name))
         made[axis] = PatchAxis(None, len(chosen), dropped=isinstance(indexer, int), offsets=chosen)
     return tuple(made)
 
@@ -87,20 +69,3 @@ def check_isel_is_of_an_array(isel: Indexers, items: Sequence[Items]) -> None:
             known = sorted({name for one in items for name in one.dimensions or () if name is not None})
             suggestion = did_you_mean(dim, known) if isinstance(dim, str) else ""
             raise ConfigError(f"isel of {dim!r}: no array has this dimension; there are {known}{suggestion}")
-
-
-def _chosen_indices(dim: str | int, indexer: Indexer, items: Items, length: int) -> tuple[int, ...]:
-    """Return what an indexer chooses of an axis, as NumPy does."""
-    if isinstance(indexer, FrozenSlice):
-        index: Any = slice(indexer.start, indexer.stop, indexer.step)
-    else:
-        index = np.asarray(indexer)
-    try:
-        chosen = np.arange(length)[index]
-    except (IndexError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"isel of {dim!r} = {indexer!r}: {items.name} has {length} items along it: {error}"
-        ) from error
-    if chosen.size == 0:
-        raise ConfigError(f"isel of {dim!r} = {indexer!r}: chooses none of the {length} items of {items.name}")
-    return tuple(np.atleast_1d(chosen).tolist())

@@ -32,9 +32,8 @@ from zarrfeed.metadata.stores.store_parts import locations_in
 from zarrfeed.plan.order.keyed_random import permutation
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field, StoredField, VlenField
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.retry import FailedAttempt, reading
 from zarrfeed.storage.access.shared_access import SharedAccess
@@ -193,7 +192,7 @@ class ArrayWatch:
         spec, documented = one.layout.spec.as_documented, one.layout.spec.documented
         heeds = documented is not None and documented.heeds_attributes
         text, shape = _essence(parsed, spec, heeds=heeds)
-        has_own = spec is not one.layout.spec
+        has_own = one.layout.spec.has_other_document
         if shape is not None and (length := self._length_change(one, spec, shape, has_own=has_own)):
             return [length]
         key = (id(one.layout), text)
@@ -238,10 +237,7 @@ def watched_arrays(fields: Sequence[Field]) -> Iterator[Watched]:
 def layouts_of(fields: Sequence[Field]) -> Iterator[Layout]:
     """Yield how stores hold the arrays that some fields read."""
     for f in fields:
-        if isinstance(f, StoredField | VlenField):
-            yield from f.layouts
-        elif isinstance(f, CsrField):
-            yield from (*f.indices.layouts, *f.data.layouts)
+        yield from f.arrays()
 
 
 def _document_names(spec: ArraySpec) -> tuple[str, ...]:

@@ -19,27 +19,19 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.described import check_same_direction, check_same_values
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.metadata.group.anndata import with_conversion
+from zarrfeed.metadata.group.batch_columns import Column, Origin
 from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedCoordinates
-from zarrfeed.metadata.group.fields import OpenedField, OpenedFields
-from zarrfeed.metadata.patches.patching import Patching
+from zarrfeed.metadata.patches.patching import PatchAxes, Patching
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.stores.memory_store import alike_in_kind
-from zarrfeed.metadata.stores.store_parts import ArrayLocation, LayoutParts, location_of, locations_in, normalised
+from zarrfeed.metadata.stores.store_parts import ArrayLocation
+from zarrfeed.metadata.stores.stores_by_kind import StoreRows, array_like
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.field import (
     Field,
-    HostRows,
-    ResidentField,
-    StoredField,
-    VlenField,
-    described_dtype,
-    record_of,
 )
-from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.level import LevelRows
-from zarrfeed.spec.sparse import CsrField, Elements
 
 
 @dataclass(frozen=True)
@@ -54,8 +46,8 @@ class Run:
         Samples of each store.
     stores
         Their names.
-    names, locations
-        For each field, the name and the location of the array of each store. Empty: the run is `resolved` itself.
+    located
+        For each column, the name and the location of the array of each store. Empty: the run is `resolved` itself.
     unopened
         Where the coordinates of each store are then.
     """
@@ -63,107 +55,73 @@ class Run:
     resolved: ResolvedData
     lengths: list[int]
     stores: list[str]
-    names: list[list[str]] = field(default_factory=list)
-    locations: list[list[ArrayLocation]] = field(default_factory=list)
+    located: list[list[tuple[str, ArrayLocation]]] = field(default_factory=list)
     unopened: list[UnopenedCoordinates] = field(default_factory=list)
 
     @property
     def coordinates(self) -> Coordinates | None:
         """What can be looked up of the samples."""
-        known = self.resolved.opened.coordinates
+        known = self.resolved.origin.coordinates
         return known if known is None or not self.unopened else replace(known, stores=tuple(self.unopened), _read={})
 
     def extend(self, other: Run) -> bool:
         """Append the stores of another run, if both are like the same store; return whether they are."""
-        if other.resolved is not self.resolved or not self.locations or not other.locations:
+        if other.resolved is not self.resolved or not self.located or not other.located:
             return False
         self.lengths.extend(other.lengths)
         self.stores.extend(other.stores)
         self.unopened.extend(other.unopened)
-        for number, (names, locations) in enumerate(zip(other.names, other.locations, strict=True)):
-            self.names[number].extend(names)
-            self.locations[number].extend(locations)
+        for ours, theirs in zip(self.located, other.located, strict=True):
+            ours.extend(theirs)
         return True
 
 
-class _FieldStores:
-    """One field of all stores."""
+class _ColumnStores:
+    """One column of all stores."""
 
-    def __init__(self, first: Field, items: Items, request: RequestedConversion, store: str) -> None:
-        self.first = first
-        self._items, self._requested = items, request
-        self._store = store
-        self._layouts: dict[Hashable, LayoutParts] = {}
-        self._resident: list[ResidentField] = []
-        self._matrices = _MatrixStores()
+    def __init__(self, delivered: Field, column: Column, store: str) -> None:
+        self.first = delivered
+        self._column, self._store = column, store
+        self._items, self._requested = column.items, column.conversions[0]
+        self._stored: list[zarr.Array[Any]] = []
+        self._patch_axes: list[PatchAxes] = []
+        self._array_of_stores = array_like(delivered, column.items)
         self._levels: list[LevelRows] = []
 
     def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
-        """Append the field of a run, whose number is `number`; its first sample becomes sample `base`."""
-        items, requested = run.resolved.opened.items_of(number), run.resolved.requested_of(number)
-        opened = run.resolved.opened.fields[number]
-        if isinstance(opened, StoredField) and isinstance(opened.rows, LevelRows):  # it has rows of its own
+        """Append the column of a run, whose number is `number`; its first sample becomes sample `base`."""
+        column = run.resolved.columns[number]
+        items, requested, opened = column.array.all_items, column.conversions, column.field
+        if isinstance(opened.row_map, LevelRows):  # it has rows of its own
             base = sum(one.num_rows for one in self._levels)
-            self._levels.append(opened.rows)
+            self._levels.append(opened.row_map)
         elif self._levels:
             raise ConfigError(f"{run.stores[0]}: {items[0].name} is no level of an image, in {self._store} it is one")
         self._check(f, items[0], run.stores[0], requested[0])
-        if isinstance(f, ResidentField):
-            if not all(request.is_empty for request in requested):
-                raise ConfigError(f"{run.stores[0]}: {items[0].name} is in memory; convert it after zarrfeed.concat()")
-            self._resident.append(f)
-            return
-        if isinstance(f, CsrField):
-            self._matrices.add(f, [self._parts_of(*one) for one in zip(f.data.layouts, items, requested, strict=True)])
-            return
-        assert isinstance(f, StoredField | VlenField)
-        if run.locations:
-            parts = self._parts_of(f.layouts[0], items[0], requested[0])
-            for length, name, location in zip(run.lengths, run.names[number], run.locations[number], strict=True):
-                parts.add(base, base + length, name, location)
-                base += length
-            return
-        for layout, of_layout, request in zip(f.layouts, items, requested, strict=True):
-            parts = self._parts_of(layout, of_layout, request)
-            spec = layout.spec
-            if layout.parts is None:
-                parts.add(base, base + spec.num_samples, spec.name, location_of(spec))
-                continue
-            names, locations = zip(*locations_in(layout), strict=True)
-            begins, ends = (base + layout.parts.begin).tolist(), (base + layout.parts.end).tolist()
-            for begin, end, name, location in zip(begins, ends, names, locations, strict=True):
-                parts.add(begin, end, name, location)
+        located: list[tuple[int, str, ArrayLocation]] = []
+        if run.located:
+            located = [(length, *one) for length, one in zip(run.lengths, run.located[number], strict=True)]
+        self._array_of_stores.add(f, StoreRows(run.stores[0], items, requested, base, located))
 
-    def _parts_of(self, layout: Layout, items: Items, request: RequestedConversion) -> LayoutParts:
-        """Return the stores that hold the field as a layout has it."""
-        asked = None if request.is_empty else id(request)
-        key = (normalised(layout.spec), layout.conversion, replace(items, shape=()), asked)
-        return self._layouts.setdefault(key, LayoutParts(layout, items, request))
+    def add_described(self, column: Column, store: str) -> None:
+        """Append what the column of a description has for all of its runs."""
+        ours, theirs = self._column.patch_axes, column.patch_axes
+        self._stored += column.array.stored
+        if ours is not None and theirs is not None:
+            if ours.axes != theirs.axes:
+                raise _cut_otherwise(store, self._store)
+            self._patch_axes.append(theirs)
 
-    def joined(self, num_samples: int) -> tuple[OpenedField, tuple[Items, ...], tuple[RequestedConversion, ...]]:
-        """Return the field of all stores, and for each of its layouts what is known of the items, and was asked."""
-        f = self.first
-        if isinstance(f, ResidentField):
-            rows = np.concatenate([one.rows.array for one in self._resident])
-            shape = (num_samples, *self._items.shape[1:])
-            return replace(f, rows=HostRows(rows)), (replace(self._items, shape=shape),), (RequestedConversion(),)
-        if isinstance(f, CsrField):
-            matrix, parts = self._matrices.joined(f)
-            whole = (num_samples, f.num_columns)
-            return matrix, tuple(replace(one.items, shape=whole) for one in parts), tuple(one.request for one in parts)
-        assert isinstance(f, StoredField | VlenField)
+    def joined(self, num_samples: int) -> Column:
+        """Return the column of all stores."""
         levels = LevelRows.concat(self._levels)
+        array, before = self._array_of_stores.joined(num_samples if levels is None else levels.num_rows)
         if levels is not None:
-            num_samples = levels.num_rows
-        groups = list(self._layouts.values())
-        layouts = [group.joined(num_samples) for group in groups]
-        items = tuple(
-            replace(group.items, shape=layout.spec.shape) for group, layout in zip(groups, layouts, strict=True)
+            array = replace(array, field=array.field.with_row_map(levels))
+        axes = PatchAxes.concat(self._patch_axes) if self._patch_axes else None
+        return Column(
+            replace(array, stored=tuple(self._stored)), before=before, window=self._column.window, patch_axes=axes
         )
-        first = replace(f, spec=layouts[0].spec, parts=layouts[0].parts, others=tuple(layouts[1:]))
-        if isinstance(first, StoredField):
-            first = replace(first, rows=levels)
-        return first, items, tuple(group.request for group in groups)
 
     def _check(self, f: Field, items: Items, store: str, request: RequestedConversion) -> None:
         """Raise ConfigError if the field of a store is not like that of the first one."""
@@ -199,15 +157,11 @@ _CAST = "; dtype= of zarrfeed.concat, or of Data.cast, converts them"
 
 def _kind(f: Field) -> tuple[Hashable, ...]:
     """Return what must be the same in all stores: the shape of a row, the dtype, the members of a record."""
-    assert isinstance(f, StoredField | ResidentField | VlenField | CsrField)
-    if isinstance(f, CsrField):
-        return f.sample_shape, described_dtype(f), None, None
-    shape = f.sample_shape if isinstance(f, VlenField) else f.row_shape
-    return shape, described_dtype(f), record_of(f), f.images if isinstance(f, VlenField) else None
+    return f.sample_shape, f.described_dtype, f.record, f.images
 
 
 def _in_words(f: Field) -> str:
-    memory = "in memory, " if isinstance(f, ResidentField) else ""
+    memory = "" if f.is_stored else "in memory, "
     shape, dtype = _kind(f)[:2]
     return f"{memory}{dtype} of shape {shape}"
 
@@ -225,47 +179,29 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     alike = alike_in_kind([run.resolved for run in runs])
     runs = [replace(run, resolved=resolved) for run, resolved in zip(runs, alike, strict=True)]
     first, store = runs[0].resolved, runs[0].stores[0]
-    fields = [
-        _FieldStores(f, items, first.requested_of(number)[0], store)
-        for number, (f, items) in enumerate(zip(_as_delivered(first), first.opened.items, strict=True))
-    ]
-    delivered: dict[int, list[OpenedField]] = {}  # by the identity of a description
-    arrays: list[zarr.Array[Any]] = []
+    columns = [_ColumnStores(f, one, store) for f, one in zip(_as_delivered(first), first.columns, strict=True)]
+    delivered: dict[int, list[Field]] = {}  # by the identity of a description
     base = 0
     for run in runs:
-        if id(run.resolved) not in delivered:
-            _check_alike(first, store, run.resolved, run.stores[0])
-            delivered[id(run.resolved)] = _as_delivered(run.resolved)
-            arrays += run.resolved.opened.arrays
-        for number, (stores, f) in enumerate(zip(fields, delivered[id(run.resolved)], strict=True)):
-            stores.add_run(f, run, number, base)
+        resolved = run.resolved
+        if id(resolved) not in delivered:
+            _check_alike(first, store, resolved, run.stores[0])
+            delivered[id(resolved)] = _as_delivered(resolved)
+            for stores, column in zip(columns, resolved.columns, strict=True):
+                stores.add_described(column, run.stores[0])
+        for number, f in enumerate(delivered[id(resolved)]):
+            columns[number].add_run(f, run, number, base)
         base += sum(run.lengths)
-    joined = [stores.joined(base) for stores in fields]
     known = [run.coordinates for run in runs]
     lengths = np.concatenate([np.asarray(run.lengths, dtype=np.int64) for run in runs])
     table = StoreTable([name for run in runs for name in run.stores], np.concatenate(([0], np.cumsum(lengths))))
-    opened = OpenedFields(
-        tuple(_unconverted(f) for f, _, _ in joined),
-        tuple(items[0] for _, items, _ in joined),
-        first.opened.sides,
-        first.opened.num_sample_fields,
-        arrays=tuple(arrays),
-        other_items=tuple(items[1:] for _, items, _ in joined),
-        stores=table,
-        categories=first.opened.categories,
-        coordinates=None if None in known else Coordinates.concat([one for one in known if one is not None]),
-    )
     choice = SampleChoice.concat(
         [run.resolved.choice for run in runs], [run.lengths for run in runs], table.first, contiguous=contiguous
     )
-    return ResolvedData(
-        opened,
-        choice,
-        (RequestedConversion(),) * len(fields),
-        first.windows,
-        tuple(requested for _, _, requested in joined),
-        patching=_patches(runs, table.first),
-    )
+    coordinates = None if None in known else Coordinates.concat([one for one in known if one is not None])
+    origin = Origin(stores=table, categories=first.origin.categories, coordinates=coordinates)
+    joined = tuple(stores.joined(base) for stores in columns)
+    return ResolvedData(joined, origin, choice, patching=_patches(runs, table.first))
 
 
 def _patches(runs: Sequence[Run], first: Int64) -> Patching | None:
@@ -275,113 +211,34 @@ def _patches(runs: Sequence[Run], first: Int64) -> Patching | None:
         return None
     if None in cut:
         raise ConfigError(f"{runs[cut.index(None)].stores[0]}: its samples are no patches, those of others are")
+    for one, run in zip(cut, runs, strict=True):
+        if one is not None and cut[0] is not None and (one.request, one.dims) != (cut[0].request, cut[0].dims):
+            raise _cut_otherwise(run.stores[0], runs[0].stores[0])
     begins = np.cumsum([0, *(len(run.stores) for run in runs)])[:-1]
-    return Patching.concat([one for one in cut if one is not None], first[begins].tolist(), [r.stores[0] for r in runs])
+    return Patching.concat([one for one in cut if one is not None], first[begins].tolist())
 
 
-def _as_delivered(resolved: ResolvedData) -> list[OpenedField]:
+def _cut_otherwise(store: str, first: str) -> ConfigError:
+    return ConfigError(f"{store}: is cut into other patches than {first}")
+
+
+def _as_delivered(resolved: ResolvedData) -> list[Field]:
     """Return the fields as they are opened, with their conversions, as dtypes are compared after them."""
-    made = []
-    for f in resolved.fields:
-        assert isinstance(f, StoredField | ResidentField | VlenField | CsrField)
-        made.append(f if isinstance(f, VlenField | CsrField) else replace(f, window=None))
-    return made
-
-
-def _unconverted(f: OpenedField) -> OpenedField:
-    if isinstance(f, VlenField):
-        return replace(f, images=None)
-    if isinstance(f, ResidentField):
-        return replace(f, conversion=None)
-    if isinstance(f, CsrField):
-        return with_conversion(f, [None] * len(f.data.layouts), None, dense=False)
-    others = tuple(replace(layout, conversion=None) for layout in f.others)
-    return replace(f, conversion=None, spared=False, others=others, patch=None)
+    return [f.without_window() for f in resolved.fields]
 
 
 def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str) -> None:
     """Raise ConfigError if two descriptions have other fields, or other windows."""
-    ours, theirs = ([items.name for items in one.opened.items] for one in (first, other))
+    ours, theirs = ([items.name for items in one.items] for one in (first, other))
     if ours != theirs:
         raise ConfigError(f"{name}: has {', '.join(theirs)}; {store} has {', '.join(ours)}: they must have the same")
-    if first.opened.categories != other.opened.categories:
-        keys = [key for key, names in first.opened.categories.items() if other.opened.categories.get(key) != names]
+    if first.origin.categories != other.origin.categories:
+        keys = [key for key, names in first.origin.categories.items() if other.origin.categories.get(key) != names]
         raise ConfigError(
             f"{name}: the categories of {', '.join(map(repr, keys))} are not those of {store}, so their codes mean "
             "something else"
         )
     if first.statics or other.statics:
         raise ConfigError(f"{store if first.statics else name}: call static() after zarrfeed.concat()")
-    if first.windows != other.windows:
+    if [one.window for one in first.columns] != [one.window for one in other.columns]:
         raise ConfigError(f"{name}: its windows are not those of {store}; call window() after zarrfeed.concat()")
-
-
-class _ElementStores:
-    """One array of elements of a sparse matrix, of all stores."""
-
-    def __init__(self) -> None:
-        self.groups: list[LayoutParts] = []
-        self._layout: list[int] = []  # of each store
-        self._first_chunk: list[int] = []
-        self._lengths: list[int] = []
-
-    def add(self, elements: Elements, parts: Sequence[LayoutParts]) -> None:
-        """Append the stores of a field; `parts` has those that hold the array as each of its layouts does."""
-        locations = [locations_in(layout) for layout in elements.layouts]
-        for store, number in enumerate(elements.layout.tolist()):
-            group, layout = parts[number], elements.layouts[number]
-            first = elements.first_chunk[store : store + 1]
-            # A store without elements has a location too, of a chunk that no row needs: its layout has one.
-            chunks = max(1, int(elements.first_block[store + 1] - elements.first_block[store]))
-            name, location = locations[number][0 if layout.parts is None else int(layout.parts.part_of(first)[0])]
-            begin = group.end[-1] if group.end else 0
-            group.add(begin, begin + chunks, name, location)
-            if not any(group is one for one in self.groups):
-                self.groups.append(group)
-            self._layout.append(next(n for n, one in enumerate(self.groups) if one is group))
-            self._first_chunk.append(begin)
-        self._lengths += np.diff(elements.begin).tolist()
-
-    def joined(self) -> Elements:
-        """Return the array of all stores."""
-        return Elements(
-            tuple(replace(group.joined(group.end[-1]), conversion=group.layout.conversion) for group in self.groups),
-            np.array(self._layout, dtype=np.int64),
-            np.array(self._first_chunk, dtype=np.int64),
-            np.concatenate(([0], np.cumsum(self._lengths))),
-        )
-
-
-class _MatrixStores:
-    """A sparse matrix of all stores: their rows one after another."""
-
-    def __init__(self) -> None:
-        self._columns: dict[Hashable, LayoutParts] = {}
-        self._indices, self._data = _ElementStores(), _ElementStores()
-        self._indptr: list[Int64] = [np.zeros(1, dtype=np.int64)]
-        self._first_row: list[Int64] = [np.zeros(1, dtype=np.int64)]
-
-    def add(self, field: CsrField, parts: Sequence[LayoutParts]) -> None:
-        """Append the stores of a field; `parts` has those that hold the values as each of its layouts does."""
-        items = Items("samples", None, None, (), 0)
-        columns = [
-            self._columns.setdefault(normalised(layout.spec), LayoutParts(layout, items, RequestedConversion()))
-            for layout in field.indices.layouts
-        ]
-        self._indices.add(field.indices, columns)
-        self._data.add(field.data, parts)
-        self._indptr.append(self._indptr[-1][-1] + field.indptr[1:])
-        self._first_row.append(self._first_row[-1][-1] + field.first_row[1:])
-
-    def joined(self, first: CsrField) -> tuple[CsrField, list[LayoutParts]]:
-        """Return the field of all stores, and the stores that hold the values alike, layout by layout."""
-        joined = replace(
-            first,
-            path=f"{first.path} and {len(np.concatenate(self._first_row)) - 2} more",
-            indptr=np.concatenate(self._indptr),
-            first_row=np.concatenate(self._first_row),
-            indices=self._indices.joined(),
-            data=self._data.joined(),
-            dense=False,
-        )
-        return joined, self._data.groups

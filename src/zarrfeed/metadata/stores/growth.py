@@ -9,9 +9,10 @@ samples than a version had before; a store that shrank, or whose arrays look dif
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import zarr
@@ -22,12 +23,11 @@ from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.metadata.array.array import chunk_keys, read_layout
 from zarrfeed.metadata.array.array_changes import layout_changes
+from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.metadata.group.fields import OpenedField, OpenedFields
+from zarrfeed.metadata.group.batch_columns import Array, Opened
 from zarrfeed.metadata.group.opening import Opening
 from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import ResidentField, StoredField, VlenField
-from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.version import Version
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
@@ -44,19 +44,6 @@ Complete: TypeAlias = Literal["chunks", "shape"]
 
 _REFRESHES: tuple[Refresh, ...] = ("epoch",)
 _COMPLETES: tuple[Complete, ...] = ("chunks", "shape")
-
-
-@dataclass(frozen=True)
-class Step:
-    """A method of `ResolvedData` that was called, for being called on other versions."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, resolved: ResolvedData) -> Any:
-        """Call the method."""
-        return getattr(resolved, self.method)(*self.arguments, **self.options)
 
 
 @dataclass(frozen=True)
@@ -119,31 +106,31 @@ class Growth:
         How the store is asked.
     options
         As the user gave them.
-    steps
-        The methods that were called on the description.
+    calls
+        The calls of methods of the description.
     opening
         If there are Icechunk repositories: how their snapshots are opened. Else None.
     """
 
-    opened: OpenedFields
+    opened: Opened
     access: StoreAccess
     options: GrowthOptions
-    steps: tuple[Step, ...] = ()
+    calls: tuple[MethodCall, ...] = ()
     opening: Opening | None = None
 
     def __post_init__(self) -> None:
-        for one in self.opened.fields:
-            if isinstance(one, ResidentField):
-                raise ConfigError(f"{one.name}: is in memory and cannot grow; refresh is for arrays in a store")
+        for one in self.opened.arrays:
+            if not one.field.is_stored:
+                raise ConfigError(f"{one.field.name}: is in memory and cannot grow; refresh is for arrays in a store")
         assert self._window is None or self._window > 0  # one that is too small is refused here
-        lasting = [one.spec.name for one, array in self._stored(self.opened.arrays) if not _is_disposable(array)]
+        lasting = [spec.name for spec, array in stored_in(self.opened.arrays) if not _is_disposable(array)]
         if self.options.evict and lasting:
             raise ConfigError(
                 f"evict = True: {lasting[0]} is not declared disposable; only a store that was made by "
                 "Appender(..., disposable=True) loses samples"
             )
 
-    def then(self, step: Step) -> Growth:
+    def then(self, call: MethodCall) -> Growth:
         """Return the same store after one more method.
 
         Raises
@@ -151,18 +138,8 @@ class Growth:
         ConfigError
             If the method's result would not be the same samples, or more of them, in a later version.
         """
-        if step.method in ("blocks", "split"):
-            raise ConfigError(
-                f"{step.method}() cannot follow open(..., refresh='epoch'): it would deal the samples anew in every "
-                "version; choose samples by select(slice(...))"
-            )
-        if step.method == "select" and not isinstance(step.arguments[0], slice):
-            raise ConfigError("select of a store that is opened with refresh='epoch' must be a slice")
-        if step.method == "time_features":
-            raise ConfigError("time_features() cannot follow open(..., refresh='epoch'): new samples have other times")
-        if step.method == "window" and step.arguments[1] is not None:
-            raise ConfigError("segment_ends cannot be given after open(..., refresh='epoch'): the last one moves")
-        return replace(self, steps=(*self.steps, step))
+        call.check_may_grow()
+        return replace(self, calls=(*self.calls, call))
 
     @property
     def refuses_missing(self) -> bool:
@@ -185,9 +162,10 @@ class Growth:
             If no sample is complete.
         """
         snapshots = () if self.opening is None else self.opening.snapshots()
-        arrays = self.opened.arrays if self.opening is None else self.opening.open(snapshots).arrays
-        now = [(one, self._fresh(one, array, known)) for one, array in self._stored(arrays)]
-        counts = {one.spec.name: self._count(one, array, known) for one, array in now}
+        specs = [spec for spec, _ in stored_in(self.opened.arrays)]
+        arrays = [array for _, array in stored_in(self._opened_at(snapshots).arrays)]
+        now = [(spec, self._fresh(spec, array, known)) for spec, array in zip(specs, arrays, strict=True)]
+        counts = {spec.name: self._count(spec, array, known) for spec, array in now}
         shortest = min(counts, key=counts.__getitem__)
         if known is not None and counts[shortest] < known.num_samples:
             raise _changed(shortest, f"has {counts[shortest]} samples, had {known.num_samples}")
@@ -201,7 +179,8 @@ class Growth:
     def at(self, version: Version) -> ResolvedData:
         """Return the description of a version.
 
-        Reads the metadata of Icechunk's snapshots, and where there is a node cache, the versions of objects.
+        Reads the metadata of Icechunk's snapshots; where there is a node cache, the versions of objects; and if windows
+        heed gaps, the coordinate of the version's samples, which nobody changes any more.
 
         Raises
         ------
@@ -210,14 +189,22 @@ class Growth:
         """
         if len(version.snapshots) != (0 if self.opening is None else len(self.opening.repositories)):
             raise ConfigError(f"the version names snapshots {version.snapshots} of other Icechunk repositories")
-        opened = self.opened if self.opening is None else self.opening.open(version.snapshots)
-        fields = tuple(self._renamed(_with_length(one, version.num_samples)) for one in opened.fields)
-        resolved = ResolvedData.of(replace(opened, fields=fields))
+        opened = self._opened_at(version.snapshots)
+        arrays = (self._renamed(_with_length(one, version.num_samples)) for one in opened.arrays)
+        known = opened.origin.coordinates
+        if known is not None and self.opening is None:
+            known = known.at(version.num_samples)
+        origin = replace(opened.origin, coordinates=known)
+        resolved = ResolvedData.of(replace(opened, arrays=tuple(arrays), origin=origin))
         if version.first:
             resolved = resolved.select(slice(version.first, None))
-        for step in self.steps:
-            resolved = step(resolved)
+        for call in self.calls:
+            resolved = call.apply(resolved)
         return resolved
+
+    def _opened_at(self, snapshots: tuple[str, ...]) -> Opened:
+        """Return the arrays at some snapshots of Icechunk repositories, if there are any."""
+        return self.opened if self.opening is None else self.opening.open(snapshots)
 
     def hold(self, version: Version) -> tuple[Lease, ...]:
         """Return leases that keep the samples of a version from being deleted.
@@ -239,32 +226,30 @@ class Growth:
     @cached_property
     def disposable(self) -> tuple[DisposableStore, ...]:
         """The stores that are declared disposable."""
-        return disposable_in(self.opened)
+        return disposable_in(self.opened.arrays)
 
     @cached_property
     def _window(self) -> int | None:
         """How many of the newest samples are read; None for all."""
-        sizes = [one.spec.sample_bytes for one in self.opened.fields if isinstance(one, StoredField | VlenField)]
-        return self.options.window_samples(max(1, sum(sizes)))
+        return self.options.window_samples(max(1, sum(spec.sample_bytes for spec, _ in stored_in(self.opened.arrays))))
 
-    def _stored(self, arrays: tuple[zarr.Array[Any], ...]) -> list[tuple[StoredField | VlenField, zarr.Array[Any]]]:
-        fields = [one for one in self.opened.fields if isinstance(one, StoredField | VlenField)]
-        return list(zip(fields, arrays, strict=True))
-
-    def _renamed(self, one: OpenedField) -> OpenedField:
-        """Return a field with the versions that its objects have now, for the node cache."""
-        if isinstance(one, ResidentField | CsrField) or self.opening is not None:  # a snapshot has one version
+    def _renamed(self, one: Array) -> Array:
+        """Return an array with the versions that its objects have now, for the node cache."""
+        if self.opening is not None:  # a snapshot has one version
             return one
-        source = one.spec.source
+        return replace(one, field=one.field.with_specs(self._renamed_spec))
+
+    def _renamed_spec(self, spec: ArraySpec) -> ArraySpec:
+        source = spec.source
         if source is None:
-            return replace(one, spec=with_staging(one.spec, chunk_keys(one.spec), self.access))
-        if not isinstance(source, StoreSource) or source.cached is None:
-            return one
-        return replace(one, spec=replace(one.spec, source=with_cache(source, one.spec, self.access)))
+            return with_staging(spec, chunk_keys(spec), self.access)
+        if isinstance(source, StoreSource) and source.cached is not None:
+            return replace(spec, source=with_cache(source, spec, self.access))
+        return spec
 
-    def _fresh(self, one: StoredField | VlenField, array: zarr.Array[Any], known: Version | None) -> zarr.Array[Any]:
+    def _fresh(self, spec: ArraySpec, array: zarr.Array[Any], known: Version | None) -> zarr.Array[Any]:
         """Return an array as it is now, which may be longer and is the same in all else."""
-        spec, now = one.spec, _fresh(array, one.spec, self.access)
+        now = _fresh(array, spec, self.access)
         axis = spec.sample_axis
         had = 0 if known is None else known.num_samples
         if len(now.shape) != spec.num_key_axes or now.shape[axis] < max(had, 1):
@@ -273,9 +258,8 @@ class Growth:
         _check_same(spec, read_layout(now, sample_axis=axis, access=uncached))
         return now
 
-    def _count(self, one: StoredField | VlenField, now: zarr.Array[Any], known: Version | None) -> int:
+    def _count(self, spec: ArraySpec, now: zarr.Array[Any], known: Version | None) -> int:
         """Return how many samples of an array, as it is now, are complete."""
-        spec = one.spec
         axis = spec.sample_axis
         marks = marks_of(now)
         had = max(0 if known is None else known.num_samples, 0 if marks is None else marks.first)
@@ -287,23 +271,41 @@ class Growth:
         return complete_rows(now, stored_shape, axis, known=had, access=self.access)
 
 
-def disposable_in(opened: OpenedFields) -> tuple[DisposableStore, ...]:
+def stored_in(arrays: Iterable[Array]) -> list[tuple[ArraySpec, zarr.Array[Any]]]:
+    """Return the opened arrays in stores that may grow or are disposable, each with its description."""
+    return [
+        (layout.spec, stored)
+        for one in arrays
+        for layout in one.field.layouts[:1]  # of several stores, the first stands for all
+        for stored in one.stored
+    ]
+
+
+def disposable_in(arrays: Iterable[Array]) -> tuple[DisposableStore, ...]:
     """Return the stores of some arrays that are declared disposable."""
-    fields = [one for one in opened.fields if isinstance(one, StoredField | VlenField)]
-    pairs = zip(opened.arrays, fields[: len(opened.arrays)], strict=True)
-    return disposable_stores([(array, one.spec.shard_shape[: one.spec.num_key_axes]) for array, one in pairs])
+    return disposable_stores([(stored, spec.shard_shape[: spec.num_key_axes]) for spec, stored in stored_in(arrays)])
 
 
-def hold_opened(opened: OpenedFields, version: Version | None) -> tuple[Lease, ...]:
-    """Return what keeps samples from being deleted that are read as they were when some arrays were opened."""
-    first = evicted_before(opened) if version is None else version.first
-    held = (store.hold(first) for store in disposable_in(opened))
+def hold_opened(
+    resolved: ResolvedData, stores: Sequence[DisposableStore], version: Version | None = None
+) -> tuple[Lease, ...]:
+    """Return what keeps samples of disposable stores from being deleted: all that there were when these were opened."""
+    if not stores:
+        return ()
+    arrays = [one.array for one in resolved.columns]
+    first = evicted_before(arrays) if version is None else version.first
+    oldest: dict[Path, int] = {}
+    if resolved.origin.stores is not None:  # each of several stores has lost samples of its own
+        for one in (replace(array, stored=(stored,)) for array in arrays for stored in array.stored):
+            for store in disposable_in([one]):
+                oldest[store.path] = max(oldest.get(store.path, 0), evicted_before([one]))
+    held = (store.hold(oldest.get(store.path, first)) for store in stores)
     return tuple(lease for lease in held if lease is not None)
 
 
-def evicted_before(opened: OpenedFields) -> int:
+def evicted_before(arrays: Iterable[Array]) -> int:
     """Return the oldest sample that is in all of some arrays."""
-    return max((marks.first for array in opened.arrays if (marks := marks_of(array))), default=0)
+    return max((marks.first for _, stored in stored_in(arrays) if (marks := marks_of(stored))), default=0)
 
 
 def _is_disposable(array: zarr.Array[Any]) -> bool:
@@ -342,10 +344,11 @@ def _changed(name: str, what: str) -> StoreReadError:
     )
 
 
-def _with_length(one: OpenedField, num_samples: int) -> OpenedField:
-    """Return a field of which only the first samples are known."""
-    if isinstance(one, ResidentField | CsrField):
-        return one
-    axis = one.spec.sample_axis
-    shape = (*one.spec.shape[:axis], num_samples, *one.spec.shape[axis + 1 :])
-    return replace(one, spec=replace(one.spec, shape=shape))
+def _with_length(one: Array, num_samples: int) -> Array:
+    """Return an array of which only the first samples are known."""
+
+    def shortened(spec: ArraySpec) -> ArraySpec:
+        axis = spec.sample_axis
+        return replace(spec, shape=(*spec.shape[:axis], num_samples, *spec.shape[axis + 1 :]))
+
+    return replace(one, field=one.field.with_specs(shortened))

@@ -17,13 +17,13 @@ from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.store_metadata import StoreMetadata, stored_bytes
 from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.group.batch_columns import Opened, OpenedField
 from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedCoordinates
-from zarrfeed.metadata.group.fields import OpenedField, OpenedFields
 from zarrfeed.metadata.group.source_names import store_name
 from zarrfeed.metadata.group.url_patterns import is_pattern, matching_urls
 from zarrfeed.metadata.stores.concat import Run, concat_runs
 from zarrfeed.metadata.stores.store_parts import ArrayLocation
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.array import ArraySpec
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url, path_pattern_of
 from zarrfeed.storage.access.local_files import local_path
@@ -34,7 +34,7 @@ from zarrfeed.storage.objects.listing_progress import counting_progress
 #: are those of the first one the other way round. Of tiles of a map, all lie elsewhere.
 _MOST_APART = 64
 #: Opens the arrays of one store: its samples, and its targets.
-Open: TypeAlias = Callable[[Any, Any], OpenedFields]
+Open: TypeAlias = Callable[[Any, Any], Opened]
 
 
 def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
@@ -69,7 +69,7 @@ def open_stores(
     samples: Sequence[Any],
     targets: Sequence[Any] | None,
     open_one: Open,
-    describe: Callable[[OpenedFields], ResolvedData],
+    describe: Callable[[Opened], ResolvedData],
     progress: bool | None,
     shared: SharedAccess,
 ) -> ResolvedData:
@@ -115,8 +115,7 @@ class _Template:
     """A local store that was opened, and those that are like it."""
 
     resolved: ResolvedData
-    keys: tuple[str, ...]
-    axes: tuple[int, ...]
+    keyed: dict[str, ArraySpec]  # the array of each column, by its key
     shapes: dict[str, tuple[int, ...]]
     have_own: bool
     coordinates: dict[str, bytes | None]  # what is stored of coordinates along the axes of a sample
@@ -131,7 +130,7 @@ class _Opener:
     """Opens stores one after another; a local store like one that was opened costs no more than its documents."""
 
     open_one: Open
-    describe: Callable[[OpenedFields], ResolvedData]
+    describe: Callable[[Opened], ResolvedData]
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -148,7 +147,7 @@ class _Opener:
 
     def coordinates_of(self, source: str | Path) -> Coordinates:
         """Return what can be looked up of the samples of a store that was not opened before."""
-        known = self.open_one(source, None).coordinates
+        known = self.open_one(source, None).origin.coordinates
         assert known is not None
         return known
 
@@ -162,7 +161,7 @@ class _Opener:
             return
         if metadata.signature not in self._templates:
             run = self.open(samples, targets)
-            if not any(_is_stale(f) for f in run.resolved.opened.fields):
+            if not any(_is_stale(one.field) for one in run.resolved.columns):
                 self._templates[metadata.signature] = _template_of(run.resolved, metadata)
             self.runs.append(run)
             return
@@ -182,16 +181,17 @@ class _Opener:
 
 def _is_stale(f: OpenedField) -> bool:
     """Return whether the own document of an array says something else than what is read."""
-    return isinstance(f, StoredField) and f.spec.as_documented is not f.spec
+    return any(layout.spec.has_other_document for layout in f.layouts)
 
 
 def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template | None:
     """Return a store as a template; None if others cannot be described like it."""
-    keys, axes = [], []
+    keyed: dict[str, ArraySpec] = {}
     coordinates: dict[str, zarr.Array[Any]] = {}
-    for f, items in zip(resolved.opened.fields, resolved.opened.items, strict=True):
+    for column in resolved.columns:
+        f, items = column.field, column.items
         key = items.key or ""
-        if not isinstance(f, StoredField) or f.spec.source is not None or f.rows is not None:
+        if not f.is_streamed or f.row_map is not None or f.layouts[0].spec.source is not None:
             return None
         if key not in metadata.shapes:
             return None
@@ -199,13 +199,12 @@ def _template_of(resolved: ResolvedData, metadata: StoreMetadata) -> _Template |
             if is_time_unit(items.described.meaning.get("units")):
                 return None  # numbers that mean something else in each store
             coordinates.update(items.described.coordinates)
-        keys.append(key)
-        axes.append(f.spec.sample_axis)
+        keyed[key] = f.layouts[0].spec
     if resolved.choice.length != resolved.choice.num_samples:
         return None
-    have_own = all(isinstance(f, StoredField) and bool(f.spec.metadata_key) for f in resolved.opened.fields)
+    have_own = all(bool(spec.metadata_key) for spec in keyed.values())
     found = {name: stored_bytes(Path(str(one.store_path).removeprefix("file://"))) for name, one in coordinates.items()}
-    return _Template(resolved, tuple(keys), tuple(axes), dict(metadata.shapes), have_own, found)
+    return _Template(resolved, keyed, dict(metadata.shapes), have_own, found)
 
 
 def _run_like(
@@ -216,25 +215,24 @@ def _run_like(
 ) -> Run | None:
     """Return the description of a store by that of another one; None if more than the lengths differ."""
     lengths = set()
-    for key, axis in zip(template.keys, template.axes, strict=True):
-        ours, theirs = template.shapes[key], metadata.shapes[key]
+    for key, spec in template.keyed.items():
+        axis, ours, theirs = spec.sample_axis, template.shapes[key], metadata.shapes[key]
         if ours[:axis] != theirs[:axis] or ours[axis + 1 :] != theirs[axis + 1 :]:
             return None
         lengths.add(theirs[axis])
     if len(lengths) != 1:
         return None
     given = local_path(source)
-    if not metadata.agrees(given, template.keys, have_own=template.have_own):
+    if not metadata.agrees(given, tuple(template.keyed), have_own=template.have_own):
         return None
     root = given.absolute()
-    names: list[list[str]] = []
-    locations: list[list[ArrayLocation]] = []
-    for f, key in zip(template.resolved.opened.fields, template.keys, strict=True):
-        assert isinstance(f, StoredField)
-        names.append([f"{root}/{key}" if key else printable(str(source).removeprefix("file://"))])
-        shape = (*metadata.shapes[key], *f.spec.shape[f.spec.num_key_axes :])
-        check_any_is_stored(replace(f.spec, name=names[-1][0], root=str(root / key), shape=shape))
-        locations.append([f"{root}/{key}" if key else str(root)])
+    located: list[list[tuple[str, ArrayLocation]]] = []
+    for key, spec in template.keyed.items():
+        where = f"{root}/{key}" if key else str(root)
+        name = where if key else printable(str(source).removeprefix("file://"))
+        shape = (*metadata.shapes[key], *spec.shape[spec.num_key_axes :])
+        check_any_is_stored(replace(spec, name=name, root=str(root / key), shape=shape))
+        located.append([(name, where)])
     (length,) = lengths
     unopened = [UnopenedCoordinates(length, source, coordinates_of)]
-    return Run(template.resolved, [length], [store_name(source)], names, locations, unopened)
+    return Run(template.resolved, [length], [store_name(source)], located, unopened)

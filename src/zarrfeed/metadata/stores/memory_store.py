@@ -17,6 +17,7 @@ from zarr.storage import MemoryStore
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.spec.field import ResidentField, StoredField
 
 #: Bytes of a chunk, about.
@@ -66,16 +67,14 @@ def alike_in_kind(described: Sequence[ResolvedData]) -> list[ResolvedData]:
     ConfigError
         As of `as_stored`.
     """
-    columns = zip(*(one.opened.fields for one in described), strict=False)
-    mixed = [any(isinstance(f, StoredField) for f in column) for column in columns]
+    stored = {n for one in described for n, column in enumerate(one.columns) if column.field.is_streamed}
     made: dict[int, ResolvedData] = {}
     for one in described:
-        if id(one) in made:
-            continue
-        fields = tuple(
-            as_stored(f) if isinstance(f, ResidentField) and number < len(mixed) and mixed[number] else f
-            for number, f in enumerate(one.opened.fields)
-        )
-        is_same = all(a is b for a, b in zip(fields, one.opened.fields, strict=True))
-        made[id(one)] = one if is_same else replace(one, opened=replace(one.opened, fields=fields))
+        columns = tuple(_as_stored(column) if n in stored else column for n, column in enumerate(one.columns))
+        if id(one) not in made:
+            made[id(one)] = one if columns == one.columns else replace(one, columns=columns)
     return [made[id(one)] for one in described]
+
+
+def _as_stored(column: Column) -> Column:
+    return column.with_field(as_stored(column.field)) if isinstance(column.field, ResidentField) else column

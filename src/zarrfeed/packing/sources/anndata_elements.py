@@ -15,7 +15,7 @@ import zarr
 
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, UnsupportedError
-from zarrfeed.metadata.array.anndata_columns import Column, column_at, encoding_in, is_group
+from zarrfeed.metadata.array.anndata_columns import ObsColumn, column_at, encoding_in, is_group
 from zarrfeed.metadata.array.array import open_node
 from zarrfeed.metadata.array.known_groups import member_of
 from zarrfeed.metadata.array.values import read_distinct
@@ -189,7 +189,7 @@ def names_of(root: Any, path: str) -> list[str]:
     return [str(name) for name in column.read(lambda array, _: _values(array, slice(None))).tolist()]
 
 
-def _column(node: Any, path: str) -> Column | None:
+def _column(node: Any, path: str) -> ObsColumn | None:
     return column_at(node, path, member_of if isinstance(node, zarr.Group) else None)
 
 

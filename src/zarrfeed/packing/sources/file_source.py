@@ -11,7 +11,7 @@ import glob
 import hashlib
 import json
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, pri
 from zarrfeed.packing.sources.file_reading import Reading, runs_of, segments_by
 from zarrfeed.packing.sources.files import check_field_name
 from zarrfeed.packing.sources.same_meaning import OF_FIRST_STORE, Stored, as_one_axis, comparable, decoded_together
-from zarrfeed.packing.sources.source import Constant, Int64, Rows, Runs, SourceField
+from zarrfeed.packing.sources.source import Constant, Int64, Rows, Source, SourceField
 
 
 @dataclass(frozen=True)
@@ -82,32 +82,18 @@ def _any(words: Sequence[str]) -> str:
     return " or ".join(words)
 
 
-class FileSource(ABC):
+class FileSource(Source):
     """A source whose samples lie in files; `_describe` says which, `_read_file` reads some of one of them.
 
     Attributes
     ----------
-    kind, fields, num_samples, block_samples, attributes, constants, fingerprint, by_value, not_proved, runs
-        As of `Source`.
-    notes
-        Sentences for the report.
     files
-        In the order of their samples.
+        In the order of their samples; other attributes are those of `Source`.
     """
 
-    kind: str
-    fields: tuple[SourceField, ...]
-    num_samples: int
-    block_samples: int
-    attributes: Mapping[str, Any]
-    constants: tuple[Constant, ...]
-    fingerprint: str
     files: tuple[DataFile, ...]
     #: Whether names of fields are paths, such as "obs/age".
     is_nested = False
-    not_proved: tuple[str, ...] = ()
-    runs: Runs | None = None
-    notes: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.by_value: dict[str, Callable[[], Rows]] = {}
@@ -219,9 +205,6 @@ class FileSource(ABC):
     @abstractmethod
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
         """Return the samples [begin, end) of the file with a number, which begin at 0, of all fields not on `_axes`."""
-
-    def close(self) -> None:  # noqa: B027 - not every source keeps files open
-        """Let go of files."""
 
     def _pieces(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Yield the number of each file that samples lie in, and which of its samples they are."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,10 +14,9 @@ from zarrfeed.packing.sources.files import fingerprint_of, read_file
 from zarrfeed.packing.sources.image_listing import list_images
 from zarrfeed.packing.sources.image_tables import read_targets
 from zarrfeed.packing.sources.source import (
-    NONE_BY_VALUE,
-    Constant,
     Int64,
     Rows,
+    Source,
     SourceField,
     SourceOptions,
     chosen,
@@ -28,7 +26,7 @@ from zarrfeed.packing.sources.source import (
 _NOT_IN_CF_WORDS = re.compile(r"[^\w.+@-]")
 
 
-class ImageFolder:
+class ImageFolder(Source):
     """Images below folders; a sample is a file.
 
     Its fields are `image`, `label` if folders are classes, the columns of `targets`, and `key`, which is the path below
@@ -56,11 +54,6 @@ class ImageFolder:
     """
 
     kind = "images"
-    block_samples = 1
-    constants: tuple[Constant, ...] = ()
-    by_value = NONE_BY_VALUE
-    not_proved: tuple[str, ...] = ()
-    runs = None
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
         self._encoded = EncodedImages(options)
@@ -68,7 +61,6 @@ class ImageFolder:
         found = list_images(paths, tables)
         self._root, self._files, self._mtimes = found.root, found.files, found.mtimes
         self.num_samples = len(found.files)
-        self.attributes: dict[str, Any] = {}
         columns = [] if not found.classes else [_label(found.classes, found.labels)]
         for path in tables:
             keys = [one.key for one in found.files]
@@ -90,10 +82,6 @@ class ImageFolder:
         by_suffix = ", ".join(f"{count} {suffix}" for suffix, count in found.left_out.most_common(5))
         left_out = f"{found.left_out.total()} files that are no images are left out ({by_suffix})"
         self.notes = (left_out,) if found.left_out else ()
-
-    def read(self, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end)."""
-        return self.take(np.arange(begin, end))
 
     def take(self, samples: Int64) -> list[Rows]:
         """Return some samples, by their numbers.
@@ -120,9 +108,6 @@ class ImageFolder:
             else:
                 made.append(self._columns[field.name][samples])
         return made
-
-    def close(self) -> None:
-        """Do nothing: files are open while they are read."""
 
 
 def _label(classes: Sequence[str], labels: Int64) -> tuple[SourceField, Rows]:

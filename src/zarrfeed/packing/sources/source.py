@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +33,6 @@ Rows: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
 #: Reads the decoded values of all samples of a field, by its name.
 ByValue: TypeAlias = Mapping[str, Callable[[], Rows]]
-#: For sources whose stored numbers are all copied.
-NONE_BY_VALUE: ByValue = MappingProxyType({})
 
 
 def bytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
@@ -143,7 +142,7 @@ class Constant:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Source(Protocol):
+class Source(ABC):
     """Samples that can be read by their numbers. `read` and `take` may be called by several threads at once.
 
     Attributes
@@ -169,18 +168,21 @@ class Source(Protocol):
         Sentences that say what of the source a comparison with the packed store does not compare.
     runs
         Names and ends of the files that samples lie in. None: there is one file, or nobody asks for them.
+    notes
+        Sentences for the report, such as what was left out.
     """
 
     kind: str
     fields: tuple[SourceField, ...]
     num_samples: int
-    block_samples: int
-    attributes: Mapping[str, Any]
-    constants: tuple[Constant, ...]
+    block_samples: int = 1
+    attributes: Mapping[str, Any] = MappingProxyType({})
+    constants: tuple[Constant, ...] = ()
     fingerprint: str
-    by_value: ByValue
-    not_proved: tuple[str, ...]
-    runs: Runs | None
+    by_value: ByValue = MappingProxyType({})
+    not_proved: tuple[str, ...] = ()
+    runs: Runs | None = None
+    notes: tuple[str, ...] = ()
 
     def read(self, begin: int, end: int) -> list[Rows]:
         """Return the samples [begin, end), of each field an array that nobody else writes.
@@ -190,11 +192,19 @@ class Source(Protocol):
         CorruptChunkError, StoreReadError, OSError
             If they cannot be read; the message names the file or the chunk.
         """
+        return self.take(np.arange(begin, end))
 
+    @abstractmethod
     def take(self, samples: Int64) -> list[Rows]:
-        """Return the samples of some numbers, in their order; only if `block_samples` is 1."""
+        """Return the samples of some numbers, in their order; only if `block_samples` is 1.
 
-    def close(self) -> None:
+        Raises
+        ------
+        CorruptChunkError, StoreReadError, OSError
+            As of `read`.
+        """
+
+    def close(self) -> None:  # noqa: B027 - not every source keeps files open
         """Let go of files."""
 
 

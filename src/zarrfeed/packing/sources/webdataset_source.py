@@ -23,10 +23,9 @@ from zarrfeed.packing.sources.files import (
     some_of,
 )
 from zarrfeed.packing.sources.source import (
-    NONE_BY_VALUE,
-    Constant,
     Int64,
     Rows,
+    Source,
     SourceField,
     SourceOptions,
     chosen,
@@ -39,7 +38,7 @@ _INTEGERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 _TEXTS = frozenset(("txt", "text", "transcript", "json", "jsn"))
 
 
-class WebDatasetSource:
+class WebDatasetSource(Source):
     """Samples in tar archives, one archive after the other; its fields are the extensions of the files, and `key`.
 
     Files .cls, .index and so on are int64; .txt and .json are text; .npy are arrays of one shape; others are bytes.
@@ -66,11 +65,6 @@ class WebDatasetSource:
     """
 
     kind = "webdataset"
-    block_samples = 1
-    constants: tuple[Constant, ...] = ()
-    by_value = NONE_BY_VALUE
-    not_proved: tuple[str, ...] = ()
-    runs = None
 
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
         self._paths = tuple(paths)
@@ -83,7 +77,6 @@ class WebDatasetSource:
         if not index.keys:
             raise ConfigError(f"{some_of(paths)}: no sample is there; files must be called as in 0001.jpg, 0001.cls")
         self.num_samples = len(index.keys)
-        self.attributes: dict[str, Any] = {}
         self._keys = index.keys
         self._archives = np.array(index.archives, np.int64)
         names = [*index.ranges, "key"]
@@ -141,10 +134,6 @@ class WebDatasetSource:
         kind: Any = "text" if last in _TEXTS else "bytes"
         return SourceField(name, np.dtype(object), kind=kind, dims=("sample",), mean_bytes=mean)
 
-    def read(self, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end)."""
-        return self.take(np.arange(begin, end))
-
     def take(self, samples: Int64) -> list[Rows]:
         """Return some samples, by their numbers.
 
@@ -200,9 +189,6 @@ class WebDatasetSource:
                 for i in np.flatnonzero(archives == archive).tolist():
                     made[i] = read_at(descriptor, int(offsets[i]), int(sizes[i]), path)
         return made
-
-    def close(self) -> None:
-        """Do nothing: archives are open while they are read."""
 
 
 def _is_image(name: str) -> bool:

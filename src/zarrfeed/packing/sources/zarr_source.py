@@ -39,10 +39,19 @@ from zarrfeed.packing.sources.same_meaning import (
     comparable,
     decoded_together,
 )
-from zarrfeed.packing.sources.source import Constant, Int64, Kind, Rows, Runs, SourceField, SourceOptions, chosen
+from zarrfeed.packing.sources.source import (
+    Constant,
+    Int64,
+    Kind,
+    Rows,
+    Runs,
+    Source,
+    SourceField,
+    SourceOptions,
+    chosen,
+)
 from zarrfeed.plan.schedule.batch_request import RowRequests
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import StoredField, VlenField
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
@@ -56,7 +65,7 @@ _RESIDENT_BYTES = 64 << 20
 _LARGE_BYTES = 4 << 20
 
 
-class ZarrSource:
+class ZarrSource(Source):
     """Samples of Zarr stores, as they are stored: values are not unpacked, attributes are carried over.
 
     Attributes that say nothing of the numbers, such as `long_name`, are those of the first of several stores.
@@ -78,8 +87,6 @@ class ZarrSource:
         names = chosen(list(first.sampled), options, paths[0])
         self.num_samples = first.num_samples(names)
         self.by_value: dict[str, Callable[[], Rows]] = {}
-        self.not_proved: tuple[str, ...] = ()
-        self.notes: tuple[str, ...] = ()
         self.runs = first.runs()
         axes: dict[str, OneAxis] = {}
         stores = [first, *(first.like(path, open_source(path, access), names) for path in paths[1:])]
@@ -119,7 +126,7 @@ class ZarrSource:
                 timeout=options.timeout,
             )
             version = data.version
-            self.stale += tuple(stale_fields(data.resolved.opened.fields))
+            self.stale += tuple(stale_fields([one.field for one in data.resolved.columns]))
             self._set, selection = data.resolved.planned(room=_RESIDENT_BYTES)
             self._requests = RowRequests(self._set.num_samples, self._set.block_rows, selection)
             for name, field in zip(copied if by_name else [""], self._set.fields, strict=True):
@@ -187,10 +194,6 @@ class ZarrSource:
             f if f.kind == "number" else replace(f, mean_bytes=sum(map(len, rows)) // len(rows))
             for f, rows in zip(self.fields, some, strict=True)
         )
-
-    def read(self, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end)."""
-        return self.take(np.arange(begin, end))
 
     def take(self, samples: Int64) -> list[Rows]:
         """Return the samples of some numbers."""
@@ -355,12 +358,12 @@ def _describe(name: str, array: zarr.Array[Any], field: Any, dim: str | None, ax
         dims = (dims[axis], *(dim for number, dim in enumerate(dims) if number != axis))
     shape = tuple(n for number, n in enumerate(array.shape) if number != axis)
     known: dict[str, Any] = {"dims": dims, "attributes": _attributes(array)}
-    if isinstance(field, VlenField):
+    if field.item_type:
         if shape:
             raise UnsupportedError(f"{name or 'the array'}: text of shape {shape} a sample is not packed")
-        kind: Kind = "text" if field.spec.item_type == "str" else "bytes"
+        kind: Kind = "text" if field.item_type == "str" else "bytes"
         return SourceField(name, np.dtype(object), (), kind, **known)
-    if not isinstance(field, StoredField):
+    if not field.has_rows:
         raise UnsupportedError(f"{name}: sparse matrices are not packed")
     return SourceField(
         name, np.dtype(array.dtype).newbyteorder("="), shape, fill_value=array.metadata.fill_value, **known

@@ -18,7 +18,7 @@ import zarr
 
 from zarrfeed.base.native import core
 from zarrfeed.packing.targets.timed_passes import time_passes
-from zarrfeed.spec.field import StoredField, sample_bytes
+from zarrfeed.spec.field import StoredField
 from zarrfeed.storage.chunks.chunk_encoder import Encoding, join_shard
 from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
@@ -162,8 +162,8 @@ def time_trial(path: Path, options: TrialOptions) -> TrialRate:
 
     return TrialRate(
         best_rate(decode_rate),
-        per_s * sample_bytes(stored) * amplification,
-        sample_bytes(stored) / max(1, stored.spec.sample_bytes),
+        per_s * stored.sample_bytes * amplification,
+        stored.sample_bytes / max(1, stored.spec.sample_bytes),
     )
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zarrfeed.plan.order.order import EpochPlan, Order, open_batches
+from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.selection import Int64, Selection
@@ -51,7 +52,7 @@ class BlockLoads:
 
 def keep_batches(plan: ReadPlan, batch_size: int) -> int:
     """Return how many batches in a row may not need a block that stays: as many as two groups are spread over."""
-    return 2 * open_batches(plan.order, batch_size, plan.stride)
+    return 2 * plan.order.open_batches(batch_size, plan.stride)
 
 
 def plan_loads(elements: Elements, indptr: Int64, rows: Int64, batch_size: int, keep: int) -> BlockLoads:
@@ -128,4 +129,4 @@ def plan_chunks(chunks: Int64, num_chunks: int) -> EpochPlan:
     order = Order(
         num_chunks, 1, shuffle=False, seed=0, lanes=1, selection=Selection.of_samples(distinct.astype(np.int64), 1)
     )
-    return order.plan(0, steps=0, head=number + turn * len(distinct))
+    return order.plan(0, Portion(steps=0, head=number + turn * len(distinct)))

@@ -7,26 +7,22 @@ No more than the budget is ever planned. Where it is short, things are given up 
 2. Fetching ahead: down to one fetch thread, and one request in stores that Python reads.
 3. The last fetch thread: decode threads then wait for storage themselves, each with the buffer that it has anyway.
    From the page cache that costs nothing, and as many chunks are waited for at once as there are decode threads.
-4. Decode threads, down to one: each one less is that much less speed.
+4. Decode threads, down to one: each one less is that much less speed. More than two have to leave room for a second
+   round of batches, which they decode while the first one is taken.
 
 What is left then is needed: one chunk being decoded, one request, one index a sharded field, and the open batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
-from zarrfeed.plan.budget.element_loads import element_fields
+from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import Field, StoredField, VlenField, resident_bytes, sample_bytes
-from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
-from zarrfeed.spec.sparse import CsrField
 
 #: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all cached.
 _INDEX_DIVISOR = 64
@@ -36,13 +32,10 @@ _VLEN_DIVISOR = 8
 _ELEMENT_DIVISOR = 4
 _LEAST_BLOCKS_AHEAD = 2
 _MAX_FETCH_THREADS = 16
+#: More threads than so many find no work unless there is room for a second round of batches, too.
+_FEW_THREADS = 2
 #: Fetching may take so much of the budget: of local chunks, for which little is waited, and of those that Python reads.
 _LOCAL_DIVISOR, _FED_DIVISOR = 8, 4
-#: Blosc's compressors choose blocks of at most 1 MiB by themselves; the metadata says where they were told otherwise.
-_BLOCK_BYTES = 8 << 20
-_HUGE_PAGE = 2 << 20
-#: Blosc chunks with rows of this size go from blocks to slots: no decoded chunk (cpp/transform/field_decoder.cc).
-_MIN_FUSED_ROW = 4096
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,8 @@ class MemoryPlan:
     coalesce
         What may be read in one request there, so that it fits.
     index_cache_bytes
-        Memory for the indices of shards, one entry a field; 0 for those without.
+        Memory for the indices of shards, one entry a field; 0 for those without, and for those whose arrays an earlier
+        field draws from.
     list_cache_bytes
         Memory for decoded chunks of text and bytes, of each field that has them.
     num_lists
@@ -92,7 +86,8 @@ class MemoryPlan:
     carry_bytes
         Memory for decoded chunks that neighbouring blocks share; 0 if nothing is carried.
     keep_bytes
-        Memory for decoded chunks that several columns of patches need, or several lanes: what nothing else takes.
+        Memory for decoded chunks that several columns of patches need, or several strips of blocks: what nothing else
+        takes.
     element_bytes
         Memory of the engines that read the chunks of sparse matrices: to decode, to fetch, and for chunks that are
         decoded ahead. 0 if there is no sparse matrix.
@@ -195,13 +190,13 @@ class MemoryPlan:
                 f"memory_budget = {format_bytes(self.budget * self.readers)}, must be at least "
                 f"{format_bytes(self.least_budget * self.readers, round_up=True)}{readers}: {parts}"
                 f"{self.required_batches} open batches of {format_bytes(self.batch_bytes)} "
-                f"(lanes = {order.lanes}, mix = {order.mix}, blocks of {order.block_rows} samples)"
+                f"(lanes = {order.lanes}, mix = {order.mix}, blocks of {order.full_rows} samples)"
             )
         return min(room, wanted)
 
 
 def plan_memory(
-    fields: Sequence[Field],
+    needs: FieldNeeds,
     *,
     batch_size: int,
     num_threads: int,
@@ -226,79 +221,64 @@ def plan_memory(
 
     Decoded chunks that neighbouring blocks share get `carry_bytes` if so much is left, before caches do, or nothing.
     """
-    stored = [f for f in fields if isinstance(f, StoredField) and not f.resident]
-    streamed = [layout.spec for f in stored for layout in f.layouts]
-    local = max((_stored_bytes(spec) for spec in streamed if spec.source is None), default=0)
-    fed = max((spec.decoded_bytes for spec in streamed if spec.source is not None), default=0)
-    block_bytes = max((_block_bytes(spec) for spec in streamed), default=0)
-    of_thread = _scratch_bytes(stored)
-    resident = sum(resident_bytes(f) for f in fields if isinstance(f, StoredField) and f.resident)
-    matrices = [f for f in fields if isinstance(f, CsrField)]
-    resident += sum(f.indptr.nbytes for f in matrices)
-    engines = [
-        element_fields(side, layout) for f in matrices for side in f.sides for layout in range(len(side[0].layouts))
-    ]
-    least_elements = sum(plan_elements(one, num_threads=num_threads).used_bytes for one in engines)
-    batch_bytes = batch_size * sum(sample_bytes(f) for f in fields)
-    indices = [_index_bytes(f) for f in fields]
-    one_each = sum(one for one, _ in indices)
-    needed = resident + one_each + min_open_batches * batch_bytes + fed + least_elements + plan_bytes
-    ample = needed + num_threads * of_thread + local
+    local, fed, of_thread, one_index = needs.local_bytes, needs.fed_bytes, needs.scratch_bytes, needs.least_index_bytes
+    least_elements = sum(plan_elements(one, num_threads=num_threads).used_bytes for one in needs.elements)
+    batch_bytes = batch_size * needs.sample_bytes
+    needed = needs.resident_bytes + one_index + min_open_batches * batch_bytes + fed + least_elements + plan_bytes
+    second_round = min_open_batches * batch_bytes if num_threads > _FEW_THREADS else 0
+    ample = needed + num_threads * of_thread + second_round + local
 
     # The order of the module's docstring, from its end.
     left = budget - needed
-    threads = max(1, min(num_threads, left // of_thread)) if of_thread else num_threads
+    threads = num_threads
+    if of_thread:
+        few = min(num_threads, _FEW_THREADS, left // of_thread)
+        threads = max(1, few, min(num_threads, (left - second_round) // of_thread))
     left -= threads * of_thread
     fetches = 0 < local <= left
     carry_bytes = carry_bytes if carry_bytes <= left - local * fetches else 0
     left -= carry_bytes
-    element_spare = max(0, left - local * fetches) // _ELEMENT_DIVISOR // max(1, len(engines))
-    of_elements = [plan_elements(one, num_threads=num_threads, spare=element_spare) for one in engines]
+    element_spare = max(0, left - local * fetches) // _ELEMENT_DIVISOR // max(1, len(needs.elements))
+    of_elements = [plan_elements(one, num_threads=num_threads, spare=element_spare) for one in needs.elements]
     element_bytes = sum(one.used_bytes for one in of_elements)
     left -= element_bytes - least_elements
     spare = max(0, left - local * fetches) // 2
-    num_sharded = max(1, sum(one > 0 for one, _ in indices))
-    index_share = min(budget // _INDEX_DIVISOR, spare // 2) // num_sharded
-    index_cache_bytes = tuple(one and max(one, min(every, index_share)) for one, every in indices)
-    num_lists = sum(isinstance(f, VlenField | CsrField) for f in fields)
+    index_share = min(budget // _INDEX_DIVISOR, spare // 2) // max(1, needs.num_indexed)
+    index_cache_bytes = tuple(one and max(one, min(every, index_share)) for one, every in needs.index_bytes)
+    num_lists = needs.num_lists
     list_cache_bytes = min(budget // _VLEN_DIVISOR, spare) // num_lists if num_lists else 0
-    left += fed - (sum(index_cache_bytes) - one_each) - num_lists * list_cache_bytes
+    left += fed - (sum(index_cache_bytes) - one_index) - num_lists * list_cache_bytes
 
     kinds = 2 if local and fed else 1
     num_fetch_threads = 0
     if fetches:
-        chunk = max(spec.decoded_bytes for spec in streamed if spec.source is None)
-        most = min(_MAX_FETCH_THREADS, budget // _LOCAL_DIVISOR // kinds // chunk)
+        most = min(_MAX_FETCH_THREADS, budget // _LOCAL_DIVISOR // kinds // needs.local_chunk_bytes)
         num_fetch_threads = max(1, min(most, min(left // kinds, left - fed) // local))
     share = min(min(budget // _FED_DIVISOR, left) // kinds, left - num_fetch_threads * local)
     coalesce, merged, request = coalesce or DEFAULT_COALESCE, 0, fed
-    whole = max(
-        (spec.shard_bytes for spec in streamed if spec.source is not None and spec.shard is not None), default=0
-    )
-    if whole:
-        limit = max(0, min(coalesce.limit, whole, (share - fed) // (2 * (threads + 1))))
+    if needs.fed_shard_bytes:
+        limit = max(0, min(coalesce.limit, needs.fed_shard_bytes, (share - fed) // (2 * (threads + 1))))
         coalesce = replace(coalesce, gap=min(coalesce.gap, limit), limit=limit)
         merged = (threads + 1) * limit
         request += coalesce.gap
-    most = min((spec.source.max_requests for spec in streamed if spec.source is not None), default=0)
-    max_requests = max(1, min(most, (share - merged) // request)) if fed else 0
+    max_requests = max(1, min(needs.fed_requests, (share - merged) // request)) if fed else 0
     return MemoryPlan(
         budget=budget,
         least_budget=needed + of_thread,
         ample_budget=ample,
         scratch_bytes=threads * of_thread,
         fetch_bytes=num_fetch_threads * local + max_requests * request + merged,
-        resident_bytes=resident,
+        resident_bytes=needs.resident_bytes,
         batch_bytes=batch_bytes,
         required_batches=min_open_batches,
         num_threads=threads,
         wanted_threads=num_threads,
         num_fetch_threads=num_fetch_threads,
-        chunk_bytes=max((spec.decoded_bytes for spec in streamed), default=0),
-        block_bytes=block_bytes,
+        chunk_bytes=needs.chunk_bytes,
+        block_bytes=needs.block_bytes,
         reads_local=local > 0,
         max_requests=max_requests,
-        requests_bounded_by="memory" if max_requests < most else "store",
+        requests_bounded_by="memory" if max_requests < needs.fed_requests else "store",
         coalesce=coalesce,
         index_cache_bytes=index_cache_bytes,
         list_cache_bytes=list_cache_bytes,
@@ -332,83 +312,15 @@ class ElementMemory:
         return self.plan.budget - self.plan.batch_room + self.blocks_ahead * self.plan.batch_bytes
 
 
-def plan_elements(fields: Sequence[StoredField], *, num_threads: int, spare: int = 0) -> ElementMemory:
+def plan_elements(needs: FieldNeeds, *, num_threads: int, spare: int = 0) -> ElementMemory:
     """Divide the memory of an engine that reads chunks of a sparse matrix: the least that it needs, and `spare`."""
 
     def plan_with(budget: int) -> MemoryPlan:
         return plan_memory(
-            fields, batch_size=1, num_threads=num_threads, budget=budget, min_open_batches=_LEAST_BLOCKS_AHEAD
+            needs, batch_size=1, num_threads=num_threads, budget=budget, min_open_batches=_LEAST_BLOCKS_AHEAD
         )
 
     plan = plan_with(plan_with(0).least_budget + spare)
     in_flight = max(plan.num_fetch_threads, plan.max_requests)
-    wanted = max(2 * plan.num_threads + 2, 1 - (-(2 * plan.num_threads + in_flight) // len(fields)))
+    wanted = max(2 * plan.num_threads + 2, 1 - (-(2 * plan.num_threads + in_flight) // needs.num_fields))
     return ElementMemory(plan, min(wanted, plan.fitting_batches))
-
-
-def _stored_bytes(spec: ArraySpec) -> int:
-    """Return what a buffer for a stored chunk may take: compressors add a little to what they cannot compress."""
-    return _buffer_bytes(spec.decoded_bytes + spec.decoded_bytes // 128 + 64)
-
-
-def _buffer_bytes(size: int) -> int:
-    """Return the memory of an engine's buffer (cpp/base/buffer.cc): large ones consist of huge pages."""
-    if size >= _HUGE_PAGE - 64:
-        return -(-size // _HUGE_PAGE) * _HUGE_PAGE
-    return size and size // 64 * 64 + 64
-
-
-def _block_bytes(spec: ArraySpec) -> int:
-    """Return the most that a Blosc block of this array may take; 0 where the engine decodes no Blosc."""
-    blocks = [c.block_bytes for c in spec.codecs if c.name == "blosc"]
-    if not blocks or spec.slow_codecs:
-        return 0
-    # Of several codecs, Blosc may have compressed what another one made of the chunk.
-    whole = spec.decoded_bytes if len(spec.codecs) == 1 else _intermediate_bytes(spec.decoded_bytes)
-    return min(whole, max(_BLOCK_BYTES, *blocks))
-
-
-def _intermediate_bytes(size: int) -> int:
-    """Return the most that a chunk of `size` bytes takes between two decompressors (cpp/codecs/codec_pipeline.cc)."""
-    return size + size // 8 + 65536
-
-
-def _scratch_bytes(fields: Sequence[StoredField]) -> int:
-    """Return the temporary memory of one decode thread, at most: each buffer is as large as any field needs it."""
-    buffers = [0] * 5
-    for layout in (layout for f in fields for layout in f.layouts):
-        spec, size = layout.spec, layout.spec.decoded_bytes
-        decompressors = sum(c.name != "crc32c" for c in spec.codecs)
-        fused = _goes_by_blocks(layout)
-        of_field = (
-            _stored_bytes(spec),
-            0 if fused or not decompressors else _buffer_bytes(size),
-            min(2, max(0, decompressors - 1)) * _buffer_bytes(_intermediate_bytes(size)),
-            _buffer_bytes(_block_bytes(spec)),  # before its items are put in order,
-            _buffer_bytes(_block_bytes(spec)) if fused else 0,  # and after
-        )
-        buffers = [max(a, b) for a, b in zip(buffers, of_field, strict=True)]
-    return sum(buffers)
-
-
-def _goes_by_blocks(layout: Layout) -> bool:
-    """Return whether chunks surely go block by block to the slots: one Blosc, and rows that lie there as they are."""
-    spec = layout.spec
-    return (
-        [c.name for c in spec.codecs] == ["blosc"]
-        and spec.sample_axis == 0
-        and spec.storage_order == tuple(range(len(spec.shape)))
-        and spec.chunk_shape[1:] == spec.shape[1:]
-        and spec.swap_bytes == 0
-        and spec.sample_bytes >= _MIN_FUSED_ROW
-        and layout.conversion is None
-    )
-
-
-def _index_bytes(field: Field) -> tuple[int, int]:
-    """Return the memory for one index of a field's shards, and for all of them."""
-    if not isinstance(field, StoredField) or field.resident:
-        return 0, 0
-    specs = [layout.spec for layout in field.layouts]
-    one = [0 if spec.shard is None else spec.shard.cached_index_bytes for spec in specs]
-    return sum(one), sum(max(1, spec.num_shards) * size for spec, size in zip(specs, one, strict=True))

@@ -18,13 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zarrfeed.plan.mixture.mixed_order import MixedOrder
-from zarrfeed.plan.order.order import Order, open_batches
-
-#: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
-LANE_COUNTS = (
-    *(1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 72, 96, 120, 128, 144, 192, 240, 256, 288, 360, 384, 480, 512, 720),
-)
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.rank_lanes import LANE_COUNTS, LANES_OF_SMALL
 
 #: Samples of the batch that is to be mixed well, whatever the batches of a rank are.
 TYPICAL_BATCH = 64
@@ -32,13 +27,9 @@ TYPICAL_BATCH = 64
 _GOOD_MIX = 0.9
 #: Cuts of blocks by the ends of lanes may add so much to the reads of an epoch.
 _MOST_CUTS = 0.1
-#: Small arrays have so many lanes in any case, so that up to 8 ranks have a lane each;
-_LANES_OF_SMALL = 8
-#: but where blocks share chunks, cuts cost more, and may not add more than this.
+#: Small arrays have `LANES_OF_SMALL` lanes in any case; but where blocks share chunks, cuts cost more, and may not add
+#: more than this.
 _MOST_SHARED = 0.15
-#: Visiting the groups of sources of a mixture several times may add so much to what is decoded, where memory does not
-#: ask for more.
-MOST_VISITS = 0.02
 #: Of more blocks, those of one length are counted together. Sums of fewer stay as they are, bit by bit: lanes depend on
 #: them.
 _MANY_BLOCKS = 1 << 22
@@ -68,49 +59,43 @@ class MixingLimits:
     carried_rows: int = 0
     typical: int = TYPICAL_BATCH
 
-    def hold(self, order: Order, parts: int) -> bool:
-        """Return whether a round of lanes fits in one of `parts` of the memory, and what must be open in all of it."""
-        round_rows = order.lanes * (order.mix * order.max_rows + self.carried_rows)
-        round_fits = round_rows <= self.max_open_batches // parts * self.batch_size
-        carried = -(-order.lanes * self.carried_rows // self.batch_size)
-        return round_fits and open_batches(order, self.batch_size) + carried <= self.max_open_batches
+    @property
+    def quarter_steps(self) -> int:
+        """Samples of the batches that a quarter of the memory has room for."""
+        return self.max_open_batches // 4 * self.batch_size
 
-    def cuts_little(self, order: Order, num_blocks: int) -> bool:
+    def of_share(self, share: float) -> MixingLimits:
+        """Return the limits of a source that has this share of the samples."""
+        typical = max(1, round(share * self.typical))
+        return replace(self, max_open_batches=int(share * self.max_open_batches), typical=typical)
+
+    def choose(self, order: Order, lanes: int | None, mix: int | None) -> tuple[int, int]:
+        """Return lanes and mix of an order: those that are named, else those that suit the layout and the memory.
+
+        A mix that is named is the order's already.
+        """
+        if lanes is not None:
+            return min(lanes, order.length), order.mix
+        return choose_mixing(order, self) if mix is None else (choose_lanes(order, self), order.mix)
+
+    def hold(self, order: Order, lanes: int, mix: int, parts: int) -> bool:
+        """Return whether an order has room with so many lanes and such a mix.
+
+        A round of lanes has to fit in one of `parts` of the memory, and what must be open in all of it.
+        """
+        rows = lanes * mix * order.max_rows
+        round_fits = rows + lanes * self.carried_rows <= self.max_open_batches // parts * self.batch_size
+        carried = -(-lanes * self.carried_rows // self.batch_size)
+        open_batches = (min(rows, order.length) - 1) // self.batch_size + 2  # as of `Order.open_batches`
+        return round_fits and open_batches + carried <= self.max_open_batches
+
+    def cuts_little(self, lanes: int, num_blocks: int) -> bool:
         """Return whether the ends of lanes add at most a tenth to the reads of so many blocks."""
-        return self.blocks_cut(order.lanes) <= _MOST_CUTS * num_blocks
+        return self.blocks_cut(lanes) <= _MOST_CUTS * num_blocks
 
     def blocks_cut(self, lanes: int) -> float:
         """Return how many blocks are decoded once more, at most, because lanes end in blocks."""
         return (lanes - 1) * self.reads_of_cut
-
-
-def choose_sources(order: MixedOrder, limits: MixingLimits, lanes: int | None, mix: int | None) -> MixedOrder:
-    """Choose lanes and mix of each source of a mixture: what suits the source alone, in its share of the memory.
-
-    Where that is not a lane for each of 8 ranks, there are more, as long as a quarter of the memory has room for the
-    batches that their groups serve, or visiting groups several times adds little to what is decoded.
-    """
-    steps = max(1, limits.max_open_batches // 4 * limits.batch_size)
-    wanted = list(order.sources)
-    for source, alone in enumerate(order.orders):
-        share = order.least_share(source)
-        typical = max(1, round(share * limits.typical))
-        of_source = replace(limits, max_open_batches=int(share * limits.max_open_batches), typical=typical)
-        if lanes is not None:
-            chosen = lanes, mix or 1
-        elif mix is not None:
-            chosen = choose_lanes(alone, of_source), mix
-        else:
-            chosen = choose_mixing(alone, of_source)
-        wanted[source] = wanted[source]._replace(lanes=chosen[0], mix=chosen[1])
-        for more in LANE_COUNTS if lanes is None else ():
-            wider = [*wanted[:source], wanted[source]._replace(lanes=more), *wanted[source + 1 :]]
-            visits = -(-order.with_sources(wider).open_steps_of(source) // steps)
-            if more > min(_LANES_OF_SMALL, alone.num_blocks) or share * (visits - 1) > MOST_VISITS:
-                break
-            if more > wanted[source].lanes:
-                wanted = wider
-    return order.with_sources(wanted)
 
 
 def perfect_mix(order: Order, batch_size: int) -> float:
@@ -156,15 +141,14 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
     best = 1
     for lanes in LANE_COUNTS:
         parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, limits.typical) < wanted else 8
-        wider = replace(order, lanes=lanes)
-        if lanes > order.length or not limits.hold(wider, parts):
+        if lanes > order.length or not limits.hold(order, lanes, order.mix, parts):
             break
         even = order.length % (lanes * order.max_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * order.mix
         cuts = limits.blocks_cut(lanes)
-        small = lanes <= min(_LANES_OF_SMALL, num_blocks) and (
+        small = lanes <= min(LANES_OF_SMALL, num_blocks) and (
             limits.reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks
         )
-        if even or small or limits.cuts_little(wider, num_blocks):
+        if even or small or cuts <= _MOST_CUTS * num_blocks:
             best = lanes
     return best
 
@@ -188,7 +172,7 @@ def choose_mixing(order: Order, limits: MixingLimits) -> tuple[int, int]:
     mix = 1
     while mix < most and expected_mix(lanes, mix, limits.typical) < wanted:
         parts = 2 if lanes * (mix + 1) <= _FEW_BLOCKS else 4
-        if not limits.hold(replace(order, lanes=lanes, mix=mix + 1), parts):
+        if not limits.hold(order, lanes, mix + 1, parts):
             break
         mix += 1
     return lanes, mix

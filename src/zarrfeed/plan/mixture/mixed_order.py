@@ -1,127 +1,44 @@
-"""The epoch order of a mixture: steps of `Mixture`, each filled from the endless sequence of its source.
+"""The kind of order that mixtures have, and what it answers: lanes of each source, its memory, and what states keep.
 
-What holds, and what tests check:
+What holds, beside what `mixed_sequence.py` says of the order itself:
 
-- **One sequence.** The samples of a training run are the steps k = 0, 1, 2, ... of a `Mixture`. Epoch e of a dataset is
-  the steps [e N, (e + 1) N). A source goes on in the next epoch where it stopped in the one before.
-- **Sources.** The blocks of a source follow each other among the blocks of all, so a source has an `Order` of its own:
-  the same blocks, with a key, lanes and a `mix` of its own. Pass j over the source is epoch j of that order. Position p
-  of the source's endless sequence is position p mod n of pass p div n.
-- **Ranks.** Nothing here knows of ranks. The columns of `Mixture` see to it that a rank reads a regular stride of each
-  pass, as of an order alone.
 - **One order for a pass.** A pass spans epochs, so what its order depends on must not change between them. Without
   shuffling, a source has one lane, or those that the user named, whoever reads it: position p of a pass is its p-th
-  sample. A state names the lanes and the mix of each source, and all epochs after it keep them (`SourceLanes`).
-- **Visits.** A group of a source that is rarely taken serves steps far apart. It is then visited several times,
-  each time for some of its steps, so that few batches are open; its chunks are decoded for each visit. Visits change
-  what is read, and never the order.
+  sample. A state names the lanes and the mix of each source, and all epochs after it keep them (`SourceState`).
+- **Visits.** Visits change what is read, and never the order.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.mixture.mixture import COLUMNS, Mixture
-from zarrfeed.plan.mixture.mixture_stop import SourceEnd, Stop, epoch_steps, source_ends
-from zarrfeed.plan.order.groups import Groups, SourceGroups, Strides, extra_steps, visits_of
-from zarrfeed.plan.order.keyed_random import key_of
-from zarrfeed.plan.order.order import EpochPlan, Order
-from zarrfeed.plan.order.rank_lanes import FEW_RANKS, lanes_for_ranks
-from zarrfeed.plan.samples.joined_ranges import joined_ranges
-from zarrfeed.plan.samples.selection import Int64, Selection
-from zarrfeed.spec.block_edges import Edges
-
-#: "per_sample": each sample of a batch is of the source whose turn it is. "per_batch": all samples of a batch of all
-#: ranks are of one source.
-Batching: TypeAlias = Literal["per_sample", "per_batch"]
-BATCHINGS: tuple[Batching, ...] = get_args(Batching)
+from zarrfeed.plan.mixture.blend import Blend
+from zarrfeed.plan.mixture.mixed_sequence import MixedSequence
+from zarrfeed.plan.mixture.source_lanes import SourceLanes, SourceState
+from zarrfeed.plan.order.order import Limits, Order, Room
+from zarrfeed.plan.order.order_state import OrderState, OwnState, Readers, S
+from zarrfeed.plan.order.rank_lanes import FEW_RANKS, LANE_COUNTS, LANES_OF_SMALL, lanes_for_ranks
+from zarrfeed.plan.samples.selection import Selection
 
 #: The version of the order of mixtures, which states name. Up to version 1, a source that was not shuffled had a lane
 #: for each consumer, so passes that spanned epochs depended on ranks and workers, which states between epochs did not
 #: name. Shuffled mixtures have the same order in both versions.
 ORDER_VERSION = 2
-
-#: What a key is for.
-_SOURCE, _TURNS = 0x736F75726365, 0x7475726E73
-
-
-@dataclass(frozen=True)
-class Blend:
-    """What a user says of a mixture.
-
-    Attributes
-    ----------
-    first
-        The first sample of each source, and the number of samples at the end.
-    weights, changes
-        As of `Mixture`; the steps of `changes` count samples.
-    stop
-        When an epoch ends.
-    batching
-        What is of one source.
-    """
-
-    first: tuple[int, ...]
-    weights: tuple[int, ...]
-    changes: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    stop: Stop = "first"
-    batching: Batching = "per_sample"
-
-    @property
-    def num_sources(self) -> int:
-        """How many sources there are."""
-        return len(self.weights)
-
-    def edges(self, edges: Edges | None, block_rows: int) -> Int64:
-        """Return where blocks begin, given where they would: none has samples of two sources."""
-        if edges is None:
-            edges = np.append(np.arange(0, self.first[-1], block_rows), self.first[-1])
-        return np.union1d(np.asarray(edges), np.array(self.first))
-
-    def mixture(self, seed: int, unit: int) -> Mixture:
-        """Return which source each step takes, or each run of `unit` steps where batches have one source."""
-        key = key_of(_TURNS, seed)
-        if self.batching == "per_sample":
-            return Mixture(self.weights, key, COLUMNS, self.changes)
-        rounded: dict[int, tuple[int, ...]] = {-(-step // unit): weights for step, weights in self.changes}
-        return Mixture(self.weights, key, 1, tuple(rounded.items()))
-
-
-class SourceLanes(NamedTuple):
-    """What the order of a source depends on, beside its blocks and its key."""
-
-    lanes: int
-    mix: int
-    strip: int
+#: Visiting the groups of sources several times may add so much to what is decoded, where memory does not ask for more.
+_MOST_VISITS = 0.02
+#: Batches that are open at least where sources are mixed.
+_FEWEST_BATCHES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedOrder(Order):
-    """The epoch order of several sources, whose blocks `selection` has one after another.
-
-    `lanes` is that of all sources together; `mix` and `strip` are 1, and each source has its own.
-
-    Attributes
-    ----------
-    blend
-        What is mixed.
-    sources
-        Of each source, what its order depends on.
-    unit
-        Steps in a row that are of one source: the samples of a batch of all ranks, or 1.
-    """
-
-    blend: Blend
-    sources: tuple[SourceLanes, ...] = ()
-    unit: int = 1
+class MixedOrder(MixedSequence):
+    """The epoch order of a mixture."""
 
     @classmethod
     def of(cls, order: Order, blend: Blend, *, lanes: int | None, mix: int | None) -> MixedOrder:
@@ -154,128 +71,20 @@ class MixedOrder(Order):
         """Return the same order with batches of all ranks of so many samples, where each has one source."""
         return self if self.blend.batching == "per_sample" else replace(self, unit=unit)
 
-    @property
-    def is_per_batch(self) -> bool:
-        """Whether the samples of a batch of all ranks are of one source."""
-        return self.blend.batching == "per_batch"
+    # Epochs
 
-    def is_in_order(self, sources: Sequence[SourceLanes] | None = None) -> bool:
-        """Whether each source is read in its own order, with the lanes of a state, or with those of this order."""
-        return not self.permutes_rows and all(one.lanes == 1 for one in sources or self.sources)
+    def epoch_length(self, state: OrderState, batch: int) -> int:
+        """Return how many positions the order of a state's epoch has: whole batches, if each has one source."""
+        return self.with_unit(batch if state.own is None else SourceState.of(state).unit).length
 
-    def deals_batches(self, num_workers: int, sources: Sequence[SourceLanes] | None) -> bool:
-        """Whether the workers of a rank take whole batches in turn, in an epoch with the lanes of a state.
-
-        They do if batches have one source. They do also if each source is read in order: if each of them took a stride,
-        all of them would decode all chunks.
-        """
-        return self.is_per_batch or (num_workers > 1 and self.is_in_order(sources))
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """The samples of a pass over each source."""
-        return tuple(int(rows.sum()) for rows in np.split(self._chosen.rows, self._source_begin[1:-1]))
-
-    @cached_property
-    def mixture(self) -> Mixture:
-        """Which source each step takes, or each run of `unit` steps."""
-        return self.blend.mixture(self.seed, self.unit)
-
-    @cached_property
-    def length(self) -> int:
-        """N, the steps of an epoch: whole units, so that the next epoch begins with one.
-
-        Raises
-        ------
-        ConfigError
-            If a source is shorter than a batch of all ranks that has one source, and must not repeat a sample.
-        """
-        stop, unit = self.blend.stop, self.unit
-        if not isinstance(stop, str):
-            return -(-int(stop) // unit) * unit
-        lengths = [length // unit if stop == "first" else -(-length // unit) for length in self.lengths]
-        if 0 in lengths:
-            short = lengths.index(0)
-            raise ConfigError(
-                f"source {short} of the mixture has {self.lengths[short]} samples, fewer than the {unit} of a batch of "
-                'all ranks, and stop = "first" repeats none; must have at least as many, or give another stop'
-            )
-        return epoch_steps(self.mixture, lengths, stop) * unit
-
-    @cached_property
-    def orders(self) -> tuple[Order, ...]:
-        """The order of each source."""
-        made = []
-        for source, (begin, end, one) in enumerate(
-            zip(self._source_begin, self._source_begin[1:], self.sources, strict=False)
-        ):
-            plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(Order)}
-            seed = key_of(_SOURCE, self.seed, source)
-            selection = self._chosen.at(np.arange(begin, end))
-            made.append(Order(**{**plain, **one._asdict(), "selection": selection, "seed": seed, "row_seed": None}))
-        return tuple(made)
-
-    def held_indices(self, epoch: int) -> Int64:
-        """Return the held indices of blocks in the orders of sources, one source after another."""
-        return np.concatenate(
-            [b + one.held_indices(epoch) for b, one in zip(self._source_begin, self.orders, strict=False)]
-        )
-
-    def next_held_indices(self, epoch: int) -> Int64:
-        """Return, for each held index, that of the next block of the same source; the first follows the last."""
-        following = (one.next_held_indices(epoch) for one in self.orders)
-        return np.concatenate([begin + one for begin, one in zip(self._source_begin, following, strict=False)])
-
-    def begin_of(self, epoch: int) -> int:
-        """Return the step of the mixture with which an epoch begins."""
-        return epoch * self.length
-
-    def source_ends(self, step: int) -> list[SourceEnd]:
-        """Return how far each source is after so many steps of the mixture."""
-        lengths = [-(-length // self.unit) for length in self.lengths]
-        return source_ends(self.mixture, lengths, step // self.unit)
-
-    def least_share(self, source: int) -> float:
-        """Return the smallest share of a source, but for times in which it has none."""
-        return self.mixture.least_share(source)
-
-    def open_steps(self, stride: int = 1) -> int:
-        """Return an upper bound of the steps between the first and the last row of a group, of any source."""
-        return max(self.open_steps_of(source, stride) for source in range(self.blend.num_sources))
-
-    def open_steps_of(self, source: int, stride: int = 1) -> int:
-        """Return the same for the groups of one source."""
-        order = self.orders[source]
-        positions = min(order.mix * order.max_rows * order.lanes, order.length)
-        dealt = self.mixture.columns * self.unit
-        steps = self.mixture.most_rows(source, -(-positions // dealt) + 1) * dealt
-        return min(-(-steps // stride), -(-self.length // stride))
-
-    def wanted_steps(self, stride: int, most_visits: float) -> int:
-        """Return how many steps should be open, so that visits add at most `most_visits` to what is decoded."""
-        spans = [self.open_steps_of(source, stride) for source in range(self.blend.num_sources)]
-        steps = most = max(spans)
-
-        def added(steps: int) -> float:
-            return sum(self.least_share(s) * (-(-span // steps) - 1) for s, span in enumerate(spans))
-
-        while steps > 1 and added(steps) <= most_visits:
-            most, steps = steps, steps * 9 // 10
-        return most
-
-    def check_sources(self, sources: Sequence[SourceLanes]) -> None:
-        """Raise ValueError unless the sources of a state are such as this order can have."""
-        if len(sources) != len(self.sources) or self.with_sources(sources).sources != tuple(sources):
-            raise ValueError(f"sources = {[list(one) for one in sources]} of a mixture of {len(self.sources)}")
-
-    def check_batch(self, batch: int, used: int) -> None:
-        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of so many samples."""
-        if self.is_per_batch and (self.unit % batch or used % self.unit % batch):
-            raise ConfigError(
-                f"the run was begun with batches of {self.unit} samples of all ranks, each of one source; it cannot "
-                f"be continued after {used} samples of an epoch with batches of {batch}: keep ranks x batch_size the "
-                "same, or name the epoch with set_epoch() and load no state, which reads some samples again"
-            )
+    def settle(self, state: S, readers: Readers) -> S:
+        """Return a state with the lanes of each source, which all epochs after it keep."""
+        own = state.own
+        if own is None:
+            sources = self.settled(readers.ranks, are_chosen=not readers.name_lanes)
+            state = replace(state, own=SourceState(sources, readers.batch if self.is_per_batch else 1))
+        self.with_unit(SourceState.of(state).unit).check_batch(readers.batch, state.used)
+        return replace(state, lanes=1, mix=1) if state.lanes is None else state
 
     def settled(self, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
         """Return the lanes of sources for a run that begins: as of an order alone, a lane for each of many ranks.
@@ -295,10 +104,124 @@ class MixedOrder(Order):
             made.append(one._replace(lanes=lanes))
         return self.with_sources(made).sources
 
-    def describe(self) -> dict[str, object]:
-        """Return what the order of the epochs depends on, beside the blocks and the seed, as JSON."""
+    def at(self, state: OrderState) -> MixedOrder:
+        """Return the order of a settled state's epoch."""
+        own = SourceState.of(state)
+        return self.with_sources(own.sources).with_unit(own.unit)
+
+    def check_batch(self, batch: int, used: int) -> None:
+        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of so many samples."""
+        if self.is_per_batch and (self.unit % batch or used % self.unit % batch):
+            raise ConfigError(
+                f"the run was begun with batches of {self.unit} samples of all ranks, each of one source; it cannot "
+                f"be continued after {used} samples of an epoch with batches of {batch}: keep ranks x batch_size the "
+                "same, or name the epoch with set_epoch() and load no state, which reads some samples again"
+            )
+
+    def is_in_order(self, sources: Sequence[SourceLanes] | None = None) -> bool:
+        """Whether each source is read in its own order, with the lanes of a state, or with those of this order."""
+        return not self.permutes_rows and all(one.lanes == 1 for one in sources or self.sources)
+
+    @property
+    def has_ordered_sources(self) -> bool:
+        """Whether it mixes sources that are read in their own order."""
+        return self.is_in_order()
+
+    def deals_batches(self, num_workers: int, state: OrderState) -> bool:
+        """Whether the workers of a rank take whole batches in turn, in the epoch of a state.
+
+        They do if batches have one source. They do also if each source is read in order: if each of them took a stride,
+        all of them would decode all chunks.
+        """
+        return self.is_per_batch or (
+            num_workers > 1 and self.is_in_order(None if state.own is None else SourceState.of(state).sources)
+        )
+
+    def check_dealt(self) -> None:
+        """Raise ConfigError: samples of a mixture are not dealt to nodes."""
+        raise ConfigError("affinity = 'node' is not for mixtures: all nodes share one order of sources")
+
+    # Memory
+
+    def suit(self, room: Room, lanes: int | None, mix: int | None) -> MixedOrder:
+        """Return the order with lanes, mix and strips of its sources."""
+        if not self.permutes_rows:
+            return self
+        overlap = room.overlap() if self.carries_chunks else None
+        if overlap is not None:
+            chosen = self._with_chosen(room.limits(self, overlap), lanes, mix)
+            strips = [overlap.strip(one) for one in chosen.orders]
+            made = chosen.with_sources([one._replace(strip=n) for one, n in zip(chosen.sources, strips, strict=True)])
+            if room.carries(made):
+                return made
+        return self._with_chosen(room.limits(self), lanes, mix)
+
+    def _with_chosen(self, limits: Limits, lanes: int | None, mix: int | None) -> MixedOrder:
+        """Choose lanes and mix of each source: what suits the source alone, in its share of the memory.
+
+        Where that is not a lane for each of 8 ranks, there are more, as long as a quarter of the memory has room for
+        the batches that their groups serve, or visiting groups several times adds little to what is decoded.
+        """
+        steps = max(1, limits.quarter_steps)
+        wanted = list(self.sources)
+        for source, alone in enumerate(self.orders):
+            share = self.least_share(source)
+            chosen = limits.of_share(share).choose(alone, lanes, mix)
+            wanted[source] = wanted[source]._replace(lanes=chosen[0], mix=chosen[1])
+            for more in LANE_COUNTS if lanes is None else ():
+                wider = [*wanted[:source], wanted[source]._replace(lanes=more), *wanted[source + 1 :]]
+                visits = -(-self.with_sources(wider).open_steps_of(source) // steps)
+                if more > min(LANES_OF_SMALL, alone.num_blocks) or share * (visits - 1) > _MOST_VISITS:
+                    break
+                if more > wanted[source].lanes:
+                    wanted = wider
+        return self.with_sources(wanted)
+
+    def fit_batch(self, batch_size: int) -> int:
+        """Return the samples of the engine's batches: an epoch's length follows from them."""
+        return batch_size
+
+    @property
+    def caches_chunks(self) -> bool:
+        """Never: a pass over a source comes long after the one before, and would fill the memory with its chunks."""
+        return False
+
+    def required_batches(self, batch_size: int, stride: int) -> int:
+        """Return how many batches must be open: groups whose steps are further apart are visited several times."""
+        del batch_size, stride
+        return _FEWEST_BATCHES
+
+    def wanted_batches(self, batch_size: int, stride: int) -> int:
+        """Return how many batches should be open, so that visits add little to what is decoded."""
+        return self.wanted_steps(stride, _MOST_VISITS) // batch_size + 2
+
+    def wanted_steps(self, stride: int, most_visits: float) -> int:
+        """Return how many steps should be open, so that visits add at most `most_visits` to what is decoded."""
+        spans = [self.open_steps_of(source, stride) for source in range(self.blend.num_sources)]
+        steps = most = max(spans)
+
+        def added(steps: int) -> float:
+            return sum(self.least_share(s) * (-(-span // steps) - 1) for s, span in enumerate(spans))
+
+        while steps > 1 and added(steps) <= most_visits:
+            most, steps = steps, steps * 9 // 10
+        return most
+
+    def most_steps(self, open_batches: int, batch_size: int) -> int:
+        """Return how many steps a visit of a group may serve."""
+        return (open_batches - 1) * batch_size
+
+    def groups_bytes(self, *, are_shared: bool) -> int:
+        """Return what the groups of a plan take: sources are read as often as the weights say."""
+        of_pass = super().groups_bytes(are_shared=are_shared)
+        return of_pass * self.length // max(1, sum(self.lengths))
+
+    # States
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the order of the epochs depends on, as JSON."""
         blend = self.blend
-        return {
+        mixture = {
             "first": list(blend.first),
             "weights": list(blend.weights),
             "changes": [[step, list(weights)] for step, weights in blend.changes],
@@ -306,186 +229,66 @@ class MixedOrder(Order):
             "batching": blend.batching,
             "version": ORDER_VERSION,
         }
+        return {**super().describe(), "mixture": mixture}
 
-    def plan(
-        self,
-        epoch: int,
-        *,
-        first: int = 0,
-        stride: int = 1,
-        steps: int | None = None,
-        head: Int64 | None = None,
-        tail: Int64 | None = None,
-        run: int = 0,
-        period: int = 0,
-        most_steps: int | None = None,
-    ) -> EpochPlan:
-        """Return the pieces of blocks that a consumer needs, in the order in which it needs them.
+    def describe_as(self, theirs: object) -> dict[str, Any]:
+        """Return the description in the form of the release that made another one: the first ones named no version."""
+        described = super().describe_as(theirs)
+        if _names_no_version(theirs):
+            described["mixture"] = {name: one for name, one in described["mixture"].items() if name != "version"}
+        return described
 
-        Parameters
-        ----------
-        epoch, first, stride, steps, head, tail
-            As of `Order.plan`.
-        run, period
-            As of `Strides`.
-        most_steps
-            A group that serves steps further apart is visited several times. None: it is not.
+    def describe_state(self, state: OrderState) -> dict[str, Any]:
+        """Return for people the next step, and which pass over each source comes next.
+
+        Where batches have one source, steps follow from the batches of all ranks, which are settled when a pass begins.
         """
-        if run == 0:
-            available = max(0, -(-(self.length - first) // stride))
-            steps = available if steps is None else min(steps, available)
-        assert steps is not None
-        strides = Strides(first, stride, 0 if head is None else len(head), steps, run, period)
-        extra, extra_step = extra_steps(head, tail, strides.begin + steps)
-        found = self._groups(epoch, strides, extra)
-        groups, first_step, last_step = found.groups, found.first_step, found.last_step
-        turn = np.zeros(len(groups), dtype=np.int64)
-        chosen = np.flatnonzero(first_step <= last_step)
-        visits = [(chosen, turn[chosen], first_step[chosen], last_step[chosen])]
-        if most_steps is not None:
-            visits = [_in_visits(*visits[0], most_steps)]
-        # Extra positions are visited by themselves, those before the regular steps, and those of each turn behind them.
-        extra_turn = extra // self.length
-        kind = np.where(extra_step < strides.begin, -1, extra_turn)
-        for one in np.unique(kind):
-            of_kind = kind == one
-            group, earliest, latest = visits_of(found.holding[of_kind], extra_step[of_kind])
-            visits.append((group, np.full(len(group), max(0, int(one))), earliest, latest))
-        group, turn, first_step, last_step = (np.concatenate(column) for column in zip(*visits, strict=True))
-        by_step = np.argsort(first_step, kind="stable")
-        group = group[by_step]
-        return EpochPlan.of(
-            self,
-            epoch,
-            groups.take(group),
-            strides,
-            extra=(extra, extra_step),
-            turn=turn[by_step],
-            first_step=first_step[by_step],
-            last_step=last_step[by_step],
-            sources=found.sources.take(group),
-        )
+        if self.is_per_batch and state.lanes is None:
+            return {}
+        order = self if state.own is None else self.with_unit(SourceState.of(state).unit)
+        step = order.begin_of(state.epoch) + state.used
+        return {"mixture": {"step": step, "epochs": [end.next_pass for end in order.source_ends(step)]}}
 
-    def _groups(self, epoch: int, strides: Strides, extra: Int64) -> _Found:
-        """Return the groups that may have positions of a consumer, and which of its steps they serve."""
-        begin, unit, lengths = self.begin_of(epoch), self.unit, np.array(self.lengths)
-        low, high = self._position_range(begin, strides)
-        source, in_pass = self._at(begin + extra % self.length)
-        which_pass, in_pass = np.divmod(in_pass, lengths[source])
-        parts, of_part, holding = [], [], np.zeros(len(extra), dtype=np.int64)
-        count = 0
-        for number, order in enumerate(self.orders):
-            n = order.length
-            passes = set(range(low[number] // n, -(-high[number] // n))) | set(which_pass[source == number].tolist())
-            # lanes have positions of one residue, modulo what divides both the lanes and how steps are dealt
-            common = math.gcd(strides.stride, self.mixture.columns * unit, order.lanes)
-            for one in sorted(passes):
-                residue = (begin + strides.first - one * n) % common
-                lane = np.arange(residue, order.lanes, common)
-                here = (source == number) & (which_pass == one)
-                lane = np.union1d(lane, in_pass[here] % order.lanes)
-                groups = order.groups(one, lane)
-                wanted = groups.lane + order.lanes * (groups.offset + groups.rows - 1) >= low[number] - one * n
-                wanted &= groups.lane + order.lanes * groups.offset < high[number] - one * n
-                held = groups.holding(order.in_sequence(in_pass[here]))
-                wanted[held] = True
-                chosen = np.flatnonzero(wanted)
-                holding[here] = count + np.searchsorted(chosen, held)
-                parts.append(
-                    replace(groups.take(chosen), held_index=groups.take(chosen).held_index + self._source_begin[number])
-                )
-                of_part.append((number, one, len(chosen)))
-                count += len(chosen)
-        sizes = [size for _, _, size in of_part]
-        sources = SourceGroups(
-            mixture=self.mixture.to_core(unit),
-            begin=begin,
-            source=np.repeat([number for number, _, _ in of_part], sizes).astype(np.int64),
-            which_pass=np.repeat([one for _, one, _ in of_part], sizes).astype(np.int64),
-            seed=np.array([order.seed for order in self.orders], dtype=np.uint64),
-            lanes=np.array([order.lanes for order in self.orders], dtype=np.int64),
-            length=lengths,
-        )
-        groups = Groups.concat(parts)
-        first_step, last_step = sources.to_core().group_steps(
-            length=self.length,
-            first=strides.first,
-            stride=strides.stride,
-            begin=strides.begin,
-            count=strides.count,
-            run=strides.run,
-            period=strides.period,
-            lane=groups.lane,
-            offset=groups.offset,
-            rows=groups.rows,
-        )
-        return _Found(groups, first_step, last_step, sources, holding)
+    def own_in(self, json: Mapping[str, Any]) -> OwnState | None:
+        """Return the lanes of the sources that a state in its JSON form names."""
+        return SourceState.from_json(json)
 
-    def _position_range(self, begin: int, strides: Strides) -> tuple[list[int], list[int]]:
-        """Return the first position of each source's sequence that regular steps may take, and the end."""
-        if strides.count == 0:
-            nothing = [0] * self.blend.num_sources
-            return nothing, nothing
-        last = strides.count - 1
-        if strides.run:
-            turns, last = divmod(last, strides.run)
-            last = turns * strides.period + last * strides.stride
-        else:
-            last *= strides.stride
-        low, high = begin + strides.first, begin + strides.first + last + 1
-        columns = self.mixture.columns
-        ahead = self.mixture.front(-(-high // self.unit)).max(axis=1) - columns + 1
-        return (
-            (self.mixture.front(low // self.unit).min(axis=1) * self.unit).tolist(),
-            (ahead * self.unit).tolist(),
-        )
+    def check_own(self, state: OrderState) -> None:
+        """Raise ValueError unless a state names lanes for each source, such as this order can have."""
+        if state.lanes is None and state.own is None:
+            return
+        sources = () if state.own is None else SourceState.of(state).sources
+        if len(sources) != len(self.sources) or self.with_sources(sources).sources != sources:
+            raise ValueError(f"sources = {[list(one) for one in sources]} of a mixture of {len(self.sources)}")
 
-    def _at(self, steps: Int64) -> tuple[Int64, Int64]:
-        """Return the source of each step of the mixture, and the position in the source's sequence."""
-        in_unit, within = np.divmod(steps, self.unit)
-        source, position = self.mixture.at(in_unit)
-        return source, position * self.unit + within
+    def check_release(self, state: OrderState, theirs: object) -> None:
+        """Raise ConfigError if a state of an earlier release names no lanes, and had those of its readers."""
+        if _names_no_version(theirs) and not self.permutes_rows and state.epoch and state.own is None:
+            raise ConfigError(
+                f"the state is of the beginning of epoch {state.epoch} of a mixture without shuffling, and an earlier "
+                "release saved it: the samples of an epoch depended on the number of ranks and workers then, and the "
+                "state does not name that number. If it was one rank without workers, the order is the same now: call "
+                f"set_epoch({state.epoch}), and do not load the state. Else load a state of the middle of an epoch, or "
+                "begin anew"
+            )
 
-    @property
-    def _chosen(self) -> Selection:
-        assert self.selection is not None
-        return self.selection
+    # Reports
 
-    @cached_property
-    def _source_begin(self) -> Int64:
-        """The held index of the first block of each source, and the number of blocks at the end."""
-        chosen = self._chosen
-        first = chosen.first if chosen.samples is None else chosen.samples.at(chosen.first)
-        return np.searchsorted(first, np.array(self.blend.first))
+    def unmixed(self) -> MixedOrder:
+        """Return the order whose lanes and mix are chosen anew: they are those of its sources."""
+        return self
+
+    def wider_lanes(self, counts: Iterable[int]) -> list[int]:
+        """Return no number of lanes: each source has its own."""
+        del counts
+        return []
+
+    def columns_for(self, ranks: int) -> int:
+        """Return the columns of the mixture, if ranks have no regular strides of each source; else 0."""
+        return 0 if self.is_per_batch or self.mixture.columns % ranks == 0 else self.mixture.columns
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Groups that a consumer may need.
-
-    Attributes
-    ----------
-    groups, sources
-        The groups, and what their orders depend on.
-    first_step, last_step
-        Which of the consumer's regular steps each serves; first > last for none.
-    holding
-        Of each extra position: the group that has it.
-    """
-
-    groups: Groups
-    first_step: Int64
-    last_step: Int64
-    sources: SourceGroups
-    holding: Int64
-
-
-def _in_visits(
-    group: Int64, turn: Int64, first_step: Int64, last_step: Int64, most_steps: int
-) -> tuple[Int64, Int64, Int64, Int64]:
-    """Cut the steps of groups into visits of at most `most_steps` steps."""
-    counts = -(-(last_step - first_step + 1) // most_steps)
-    number = joined_ranges(0, counts)
-    begin = np.repeat(first_step, counts) + number * most_steps
-    end = np.minimum(begin + most_steps - 1, np.repeat(last_step, counts))
-    return np.repeat(group, counts), np.repeat(turn, counts), begin, end
+def _names_no_version(described: object) -> bool:
+    """Whether a description of a mixture's order is one of an earlier release."""
+    mixture = described.get("mixture") if isinstance(described, Mapping) else None
+    return isinstance(mixture, Mapping) and "version" not in mixture

@@ -2,26 +2,37 @@
 
 What holds: a window that crosses the end of its block has rows in the chunks behind it. Where a lane goes on with the
 neighbouring block, the engine keeps those chunks, decoded, until that block's group has copied its rows. So a lane
-decodes a chunk once for a strip of neighbouring blocks; only the chunks at the two ends of a strip are decoded for the
-strips beside it, too. What is kept is a part of the memory budget. Where it has no room, nothing is carried, and a
-chunk is decoded for each block that needs it.
+decodes a chunk once for a strip of neighbouring blocks. The chunks at the two ends of a strip are needed by the strips
+beside it, too: the engine caches them in what is left of the memory (cpp/engine/chunks/planned_cache.h), and where
+that has no room, each strip decodes them. What is carried is a part of the memory budget. Where that has no room,
+nothing is carried, and a chunk is decoded for each block that needs it. Of an array that several fields draw from, a
+block needs the chunks that any of them needs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.order.cached_decodes import Chains, SharingMemory, saved_decodes
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.samples.chunks_over_blocks import chunks_over_blocks
+from zarrfeed.plan.samples.decoded_bytes import decoded_bytes
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
-from zarrfeed.plan.samples.selection import Int64, Selection
+from zarrfeed.plan.samples.sample_set import distinct
+from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.samples.windows import reach
-from zarrfeed.spec.field import Field, StoredField, VlenField, arrays_of, has_patches, window_of
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.array_sources import ArraySource, array_sources
+from zarrfeed.spec.field import Field, StoredField
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.sparse import CsrField
 
@@ -40,26 +51,34 @@ class Overlap:
     chunks
         Chunks that a block shares with its neighbours, as a part of its own; of the field that shares most.
     carried_bytes
-        Decoded bytes that one lane carries, of all fields.
+        Decoded bytes that one lane carries, of all arrays, each once however many fields draw from it.
     """
 
     chunks: float
     carried_bytes: int
 
     @classmethod
-    def of(cls, fields: Iterable[Field], block_rows: int) -> Overlap | None:
+    def of(cls, fields: Sequence[Field], block_rows: int) -> Overlap | None:
         """Return what blocks of `block_rows` samples share; None if they share nothing."""
         shared, carried_bytes = 0.0, 0
+
+        def chunks(spec: ArraySpec, drawing: Sequence[Field]) -> int:
+            rows, beyond = spec.rows_per_chunk, reach(f.window for f in drawing)
+            return sum(-(-one // rows) for one in beyond) + (block_rows % rows != 0)
+
         for f in fields:
             if isinstance(f, CsrField):  # the last row of a block ends in the next block's chunk
                 share = f.primary.num_blocks / max(1, f.num_samples / block_rows)
                 shared = max(shared, 1 / max(1.0, share))
                 carried_bytes += _GROUPS_AT_ONCE * f.block_bytes
-            elif isinstance(f, StoredField) and f.window is not None and carries(f):
-                rows = f.spec.rows_per_chunk
-                chunks = sum(-(-beyond // rows) for beyond in reach([f.window])) + (block_rows % rows != 0)
-                shared = max(shared, chunks * rows / block_rows)
-                carried_bytes += _GROUPS_AT_ONCE * chunks * f.spec.decoded_bytes * f.spec.num_cells
+            elif f.layouts and f.window is not None and carries(f):
+                spec = f.layouts[0].spec
+                shared = max(shared, chunks(spec, [f]) * spec.rows_per_chunk / block_rows)
+        for source in array_sources(fields):
+            drawing = [fields[number] for number, layout in source.draws if layout == 0 and carries(fields[number])]
+            if drawing and drawing[0].patch is None:
+                spec = source.spec
+                carried_bytes += _GROUPS_AT_ONCE * chunks(spec, drawing) * spec.decoded_bytes * spec.num_cells
         return cls(shared, carried_bytes) if carried_bytes else None
 
     @property
@@ -74,12 +93,7 @@ class Overlap:
 
 def carries(field: Field) -> bool:
     """Return whether chunks of a field may serve several blocks: those of patches, and of windows of several rows."""
-    return has_patches(field) or (
-        isinstance(field, StoredField)
-        and not field.resident
-        and field.window is not None
-        and any(reach([field.window]))
-    )
+    return field.patch is not None or (field.is_streamed and any(reach([field.window])))
 
 
 def keeps_neighbours(order: Order) -> bool:
@@ -94,109 +108,266 @@ def lanes_of(order: Order, stride: int) -> int:
 
 @dataclass(frozen=True)
 class CarryPlan:
-    """What each group of a plan shares, in the form that the engine takes.
+    """The chunks that each group of a plan shares with others, in the form that the engine takes.
 
-    Group i shares the entries `begin[i]:begin[i + 1]`: a field, a chunk of it along the sample axis, and whether
-    `next_group[i]`, the next one of its lane, needs the chunk, too. If it does not, several segments of group i do.
+    Group i shares the entries `begin[i]:begin[i + 1]`: a source (`array_sources`), a chunk of it along the sample axis,
+    and whether `next_group[i]`, the next one of its lane, needs the chunk, too. If it does not, several segments of
+    group i do. The entries `take_begin[i]:take_begin[i + 1]` are the chunks that several chains of groups need, and
+    that group i is the first of its chain to need.
     """
 
     next_group: Int64
     begin: Int64
-    field: Int64
+    source: Int64
     chunk: Int64
     on: Int64
+    take_begin: Int64
+    take_source: Int64
+    take_chunk: Int64
 
     def to_core(self) -> core.CarryPlan:
         """Return the same in the form that the engine takes."""
-        return core.CarryPlan(
-            next_group=self.next_group, begin=self.begin, field=self.field, chunk=self.chunk, on=self.on
-        )
+        return core.CarryPlan(**{one.name: getattr(self, one.name) for one in dataclasses.fields(self)})
 
 
 def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:
     """Return what the groups of a plan share of `fields`."""
-    following = next_groups(plan)
-    if any(map(has_patches, fields)):  # the engine finds which chunks are shared
-        nothing = np.zeros(0, dtype=np.int64)
-        return CarryPlan(following, np.zeros(len(following) + 1, dtype=np.int64), nothing, nothing, nothing)
-    shared = [
-        (group, np.full(len(group), number), chunk, on)
-        for number, f, layout in arrays_of(fields)
-        if isinstance(f, StoredField) and layout is not None and carries(f)
-        for group, chunk, on in (_shared(plan, f, layout, following),)
-    ]
-    group, field, chunk, on = (np.concatenate(column) for column in zip(*shared, strict=True))
-    by_group = np.argsort(group, kind="stable")
-    begin = np.searchsorted(group[by_group], np.arange(len(plan.group_lane) + 1))
-    return CarryPlan(following, begin.astype(np.int64), field[by_group], chunk[by_group], on[by_group])
+    lanes = _Lanes.of(plan)
+    shared, takes = [_no_entries()], [_no_entries()]
+    if not any(f.patch is not None for f in fields):  # of patches, the engine finds which chunks are shared
+        for source in array_sources(fields):
+            if not _carries_some(source, fields):
+                continue
+            needs = _Needs.of(plan, *_chunks_over_blocks(plan.order, source, fields))
+            group, chunk, on = needs.shared(lanes)
+            shared.append((group, np.full(len(group), source.number), chunk, on))
+            chains = needs.chains(lanes).of_shared_chunks()
+            takes.append((chains.first, np.full(len(chains), source.number), chains.cell, np.zeros_like(chains.cell)))
+    begin, source_of, chunk, on = _by_group(shared, plan)
+    take_begin, take_source, take_chunk, _ = _by_group(takes, plan)
+    return CarryPlan(lanes.following, begin, source_of, chunk, on, take_begin, take_source, take_chunk)
+
+
+_Entries: TypeAlias = tuple[Int64, Int64, Int64, Int64]
+
+
+def _no_entries() -> _Entries:
+    nothing = np.zeros(0, dtype=np.int64)
+    return nothing, nothing, nothing, nothing
+
+
+def _by_group(entries: Sequence[_Entries], plan: EpochPlan) -> _Entries:
+    """Return entries, which begin with their group, in the order of these; and in its place where each group begins."""
+    group, *columns = (np.concatenate(column) for column in zip(*entries, strict=True))
+    order = np.argsort(group, kind="stable")
+    begin = np.searchsorted(group[order], np.arange(len(plan.groups.lane) + 1)).astype(np.int64)
+    first, second, third = (column[order] for column in columns)
+    return begin, first, second, third
 
 
 def next_groups(plan: EpochPlan) -> Int64:
     """Return for each group the next one of its lane, in the same turn; -1 for the last one."""
-    of_sources = () if plan.sources is None else (plan.sources.source, plan.sources.which_pass)
-    lanes = (plan.group_lane, plan.group_turn, *of_sources)
-    by_lane = np.lexsort((np.arange(len(plan.group_lane)), *lanes))
-    same = np.all([np.diff(of_group[by_lane]) == 0 for of_group in lanes], axis=0)
-    following = np.full(len(by_lane), -1, dtype=np.int64)
-    following[by_lane[:-1][same]] = by_lane[1:][same]
-    return following
+    return _Lanes.of(plan).following
 
 
-def chunk_reads(plan: EpochPlan, field: StoredField | VlenField, *, carried: bool) -> tuple[int, int]:
-    """Return how many chunks are decoded, and how many distinct ones, if every block piece touches all it could."""
-    reads = [_layout_reads(plan, field, layout, carried=carried) for layout in field.layouts]
-    return sum(decoded for decoded, _ in reads), sum(distinct for _, distinct in reads)
+@dataclass(frozen=True, eq=False)
+class _Lanes:
+    """The groups of a plan lane by lane, those of each turn over a lane apart.
+
+    Attributes
+    ----------
+    groups
+        The groups, numbered in the order in which they are begun.
+    goes_on
+        Whether each of these follows the one before it in a lane.
+    """
+
+    groups: Int64
+    goes_on: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, plan: EpochPlan) -> Self:
+        of_sources = () if plan.sources is None else (plan.sources.source, plan.sources.which_pass)
+        lanes = (plan.groups.lane, plan.turn, *of_sources)
+        groups = np.lexsort((np.arange(len(plan.groups.lane)), *lanes))
+        same = np.all([np.diff(of_group[groups]) == 0 for of_group in lanes], axis=0)
+        return cls(groups, np.concatenate((np.zeros(min(1, len(groups)), dtype=bool), same)))
+
+    @cached_property
+    def following(self) -> Int64:
+        """The next group of the lane of each group; -1 for the last one."""
+        following = np.full(len(self.groups), -1, dtype=np.int64)
+        following[self.groups[:-1][self.goes_on[1:]]] = self.groups[1:][self.goes_on[1:]]
+        return following
 
 
-def _layout_reads(plan: EpochPlan, field: StoredField | VlenField, layout: Layout, *, carried: bool) -> tuple[int, int]:
-    """Return the same for the stores of one layout."""
-    order, cells = plan.order, layout.spec.num_cells
-    held_index, chunk, window = *_chunks_over_blocks(order, field, layout), window_of(field)
-    read = np.zeros(order.num_blocks, dtype=bool)
-    read[plan.segment_held_index] = True
-    distinct = len(np.unique(chunk[read[held_index]])) * cells
-    if carried and carries(field):
-        following = next_groups(plan)
-        needs = len(_needs(plan, field, layout)[0])
-        return (needs - int(_shared(plan, field, layout, following)[2].sum())) * cells, distinct
-    over_block = np.bincount(held_index, minlength=order.num_blocks)
-    # the rows of a piece of k samples cannot lie in more chunks than there are rows
-    rows = plan.segment_length * (1 if window is None else len(window.offsets))
-    return int(np.minimum(over_block[plan.segment_held_index], rows).sum()) * cells, distinct
+@dataclass(frozen=True, eq=False)
+class _Needs:
+    """The chunks of a source that the groups of a plan need.
+
+    Attributes
+    ----------
+    group, chunk
+        Each pair once, sorted.
+    segments
+        How many segments of the group need the chunk.
+    """
+
+    group: Int64
+    chunk: Int64
+    segments: Int64
+
+    @classmethod
+    def of(cls, plan: EpochPlan, held_index: Int64, chunk: Int64) -> Self:
+        """Return those of a plan's groups, from held indices of blocks and the chunks that their samples need."""
+        begin = np.searchsorted(held_index, np.arange(plan.order.num_blocks + 1))
+        # one entry per segment
+        first = begin[plan.groups.held_index]
+        counts = begin[plan.groups.held_index + 1] - first
+        group = np.repeat(np.arange(len(plan.groups.lane)), np.diff(plan.groups.begin))
+        # one entry per segment and chunk
+        entry = joined_ranges(first, counts)
+        num_chunks = int(chunk.max(initial=0)) + 1
+        pairs, segments = np.unique(np.repeat(group, counts) * num_chunks + chunk[entry], return_counts=True)
+        return cls(*np.divmod(pairs, num_chunks), segments.astype(np.int64))
+
+    @property
+    def num_chunks(self) -> int:
+        """More than any number of a chunk."""
+        return int(self.chunk.max(initial=0)) + 1
+
+    def shared(self, lanes: _Lanes) -> tuple[Int64, Int64, Int64]:
+        """Return groups, the chunks that they share, and 1 where the group that follows needs the chunk, else 0."""
+        following = lanes.following[self.group]
+        on = np.isin(following * self.num_chunks + self.chunk, self.group * self.num_chunks + self.chunk)
+        on &= following >= 0
+        shared = on | (self.segments > 1)
+        return self.group[shared], self.chunk[shared], on[shared].astype(np.int64)
+
+    def chains(self, lanes: _Lanes) -> Chains:
+        """Return the chains of groups that hand a chunk on, each of which decodes it, or finds it cached."""
+        number = np.empty_like(lanes.groups)
+        number[lanes.groups] = np.arange(len(lanes.groups))
+        pairs = np.sort(number[self.group] * self.num_chunks + self.chunk)
+        return Chains.of(self.num_chunks, pairs, lanes.goes_on, lanes.groups)
 
 
-def chunks_of_order(order: Order, field: StoredField | VlenField, layout: Layout) -> Int64:
+@dataclass(frozen=True)
+class SourceReads:
+    """The read chunks that a consumer's epoch decodes of a source.
+
+    Attributes
+    ----------
+    decoded
+        Chunks that are decoded, if every piece of a block touches all it could.
+    distinct
+        How many different ones these are.
+    of_all
+        Different ones that all consumers together decode.
+    most
+        Chunks that are decoded at most, however long threads hold memory. None: it is not known.
+    in_part
+        The bytes that are decoded, as a number of whole chunks, where slabs of chunks are decoded. None: chunks are
+        decoded whole.
+    """
+
+    decoded: int
+    distinct: int
+    of_all: int
+    most: int | None = None
+    in_part: float | None = None
+
+
+def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory) -> list[SourceReads]:
+    """Return what an epoch decodes of each of the `array_sources` of fields that are no patches."""
+    lanes, sources = _Lanes.of(plan), array_sources(fields)
+    needs: dict[int, _Needs] = {}
+    found = []
+    for number, source in enumerate(sources):
+        cells = source.spec.num_cells
+        held_index, chunk = _chunks_over_blocks(plan.order, source, fields)
+        if memory.carry_bytes and _carries_some(source, fields):
+            needs[number] = _Needs.of(plan, held_index, chunk)
+            decoded = 0  # which the memory that is shared decides
+        else:
+            over_block = np.bincount(held_index, minlength=plan.order.num_blocks)
+            # the rows of a piece of k samples cannot lie in more chunks than there are rows
+            windows = [fields[one].window for one in source.fields]
+            rows = plan.groups.length * sum(1 if one is None else len(one.offsets) for one in windows)
+            decoded = int(np.minimum(over_block[plan.groups.held_index], rows).sum())
+        in_part = None
+        if plan.order.slabs is not None and plan.order.slabs.grains:
+            each = decoded_bytes(plan.order.listed_reads, source, fields, plan.order.slabs.grains[number])
+            of_pieces = each.of_pieces(plan.groups.held_index, plan.groups.length / plan.groups.block_rows)
+            in_part = float(of_pieces.sum()) / each.of_chunk * cells
+        distinct_chunks = len(_chunks_read(plan, held_index, chunk)) * cells
+        found.append(
+            SourceReads(decoded * cells, distinct_chunks, len(np.unique(chunk)) * cells, decoded * cells, in_part)
+        )
+    chains = [one.chains(lanes) for one in needs.values()]
+    chunk_bytes = [sources[number].spec.decoded_bytes * sources[number].spec.num_cells for number in needs]
+    saved = saved_decodes(chains, chunk_bytes, memory.keep_bytes) if memory.keep_bytes else [0] * len(chains)
+    most = _most_decodes(list(needs.values()), chains, chunk_bytes, memory, memory.ends(plan.last_step))
+    for number, made, less, at_most in zip(needs, chains, saved, most, strict=True):
+        cells = sources[number].spec.num_cells
+        found[number] = replace(found[number], decoded=(len(made) - less) * cells, most=at_most * cells)
+    return found
+
+
+def _most_decodes(
+    needs: Sequence[_Needs], chains: Sequence[Chains], chunk_bytes: Sequence[int], memory: SharingMemory, ends: Int64
+) -> list[int]:
+    """Return how many chunks of each array are decoded at most, however long threads hold memory.
+
+    Where memory may be short, every chain decodes the chunks that several of them need, and every piece of a block
+    those that chains hand on.
+    """
+    kept = memory.keeps_all(chains, ends, chunk_bytes)
+    rest = [one.taken(one.num_alike() == 1) for one in chains] if kept else chains
+    # memory is for chunks that a chain hands on, or that several pieces of a group need
+    held = [
+        one.taken((one.last > one.first) | np.isin(one.cell, need.chunk[need.segments > 1]))
+        for one, need in zip(rest, needs, strict=True)
+    ]
+    are_carried = memory.carries_all(held, ends, chunk_bytes)
+    most = []
+    for all_of, of_rest, need in zip(chains, rest, needs, strict=True):
+        num_kept = len(np.unique(all_of.cell)) - len(np.unique(of_rest.cell))
+        pieces = int(need.segments[np.isin(need.chunk, of_rest.cell)].sum())
+        most.append(num_kept + (len(of_rest) if are_carried else pieces))
+    return most
+
+
+def chunks_of_order(order: Order, field: Field, layout: Layout) -> Int64:
     """Return the chunks of a layout that the epochs of all consumers read: indices along the sample axis, ascending."""
-    return np.unique(_chunks_over_blocks(order, field, layout)[1])
+    return np.unique(chunks_over_blocks(order.listed_reads, field, layout)[1])
 
 
-def _chunks_over_blocks(order: Order, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64]:
-    """Return held indices of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
-    selection = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
-    return chunks_over_blocks(selection, field, layout)
+def chunks_of_plan(plan: EpochPlan, field: Field, layout: Layout) -> Int64:
+    """Return the chunks of a layout that a consumer's epoch reads: indices along the sample axis, ascending."""
+    return _chunks_read(plan, *chunks_over_blocks(plan.order.listed_reads, field, layout))
 
 
-def _needs(plan: EpochPlan, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64, Int64]:
-    """Return groups, the chunks that they need, and how many of their segments need them; each pair once, sorted."""
-    held_index, chunk = _chunks_over_blocks(plan.order, field, layout)
-    begin = np.searchsorted(held_index, np.arange(plan.order.num_blocks + 1))
-    # one entry per segment
-    first = begin[plan.segment_held_index]
-    counts = begin[plan.segment_held_index + 1] - first
-    group = np.repeat(np.arange(len(plan.group_lane)), np.diff(plan.group_begin))
-    # one entry per segment and chunk
-    entry = joined_ranges(first, counts)
+def _chunks_read(plan: EpochPlan, held_index: Int64, chunk: Int64) -> Int64:
+    """Return those chunks of blocks that a plan reads, ascending."""
+    read = np.zeros(plan.order.num_blocks, dtype=bool)
+    read[plan.groups.held_index] = True
+    return np.unique(chunk[read[held_index]])
+
+
+def _chunks_over_blocks(order: Order, source: ArraySource, fields: Sequence[Field]) -> tuple[Int64, Int64]:
+    """Return held indices of blocks and the chunks of a source that their samples need, each pair once; sorted."""
+    found = []
+    for number, layout in source.draws:
+        field = fields[number]
+        assert isinstance(field, StoredField)
+        found.append(chunks_over_blocks(order.listed_reads, field, field.layouts[layout]))
+    if len(found) == 1:
+        return found[0]
+    held_index, chunk = (np.concatenate(column) for column in zip(*found, strict=True))
     num_chunks = int(chunk.max(initial=0)) + 1
-    pairs, segments = np.unique(np.repeat(group, counts) * num_chunks + chunk[entry], return_counts=True)
-    return *np.divmod(pairs, num_chunks), segments.astype(np.int64)
+    return np.divmod(distinct(held_index * num_chunks + chunk), num_chunks)
 
 
-def _shared(
-    plan: EpochPlan, field: StoredField | VlenField, layout: Layout, following: Int64
-) -> tuple[Int64, Int64, Int64]:
-    """Return groups, the chunks that they share, and 1 where the group that follows needs the chunk, else 0."""
-    group, chunk, segments = _needs(plan, field, layout)
-    num_chunks = int(chunk.max(initial=0)) + 1
-    on = np.isin(following[group] * num_chunks + chunk, group * num_chunks + chunk) & (following[group] >= 0)
-    shared = on | (segments > 1)
-    return group[shared], chunk[shared], on[shared].astype(np.int64)
+def _carries_some(source: ArraySource, fields: Sequence[Field]) -> bool:
+    return any(carries(fields[number]) for number in source.fields)

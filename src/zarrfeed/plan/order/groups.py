@@ -119,22 +119,6 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Strides:
-    """The positions that a consumer takes by stride, at its steps begin ... begin + count - 1.
-
-    They are first, first + stride, ...; with a `run`, so many of them, then as many from `period` positions behind the
-    first of these on, and so on.
-    """
-
-    first: int
-    stride: int
-    begin: int
-    count: int
-    run: int = 0
-    period: int = 0
-
-
-@dataclass(frozen=True)
 class SourceGroups:
     """Of a mixture: which source each group is of, and what the orders of the sources depend on.
 
@@ -194,12 +178,6 @@ def steps_of(groups: Groups, lanes: int, first: int, stride: int, steps: int) ->
     first_step = (lane + lanes * j_first - first) // stride
     last_step = (lane + lanes * j_last - first) // stride
     return np.where(nothing, 1, first_step), np.where(nothing, 0, last_step)
-
-
-def extra_steps(head: Int64 | None, tail: Int64 | None, steps: int) -> tuple[Int64, Int64]:
-    """Return the positions that a consumer takes one by one, and its steps for them; `tail` begins at step `steps`."""
-    first, last = _NONE if head is None else head, _NONE if tail is None else tail
-    return np.concatenate([first, last]), np.concatenate([np.arange(len(first)), steps + np.arange(len(last))])
 
 
 def visits_of(group: Int64, step: Int64) -> tuple[Int64, Int64, Int64]:

@@ -20,6 +20,13 @@ from collections.abc import Callable
 #: Up to this many ranks, the epoch order does not depend on their number.
 FEW_RANKS = 8
 
+#: Lane counts to choose from: many divisors, so that usual numbers of ranks and workers divide them.
+LANE_COUNTS = (
+    *(1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 72, 96, 120, 128, 144, 192, 240, 256, 288, 360, 384, 480, 512, 720),
+)
+#: Small arrays have so many lanes in any case, so that up to 8 ranks have a lane each.
+LANES_OF_SMALL = 8
+
 #: Lanes of a rank to choose from: many divisors, so that usual numbers of workers divide them.
 _LANES_OF_RANK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 72, 80)
 

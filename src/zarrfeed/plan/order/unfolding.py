@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from zarrfeed.base.native import core
-from zarrfeed.plan.order.groups import Strides, extra_steps
-from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.order import ConsumerPlan, EpochPlan, Order
+from zarrfeed.plan.order.portion import WHOLE, Portion
 from zarrfeed.plan.samples.selection import Int64
 
 #: Positions of no stride are looked up one by one, so a plan with more of them is listed.
@@ -24,37 +25,16 @@ _NONE: Int64 = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class UnfoldingPlan:
+class UnfoldingPlan(ConsumerPlan):
     """What one consumer reads in one epoch, as `EpochPlan` says it, without the groups.
 
     Attributes
     ----------
-    order, epoch
-        The epoch order.
-    strides
-        The positions that the consumer takes by stride, and the steps at which it takes them.
-    extra_position, extra_step
-        The positions that it takes one by one, ascending, and its steps for them.
     listed
         Returns the same plan with its groups.
     """
 
-    order: Order
-    epoch: int
-    strides: Strides
-    extra_position: Int64
-    extra_step: Int64
     listed: Callable[[], EpochPlan]
-
-    @property
-    def stride(self) -> int:
-        """How far apart in the epoch order the positions of the consumer are."""
-        return self.strides.stride
-
-    @property
-    def steps(self) -> int:
-        """How many samples the consumer delivers."""
-        return self.strides.count + len(self.extra_position)
 
     def to_core(self) -> core.EpochPlan:
         """Return the plan in the form that the engine takes."""
@@ -89,32 +69,18 @@ class UnfoldingPlan:
 ReadPlan: TypeAlias = EpochPlan | UnfoldingPlan
 
 
-def unfold(
-    order: Order,
-    epoch: int,
-    *,
-    first: int = 0,
-    stride: int = 1,
-    steps: int | None = None,
-    head: Int64 | None = None,
-    tail: Int64 | None = None,
-) -> ReadPlan:
-    """Return what `order.plan` does, as a plan that is unfolded; orders of mixtures and patches have listed groups."""
-
-    def listed() -> EpochPlan:
-        return order.plan(epoch, first=first, stride=stride, steps=steps, head=head, tail=tail)
-
-    available = max(0, -(-(order.length - first) // stride))
-    count = available if steps is None else min(steps, available)
-    begin = 0 if head is None else len(head)
-    position, step = extra_steps(head, tail, begin + count)
-    strided = np.array([first, first + stride * (count - 1)][: min(2, count)], dtype=np.int64)
-    once = (of[of < order.length] for of in (position[:begin], position[begin:]))
-    if type(order) is not Order or not order.length or not _ascends(next(once), strided, next(once)):
+def unfold(order: Order, epoch: int, portion: Portion = WHOLE) -> ReadPlan:
+    """Return what `order.plan` does, as a plan that is unfolded where the order is of a kind that unfolds."""
+    listed = partial(order.plan, epoch, portion)
+    if not order.unfolds:
         return listed()
-    by_position = np.argsort(position, kind="stable")
-    strides = Strides(first, stride, begin, count)
-    return UnfoldingPlan(order, epoch, strides, position[by_position], step[by_position], listed)
+    strides, position, step = portion.settled(order.length)
+    last = strides.first + strides.stride * (strides.count - 1)
+    strided = np.array([strides.first, last][: min(2, strides.count)], dtype=np.int64)
+    head, tail = (of[of < order.length] for of in (portion.head, portion.tail))
+    if not order.length or not _ascends(head, strided, tail):
+        return listed()
+    return UnfoldingPlan(order, epoch, strides, position, step, listed)
 
 
 def _ascends(head: Int64, strided: Int64, tail: Int64) -> bool:

@@ -1,140 +1,120 @@
-"""The columns in which the patches of a dataset are read, in the memory that it has."""
+"""The columns in which the patches of a dataset are read, in the memory that it has, and the arrays they are cut of."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zarrfeed.plan.budget.memory import MemoryPlan
-from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.patches.footprint import Footprint
+from zarrfeed.plan.patches.sweep import Sweep, SweepChoice
 from zarrfeed.plan.patches.sweep_choice import PatchField, carried_bytes, choose_sweep
-from zarrfeed.plan.patches.sweep_cost import amplification, count_decodes, num_chunks, touched_chunks
-from zarrfeed.plan.patches.swept_order import SweptOrder
-from zarrfeed.spec.field import Field, StoredField, sample_bytes
+from zarrfeed.plan.patches.sweep_cost import num_chunks
+from zarrfeed.plan.patches.tiling import Tiling
+from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.spec.array_sources import array_sources
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.patch import FieldPatch
 
-#: Up to so many patches, what an epoch decodes is counted patch by patch.
-_COUNTED = 200_000
-#: The same where patches begin at any voxels, and no formula says what more patches decode.
-_COUNTED_OF_LISTED = 1_000_000
-#: Batches that are open where patches are read, beside those that hold the blocks of all lanes.
-_SPARE_BATCHES = 2
 
+@dataclass(frozen=True)
+class ColumnLayout:
+    """The tiles that columns consist of, and the arrays that they are cut out of.
 
-def choose_columns(
-    order: SweptOrder, fields: Sequence[Field], memory: MemoryPlan, num_threads: int, lanes: int | None
-) -> SweptOrder:
-    """Return the order of the first epoch, in columns and lanes that suit the layout and the memory for batches.
-
-    `lanes` is what the user said. None: chosen.
+    Attributes
+    ----------
+    tiling
+        The tiles; if patches begin at any voxels, the cells that they are sorted into.
+    fields
+        The fields of the dataset.
+    is_listed
+        Whether patches begin at any voxels.
+    samples_of_tile
+        Samples for each tile.
     """
-    epochs = order.epochs
-    choice = choose_sweep(
-        epochs.tiling,
-        [
-            replace(one, sample_bytes=math.ceil(one.sample_bytes * epochs.samples_of_tile))
-            for one in _fields_of_tiles(order, fields)
-        ],
-        memory=max(0, memory.batch_room + memory.carry_bytes - _SPARE_BATCHES * memory.batch_bytes),
-        num_threads=num_threads,
-        lanes=lanes if order.shuffle else 1,
-        shuffle=order.shuffle,
-        listed=epochs.is_listed,
-        crops=not epochs.is_listed,
-        keeps=not epochs.is_listed,
-    )
-    return replace(epochs, sweep=choice.sweep, lanes=choice.lanes, choice=choice).at(0)
 
+    tiling: Tiling
+    fields: Sequence[Field]
+    is_listed: bool = False
+    samples_of_tile: float = 1.0
 
-def carried_by_lanes(order: SweptOrder, fields: Sequence[Field], lanes: int, num_threads: int) -> int:
-    """Return the memory that some lanes want for decoded chunks that layers of a column share."""
-    is_listed = order.epochs.is_listed
-    tiling = order.epochs.tiling
-    of_lane, changing = carried_bytes(tiling, _fields_of_tiles(order, fields), order.tiles.sweep, crops=not is_listed)
-    if is_listed:  # blocks of one layer follow each other, and share all of its chunks
-        return lanes * (of_lane + changing)
-    return lanes * of_lane + min(lanes, num_threads) * changing
+    def choose(self, *, memory: int, num_threads: int, lanes: int | None, shuffle: bool) -> SweepChoice:
+        """Return columns and lanes that suit the layout and the memory for batches.
 
+        `lanes` is what the user said. None: chosen.
+        """
+        fields = [
+            replace(one, sample_bytes=math.ceil(one.sample_bytes * self.samples_of_tile)) for one in self._tile_fields()
+        ]
+        return choose_sweep(
+            self.tiling,
+            fields,
+            memory=max(0, memory),
+            num_threads=num_threads,
+            lanes=lanes if shuffle else 1,
+            shuffle=shuffle,
+            listed=self.is_listed,
+            crops=not self.is_listed,
+            keeps=not self.is_listed,
+        )
 
-def chunks_of_block(order: Order, fields: Sequence[Field]) -> int:
-    """Return how many chunks a block of tiles is the first to need, on average and at least 1; of other orders 1."""
-    if not isinstance(order, SweptOrder) or order.epochs.is_listed or order.epochs.choice is None:
-        return 1
-    grid = order.epochs.tiling.typical()
-    chunks = sum(num_chunks(grid, one.array) for one in patch_fields(fields))
-    return max(1, chunks * order.epochs.choice.block_tiles // max(1, grid.num_tiles))
+    def carried_bytes(self, sweep: Sweep, lanes: int, num_threads: int) -> int:
+        """Return the memory that some lanes want for decoded chunks that layers of a column share."""
+        of_lane, changing = carried_bytes(self.tiling, self._tile_fields(), sweep, crops=not self.is_listed)
+        if self.is_listed:  # blocks of one layer follow each other, and share all of its chunks
+            return lanes * (of_lane + changing)
+        return lanes * of_lane + min(lanes, num_threads) * changing
 
+    def chunks_of_block(self, block_tiles: int) -> int:
+        """Return how many chunks a block of so many tiles is the first to need, on average and at least 1."""
+        grid = self.tiling.typical()
+        chunks = sum(num_chunks(grid, one.array) for one in patch_fields(self.fields))
+        return max(1, chunks * block_tiles // max(1, grid.num_tiles))
 
-def caches_chunks(order: SweptOrder) -> bool:
-    """Return whether memory that is left caches chunks that several columns need; of a resumed sweep it does, too."""
-    choice = order.epochs.choice
-    return not order.epochs.is_listed and (choice is None or choice.keeps)
-
-
-def patch_reads(
-    order: SweptOrder, epoch: int, fields: Sequence[Field], stride: int, keep_bytes: int
-) -> list[tuple[int, int]]:
-    """Return of each stored field how many chunks an epoch decodes, over all consumers, and how many there are.
-
-    They are counted, or for many patches predicted: for tiles by a formula, for other patches from what the first of an
-    epoch decode. Where patches begin at any voxels, chunks that no patch touches do not count. `keep_bytes` is the
-    memory of each consumer for chunks that several columns need.
-    """
-    known = patch_fields(fields)
-    arrays = [one.array for one in known]
-    if order.epochs.is_listed:
-        counted = min(order.length, _COUNTED_OF_LISTED)
-        some = count_decodes(order, epoch, arrays, stride=stride, samples=counted)
-        reads = [round(one * order.length / counted) for one in some]
-        chunks = [touched_chunks(order, array) for array in arrays]
-    else:
-        chunks = [num_chunks(order.tiles.grid, array) for array in arrays]
-        if order.length <= _COUNTED:
-            sizes = [one.cell_bytes for one in known]
-            reads = count_decodes(order, epoch, arrays, stride=stride, chunk_bytes=sizes, keep_bytes=keep_bytes)
-        else:
-            reads = _predicted_reads(order, known, chunks)
-    return [(read * one.cells, count * one.cells) for read, count, one in zip(reads, chunks, known, strict=True)]
-
-
-def _predicted_reads(order: SweptOrder, fields: Sequence[PatchField], chunks: Sequence[int]) -> list[int]:
-    """Return how many chunks of each field an epoch decodes, by the formula."""
-    grid, sweep, choice = order.tiles.grid, order.tiles.sweep, order.epochs.choice
-    often = [amplification(grid, one.array, sweep, order.lanes, shuffle=order.shuffle) for one in fields]
-    sizes = [one.cell_bytes * count for one, count in zip(fields, chunks, strict=True)]
-    of_all = sum(size * one for size, one in zip(sizes, often, strict=True)) / max(1, sum(sizes))
-    repeated = 1.0  # the part of repeated decodes that a cache of chunks does not save
-    if choice is not None and choice.keeps and of_all > 1:
-        repeated = min(1.0, max(0.0, choice.amplification - 1) / (of_all - 1))
-    return [round(count * (1 + (one - 1) * repeated)) for count, one in zip(chunks, often, strict=True)]
+    def _tile_fields(self) -> list[PatchField]:
+        """Return what tiles are cut out of; where a tile is a cell, with what all patches that begin in it have."""
+        found = patch_fields(self.fields)
+        if not self.is_listed:
+            return found
+        cell = self.tiling.step
+        return [one if one.footprint is None else replace(one, footprint=one.footprint.of_cells(cell)) for one in found]
 
 
 def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
-    """Return the chunks and the bytes of each array that patches are cut out of; of several layouts, of the first."""
+    """Return the chunks and the bytes of each array that patches are cut out of; of several layouts, of the first.
+
+    Fields that draw from one array are one: its chunks are decoded once for all of them.
+    """
     made = []
-    for f in fields:
-        if not isinstance(f, StoredField) or f.patch is None:
+    for source in array_sources(fields):
+        drawing = [fields[number] for number, layout in source.draws if layout == 0]
+        patches = [(f, f.patch) for f in drawing if f.patch is not None]
+        if not patches:
             continue
-        spec, axes = f.spec, f.patch.axes
-        num_dims = 1 + max(axis.dim for axis in axes if axis.dim is not None)
-        chunk = [1] * num_dims
+        spec = source.spec
+        chunk = [1] * (1 + max(axis.dim for axis in patches[0][1].axes if axis.dim is not None))
         # chunks along axes that patches are not cut along, and the part of them that crops have
         others, crop_share = 1, 1.0
-        for axis, length, whole in zip(axes, spec.chunk_shape, spec.shape, strict=True):
-            if axis.dim is not None:
-                chunk[axis.dim] = length
+        for number, (length, whole) in enumerate(zip(spec.chunk_shape, spec.shape, strict=True)):
+            axes = [patch.axes[number] for _, patch in patches]
+            if axes[0].dim is not None:
+                chunk[axes[0].dim] = length
                 continue
-            of_axis, items = _chunks_of_items(axis.offsets or range(whole), length)
+            positions = range(whole) if spec.choice is None else spec.choice.positions(number, whole)
+            listed = {positions[one] for a in axes for one in a.offsets or range(len(positions))}
+            of_axis, items = _chunks_of_items(sorted(listed), length)
             others *= of_axis
             crop_share *= items / (of_axis * length)
-        footprint = _footprint(f.patch, chunk)
         made.append(
             PatchField(
-                tuple(chunk), math.prod((others, spec.decoded_bytes)), sample_bytes(f), footprint, crop_share, others
+                tuple(chunk),
+                math.prod((others, spec.decoded_bytes)),
+                sum(f.sample_bytes for f, _ in patches),
+                _footprint([patch for _, patch in patches], chunk),
+                crop_share,
+                others,
             )
         )
     return made
@@ -146,23 +126,23 @@ def _chunks_of_items(items: Sequence[int], length: int) -> tuple[int, int]:
     return len(np.unique(chunk)), sum(int(np.ptp(offset[chunk == one])) + 1 for one in np.unique(chunk))
 
 
-def _footprint(patch: FieldPatch, chunk: Sequence[int]) -> Footprint | None:
-    """Return which items of an array patches have; None if they are the voxels of the grid."""
-    if patch.extents is None:
+def _footprint(patches: Sequence[FieldPatch], chunk: Sequence[int]) -> Footprint | None:
+    """Return which items of an array some patches of it have, together; None if they are the voxels of the grid."""
+    extents = next((patch.extents for patch in patches if patch.extents is not None), None)
+    if extents is None:
         return None
+    found = [_footprint_of(patch, chunk, extents) for patch in patches]
+    first = [min(of_dim) for of_dim in zip(*(one.shift for one in found), strict=True)]
+    ends = [[shift + size for shift, size in zip(one.shift, one.size, strict=True)] for one in found]
+    sizes = [max(of_dim) - begin for of_dim, begin in zip(zip(*ends, strict=True), first, strict=True)]
+    return replace(found[0], shift=tuple(first), size=tuple(sizes))
+
+
+def _footprint_of(patch: FieldPatch, chunk: Sequence[int], extents: Int64) -> Footprint:
     size, scale, origin, shift = ([value] * len(chunk) for value in (1, 1, 0, 0))
     pads = [True] * len(chunk)
     for axis in patch.axes:
         if axis.dim is not None:
             size[axis.dim], scale[axis.dim] = axis.size, axis.scale
             origin[axis.dim], shift[axis.dim], pads[axis.dim] = axis.origin, axis.shift, axis.border == "fill"
-    return Footprint(tuple(chunk), tuple(size), patch.extents, tuple(scale), tuple(origin), tuple(shift), tuple(pads))
-
-
-def _fields_of_tiles(order: SweptOrder, fields: Sequence[Field]) -> list[PatchField]:
-    """Return the same where a tile is a cell: with what all patches that begin in it have."""
-    found, epochs = patch_fields(fields), order.epochs
-    if not epochs.is_listed:
-        return found
-    cell = epochs.tiling.step
-    return [one if one.footprint is None else replace(one, footprint=one.footprint.of_cells(cell)) for one in found]
+    return Footprint(tuple(chunk), tuple(size), extents, tuple(scale), tuple(origin), tuple(shift), tuple(pads))

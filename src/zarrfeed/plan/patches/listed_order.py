@@ -34,6 +34,16 @@ class ListedOrder(PatchOrder):
         return self.cells.density
 
     @property
+    def how_sampled(self) -> str:
+        """What the user calls the way in which patches are chosen: "positions" or "random"."""
+        return self.sampling
+
+    @property
+    def borders(self) -> tuple[str, ...]:
+        """What becomes of patches that reach beyond a volume, for each dimension."""
+        return self.border
+
+    @property
     def size(self) -> tuple[int, ...]:
         """Voxels of a patch."""
         return tuple(self.cells.size.tolist())

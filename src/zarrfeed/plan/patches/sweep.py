@@ -16,7 +16,9 @@ What holds:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.validate import check_counts, check_int
 from zarrfeed.plan.order.block_order import MOST_BLOCKS
+from zarrfeed.plan.order.order_state import whole_number
 from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.tiling import TileGrid, unravel
 from zarrfeed.plan.samples.selection import Int64, block_of
@@ -54,6 +57,8 @@ class Sweep:
         If one of them is out of its range.
     """
 
+    lasts: ClassVar[bool] = False
+
     axis: int
     width: tuple[int, ...]
     unit: tuple[int, ...] | None = None
@@ -73,6 +78,27 @@ class Sweep:
                 raise ConfigError(f"width = {width}, must be a multiple of the unit, {unit}")
         if self.width[self.axis] != 1:
             raise ConfigError(f"width = {self.width}, must be 1 along the sweep axis, {self.axis}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entries of the JSON object of a state, which keeps the columns for the rest of its epoch."""
+        return {"sweep": {name: value for name, value in asdict(self).items() if value is not None}}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Sweep:
+        """Return the columns that the "sweep" of a state describes.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it cannot be one.
+        """
+        of = dict(json)
+        lengths = [tuple(whole_number(one, least=1) for one in of.pop(name)) for name in ("width", "unit")]
+        others = {name: whole_number(value) for name, value in of.items()}
+        try:
+            return cls(width=lengths[0], unit=lengths[1], **others)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
     @property
     def units(self) -> tuple[int, ...]:

@@ -20,7 +20,8 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_counts, check_int
-from zarrfeed.plan.budget.mixing import LANE_COUNTS, TYPICAL_BATCH
+from zarrfeed.plan.budget.mixing import TYPICAL_BATCH
+from zarrfeed.plan.order.rank_lanes import LANE_COUNTS
 from zarrfeed.plan.patches.footprint import Footprint, Footprints, footprint_of, steps_of_whole_chunks
 from zarrfeed.plan.patches.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice, num_parts
 from zarrfeed.plan.patches.sweep_cost import Float64, decodes_of_sweeps, representatives
@@ -405,6 +406,16 @@ def _held_chunks(tiling: Tiling, dimension: int, of: Footprint, width: int, unit
     return -(-extent // chunk) if whole else _most_touched(tiling, dimension, of, voxels, unit * step)
 
 
+def _lies_inside(tiling: Tiling, axis: int, of: Footprint) -> bool:
+    """Return whether items that patches have beyond the array are in no chunk, or there are none."""
+    if of.pads[axis] or tiling.border[axis] == "wrap":
+        return True
+    first = of.first_item(axis)
+    last_begins = (tiling.most_tiles[:, axis] - 1) * tiling.step[axis] - of.origin[axis]
+    ends = last_begins // of.scale[axis] + of.shift[axis] + of.size[axis]
+    return first >= 0 and bool((ends <= of.extents[:, axis]).all())
+
+
 def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]:
     """Return how many layers of chunks a layer of tiles hands to the next one, and how many it may hold beside these.
 
@@ -422,9 +433,11 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
     if overlap:
         layers = _most_touched(tiling, axis, of, overlap, step)
         return layers, layers
-    # Tiles that lie side by side share the chunk that one of them ends in and the next one begins in.
-    regular = _is_regular(tiling, axis) and of.size[axis] * of.scale[axis] == step
-    if chunk == 1 or (regular and least % chunk == 0 and of.first_item(axis) % chunk == 0):
+    # Tiles that lie side by side share the chunk that one of them ends in and the next one begins in. Those that reach
+    # beyond the array share the chunk at its end.
+    is_inside = _lies_inside(tiling, axis, of)
+    regular = is_inside and _is_regular(tiling, axis) and of.size[axis] * of.scale[axis] == step
+    if (chunk == 1 and is_inside) or (regular and least % chunk == 0 and of.first_item(axis) % chunk == 0):
         return 0, 0
     if regular and chunk % least == 0 and of.first_item(axis) % least == 0:  # no tile lies in two chunks
         return 1, 0

@@ -1,4 +1,4 @@
-"""How often chunks are decoded for patches: a formula for what is planned, and a count for what was planned.
+"""How often chunks are decoded for patches: the formula for what is planned; `decode_count.py` counts what was planned.
 
 What costs decodes, for columns that are swept layer by layer (sweep.py):
 
@@ -14,21 +14,16 @@ A chunk here is one index of the chunk grid over the patched dimensions, with ev
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.native import core
-from zarrfeed.plan.order.order import EpochPlan
-from zarrfeed.plan.patches.cached_decodes import Chains, saved_decodes
 from zarrfeed.plan.patches.footprint import Footprint, Footprints, footprint_of
-from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, cut_edges, num_parts
-from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.patches.sweep import Sweep, cut_edges, num_parts
 from zarrfeed.plan.patches.tiling import TileGrid
-from zarrfeed.plan.samples.selection import Int64, block_of
+from zarrfeed.plan.samples.selection import Int64
 
 Float64 = npt.NDArray[np.float64]
 
@@ -36,8 +31,6 @@ Float64 = npt.NDArray[np.float64]
 _MOST_VOLUMES = 64
 #: Of more tiles along a dimension than these, so many stand for all: what they share with chunks repeats.
 _MOST_TILES = 1 << 16
-#: Patches whose chunks are looked at together.
-_COUNTED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -206,124 +199,6 @@ def amplification(grid: TileGrid, array: Footprints, sweep: Sweep, lanes: int, *
     return float((decodes + (lanes - 1) * added).item() / max(1, num_chunks))
 
 
-def count_decodes(
-    order: SweptOrder,
-    epoch: int,
-    arrays: Sequence[Footprints],
-    *,
-    stride: int = 1,
-    samples: int | None = None,
-    chunk_bytes: Sequence[int] = (),
-    keep_bytes: int = 0,
-) -> list[int]:
-    """Count the chunks that all consumers decode in an epoch, sample by sample, for fields with chunks of some shapes.
-
-    A group decodes the chunks that its samples touch, but for those that the group before it in its lane had, if it was
-    of the same column: no more of a chunk is carried than lies in the column. It takes about a second and 200 MB for a
-    million samples.
-
-    Parameters
-    ----------
-    order, epoch
-        The epoch order, with its lanes.
-    arrays
-        What patches have of each field: its chunk along each dimension, or a footprint.
-    stride
-        How many consumers share the epoch.
-    samples
-        What the first so many decode. None: all.
-    chunk_bytes, keep_bytes
-        Bytes of a chunk of each field, and the memory of each consumer for those that several columns need.
-    """
-    counts = [0] * len(arrays)
-    length = order.length if samples is None else samples
-    for first in range(min(stride, length)):
-        plan = order.plan(epoch, first=first, stride=stride, steps=-(-(length - first) // stride))
-        sample, group, goes_on, begun = _groups_of_samples(plan)
-        goes_on &= _same_column(order, sample, group)
-        volume, start = order.tiles.starts(sample)
-        chains = []
-        for number, array in enumerate(arrays):
-            of_array = _chains(*_cells_of_groups(order.tiles.grid, array, volume, start, group), goes_on, begun)
-            counts[number] += len(of_array)
-            chains.append(of_array)
-        if keep_bytes:
-            saved = saved_decodes(chains, chunk_bytes, keep_bytes)
-            counts = [count - less for count, less in zip(counts, saved, strict=True)]
-    return counts
-
-
-def _chains(num_cells: int, pairs: Int64, goes_on: npt.NDArray[np.bool_], begun: Int64) -> Chains:
-    """Return the chains of groups that need chunks, given group x number + chunk of all groups, sorted."""
-    if not len(pairs):
-        return Chains(pairs, pairs, pairs)
-    group, cell = np.divmod(pairs, num_cells)
-    # of a pair that a lane goes on with: whether the group before has the chunk, too
-    before = np.searchsorted(pairs, pairs - num_cells)
-    is_handed = goes_on[group] & (pairs[before] == pairs - num_cells)
-    by_cell = np.lexsort((group, cell))
-    begins = np.flatnonzero(~is_handed[by_cell])
-    ends = np.append(begins[1:], len(by_cell)) - 1
-    order = begun[group[by_cell]]
-    return Chains(cell[by_cell][begins], order[begins], order[ends])
-
-
 def num_chunks(grid: TileGrid, array: Footprints) -> int:
     """Return how many chunks of a field all volumes have."""
     return int(footprint_of(array, grid).shape.prod(axis=1).sum())
-
-
-def touched_chunks(order: SweptOrder, array: Footprints) -> int:
-    """Count the chunks of a field that any patch of an epoch touches, a million patches at a time."""
-    found: list[Int64] = []
-    for begin in range(0, order.length, _COUNTED_AT_ONCE):
-        volume, start = order.tiles.starts(np.arange(begin, min(begin + _COUNTED_AT_ONCE, order.length)))
-        _, cells = _cells_of_groups(order.tiles.grid, array, volume, start, np.zeros_like(volume))
-        found = [np.unique(np.concatenate([*found, cells]))]
-    return len(found[0])
-
-
-def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bool_], Int64]:
-    """Return the samples of a consumer and the group of each, of groups by lane.
-
-    And of each group whether it goes on with the one before, and which number it has in the order in which they begin.
-    """
-    sample: Int64 = core.sample_order(plan.to_core())
-    lanes, length = plan.order.lanes, plan.order.length
-    by_lane = np.lexsort((plan.group_offset, plan.group_lane))
-    begin = (plan.group_lane * length + plan.group_offset)[by_lane]
-    position = plan.first + plan.stride * np.arange(len(sample))
-    group = np.searchsorted(begin, position % lanes * length + position // lanes, side="right") - 1
-    return sample, group, np.diff(plan.group_lane[by_lane], prepend=-1) == 0, by_lane
-
-
-def _same_column(order: SweptOrder, sample: Int64, group: Int64) -> npt.NDArray[np.bool_]:
-    """Return whether a group shares chunks with the one before: of tiles, if the blocks of both are of one column."""
-    tiles = order.tiles
-    if not isinstance(tiles, TileBlocks):
-        return np.ones(len(np.unique(group)), dtype=bool)
-    _, one = np.unique(group, return_index=True)
-    block = block_of(sample[one], 1, tiles.first)
-    column = np.column_stack([tiles.volume[block], np.delete(tiles.begin[block], tiles.sweep.axis, axis=1)])
-    same: npt.NDArray[np.bool_] = (np.diff(column, axis=0, prepend=-1) == 0).all(axis=1)
-    return same
-
-
-def _cells_of_groups(grid: TileGrid, array: Footprints, volume: Int64, start: Int64, group: Int64) -> tuple[int, Int64]:
-    """Return the number of chunks of all volumes, and group x number + chunk for the chunks of each group, sorted."""
-    of = footprint_of(array, grid)
-    shape = of.shape
-    of_volume = shape.prod(axis=1)
-    num_cells = int(of_volume.sum())
-    bounds = [of.chunks(grid, volume, d, start[:, d]) for d in range(start.shape[1])]
-    spans = [range(int((high - low).max(initial=0)) + 1) for low, high in bounds]
-    found = []
-    for offsets in itertools.product(*spans):
-        cell = np.zeros_like(volume)
-        touched = np.ones(len(volume), dtype=bool)
-        for d, ((low, high), offset) in enumerate(zip(bounds, offsets, strict=True)):
-            cell = cell * shape[volume, d] + (low + offset) % shape[volume, d]
-            touched &= low + offset <= high
-        pairs = group * num_cells + (np.cumsum(of_volume) - of_volume)[volume] + cell
-        found.append(np.unique(pairs[touched]))
-    return num_cells, np.unique(np.concatenate(found))

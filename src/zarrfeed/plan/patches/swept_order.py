@@ -13,24 +13,31 @@ What holds, and what tests check:
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.block_order import permuted
 from zarrfeed.plan.order.keyed_random import below, keys_of
-from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.order import Order, Room
+from zarrfeed.plan.order.order_state import OrderState, OwnState, Readers, S
+from zarrfeed.plan.patches.columns import ColumnLayout
 from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.patch_turns import Turns
 from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
 from zarrfeed.plan.patches.tiling import Tiling
 from zarrfeed.plan.samples.selection import Int64, Selection
+from zarrfeed.spec.field import Field
 
 _ROTATION = 0x726F74617465
+#: Batches that are open where patches are read, beside those that hold the blocks of all lanes.
+_SPARE_BATCHES = 2
 #: The epoch that is read, and the next one, which may be planned meanwhile.
 _CACHED_EPOCHS = 2
 
@@ -76,6 +83,96 @@ class SweptOrder(Order):
         """The orders of all epochs, of which this is one."""
         assert self.of_epochs is not None
         return self.of_epochs
+
+    @property
+    def shuffled_orders(self) -> tuple[Order, ...]:
+        """No order: columns are swept, so neighbours are near each other on purpose."""
+        return ()
+
+    # Epochs
+
+    @property
+    def shortest(self) -> int:
+        """Samples of the shortest epoch."""
+        return self.epochs.shortest
+
+    def epoch_length(self, state: OrderState, batch: int) -> int:
+        """Return how many patches a state's epoch has."""
+        del batch
+        return self.epochs.length(state.epoch)
+
+    def typical_epoch(self, upcoming: int) -> int:
+        """Return the epoch that comes next: epochs differ."""
+        return upcoming
+
+    def settle(self, state: S, readers: Readers) -> S:
+        """Return a state with the columns, which serve the rest of its epoch."""
+        return super().settle(replace(state, own=self.tiles.sweep) if state.lanes is None else state, readers)
+
+    def lanes_for(self, readers: Readers) -> int:
+        """Return the lanes of an epoch that begins: no more than columns are cut for, as more lanes decode more."""
+        return super().lanes_for(replace(readers, suits=None))
+
+    def at(self, state: OrderState) -> Order:
+        """Return the order of a settled state's epoch."""
+        assert isinstance(state.own, Sweep)
+        return super(SweptOrder, self.epochs.with_sweep(state.own).at(state.epoch)).at(state)
+
+    def check_dealt(self) -> None:
+        """Raise ConfigError: patches are not dealt to nodes."""
+        raise ConfigError("affinity = 'node' is not for patches: all nodes share one order of columns")
+
+    # Memory
+
+    def suit(self, room: Room, lanes: int | None, mix: int | None) -> SweptOrder:
+        """Return the order of the first epoch, in columns and lanes that suit layout and memory."""
+        del mix
+        choice = self.epochs.layout(room.fields.fields).choose(
+            memory=room.bytes_for_batches(self, spare=_SPARE_BATCHES),
+            num_threads=room.num_threads,
+            lanes=lanes,
+            shuffle=self.shuffle,
+        )
+        return replace(self.epochs, sweep=choice.sweep, lanes=choice.lanes, choice=choice).at(0)
+
+    def fit_batch(self, batch_size: int) -> int:
+        """Return the samples of the engine's batches, which all epochs have."""
+        return batch_size
+
+    def chunks_of_block(self, fields: Sequence[Field]) -> int:
+        """Return how many chunks a block of tiles is the first to need, on average and at least 1."""
+        choice = self.epochs.choice
+        if self.epochs.is_listed or choice is None:
+            return 1
+        return self.epochs.layout(fields).chunks_of_block(choice.block_tiles)
+
+    def carried_bytes(self, fields: Sequence[Field], lanes: int, num_threads: int) -> int:
+        """Return the memory that some lanes want for decoded chunks that layers of a column share."""
+        return self.epochs.layout(fields).carried_bytes(self.tiles.sweep, lanes, num_threads)
+
+    @property
+    def caches_chunks(self) -> bool:
+        """Whether memory that is left caches chunks that several columns need; of a resumed sweep it does, too."""
+        choice = self.epochs.choice
+        return not self.epochs.is_listed and (choice is None or choice.keeps)
+
+    # States
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the patches of the epochs depend on, as JSON."""
+        return {"patches": self.epochs.describe(), "shuffle": self.shuffle, "seed": self.seed, "mix": self.mix}
+
+    def own_in(self, json: Mapping[str, Any]) -> OwnState | None:
+        """Return the columns that a state in its JSON form names."""
+        return Sweep.from_json(json["sweep"]) if "sweep" in json else None
+
+    def check_own(self, state: OrderState) -> None:
+        """Raise ValueError unless a state of an epoch that was begun names columns of as many dimensions."""
+        dimensions = self.epochs.tiling.num_dimensions
+        if state.lanes is not None and (not isinstance(state.own, Sweep) or len(state.own.width) != dimensions):
+            raise ValueError(f"sweep = {state.own} of patches with {dimensions} dimensions")
+
+    # Patches
 
     @cached_property
     def numbering(self) -> Numbering:
@@ -153,6 +250,10 @@ class PatchOrder:
     turns: Turns | None = None
     _orders: dict[int, SweptOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    def layout(self, fields: Sequence[Field]) -> ColumnLayout:
+        """Return the tiles, with the fields that they are cut out of."""
+        return ColumnLayout(self.tiling, fields, self.is_listed, self.samples_of_tile)
+
     def with_sweep(self, sweep: Sweep) -> PatchOrder:
         """Return the same orders with other columns."""
         return self if sweep == self.sweep else replace(self, sweep=sweep)
@@ -198,6 +299,22 @@ class PatchOrder:
     def is_listed(self) -> bool:
         """Whether patches begin at any voxels, instead of on a grid."""
         return False
+
+    @property
+    def how_sampled(self) -> str:
+        """What the user calls the way in which patches are chosen: "tiles", "grid", "positions" or "random"."""
+        return self.tiling.sampling
+
+    @property
+    def borders(self) -> tuple[str, ...]:
+        """What becomes of patches that reach beyond a volume, for each dimension."""
+        border = self.tiling.border
+        return (border,) * self.tiling.num_dimensions if isinstance(border, str) else border
+
+    @property
+    def cell(self) -> tuple[int, ...] | None:
+        """Of patches that begin at any voxels: voxels of the cells that they are sorted into. None: there are none."""
+        return self.tiling.step if self.is_listed else None
 
     @property
     def size(self) -> tuple[int, ...]:

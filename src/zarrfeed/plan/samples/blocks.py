@@ -20,19 +20,15 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.samples.windows import chunks_in_block
+from zarrfeed.spec.array_sources import array_sources, loaded_with
 from zarrfeed.spec.block_edges import Edges, StoreEdges
 from zarrfeed.spec.field import (
     BlockKind,
     Field,
     StoredField,
-    VlenField,
-    resident_bytes,
-    sample_bytes,
-    window_of,
-    with_path,
+    streamed,
 )
 from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.sparse import CsrField
 
 #: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
 _HEAVY = 1 / 4
@@ -91,45 +87,39 @@ def plan_blocks(
     """
     num_samples = fields[0].num_samples
     primary = choose_primary(fields[:num_sample_fields], fields, block)
-    bytes_of_sample = sum(map(sample_bytes, fields))
+    bytes_of_sample = sum(f.sample_bytes for f in fields)
     if primary is None:
         if block == "shard":
             raise ConfigError("block = 'shard', but no array is stored; must be 'chunk'")
         rows = max(1, min(_MEMORY_BLOCK_ROWS, _MEMORY_BLOCK_BYTES // bytes_of_sample))
         return Blocks(None, min(num_samples, rows), tuple(fields))
     chosen = fields[primary]
-    if isinstance(chosen, CsrField):
-        return _blocks_of_rows(chosen, primary, fields, block, room)
-    assert isinstance(chosen, StoredField | VlenField)
-    if block == "shard" and chosen.spec.shard is None:
+    if block == "shard" and not chosen.is_sharded:
         raise ConfigError(
-            f"block = 'shard', but {with_path(chosen)}, which makes the blocks, has no shards; must be 'chunk'"
+            f"block = 'shard', but {chosen.label}, which makes the blocks, has no shards; must be 'chunk'"
         )
+    own_edges = chosen.find_edges(of_shards=block == "shard")
+    if own_edges is not None:
+        with_resident = _make_small_ones_resident(fields, primary, 0, room)
+        return Blocks(primary, int(np.diff(own_edges).max()), tuple(with_resident), own_edges)
     rows = block_rows(chosen, block)
     if block == "chunk":
-        rows *= chunks_in_block(rows, bytes_of_sample, [window_of(f) for f in fields], _BLOCK_BYTES)
+        rows *= chunks_in_block(rows, bytes_of_sample, [f.window for f in fields], _BLOCK_BYTES)
     with_resident = _make_small_ones_resident(fields, primary, rows, room)
     if aligns:
         most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
-        rows = _align(rows, with_resident, most)
+        # Blocks, and so states that were saved before, are those of fields that do not share their arrays.
+        alone = (
+            with_resident if len(fields) == 1 else _make_small_ones_resident(fields, primary, rows, room, shares=False)
+        )
+        rows = _align(rows, alone, most)
     edges = find_edges(chosen, rows, block)
     if edges is not None:
         rows = edges.max_rows if isinstance(edges, StoreEdges) else int(np.diff(edges).max())
     return Blocks(primary, min(num_samples, rows), tuple(with_resident), edges)
 
 
-def _blocks_of_rows(f: CsrField, primary: int, fields: Sequence[Field], block: BlockKind, room: int) -> Blocks:
-    """Return the blocks that the chunks of a sparse matrix make: their lengths differ."""
-    if block == "shard" and not f.is_sharded:
-        raise ConfigError(
-            f"block = 'shard', but {with_path(f)}, which makes the blocks, has no shards; must be 'chunk'"
-        )
-    edges = f.find_edges(of_shards=block == "shard")
-    with_resident = _make_small_ones_resident(fields, primary, 0, room)
-    return Blocks(primary, int(np.diff(edges).max()), tuple(with_resident), edges)
-
-
-def block_rows(f: StoredField | VlenField, block: BlockKind) -> int:
+def block_rows(f: Field, block: BlockKind) -> int:
     """Return the samples of a full block if `f` makes them, where a sample has the row with its index."""
     return _kind_rows(f.layouts[0], block)
 
@@ -140,15 +130,14 @@ def _kind_rows(layout: Layout, block: BlockKind) -> int:
     return spec.shard_shape[spec.sample_axis] if block == "shard" else spec.rows_per_chunk
 
 
-def find_edges(f: StoredField | VlenField, rows: int, block: BlockKind) -> Edges | None:
+def find_edges(f: Field, rows: int, block: BlockKind) -> Edges | None:
     """Return where blocks begin whose chunks `f` has: the first sample of each, and the number of samples at the end.
 
     A block has as many whole chunks as `rows` rows have room for, of one store, and at least one. None where all blocks
     have `rows` samples, as one store has all of them.
     """
-    mapped = f.rows if isinstance(f, StoredField) else None
-    if mapped is not None:
-        return _edges_of_map(f, mapped.rows_of(np.arange(f.num_samples)), rows, block)
+    if f.row_map is not None:
+        return _edges_of_map(f, f.row_map.rows_of(np.arange(f.num_samples)), rows, block)
     if f.layouts[0].parts is None:
         return None
     begin = np.concatenate([layout.parts.begin for layout in f.layouts if layout.parts is not None])
@@ -161,7 +150,7 @@ def find_edges(f: StoredField | VlenField, rows: int, block: BlockKind) -> Edges
     return StoreEdges(np.append(begin[:-1][has_rows], f.num_samples), of_store[in_order][has_rows].astype(np.int64))
 
 
-def _edges_of_map(f: StoredField | VlenField, row: Int64, rows: int, block: BlockKind) -> Int64:
+def _edges_of_map(f: Field, row: Int64, rows: int, block: BlockKind) -> Int64:
     """Return the same where samples have other rows: a block ends where its samples go on to other chunks.
 
     A sample without a row belongs to the block before it.
@@ -205,28 +194,26 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
     candidates = (
         [i for i, f in enumerate(some) if chosen(f)]
         for some in (samples, fields)
-        for chosen in (_is_large, lambda f: isinstance(f, VlenField))
+        for chosen in (_is_large, lambda f: f.is_stored)
     )
     stored: list[int] = next(filter(None, candidates), [])
-    if not stored:
-        return None
-    largest = max(sample_bytes(fields[i]) for i in stored)
-    heavy = [i for i in stored if sample_bytes(fields[i]) >= _HEAVY * largest]
-    row_bytes = sum(sample_bytes(f) for f in fields)
+    if len(stored) < 2:
+        return stored[0] if stored else None
+    largest = max(fields[i].sample_bytes for i in stored)
+    heavy = [i for i in stored if fields[i].sample_bytes >= _HEAVY * largest]
+    row_bytes = sum(f.sample_bytes for f in fields)
 
     def chunk_rows(i: int) -> int:
         f = fields[i]
-        if isinstance(f, CsrField):
-            return f.num_samples // len(f.find_edges(of_shards=block == "shard"))
-        assert isinstance(f, StoredField | VlenField)
-        return min(f.num_samples, block_rows(f, block))
+        edges = f.find_edges(of_shards=block == "shard")
+        return min(f.num_samples, block_rows(f, block)) if edges is None else f.num_samples // len(edges)
 
     fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
     return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)
 
 
 def _is_large(f: Field) -> bool:
-    return isinstance(f, StoredField | CsrField) or (isinstance(f, VlenField) and f.images is not None)
+    return f.is_stored and (not f.item_type or f.images is not None)
 
 
 def _align(rows: int, fields: Sequence[Field], most: int) -> int:
@@ -238,30 +225,38 @@ def _align(rows: int, fields: Sequence[Field], most: int) -> int:
     def extra_bytes(f: StoredField) -> float:
         # A chunk of c rows lies over (rows + c - gcd) / rows blocks, on average.
         chunk = f.spec.rows_per_chunk
-        return sample_bytes(f) * (chunk - math.gcd(rows, chunk)) / rows
+        return f.sample_bytes * (chunk - math.gcd(rows, chunk)) / rows
 
-    streamed = [f for f in fields if isinstance(f, StoredField) and not f.resident]
-    for f in sorted(streamed, key=extra_bytes, reverse=True):
+    nests_not = [f for f in streamed(fields) if rows % f.spec.rows_per_chunk != 0]
+    for f in sorted(nests_not, key=extra_bytes, reverse=True):
         common = math.lcm(rows, f.spec.rows_per_chunk)
         if common <= most:
             rows = common
     return rows
 
 
-def _make_small_ones_resident(fields: Sequence[Field], primary: int, block_rows: int, room: int) -> list[Field]:
+def _make_small_ones_resident(
+    fields: Sequence[Field], primary: int, block_rows: int, room: int, *, shares: bool = True
+) -> list[Field]:
     """Make stored fields resident that would be read more than once, in order, as long as they fit in `room`.
 
     These are those whose chunks do not nest in the blocks, or, but for the primary one, whose samples are windows.
-    Blocks whose lengths differ (`block_rows` = 0) have no chunk nested in them.
+    Blocks whose lengths differ (`block_rows` = 0) have no chunk nested in them. A field that draws from the array of
+    the primary one stays with it, and fields that have the same rows in memory take room once; not so if no field
+    `shares` its array.
     """
-    result: list[Field] = []
-    for i, f in enumerate(fields):
-        if isinstance(f, StoredField):
-            again = not block_rows or block_rows % f.spec.rows_per_chunk != 0
-            again |= i != primary and (f.window is not None or f.rows is not None)
-            if again and resident_bytes(f) <= room:
-                room -= resident_bytes(f)
-                result.append(replace(f, resident=True))
-                continue
-        result.append(f)
-    return result
+    made = list(fields)
+    stored = [(i, f) for i, f in enumerate(fields) if isinstance(f, StoredField)]
+    shares &= len(stored) > 1
+    with_primary = [one.fields for one in array_sources(fields) if primary in one.fields] if shares else []
+    for i, f in stored:
+        again = not block_rows or block_rows % f.spec.rows_per_chunk != 0
+        again |= i != primary and (f.window is not None or f.rows is not None)
+        if not again or (i != primary and [i for one in with_primary if i in one]):
+            continue
+        resident = [*made[:i], replace(f, resident=True), *made[i + 1 :]]
+        taken = 0 if shares and loaded_with(resident)[i] != i else f.resident_bytes
+        if taken <= room:
+            room -= taken
+            made = resident
+    return made

@@ -14,13 +14,13 @@ from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.sample_set import AT_ONCE, Int64, common_runs, distinct
 from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.array_parts import ArrayParts
-from zarrfeed.spec.field import StoredField, VlenField, window_of
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
 
 
-def chunks_over_blocks(selection: Selection, field: StoredField | VlenField, layout: Layout) -> tuple[Int64, Int64]:
+def chunks_over_blocks(selection: Selection, field: Field, layout: Layout) -> tuple[Int64, Int64]:
     """Return held indices of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
-    window = window_of(field)
+    window = field.window
     offsets = np.unique((0,) if window is None else window.reads)
     find_chunks = chunk_finder(field, layout)
     if not follows_rule(field):
@@ -42,7 +42,7 @@ def chunks_over_blocks(selection: Selection, field: StoredField | VlenField, lay
         found.add(np.broadcast_to(held_index[some, None], low.shape), low, high)
     if unclear.any():  # where another layout, or no array, has some of the rows
         held_indices = distinct(held_index[unclear])
-        if layout.parts is not None and (isinstance(field, VlenField) or field.rows is None):
+        if layout.parts is not None and field.row_map is None:
             found.add_pairs(*_pairs_in_parts(selection, offsets, field, layout.parts, apart, held_indices))
         else:  # row by row
             found.add_pairs(*_pairs_of_samples(selection, offsets, find_chunks, held_indices))
@@ -52,7 +52,7 @@ def chunks_over_blocks(selection: Selection, field: StoredField | VlenField, lay
 def _pairs_in_parts(
     selection: Selection,
     offsets: Int64,
-    field: StoredField | VlenField,
+    field: Field,
     parts: ArrayParts,
     apart: int,
     held_indices: Int64,
@@ -85,9 +85,7 @@ def _pairs_in_parts(
     return found.sorted()
 
 
-def _runs_in_segments(
-    selection: Selection, field: StoredField | VlenField, held_indices: Int64
-) -> tuple[Int64, Int64, Int64]:
+def _runs_in_segments(selection: Selection, field: Field, held_indices: Int64) -> tuple[Int64, Int64, Int64]:
     """Return runs of neighbours, which lie in one segment where windows are padded.
 
     Returns
@@ -95,7 +93,7 @@ def _runs_in_segments(
     Held index of the block, first and last sample of each run, shape (runs,).
     """
     held_index, begin, last = selection.runs(1, held_indices)
-    window = window_of(field)
+    window = field.window
     pad = None if window is None else window.pad
     if pad is None or pad.borders is None:
         return held_index, begin, last
@@ -104,16 +102,16 @@ def _runs_in_segments(
     return held_index[np.searchsorted(begin, low, side="right") - 1], low, high - 1
 
 
-def _samples_of_chunk(field: StoredField | VlenField, layout: Layout) -> int:
+def _samples_of_chunk(field: Field, layout: Layout) -> int:
     """Return how far apart two samples may be if no chunk lies between their rows."""
-    rows = field.rows.rows if isinstance(field, StoredField) and field.rows is not None else None
+    rows = None if field.row_map is None else field.row_map.rows
     step = abs(rows.step) if isinstance(rows, range) else 1
     return max(1, layout.spec.rows_per_chunk // step)
 
 
-def _lacks_rows(field: StoredField | VlenField, layout: Layout) -> bool:
+def _lacks_rows(field: Field, layout: Layout) -> bool:
     """Return whether a layout of a field lacks rows, which another one has, or nothing."""
-    return layout.parts is not None or (isinstance(field, StoredField) and field.rows is not None)
+    return layout.parts is not None or field.row_map is not None
 
 
 def _pairs_of_samples(

@@ -10,46 +10,35 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField, window_of
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.row_map import NO_ROW, OneRow, RowMap
+from zarrfeed.spec.row_map import NO_ROW, OneRow
 
 #: Returns the read chunk along the sample axis of the row at an offset from each of some samples; -1 where another
 #: layout, or no array, has the row.
 FindChunks: TypeAlias = Callable[[Int64, int], Int64]
 
 
-def find_rows(field: StoredField | ResidentField | VlenField, samples: Int64, offset: int) -> Int64:
+def find_rows(field: Field, samples: Int64, offset: int) -> Int64:
     """Return the row at an offset from each sample; a row that is padded is the nearest one of its segment.
 
     Rows that the row map lacks are -1, or lie beyond the ends of the array.
     """
-    at, window = samples + offset, window_of(field)
+    at, window = samples + offset, field.window
     if window is not None and window.pad is not None:
         borders = window.pad.borders
         low, high = (0, field.num_samples) if borders is None else borders.around(samples)
         at = np.clip(at, low, np.asarray(high) - 1)
-    rows = row_map_of(field)
-    return at if rows is None else rows.rows_of(at)
-
-
-def row_map_of(field: Field) -> RowMap | None:
-    """Return which rows samples of a field have; None for the row with their index."""
-    if isinstance(field, StoredField):
-        return field.rows
-    return field.row_map if isinstance(field, ResidentField) else None
+    return at if field.row_map is None else field.row_map.rows_of(at)
 
 
 def describe_join(field: Field) -> str:
     """Return how many samples have a row of the array of a field; "" where each has the row with its index."""
-    rows = row_map_of(field)
-    if rows is None or isinstance(rows, OneRow):
-        return ""
-    assert isinstance(field, StoredField | ResidentField)
-    return rows.describe(field.spec.num_samples if isinstance(field, StoredField) else len(field.rows.array))
+    rows = field.row_map
+    return "" if rows is None or isinstance(rows, OneRow) else rows.describe(field.num_rows)
 
 
-def chunk_finder(field: StoredField | VlenField, layout: Layout) -> FindChunks:
+def chunk_finder(field: Field, layout: Layout) -> FindChunks:
     """Return the function that finds the chunks of a layout of a field."""
 
     def find_chunks(samples: Int64, offset: int) -> Int64:
@@ -60,20 +49,17 @@ def chunk_finder(field: StoredField | VlenField, layout: Layout) -> FindChunks:
     return find_chunks
 
 
-def follows_rule(field: StoredField | VlenField) -> bool:
+def follows_rule(field: Field) -> bool:
     """Return whether the rows of samples side by side lie side by side, or evenly spaced."""
-    rows = field.rows if isinstance(field, StoredField) else None
-    return rows is None or isinstance(rows.rows, range)
+    return field.row_map is None or isinstance(field.row_map.rows, range)
 
 
 def reads_gaps(fields: Sequence[Field], samples: Int64) -> npt.NDArray[np.bool_]:
     """Return of each sample whether one of its rows, in any field, is one that the row map of the field lacks."""
     found = np.zeros(len(samples), dtype=bool)
     for field in fields:
-        rows = row_map_of(field)
-        if rows is None or not rows.lacks_some:
+        if field.row_map is None or not field.row_map.lacks_some:
             continue
-        assert isinstance(field, StoredField | ResidentField)
         for offset in (0,) if field.window is None else field.window.reads:
             found |= find_rows(field, samples, offset) == NO_ROW
     return found
@@ -82,7 +68,7 @@ def reads_gaps(fields: Sequence[Field], samples: Int64) -> npt.NDArray[np.bool_]
 def check_gaps_can_be_nan(fields: Sequence[Field]) -> None:
     """Raise ConfigError if windows are padded with a number where the field lacks rows, which are NaN."""
     for field in fields:
-        rows, window = row_map_of(field), window_of(field)
+        rows, window = field.row_map, field.window
         pad = None if window is None else window.pad
         if rows is None or not rows.lacks_some or pad is None or pad.mode != "fill" or pad.value != pad.value:
             continue

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.plan.samples.date_strings import nanoseconds, period, period_like
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
@@ -49,10 +50,13 @@ class LabelIndex:
         Its values are those of the samples that are looked up among.
     samples
         The index in the array of each of them, for messages; None: they are all of the array.
+    noun
+        What a position has, for messages: a sample, or an item of another axis, which may be named several times.
     """
 
     coordinate: Coordinate
     samples: range | Int64 | None = None
+    noun: Literal["sample", "item"] = "sample"
 
     def find(self, label: Any, method: Method | None = None) -> slice | Int64:
         """Return the positions of a label, of a list of labels, or of a slice of them.
@@ -100,7 +104,7 @@ class LabelIndex:
         if not len(present):
             raise ConfigError(f"sel: {self.name} = {label!r}: {self.coordinate.where} has no value of any sample")
         samples = present if self.samples is None else np.asarray(self.samples, dtype=np.int64)[present]
-        return LabelIndex(replace(self.coordinate, values=self.coordinate.values[present]), samples)
+        return LabelIndex(replace(self.coordinate, values=self.coordinate.values[present]), samples, self.noun)
 
     @property
     def name(self) -> str:
@@ -146,7 +150,7 @@ class LabelIndex:
     def _between(self, label: slice) -> slice:
         step = 1 if label.step is None else label.step
         if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 1:
-            raise ConfigError(f"sel: {self.name} = {label!r}, the step must be a number of samples, at least 1")
+            raise ConfigError(f"sel: {self.name} = {label!r}, the step must be a number of {self.noun}s, at least 1")
         if self._first_descent is not None and not self._descends:
             at = self._first_descent
             raise ConfigError(
@@ -196,14 +200,14 @@ class LabelIndex:
         positions: Int64 = index if self._order is None else self._order[index]
         ordered = np.sort(positions)
         twice = _first_where(ordered[1:] == ordered[:-1])
-        if twice is not None:
+        if twice is not None and self.noun == "sample":
             raise ConfigError(f"sel: two labels name {self._text(int(ordered[twice]))}, must name each sample once")
         return positions
 
     def _flagged(self, mask: npt.NDArray[Any]) -> Int64:
         count = len(self.coordinate.values)
         if len(mask) != count:
-            raise ConfigError(f"sel: {self.name} is a mask of {len(mask)} flags, must have one a sample, {count}")
+            raise ConfigError(f"sel: {self.name} is a mask of {len(mask)} flags, must have one a {self.noun}, {count}")
         flagged: Int64 = np.flatnonzero(mask)
         if not len(flagged):
             raise ConfigError(f"sel: {self.name} is a mask that selects nothing")
@@ -229,7 +233,8 @@ class LabelIndex:
                 raise self._wrong(label)
             return label, label
         if kind in "if":
-            if isinstance(label, bool | np.bool_) or not isinstance(label, int | float | np.number) or label != label:
+            is_number = isinstance(label, int | float | np.number) and not isinstance(label, bool | np.timedelta64)
+            if not is_number or label != label:
                 raise self._wrong(label)
             if kind == "f":
                 number = self._keys.dtype.type(label)
@@ -268,9 +273,8 @@ class LabelIndex:
         keys, kind = self._sorted, labels.dtype.kind
         if self._kind in "if":
             if kind not in "iuf" or np.isnan(labels).any():
-                raise self._wrong(
-                    next(one for one in labels.tolist() if not isinstance(one, int | float) or one != one)
-                )
+                wrong = (one for one in labels.tolist() if not isinstance(one, int | float) or one != one)
+                raise self._wrong(labels[0] if kind in "mM" else next(wrong))
             return keys, labels.astype(keys.dtype) if self._kind == "f" else labels
         if self._kind not in "mM":
             wanted = [self._ends(one)[0] for one in labels.tolist()]
@@ -345,7 +349,18 @@ class LabelIndex:
 
     def _lacks(self, label: Any) -> ConfigError:
         advice = "; method='nearest' takes the nearest value" if self._kind in "mMif" else ""
-        return ConfigError(f"sel: {self.name} has no {_shown(label)}: {self._range_text()}{advice}")
+        near = self._near_text(label)
+        return ConfigError(f"sel: {self.name} has no {_shown(label)}: {self._range_text()}{near}{advice}")
+
+    def _near_text(self, label: Any) -> str:
+        """Return the values around a label that is not there; of text, those that are written alike."""
+        if self._kind == "U":
+            return did_you_mean(str(label), self.coordinate.values.tolist())
+        if self._kind not in "mMif":
+            return ""
+        at = self._sorted_index(self._sorted, self._ends(label)[0], "left")
+        around = [self._text(self._at(i)) for i in (at - 1, at) if 0 < i < len(self._keys) - 1]
+        return f"; near it are {' and '.join(around)}" if around else ""
 
     def _wrong(self, label: Any) -> ConfigError:
         if isinstance(label, np.datetime64 | np.timedelta64) and np.isnat(label):

@@ -10,6 +10,7 @@ OUTSIDE_STORE = "their windows reach beyond the ends of their store"
 OUTSIDE_SEGMENT = "their windows leave their segment"
 OUTSIDE_SELECTION = "their windows read rows that are not selected"
 OUTSIDE_WINDOW_ROWS = "their windows read rows that rows= does not name"
+OVER_GAP = "their windows span a gap of"
 IN_GAP = "their windows read rows that an array of the join lacks"
 OTHER_PART = "their windows read rows of another part"
 WITHIN_GAP = "another part reads rows of their windows, or rows less than the gap behind them"
@@ -27,6 +28,10 @@ class LeftOut:
         A clause about the samples, such as "their windows leave their segment".
     segments, of_segments
         How many segments have no sample left, of how many that had some; both 0 where no segments are named.
+    largest_gap
+        Of gaps that windows span: the size of the largest, and where it is.
+    examples
+        Where the first few of these gaps are.
     """
 
     samples: int
@@ -34,12 +39,16 @@ class LeftOut:
     reason: str
     segments: int = 0
     of_segments: int = 0
+    largest_gap: tuple[float, str] | None = None
+    examples: str = ""
 
     def __str__(self) -> str:
         """Return one line for people."""
         line = f"{self.samples} of {self.of} samples left out: {self.reason}"
         if self.segments:
             line += f"; {self.segments} of {self.of_segments} segments have no sample left"
+        if self.largest_gap is not None:
+            line += f"; the largest is {self.largest_gap[1]}"
         return line
 
 
@@ -54,5 +63,7 @@ def merged(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
             one.reason,
             before.segments + one.segments,
             before.of_segments + one.of_segments,
+            max((gap for gap in (before.largest_gap, one.largest_gap) if gap is not None), default=None),
+            before.examples or one.examples,
         )
     return tuple(by_reason.values())

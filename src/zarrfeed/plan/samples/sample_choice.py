@@ -16,14 +16,15 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.field_rows import reads_gaps
+from zarrfeed.plan.samples.gaps import GapRule
 from zarrfeed.plan.samples.left_out import IN_GAP, LeftOut, merged
 from zarrfeed.plan.samples.sample_set import SampleBuilder, Samples, collected, distinct, pieces_of, runs_in, stretches
 from zarrfeed.plan.samples.selection import Int64, Select, Selection, select_blocks, select_samples, selection_of
 from zarrfeed.plan.samples.split import By, split_selection
-from zarrfeed.plan.samples.window_rows import WindowRows, bounds_of, choose_windows
+from zarrfeed.plan.samples.window_rows import ChosenWindows, WindowRows, bounds_of, choose_windows
 from zarrfeed.spec.block_edges import Edges
 from zarrfeed.spec.field import BlockKind, Field, FieldSet
-from zarrfeed.spec.window import Borders, Window
+from zarrfeed.spec.window import Window
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +207,13 @@ class SampleChoice:
         *,
         segment_ends: npt.ArrayLike | None = None,
         rows: WindowRows | None = None,
-    ) -> tuple[Self, Borders | None]:
+        gaps: GapRule | None = None,
+    ) -> tuple[Self, ChosenWindows]:
         """Choose those of the samples whose windows have all of their rows; `Data.window` says which rows these are.
 
         Returns
         -------
-        The choice, and the borders of the segments at whose ends windows are padded.
+        The choice, and what was found of the windows: the borders at which they are padded, and the gaps.
 
         Raises
         ------
@@ -233,10 +235,11 @@ class SampleChoice:
             window_rows=rows,
             borders=self.borders,
             are_stores=not self.has_segments,
+            gaps=gaps,
         )
         left_out = (*self.left_out, *chosen.left_out)
         made = replace(self, samples=chosen.samples, block_rows=0, windowed=True, left_out=left_out)
-        return made, chosen.borders
+        return made, chosen
 
     def without_gaps(self, fields: Sequence[Field]) -> Self:
         """Leave out samples that read a row which the row map of a field lacks.

@@ -8,6 +8,9 @@ What holds, unless the user asks for something else:
    such as one at the end of an episode, belongs to the part of the nearest sample before it whose window has the row,
    else of the nearest sample behind it.
 
+3. `Data.window`: no window spans a gap of the coordinate, such as a day that is missing (`gaps.py`): a gap ends a run
+   of rows as the end of a segment does.
+
 A sample whose window would break a rule is left out, and counted (`LeftOut`). Where that would leave less than half of
 a list, a mask or a part, nobody can have meant it: it is refused. The offsets of all fields count, and a sample's own
 row does in any case.
@@ -16,7 +19,7 @@ row does in any case.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -24,6 +27,14 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.plan.samples.gap_windows import (
+    all_over_gaps,
+    over_gaps,
+    padded_clause,
+    refuse_gaps,
+    spanned_gaps,
+)
+from zarrfeed.plan.samples.gaps import GapRule, Gaps
 from zarrfeed.plan.samples.left_out import (
     OUTSIDE_ARRAY,
     OUTSIDE_SEGMENT,
@@ -34,8 +45,8 @@ from zarrfeed.plan.samples.left_out import (
 )
 from zarrfeed.plan.samples.sample_set import Int64, Samples, distinct, intersected
 from zarrfeed.plan.samples.selection import Select, select_samples
-from zarrfeed.plan.samples.window_samples import count_between, reading_only
-from zarrfeed.plan.samples.windows import check_segment_ends, offsets_of, samples_with_windows, unpadded
+from zarrfeed.plan.samples.window_samples import count_between, reading_only, whole_windows
+from zarrfeed.plan.samples.windows import check_segment_ends, offsets_of, reach, samples_with_windows, unpadded
 from zarrfeed.spec.window import Borders, Window
 
 #: What `rows=` of `Data.window` may be.
@@ -54,11 +65,14 @@ class ChosenWindows:
         Why others are left out.
     borders
         Of the segments at whose ends windows are padded. None: all samples are one segment, or nothing is padded.
+    gaps
+        The gaps among the rows that windows may read. None: none were looked for.
     """
 
     samples: Samples
     left_out: tuple[LeftOut, ...]
     borders: Borders | None
+    gaps: Gaps | None = None
 
 
 def choose_windows(
@@ -72,6 +86,7 @@ def choose_windows(
     window_rows: WindowRows | None,
     borders: Int64 | None = None,
     are_stores: bool = True,
+    gaps: GapRule | None = None,
 ) -> ChosenWindows:
     """Return the samples, of some named ones, whose windows have all of their rows and read no others.
 
@@ -92,11 +107,14 @@ def choose_windows(
     borders, are_stores
         The first sample of each of several stores, or segments, and the number of samples at the end; and which of both
         they are. None: there is one store, which names no segments.
+    gaps
+        How gaps of the coordinate are found. None: windows may span them.
 
     Raises
     ------
     ConfigError
-        If no sample is left, or, unless `window_rows` is given, less than half of a list; or if an argument is wrong.
+        If no sample is left, or, unless `window_rows` is given, less than half of a list; if windows span a gap that is
+        an error; or if an argument is wrong.
     """
     ends = None if segment_ends is None else check_segment_ends(segment_ends, num_samples)
     are_named = ends is not None or not are_stores
@@ -113,17 +131,7 @@ def choose_windows(
         left_out.append(_count_incomplete(named, whole, ends, reason))
 
     rows, reason = _readable_rows(window_rows, selected, num_samples)
-    samples = reading_only(whole, offsets_of(unpadded(windows)), rows, num_samples)
-    padded_at = None
-    if unpadded(windows) != list(windows):
-        padded_at = _borders_of(ends, rows, num_samples)
-        if padded_at is not None:
-            one_segment = isinstance(rows, range) and rows.step == 1  # of which `padded_at` has the ends
-            samples = (
-                intersected(samples, rows, num_samples)
-                if one_segment
-                else reading_only(samples, offsets_of(windows), rows, num_samples, padded_at)
-            )
+    samples, padded_at = _reading_rows(whole, windows, rows, ends, num_samples)
     lost = len(whole) - len(samples)
     halves = window_rows is None and by_list and 2 * len(samples) < len(whole)
     if not len(samples) or halves:
@@ -135,7 +143,45 @@ def choose_windows(
         )
     if lost:
         left_out.append(LeftOut(lost, len(whole), reason))
-    return ChosenWindows(samples, tuple(left_out), padded_at)
+    chosen = ChosenWindows(samples, tuple(left_out), padded_at)
+    if gaps is None:
+        return chosen
+    found = gaps.find(int(rows[0]), int(rows[-1]) + 1, ends)
+    spanned = spanned_gaps(found, samples, windows, ends, num_samples)
+    is_padded = unpadded(windows) != list(windows)
+    if not len(found.rows) or not (len(spanned) or is_padded):
+        return replace(chosen, gaps=found)
+    refuse_gaps(found, spanned, rows, gaps)
+    runs = distinct(np.concatenate([[num_samples] if ends is None else ends, found.rows]))
+    complete = whole_windows(num_samples, runs, *reach(unpadded(windows)))
+    remaining, padded_at = _reading_rows(
+        intersected(whole, complete, num_samples), windows, rows, runs, num_samples, padded_clause(found)
+    )
+    lost = len(samples) - len(intersected(samples, remaining, num_samples))
+    if not len(remaining):
+        raise all_over_gaps(found, spanned, lost)
+    if lost:
+        left_out.append(over_gaps(found, spanned, lost, len(samples)))
+    return ChosenWindows(remaining, tuple(left_out), padded_at, found)
+
+
+def _reading_rows(
+    whole: Samples,
+    windows: Sequence[Window | None],
+    rows: Samples,
+    ends: Int64 | None,
+    num_samples: int,
+    gaps: str = "",
+) -> tuple[Samples, Borders | None]:
+    """Return which of the samples read no other rows, and the borders at which windows are padded."""
+    samples = reading_only(whole, offsets_of(unpadded(windows)), rows, num_samples)
+    if unpadded(windows) == list(windows):
+        return samples, None
+    padded_at = _borders_of(ends, rows, num_samples, gaps)
+    if isinstance(rows, range) and rows.step == 1:  # one segment, of which `padded_at` has the ends
+        return intersected(samples, rows, num_samples), padded_at
+    borders = padded_at or Borders(np.array([0, num_samples]))
+    return reading_only(samples, offsets_of(windows), rows, num_samples, borders), padded_at
 
 
 def _count_incomplete(named: Samples, whole: Samples, ends: Int64 | None, reason: str) -> LeftOut:
@@ -149,7 +195,7 @@ def _count_incomplete(named: Samples, whole: Samples, ends: Int64 | None, reason
     return LeftOut(lost, len(named), reason, int((had & ~has).sum()), int(had.sum()))
 
 
-def _borders_of(ends: Int64 | None, rows: Samples, num_samples: int) -> Borders | None:
+def _borders_of(ends: Int64 | None, rows: Samples, num_samples: int, gaps: str) -> Borders | None:
     """Return where segments begin at whose ends windows are padded; None where all samples are one segment.
 
     Rows that are read without gaps are a segment of their own: those of a slice.
@@ -158,7 +204,7 @@ def _borders_of(ends: Int64 | None, rows: Samples, num_samples: int) -> Borders 
     if isinstance(rows, range) and rows.step == 1:
         first = np.append(first, [rows.start, rows.stop])
     first = distinct(first)
-    return None if len(first) == 2 else Borders(first)
+    return None if len(first) == 2 else Borders(first, gaps)
 
 
 def _readable_rows(window_rows: WindowRows | None, selected: Samples, num_samples: int) -> tuple[Samples, str]:

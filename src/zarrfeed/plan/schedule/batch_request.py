@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.order.groups import Groups
 from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.portion import Strides
 from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder, SweptOrder
@@ -135,29 +137,30 @@ def plan_request(wanted: Int64, num_samples: int, block_rows: int) -> EpochPlan:
     ends = np.append(first[1:], len(samples))
     rows = ends - first
     selection = Selection(ListedBlocks(block[first], rows, first), samples=SampleSet("list", (samples,)))
-    nothing, last_step = np.zeros_like(first), np.full_like(first, len(wanted) - 1)
+    nothing, numbers = np.zeros_like(first), np.arange(len(first))
+    groups = Groups(
+        lane=nothing,
+        offset=first,
+        rows=rows,
+        number=nothing,
+        sequence_begin=first,
+        begin=np.arange(len(first) + 1),
+        held_index=numbers,
+        first_row=first,
+        block_rows=rows,
+        start=nothing,
+        length=rows,
+    )
     return EpochPlan(
         order=Order(num_samples, block_rows, shuffle=False, seed=0, lanes=1, selection=selection),
         epoch=0,
-        first=0,
-        stride=1,
-        begin=0,
-        count=0,
-        steps=len(wanted),
+        strides=Strides(0, 1, 0, 0),
         extra_position=np.cumsum(is_new) - 1,
         extra_step=by_position,
-        group_begin=np.arange(len(first) + 1),
-        group_lane=nothing,
-        group_offset=first,
-        group_number=nothing,
-        group_turn=nothing,
+        groups=groups,
+        turn=nothing,
         first_step=nothing,
-        last_step=last_step,
-        segment_held_index=np.arange(len(first)),
-        segment_first=first,
-        segment_rows=rows,
-        segment_start=nothing,
-        segment_length=rows,
+        last_step=np.full_like(first, len(wanted) - 1),
     )
 
 

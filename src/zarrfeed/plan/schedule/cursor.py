@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState, SavedRun, WorkerShare
-from zarrfeed.plan.shares.partition import Consumer, Division
+from zarrfeed.plan.shares.partition import Consumer, Division, RankInfo
 from zarrfeed.plan.shares.progress import Cut, Progress
 from zarrfeed.plan.shares.runs import RunDivision
 
@@ -34,6 +34,8 @@ class Cursor:
         Whether the pass was closed or dropped, so that it hands out no more.
     in_worker
         Whether this process is a DataLoader worker, whose state is that of its own share.
+    rank_info
+        Which rank began the pass.
     """
 
     begin: EpochState
@@ -43,9 +45,18 @@ class Cursor:
     ended: bool = False
     in_worker: bool = False
     closed: bool = False
+    rank_info: RankInfo = field(default_factory=RankInfo)
 
     @classmethod
-    def at(cls, schedule: Schedule, state: EpochState, consumer: Consumer, *, in_worker: bool) -> Cursor:
+    def at(
+        cls,
+        schedule: Schedule,
+        state: EpochState,
+        consumer: Consumer,
+        *,
+        in_worker: bool,
+        rank_info: RankInfo = RankInfo(),  # noqa: B008 - it is frozen
+    ) -> Cursor:
         """Return the cursor of a pass that begins in a state.
 
         Raises
@@ -56,10 +67,12 @@ class Cursor:
         begin = schedule.settle(state, consumer)
         division = schedule.division(begin, consumer)
         if begin.worker is None:
-            return cls(begin, division, consumer, 0 if in_worker else begin.batches, in_worker=in_worker)
-        if begin.worker != WorkerShare(consumer, division.batch_size, begin.worker.batches):
+            delivered = 0 if in_worker else begin.batches
+        elif begin.worker == WorkerShare(consumer, division.batch_size, begin.worker.batches):
+            delivered = begin.worker.batches
+        else:
             raise ConfigError(f"the state is of {begin.worker}, this is {consumer}: a worker resumes only itself")
-        return cls(begin, division, consumer, begin.worker.batches, in_worker=in_worker)
+        return cls(begin, division, consumer, delivered, in_worker=in_worker, rank_info=rank_info)
 
     def stand(self, *, at_end: bool) -> EpochState:
         """Return the state of the pass; in a worker that of its share, which at the end is an end and no new epoch.

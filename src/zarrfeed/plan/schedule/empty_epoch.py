@@ -9,32 +9,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.plan.schedule.state import EpochState
-from zarrfeed.plan.shares.partition import Consumer
+from zarrfeed.plan.shares.partition import Division
+from zarrfeed.plan.shares.runs import RunDivision
 
 
-def check_has_batches(schedule: Schedule, state: EpochState, consumer: Consumer) -> None:
-    """Check that some rank has a batch in an epoch.
-
-    Parameters
-    ----------
-    schedule
-        What is read.
-    state
-        The beginning of the epoch.
-    consumer
-        One of those that share it.
+def check_has_batches(division: Division | RunDivision, ranks: int) -> None:
+    """Check that some rank has a batch in an epoch, which is divided in this way for so many ranks that get samples.
 
     Raises
     ------
     ConfigError
         If no rank has a batch. The message says why, and what helps.
     """
-    division = schedule.division(state, consumer)
     if division.batches(0) > 0:  # rank 0 of node 0 has most
         return
-    length, ranks = division.length, consumer.num_receivers
+    length = division.length
     counts = f"{length} sample{'s' * (length != 1)} on {ranks} rank{'s' * (ranks != 1)}"
     share = replace(division, drop_last=False).samples(0)
     if share:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zarrfeed.base.job_memory import job_bytes
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.shares.partition import Even
+from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
-#: The memory of a machine's readers where none is named.
+#: Lanes and mix are chosen for so much memory where none is named, and so much may be used on any machine.
 DEFAULT_BUDGET = 1 << 30
+#: Readers may use such a share of the memory of the job if no budget is named.
+_JOB_DIVISOR = 4
+#: Without a batch size, samples are views of internal batches of about this size.
+_INTERNAL_BATCH_BYTES = 4 << 20
+_INTERNAL_BATCH_SAMPLES = 1024
+
+
+def default_budget() -> int:
+    """Return the bytes that all readers of this machine may use where the user names no budget."""
+    return max(DEFAULT_BUDGET, job_bytes() // _JOB_DIVISOR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +39,10 @@ class ScheduleOptions:
     num_threads
         Decode threads of a consumer. None: the cores of the machine, shared.
     budget
-        Bytes for all consumers of a machine. None: DEFAULT_BUDGET, or what they need at least.
+        Bytes for all consumers of a machine. None: a quarter of what the job may use there, and at least
+        DEFAULT_BUDGET; or what the consumers need at least.
     limit
-        For `budget` None: the most that one consumer may need. None: whatever it needs.
+        For `budget` None: the most that one consumer may need, if that is more than its share. None: whatever it needs.
     coalesce
         What may be read in one request, in stores that Python reads.
     whole_blocks
@@ -46,6 +59,24 @@ class ScheduleOptions:
     limit: int | None = DEFAULT_BUDGET
     coalesce: Coalesce = DEFAULT_COALESCE
     whole_blocks: bool = False
+
+    @property
+    def machine_budget(self) -> int:
+        """Bytes for all consumers of this machine."""
+        return self.budget or default_budget()
+
+    @property
+    def order_budget(self) -> int:
+        """Bytes for which lanes and mix are chosen: they are the same on any machine."""
+        return self.budget or DEFAULT_BUDGET
+
+    def engine_batch_size(self, order: Order, fields: FieldSet) -> int:
+        """Return the samples of a batch of the engine, for an order of all samples."""
+        if self.batch_size is not None:
+            return order.fit_batch(self.batch_size)
+        bytes_of_sample = sum(f.sample_bytes for f in fields.fields)
+        fitting = max(1, min(_INTERNAL_BATCH_BYTES // max(1, bytes_of_sample), _INTERNAL_BATCH_SAMPLES))
+        return min(order.length, fitting)
 
     def reads_runs(self, order: Order, lanes: int) -> bool:
         """Whether consumers have runs of whole blocks, in an epoch order with this many lanes."""

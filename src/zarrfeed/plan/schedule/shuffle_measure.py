@@ -20,9 +20,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.sample_set import Int64
 
@@ -86,12 +84,10 @@ def measure_shuffle(order: Order) -> ShuffleMeasure | None:
 
     None: rows keep their order, or samples are patches, whose columns are swept.
     """
-    if isinstance(order, SweptOrder) or not (order.shuffle and order.permutes_rows) or not order.length:
+    if not order.length:
         return None
-    if isinstance(order, MixedOrder):
-        found = [_measure(one) for one in order.orders if one.length]
-        return min(found, key=lambda one: one.of_perfect)
-    return _measure(order)
+    found = [_measure(one) for one in order.shuffled_orders if one.length]
+    return min(found, key=lambda one: one.of_perfect, default=None)
 
 
 def _measure(order: Order) -> ShuffleMeasure:

@@ -7,24 +7,26 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.mixture.mixed_order import MixedOrder, SourceLanes
-from zarrfeed.plan.order.block_order import MOST_BLOCKS
-from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.patches.sweep import Sweep
-from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.order.order_state import OrderState, whole_number
 from zarrfeed.plan.shares.affinity import Part
 from zarrfeed.plan.shares.partition import EVEN_MODES, Consumer, Division
-from zarrfeed.plan.shares.progress import Cut, Progress, whole_number
+from zarrfeed.plan.shares.progress import Cut, Progress
 from zarrfeed.plan.shares.runs import RunCut, RunDivision
-from zarrfeed.spec.field import Field, described_dtype, window_of
-from zarrfeed.spec.version import Version
+from zarrfeed.spec.edition import Edition
+from zarrfeed.spec.field import Field
 
 #: Version 1 has no "run": what was used up is all in "used".
 VERSION = 2
 #: The version of states that name "combs", which earlier releases would overlook.
 _WITH_COMBS = 3
-_READABLE = (1, VERSION, _WITH_COMBS)
+#: The version of states that name "slab_rows", which earlier releases would overlook as well.
+_WITH_SLABS = 4
+_READABLE = (1, VERSION, _WITH_COMBS, _WITH_SLABS)
 _MOST_STRATA = 1 << 16
+_GAP_ADVICE = (
+    ". Windows of this dataset heed gaps of the time, those of earlier releases did not: window(..., gaps='ignore') "
+    "goes on with a state of such a release"
+)
 
 
 @dataclass(frozen=True)
@@ -88,53 +90,29 @@ class SavedRun:
 
 
 @dataclass(frozen=True)
-class EpochState:
-    """Where a pass begins, or stands.
+class EpochState(OrderState):
+    """Where a pass begins, or stands: to what its epoch order is settled, and how far it is.
 
     Attributes
     ----------
-    epoch
-        Its number.
     progress
         Which positions of its epoch order earlier runs used up.
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
-    lanes, mix, strip, combs, first_block, short_last
-        Of its epoch order. None: no position is used up, and the pass that begins here decides.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
-    version
-        What of a store that grows the epoch reads. None: the store does not grow, or the pass that begins here looks.
-    offsets
-        Of the windows of the epoch, by the names of arrays. None: those that the dataset was made with.
-    sources
-        Lanes, mix and strip of each source of a mixture, in place of those above; they hold for later epochs, too.
-        None: the pass that begins here decides.
-    unit
-        Steps in a row that are of one source of a mixture, in later epochs, too.
-    sweep
-        Of patches: the columns in which they are read.
+    edition
+        What the epoch reads, where this changes between epochs.
     nodes
         Nodes that samples are dealt to. `progress`, `run` and the numbers of the epoch order are those of each of them.
     """
 
-    epoch: int
     progress: Progress = field(default_factory=Progress)
-    lanes: int | None = None
-    first_block: int = 0
     worker: WorkerShare | None = None
-    mix: int | None = None
     run: SavedRun | None = None
-    short_last: bool = False
-    strip: int = 1
-    version: Version | None = None
+    edition: Edition = field(default_factory=Edition)
     nodes: int = 1
-    combs: int = 0
-    offsets: Mapping[str, Any] | None = None
-    sources: tuple[SourceLanes, ...] | None = None
-    unit: int = 1
-    sweep: Sweep | None = None
 
     @property
     def used(self) -> int:
@@ -152,7 +130,8 @@ class EpochState:
 
     def at_epoch(self, epoch: int) -> EpochState:
         """Return the state in which another epoch begins: with what lasts longer than an epoch."""
-        return EpochState(epoch, offsets=self.offsets, sources=self.sources, unit=self.unit)
+        own = self.own if self.own is not None and self.own.lasts else None
+        return EpochState(epoch, edition=self.edition.lasting, own=own)
 
     def for_division(self, division: Division | RunDivision) -> EpochState:
         """Return the same state for a pass that would share out by `division` what earlier runs left."""
@@ -162,11 +141,7 @@ class EpochState:
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as a JSON object; what is absent has its default."""
-        json: dict[str, Any] = {"epoch": self.epoch}
-        if self.version is not None:
-            json["store"] = self.version.to_json()
-        if self.offsets is not None:
-            json["offsets"] = dict(self.offsets)
+        json: dict[str, Any] = {"epoch": self.epoch, **self.edition.to_json()}
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
         if self.mix is not None:
@@ -181,12 +156,8 @@ class EpochState:
             json["combs"] = self.combs
         if self.nodes != 1:
             json["nodes"] = self.nodes
-        if self.sources is not None:
-            json["sources"] = [list(one) for one in self.sources]
-        if self.unit != 1:
-            json["unit"] = self.unit
-        if self.sweep is not None:
-            json["sweep"] = {name: value for name, value in asdict(self.sweep).items() if value is not None}
+        if self.own is not None:
+            json |= self.own.to_json()
         if self.worker is not None:
             c = self.worker.consumer
             json["worker"] = {
@@ -200,27 +171,30 @@ class EpochState:
         return json
 
     @classmethod
-    def from_json(cls, json: Mapping[str, Any], length: int) -> EpochState:
-        """Return the state that `to_json` described, of an epoch order of `length` positions.
+    def from_json(cls, json: Mapping[str, Any], part: Part) -> EpochState:
+        """Return the state that `to_json` described, of an epoch order of a part.
 
         Raises
         ------
         ValueError, KeyError, TypeError
             If it cannot be one.
         """
-        epoch = whole_number(json["epoch"], 2**63)
-        version, offsets = version_in(json), json.get("offsets")
+        begin = cls(
+            whole_number(json["epoch"], 2**63),
+            edition=Edition.from_json(json),
+            own=part.whole.own_in(json),
+        )
         if "lanes" not in json:
-            unit = whole_number(json.get("unit", 1), least=1)
-            return cls(epoch, version=version, offsets=offsets, sources=_sources_in(json), unit=unit)
+            return begin
         worker = None
         if "worker" in json:
             share = {name: whole_number(value) for name, value in json["worker"].items()}
             batch_size, batches = share.pop("batch_size"), share.pop("batches")
             worker = WorkerShare(Consumer(is_gathered=False, **share), batch_size, batches)
+        length = part.epoch_length(begin, 1)
         progress = Progress.from_lists(json["used"], length, RunCut.from_json)
-        return cls(
-            epoch=epoch,
+        return replace(
+            begin,
             progress=progress,
             run=SavedRun.from_json(json["run"], length - progress.used) if "run" in json else None,
             lanes=whole_number(json["lanes"]),
@@ -229,67 +203,21 @@ class EpochState:
             short_last=bool(json.get("short_last", False)),
             mix=whole_number(json["mix"]) if "mix" in json else None,
             strip=whole_number(json.get("strip", 1)),
-            version=version,
             nodes=whole_number(json.get("nodes", 1), least=1),
             combs=whole_number(json.get("combs", 0), _MOST_STRATA + 1),
-            offsets=offsets,
-            sources=_sources_in(json),
-            unit=whole_number(json.get("unit", 1), least=1),
-            sweep=_sweep_in(json),
         )
-
-
-def _sweep_in(json: Mapping[str, Any]) -> Sweep | None:
-    if "sweep" not in json:
-        return None
-    of = dict(json["sweep"])
-    lengths = [tuple(whole_number(one, least=1) for one in of.pop(name)) for name in ("width", "unit")]
-    others = {name: whole_number(value) for name, value in of.items()}
-    try:
-        return Sweep(width=lengths[0], unit=lengths[1], **others)
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-
-
-def _sources_in(json: Mapping[str, Any]) -> tuple[SourceLanes, ...] | None:
-    if "sources" not in json:
-        return None
-    return tuple(SourceLanes(*(whole_number(value, least=1) for value in one)) for one in json["sources"])
-
-
-def version_in(json: Mapping[str, Any]) -> Version | None:
-    """Return the version of a growing store that a state in its JSON form names; None if it names none.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If it cannot be one.
-    """
-    return Version.from_json(json["store"]) if "store" in json else None
 
 
 def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> dict[str, Any]:
     """Return what `state_dict()` gives: the state, and what its epoch order depends on; the same on all nodes."""
     return {
-        "version": _WITH_COMBS if state.combs else VERSION,
+        "version": _WITH_SLABS if state.edition.slab_rows else _WITH_COMBS if state.combs else VERSION,
         **state.to_json(),
-        **_describe_mixture(state, part.whole),
+        **part.whole.describe_state(state),
         "position": state.used,
-        "order": _describe(part) | ({} if state.mix is None else {"mix": state.mix}),
+        "order": part.whole.describe() | _describe_nodes(part) | ({} if state.mix is None else {"mix": state.mix}),
         "layout": describe_layout(fields),
     }
-
-
-def _describe_mixture(state: EpochState, order: Order) -> dict[str, Any]:
-    """Return for people, of a mixture, the next step and which pass over each source comes next; nothing reads it.
-
-    Where batches have one source, steps follow from the batches of all ranks, which are settled when a pass begins.
-    """
-    if not isinstance(order, MixedOrder) or (order.is_per_batch and state.lanes is None):
-        return {}
-    order = order.with_unit(state.unit)
-    step = order.begin_of(state.epoch) + state.used
-    return {"mixture": {"step": step, "epochs": [end.next_pass for end in order.source_ends(step)]}}
 
 
 def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_mix: bool = False) -> EpochState:
@@ -303,10 +231,7 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
     if not isinstance(state, Mapping) or state.get("version") not in _READABLE:
         raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
     theirs = state.get("order")
-    order = _with_listed_digest(_describe(part), theirs, part.whole)
-    is_of_earlier = isinstance(part.whole, MixedOrder) and _names_no_version(theirs)
-    if is_of_earlier:
-        order["mixture"] = {name: value for name, value in order["mixture"].items() if name != "version"}
+    order = part.whole.describe_as(theirs) | _describe_nodes(part)
     differences = [
         f"{name} was {was!r}, is {ours!r}"
         for about, described in (("order", order), ("layout", describe_layout(fields)))
@@ -314,9 +239,10 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
         if not (any_mix and about == "order" and name == "mix")
     ]
     if differences:
-        raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}")
+        advice = _GAP_ADVICE if _heeds_gaps(part, fields) else ""
+        raise ConfigError(f"the state is of another dataset or order: {'; '.join(differences)}{advice}")
     try:
-        made = EpochState.from_json(state, longest_in(state, part))
+        made = EpochState.from_json(state, part)
         if made.used != state["position"]:
             raise ValueError(f"position = {state['position']!r}, but {made.used} positions are used")
         if made.lanes is not None:  # states of earlier versions have the mix in their description alone
@@ -326,91 +252,23 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
             made = replace(made, mix=mix)
             if made.nodes != part.num_nodes:
                 raise ValueError(f"nodes = {made.nodes}, must be {part.num_nodes}")
-        if made.lanes is not None and not 1 <= made.lanes <= shortest_in(part):
-            raise ValueError(f"lanes = {made.lanes}, must be in [1, {shortest_in(part)}]")
-        if made.combs and (type(part.whole) is not Order or made.strip != 1 or not part.whole.shuffle):
-            raise ValueError(f"combs = {made.combs} of blocks that are not permuted one by one")
-        if not 1 <= made.strip <= part.fewest_blocks:
-            raise ValueError(f"strip = {made.strip}, must be in [1, {part.fewest_blocks}]")
-        if isinstance(part.whole, MixedOrder) and (made.lanes is not None or made.sources is not None):
-            part.whole.check_sources(made.sources or ())
-        if isinstance(part.whole, SweptOrder) and made.lanes is not None:
-            dimensions = part.whole.epochs.tiling.num_dimensions
-            if made.sweep is None or len(made.sweep.width) != dimensions:
-                raise ValueError(f"sweep = {made.sweep} of patches with {dimensions} dimensions")
-        if made.first_block >= part.fewest_blocks:
-            raise ValueError(f"first_block = {made.first_block}, must be below {part.fewest_blocks}")
+        part.whole.check_state(made, shortest=part.shortest, fewest_blocks=part.fewest_blocks)
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the state is damaged: {error!r}") from error
-    if is_of_earlier and not part.whole.permutes_rows and made.epoch and made.sources is None:
-        raise ConfigError(
-            f"the state is of the beginning of epoch {made.epoch} of a mixture without shuffling, and an earlier "
-            "release saved it: the samples of an epoch depended on the number of ranks and workers then, and the state "
-            "does not name that number. If it was one rank without workers, the order is the same now: call "
-            f"set_epoch({made.epoch}), and do not load the state. Else load a state of the middle of an epoch, or "
-            "begin anew"
-        )
+    part.whole.check_release(made, theirs)
     return made
 
 
-def _names_no_version(described: object) -> bool:
-    """Whether a description of a mixture's order is one of an earlier release."""
-    mixture = described.get("mixture") if isinstance(described, Mapping) else None
-    return isinstance(mixture, Mapping) and "version" not in mixture
+def _heeds_gaps(part: Part, fields: Sequence[Field]) -> bool:
+    """Return whether samples were left out, or windows are padded, at gaps of the time."""
+    selection, pads = part.whole.selection, [f.window.pad for f in fields if f.window is not None]
+    is_padded = any(pad is not None and pad.borders is not None and pad.borders.gaps for pad in pads)
+    return is_padded or any(one.largest_gap is not None for one in (() if selection is None else selection.left_out))
 
 
-def _with_listed_digest(described: dict[str, Any], theirs: object, order: Order) -> dict[str, Any]:
-    """Return a description with the digest that earlier releases made of its selection, if a state has that one."""
-    digest = theirs.get("select") if isinstance(theirs, Mapping) else None
-    selection, is_read = order.selection, described.get("select") in (None, digest)
-    if is_read or digest is None or selection is None or len(selection.held) > MOST_BLOCKS:
-        return described
-    return {**described, "select": selection.listed_digest}
-
-
-def _describe(part: Part) -> dict[str, Any]:
-    """Return what the epoch orders of all nodes depend on."""
-    described = describe_order(part.whole)
-    return described if part.num_nodes == 1 else {**described, "affinity": f"{part.num_nodes} nodes"}
-
-
-def longest_in(json: Mapping[str, Any], part: Part) -> int:
-    """Return the positions of the epoch order of a state in its JSON form.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If it cannot be one.
-    """
-    if isinstance(part.whole, SweptOrder):
-        return part.whole.epochs.length(whole_number(json["epoch"], 2**63))
-    if not isinstance(part.whole, MixedOrder):
-        return part.longest
-    return part.whole.with_unit(whole_number(json.get("unit", 1), 2**40, least=1)).length
-
-
-def shortest_in(part: Part) -> int:
-    """Return how many lanes each epoch order of a part can have, at most."""
-    return part.whole.epochs.shortest if isinstance(part.whole, SweptOrder) else part.shortest
-
-
-def describe_order(order: Order) -> dict[str, Any]:
-    """Return what the epoch order depends on, except for epoch and lanes, as JSON."""
-    if isinstance(order, SweptOrder):
-        return {"patches": order.epochs.describe(), "shuffle": order.shuffle, "seed": order.seed, "mix": order.mix}
-    selection = order.selection
-    digest, whole = (None, False) if selection is None else (selection.digest, selection.whole_blocks)
-    return {
-        "num_samples": order.num_samples,
-        "block_rows": order.block_rows,
-        "blocks": digest if whole else None,
-        "select": None if whole else digest,
-        "shuffle": order.shuffle,
-        "seed": order.seed,
-        "mix": order.mix,
-        "shuffle_rows": order.shuffle_rows,
-        "row_seed": order.row_seed,
-    } | ({"mixture": order.describe()} if isinstance(order, MixedOrder) else {})
+def _describe_nodes(part: Part) -> dict[str, Any]:
+    """Return what the epoch orders of all nodes depend on, beside the order of all samples."""
+    return {} if part.num_nodes == 1 else {"affinity": f"{part.num_nodes} nodes"}
 
 
 def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
@@ -419,9 +277,10 @@ def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
         f.name: [
             f.num_samples,
             *f.sample_shape,
-            described_dtype(f),
-            *([w.named] if (w := window_of(f)) else []),
-            *([str(w.pad)] if w and w.pad else []),
+            f.described_dtype,
+            *([w.named] if (w := f.window) else []),
+            *([w.pad.in_states] if w and w.pad else []),
+            *([f"items {f.chosen_items}"] if f.chosen_items else []),
         ]
         for f in fields
         if f.name != "index"

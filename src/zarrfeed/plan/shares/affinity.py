@@ -24,10 +24,11 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order.carry import STRIP_REACHES
 from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.order_state import OrderState
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.selection import Int64, Selection
 from zarrfeed.plan.samples.windows import reach
-from zarrfeed.spec.field import FieldSet, StoredField
+from zarrfeed.spec.field import FieldSet
 
 #: What always reads the same part of the samples.
 Affinity: TypeAlias = Literal["node"]
@@ -71,8 +72,12 @@ class Part:
 
     @property
     def shortest(self) -> int:
-        """Samples of the shortest part."""
-        return self.longest - (self.long_nodes > 0)
+        """Samples of the shortest epoch of a part."""
+        return self.whole.shortest if self.num_nodes == 1 else self.longest - (self.long_nodes > 0)
+
+    def epoch_length(self, state: OrderState, batch: int) -> int:
+        """Return the positions of the longest part in a state's epoch, with so many samples in a batch of all ranks."""
+        return self.whole.epoch_length(state, batch) if self.num_nodes == 1 else self.longest
 
 
 @dataclass(frozen=True)
@@ -179,9 +184,9 @@ def blocks_together(fields: FieldSet, order: Order, num_nodes: int) -> int:
     This follows from the primary array alone, and not from what memory has room for.
     """
     primary = None if fields.primary is None else fields.fields[fields.primary]
-    if not isinstance(primary, StoredField) or primary.window is None:
+    if primary is None or primary.window is None:
         return 1
-    rows = primary.spec.rows_per_chunk
+    rows = primary.layouts[0].spec.rows_per_chunk
     shared = sum(-(-beyond // rows) for beyond in reach([primary.window])) * rows / order.block_rows
     return max(1, min(math.ceil(STRIP_REACHES * shared), order.num_blocks // (_LEAST_RUNS * num_nodes)))
 

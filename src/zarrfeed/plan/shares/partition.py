@@ -15,11 +15,13 @@ what a number of batches uses up, is the same on all nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from zarrfeed.plan.shares.progress import Cut, Int64
+from zarrfeed.plan.order.portion import Portion
+from zarrfeed.plan.shares.progress import Cut, Int64, Progress
 
 Even: TypeAlias = Literal["drop", "repeat", "off"]
 EVEN_MODES: tuple[Even, ...] = get_args(Even)
@@ -119,7 +121,7 @@ class Division:
     whole_batches: bool = False
     repeats_last: bool = field(default=False, compare=False)
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """Whole rounds of one batch a worker: the same on every rank."""
         return self._shortest // self.world_size // (self.num_workers * self.batch_size)
@@ -206,7 +208,7 @@ class Division:
     def _ends_in_runs(self) -> bool:
         return self.repeats_last and self.repeated > 0
 
-    @property
+    @cached_property
     def _shortest(self) -> int:
         """Positions that every node has."""
         return self.length - (self.long_nodes > 0)
@@ -240,3 +242,25 @@ class Share:
     tail: Int64
     run: int = 0
     period: int = 0
+
+    def portion(self, progress: Progress, left: int, length: int, most_steps: int | None = None) -> Portion:
+        """Return the positions in an epoch order of so many, of which earlier runs left some.
+
+        Where what they left lies apart, positions are listed one by one. `most_steps` is that of the portion.
+        """
+        regular, shift = progress.regular_from()
+        in_head = min(self.count, max(0, -(-(regular - self.first) // self.stride)))
+        tail = length + self.tail
+        if left:  # positions beyond what is left are repeated ones
+            turn, number = np.divmod(self.tail, left)
+            tail = progress.position(number) + turn * length
+        return Portion(
+            first=self.first + self.stride * in_head + shift,
+            stride=self.stride,
+            steps=self.count - in_head,
+            head=progress.position(self.first + self.stride * np.arange(in_head, dtype=np.int64)),
+            tail=tail,
+            run=self.run,
+            period=self.period,
+            most_steps=most_steps,
+        )

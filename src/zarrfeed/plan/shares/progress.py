@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.plan.order.order_state import whole_number
+
 Int64 = npt.NDArray[np.int64]
 
 
@@ -79,7 +81,7 @@ class Progress:
     @property
     def used(self) -> int:
         """How many positions of the epoch order are used up."""
-        return sum(cut.used for cut in self.cuts)
+        return sum([cut.used for cut in self.cuts]) if self.cuts else 0
 
     def then(self, cut: Cut | OtherCut) -> Progress:
         """Return the progress after a further run, in as few cuts as can say it."""
@@ -158,16 +160,3 @@ def _cut_of(numbers: object, left: int) -> Cut:
     if cut.prefix + cut.period * cut.rounds > left:
         raise ValueError(f"{cut} is longer than the {left} positions that it is made in")
     return cut
-
-
-def whole_number(value: object, limit: int = 2**62, *, least: int = 0) -> int:
-    """Return a number of a JSON document.
-
-    Raises
-    ------
-    ValueError
-        If it is no integer in [least, limit).
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < limit:
-        raise ValueError(f"{value!r} is no number in [{least}, {limit})")
-    return value

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from zarrfeed.plan.order.order_state import whole_number
 from zarrfeed.plan.shares.partition import Consumer, Share
-from zarrfeed.plan.shares.progress import Int64, whole_number
+from zarrfeed.plan.shares.progress import Int64
 
 #: More ranks or workers than any run has; a damaged state must not make large arrays.
 _MOST_CONSUMERS = 1 << 20

@@ -40,6 +40,9 @@ from zarrfeed.storage.access.store_errors import errno_of, reason_of, says_no_bu
 #: What obstore opens by URL, but for file:// and memory://.
 URL_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
 
+#: Environment variables that obstore reads.
+_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "MSI_", "IDENTITY_")
+
 #: A connection that brings nothing for so many seconds is given up, and the request tried again.
 _READ_TIMEOUT_S, _CONNECT_TIMEOUT_S = 30.0, 5.0
 #: The client gives up so much later than we do, so that the timeout is told as what it is.
@@ -57,11 +60,14 @@ class UrlStore(ReadStore):
         The server or the bucket: stores that share it share its connections.
     is_unsigned
         Whether requests go without credentials.
+    environment
+        A hash of the environment variables that obstore read when the store was made: they may name the server.
     """
 
     url = ""
     origin = ""
     is_unsigned = False
+    environment = 0
 
     def __str__(self) -> str:
         return self.url
@@ -223,6 +229,7 @@ def make_store(url: str, access: StoreAccess, *, root: bool = False) -> UrlStore
     store.origin = key_url.origin
     store.forbidden_is_missing = forbidden_is_missing(url, access.storage_options or {})
     store.is_unsigned = bool(options.get("config", {}).get("skip_signature"))
+    store.environment = hash(frozenset(one for one in os.environ.items() if one[0].startswith(_VARIABLES)))
     return store
 
 

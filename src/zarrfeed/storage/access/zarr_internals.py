@@ -19,7 +19,7 @@ import numcodecs.blosc
 import numcodecs.registry
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import WrapperStore
+from zarr.storage import MemoryStore, WrapperStore
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.waits import wait_for
@@ -64,6 +64,7 @@ __all__ = [
     "grid_error",
     "has_snappy",
     "make_codec",
+    "memory_of",
     "numcodecs_codec",
     "open_store",
     "read_document",
@@ -289,6 +290,11 @@ def async_group(group: zarr.Group) -> Any:
 def unwrapped(store: WrapperStore[Store]) -> Store:
     """Return the store that another one wraps."""
     return store._store
+
+
+def memory_of(store: MemoryStore) -> object:
+    """Return the dict that a memory store keeps its objects in: several stores may share one."""
+    return store._store_dict
 
 
 def with_store(wrapper: WrapperStore[Store], store: Store) -> Store:

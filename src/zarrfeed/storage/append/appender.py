@@ -31,6 +31,7 @@ from zarr.storage import LocalStore
 
 from zarrfeed.base.durable_files import sync_folder, sync_tree
 from zarrfeed.base.errors import ClosedError, ConfigError, UnsupportedError
+from zarrfeed.base.per_process import OwnerProcess
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.storage.access.group_members import arrays_of
@@ -132,7 +133,7 @@ class Appender:
         self._buffer = RowBuffer()
         self._unit_rows = 0
         self._closed = False
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
         self._lock = threading.RLock()
         self._journal = Journal(side_directory(self._path), owner_of(self._path))
         try:
@@ -200,7 +201,7 @@ class Appender:
             If the file system does not take what is left. The Appender stays open and keeps it: call `close()` again
             when there is room; it raises as long as something is not written.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or not self._owner.is_here:
             return
         with self._lock:
             self._close()
@@ -232,7 +233,7 @@ class Appender:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this Appender was closed")
-        if os.getpid() != self._pid:
+        if not self._owner.is_here:
             raise ClosedError("this Appender was made by the process that forked this one: each process makes its own")
 
     # The store

@@ -34,6 +34,7 @@ from zarrfeed.base.durable_files import replace_whole
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.file_lock import Held, is_held
 from zarrfeed.base.own_files import check_side_folder, make_side_folder
+from zarrfeed.base.per_process import OwnerProcess
 from zarrfeed.storage.append.append_journal import (
     is_holder,
     new_holder,
@@ -61,13 +62,13 @@ class Lease:
 
     def __init__(self, directory: Path, first: int) -> None:
         self._path = directory / new_holder()
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
         self._held = Held(self._path)
         self._path.write_text(str(first))
 
     def give_back(self) -> None:
         """End the lease. May be called twice."""
-        if os.getpid() == self._pid:
+        if self._owner.is_here:
             self._path.unlink(missing_ok=True)
         self._held.forget()
 

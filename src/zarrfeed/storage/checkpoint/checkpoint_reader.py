@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from zarrfeed.base.errors import ClosedError, CorruptCheckpointError, MemoryBudgetError
+from zarrfeed.base.per_process import OwnerProcess
 from zarrfeed.base.units import format_bytes
 from zarrfeed.base.waits import result_of, wait_for
 from zarrfeed.storage.checkpoint.checkpoint_format import (
@@ -64,7 +65,7 @@ class CheckpointReader(_BinaryFile):
         self._failures = 0  # errors that the caller knows
         self._begun: dict[int, int] = {}  # how many there were when a part was begun
         self._threads = ThreadPoolExecutor(self._most - 1, "zarrfeed-checkpoint")
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
 
     @property
     def mode(self) -> str:
@@ -172,7 +173,7 @@ class CheckpointReader(_BinaryFile):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError(f"{self.name}: this reader was closed")
-        if os.getpid() != self._pid:
+        if not self._owner.is_here:
             raise ClosedError(f"{self.name}: this reader was made by the process that forked this one")
 
     def _next(self, end: int) -> Bytes:

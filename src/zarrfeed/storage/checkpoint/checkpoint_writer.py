@@ -8,11 +8,11 @@ for bytes of the checkpoint than its budget.
 from __future__ import annotations
 
 import io
-import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from zarrfeed.base.errors import ClosedError, ConfigError, StoreWriteError
+from zarrfeed.base.per_process import OwnerProcess
 from zarrfeed.storage.access.store_errors import errno_of
 from zarrfeed.storage.checkpoint.checkpoint_format import Checksum, Footer, FooterBuilder, as_bytes
 from zarrfeed.storage.checkpoint.checkpoint_sink import Sink
@@ -40,7 +40,7 @@ class CheckpointWriter(_BinaryFile):
         self._footer: Footer | None = None
         self._closed = False
         self._error: BaseException | None = None  # what the first write that failed raised
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
 
     @property
     def mode(self) -> str:
@@ -133,7 +133,7 @@ class CheckpointWriter(_BinaryFile):
         """Let nothing of the checkpoint appear. Without effect after `close` or `abort`."""
         if not self._closed:
             self._closed = True
-            if os.getpid() == self._pid:
+            if self._owner.is_here:
                 self._sink.abort()
 
     def __enter__(self) -> Self:
@@ -150,7 +150,7 @@ class CheckpointWriter(_BinaryFile):
             raise self._error from error  # torch.save raises another error when a write failed, which says less
 
     def __del__(self) -> None:
-        if not self._closed and os.getpid() == self._pid:
+        if not self._closed and self._owner.is_here:
             self._sink.abandon()
 
     def __repr__(self) -> str:
@@ -159,5 +159,5 @@ class CheckpointWriter(_BinaryFile):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.name}: this writer was closed, or failed before")
-        if os.getpid() != self._pid:
+        if not self._owner.is_here:
             raise ClosedError(f"{self.name}: this writer was made by the process that forked this one")

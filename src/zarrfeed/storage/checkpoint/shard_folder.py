@@ -48,30 +48,54 @@ class Transfer:
 
     def write(self, location: str) -> CheckpointWriter:
         """Return `zarrfeed.checkpoint.writer` of a path or URL."""
-        return writer(
-            location,
-            storage_options=self.storage_options,
-            memory_budget=self.memory_budget,
-            concurrency=self.concurrency,
-            retries=self.retries,
-            timeout=self.timeout,
-        )
+        return writer(location, **vars(self))
 
     def read(self, location: str, *, allow_plain: bool = False) -> CheckpointReader:
         """Return `zarrfeed.checkpoint.reader` of a path or URL."""
-        return reader(
-            location,
-            storage_options=self.storage_options,
-            allow_plain=allow_plain,
-            memory_budget=self.memory_budget,
-            concurrency=self.concurrency,
-            retries=self.retries,
-            timeout=self.timeout,
-        )
+        return reader(location, allow_plain=allow_plain, **vars(self))
 
     def folder(self, location: str | os.PathLike[str]) -> CheckpointFolder:
         """Return the folder at a path or URL."""
         return open_folder(location, storage_options=self.storage_options, retries=self.retries, timeout=self.timeout)
+
+
+class CheckpointStorage:
+    """The part that the reader and the writer of distributed checkpoints have in common: which folder they are of.
+
+    Parameters
+    ----------
+    location
+        The path or URL of the folder.
+    transfer
+        How its objects are written and read.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        If the location cannot hold a checkpoint, or for an option that the store does not have.
+    """
+
+    def __init__(self, location: str | os.PathLike[str], transfer: Transfer) -> None:
+        super().__init__()
+        self._location, self._transfer = location, transfer
+        self._folder()  # refuses what cannot work
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        """The folder that is read or written."""
+        return self._location
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether a checkpoint can be there, as far as the name tells."""
+        try:
+            Transfer().folder(checkpoint_id)
+        except (ValueError, NotImplementedError):
+            return False
+        return True
+
+    def _folder(self) -> ShardFolder:
+        return ShardFolder(self._transfer.folder(self._location), self._transfer)
 
 
 class ShardFolder:

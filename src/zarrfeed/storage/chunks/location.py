@@ -7,7 +7,6 @@ by the process that this one was forked from is opened anew, or refused.
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -24,10 +23,13 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Wrap
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
+from zarrfeed.base.per_process import OwnerProcess
+from zarrfeed.spec.array import StoreLocation
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.access.local_files import read_chunk_file
 from zarrfeed.storage.access.request_limiter import RequestLimiter, shared_limiter
+from zarrfeed.storage.access.same_store import is_same_store
 from zarrfeed.storage.access.store_errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.zarr_internals import open_store, unwrapped, with_store
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
@@ -60,7 +62,7 @@ class StoreSource:
         Decodes the chunks; None if the engine does.
     cached
         What the array is called in the node cache; None: there is no cache.
-    pid
+    owner
         The process that the store was opened in.
     chunk_keys
         The keys that its objects have; None where nobody asks whether there are any.
@@ -71,19 +73,30 @@ class StoreSource:
     metadata_key: str
     decoder: ChunkDecoder | None = None
     cached: ArrayCache | None = field(default=None, compare=False)
-    pid: int = field(default_factory=os.getpid, compare=False)
+    owner: OwnerProcess = field(default_factory=OwnerProcess, compare=False)
     chunk_keys: ChunkKeys | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, pid=os.getpid())
+        self.__dict__.update(state, owner=OwnerProcess())
 
     @property
     def is_forked(self) -> bool:
         """Whether the store was opened by a process that this one was forked from."""
-        return self.pid != os.getpid()
+        return not self.owner.is_here
+
+    def reads_as(self, other: StoreLocation) -> bool:
+        """Return whether this surely reads the same chunks, in the same way, as another source."""
+        return (
+            type(self) is type(other)
+            and isinstance(other, StoreSource)
+            and (self.prefix, self.metadata_key) == (other.prefix, other.metadata_key)
+            and (self.cached is other.cached or self.cached == other.cached)
+            and _signature(self.decoder) == _signature(other.decoder)
+            and is_same_store(self.store, other.store)
+        )
 
     def engine_cache(self) -> core.CachedArray | None:
         """Return what the engine calls the array in the node cache; None without one.
@@ -193,6 +206,10 @@ class StoreSource:
     @cached_property
     def _misses(self) -> _Misses:
         return _Misses()
+
+
+def _signature(decoder: ChunkDecoder | None) -> str:
+    return "" if decoder is None else decoder.signature
 
 
 class _Misses(asyncio.Lock):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from zarr.abc.store import ByteRequest
 
 from zarrfeed.base.native import core
+from zarrfeed.spec.array import StoreLocation
 from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.access.request_limiter import RequestLimiter
 from zarrfeed.storage.chunks.cached_reads import ByteRange, CachedReads, Fetch, Found
@@ -40,7 +41,7 @@ class PartedSource(StoreSource):
     def of(cls, sources: Sequence[StoreSource]) -> PartedSource:
         """Return the source of an array that has these parts."""
         first = sources[0]
-        named = (first.store, first.prefix, first.metadata_key, first.decoder, first.cached, first.pid)
+        named = (first.store, first.prefix, first.metadata_key, first.decoder, first.cached, first.owner)
         return cls(*named, sources=tuple(sources))
 
     @staticmethod
@@ -48,6 +49,14 @@ class PartedSource(StoreSource):
         """Return the number of the part that a key is of, and the key there."""
         number, _, below = key.partition("/")
         return int(number), below
+
+    def reads_as(self, other: StoreLocation) -> bool:
+        """Return whether this surely reads the same chunks, in the same way, as another source."""
+        return (
+            isinstance(other, PartedSource)
+            and len(self.sources) == len(other.sources)
+            and all(one.reads_as(another) for one, another in zip(self.sources, other.sources, strict=True))
+        )
 
     def engine_cache(self) -> core.CachedArray | None:
         """Return None: each part has a name of its own in the node cache, which is read in Python."""

@@ -339,7 +339,8 @@ class _Listing:
         self._requests = requests
         self._ranges = KeyRanges(requests, [bucket.whole_range()])
         self._parts: dict[KeyRange, list[PackedKeys]] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._keeping = threading.Lock()
         self._error: BaseException | None = None
         self._is_given_up = False
@@ -359,7 +360,7 @@ class _Listing:
         for thread in threads:
             thread.start()
         try:
-            with self._changed:
+            with self._lock:
                 while self._error is None and not self._ranges.is_done:
                     self._changed.wait(_POLL_S)  # so often Ctrl-C is heeded
         finally:
@@ -381,13 +382,13 @@ class _Listing:
                     return
                 self._take_page(one, pages)
         except BaseException as error:  # noqa: BLE001 (it is raised where the listing was asked for)
-            with self._changed:
+            with self._lock:
                 self._error = self._error or error
                 self._changed.notify_all()
 
     def _steal(self) -> KeyRange | None:
         """Return a range to list; wait for one that is long enough; None: everything is listed."""
-        with self._changed:
+        with self._lock:
             while not self._is_given_up and not self._ranges.is_done:
                 one = self._ranges.steal()
                 if one is not None:
@@ -397,7 +398,7 @@ class _Listing:
 
     def _take_page(self, one: KeyRange, pages: Pages) -> None:
         keys, sizes, is_last = pages.next()
-        with self._changed:
+        with self._lock:
             wanted = self._ranges.take_page(one, keys, is_last=is_last)
             self._changed.notify_all()
         with self._keeping:  # the user's filter is called by one thread at a time

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.system import physical_bytes
+from zarrfeed.base.job_memory import job_bytes
 from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open as open_data
@@ -126,7 +126,7 @@ def advise_store(
     whole, now, tips, first = _measure_as_it_is(data, fields, reading)
     arrays = _sample(stored, wanted, reading)
     far = not roots
-    in_memory = sum(_total_bytes(f) for f in wanted) * (now.stored_per_delivered or 1) < _OF_MEMORY * physical_bytes()
+    in_memory = sum(_total_bytes(f) for f in wanted) * (now.stored_per_delivered or 1) < _OF_MEMORY * job_bytes()
     disk_rate = disk_bytes_per_s or (None if disk is None else disk.of_disk)
     source = BUCKET_BYTES_PER_S if far else None if in_memory and disk_bytes_per_s is None else disk_rate
     windows = max((_span(f) for f in wanted), default=1)
@@ -208,7 +208,7 @@ def _measure_as_it_is(
     later = per_s / max(first.per_s, 1e-9)
     cold = not found.requests and found.chunks_waited > found.chunks_read / 10
     tips = advise(whole, measured, stats, cold_ratio=later if cold else 1.0)
-    ratio = stats.bytes_decoded / stats.bytes_read if stats.bytes_read and stats.bytes_decoded else None
+    ratio = stats.chunk_bytes / stats.stored_bytes if stats.stored_bytes and stats.chunk_bytes else None
     cost = StoreCost.of(whole, fields.fields, ratio, per_s * sample_bytes if first.samples else None)
     return whole, cost, tips, first.per_s * sample_bytes if first.samples else None
 

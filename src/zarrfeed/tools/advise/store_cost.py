@@ -10,7 +10,7 @@ from typing import Any
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.report.explain import Explanation
-from zarrfeed.spec.field import Field, StoredField, VlenField
+from zarrfeed.spec.field import Field
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,10 @@ class StoreCost:
         decoded, delivered, requests = 0, 0, 0
         for explained, f in zip(whole.fields, fields, strict=True):
             requests += explained.chunk_reads + explained.shards
-            if isinstance(f, StoredField) and not f.resident:
-                decoded += explained.chunk_reads * f.spec.decoded_bytes
-                delivered += whole.steps * f.spec.sample_bytes
+            if f.is_streamed:
+                spec = f.layouts[0].spec
+                decoded += explained.chunk_reads * spec.decoded_bytes
+                delivered += whole.steps * spec.sample_bytes
         amplification = decoded / delivered if delivered else 1.0
         stored = None if not ratio else amplification / ratio
         return cls(
@@ -116,9 +117,9 @@ def not_tried(fields: Sequence[Field]) -> dict[str, str]:
     """Return field -> why no codec is tried for it."""
     found = {}
     for f in fields:
-        if isinstance(f, VlenField):
+        if f.item_type:
             found[short_name(f.name)] = "items of any length: store numbers or encoded images in chunks of about 1 MiB"
-        elif not isinstance(f, StoredField):
+        elif not f.layouts:
             found[short_name(f.name)] = "a sparse matrix, or not stored: its chunks stay as they are"
         elif f.record is not None:
             found[short_name(f.name)] = "records: an array for each member decodes faster, as members can be shuffled"

@@ -14,7 +14,7 @@ import torch
 import zarr
 
 from zarrfeed.spec.conversion import Decoding
-from zarrfeed.spec.field import StoredField, VlenField, dtype_name
+from zarrfeed.spec.field import Field
 from zarrfeed.torch.batches.tensors import torch_dtype
 
 
@@ -64,17 +64,18 @@ class PlainField:
         return (values[..., np.newaxis] if self.stored.kind in "SV" else values).view(self.items)
 
 
-def plain_field(field: StoredField | VlenField, array: zarr.Array[Any]) -> PlainField:
+def plain_field(field: Field, array: zarr.Array[Any]) -> PlainField:
     """Return how zarr-python alone delivers a field of a dataset whose only conversion is that of CF attributes."""
-    axis, spec = field.spec.sample_axis, field.spec
+    spec = field.layouts[0].spec
+    axis = spec.sample_axis
     shape = array.shape[:axis] + array.shape[axis + 1 :]
-    if isinstance(field, VlenField):
+    if field.item_type:
         objects = np.dtype(object)
         return PlainField(objects, shape, objects, None, axis)
     stored = array.dtype.newbyteorder("=")
     decoding = None if field.conversion is None else field.conversion.decoding
     convert = None if decoding is None else partial(_unpack, decoding)
-    return PlainField(stored, shape, spec.dtype, torch_dtype(dtype_name(field)), axis, convert, field.resident)
+    return PlainField(stored, shape, spec.dtype, torch_dtype(field.dtype_name), axis, convert, field.resident)
 
 
 def _unpack(decoding: Decoding, values: npt.NDArray[Any], out: torch.Tensor) -> None:

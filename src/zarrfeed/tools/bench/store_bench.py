@@ -36,8 +36,7 @@ from zarrfeed.report.advice import advise
 from zarrfeed.report.describe import describe
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing
-from zarrfeed.spec.field import StoredField, VlenField, record_of, sample_bytes
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.field import streamed
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.tools.bench.plain import PlainLoader
@@ -126,9 +125,9 @@ class StoreBench:
     def __post_init__(self) -> None:
         with self._dataset(None) as dataset:  # reads metadata alone
             self._fields = dataset.session.schedule.fields
-            if any(record_of(f) is not None for f in self._fields.fields):
+            if any(f.record is not None for f in self._fields.fields):
                 raise UnsupportedError(f"{self.path}: bench does not measure records (structured dtypes)")
-            if any(isinstance(f, CsrField) for f in self._fields.fields):
+            if any(f.is_sparse for f in self._fields.fields):
                 raise UnsupportedError(f"{self.path}: bench does not measure sparse matrices")
             if self.data.stores:
                 raise UnsupportedError(f"{self.path}: bench measures one store, and these are {len(self.data.stores)}")
@@ -178,15 +177,16 @@ class StoreBench:
 
     @property
     def _sample_bytes(self) -> int:
-        return max(1, sum(sample_bytes(f) for f in self._fields.fields))
+        return max(1, sum(f.sample_bytes for f in self._fields.fields))
 
     def _choose_units(self) -> npt.NDArray[np.int64]:
         """Return what is measured, as rows of (begin, end) in samples: blocks, or shards if they are small enough."""
         n, rows = self._fields.num_samples, self._fields.block_rows
         primary = None if self._fields.primary is None else self._fields.fields[self._fields.primary]
         most = max(1, min(_PART_SAMPLES, _PART_BYTES // self._sample_bytes))
-        if isinstance(primary, StoredField | VlenField):
-            whole = primary.spec.shard_shape[primary.spec.sample_axis]
+        if primary is not None and primary.layouts:
+            spec = primary.layouts[0].spec
+            whole = spec.shard_shape[spec.sample_axis]
             rows *= max(1, whole // rows) if whole <= most else 1
         count = -(-n // rows)
         chosen = np.random.default_rng(0).permutation(count)[: max(1, most // rows)] * rows
@@ -217,7 +217,6 @@ class StoreBench:
         arrays = _open_arrays(self.path, self.targets, self._fields.sides, self._access)
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):
-            assert isinstance(f, StoredField | VlenField)
             opened.append(plain_field(f, array))
         return opened
 
@@ -320,12 +319,13 @@ class StoreBench:
     def _why_no_ceiling(self) -> str:
         """Say why no ceiling is measured; "" if one is."""
         for f in self._fields.fields:
-            if isinstance(f, VlenField):
+            if f.item_type:
                 return f"{f.name} is text, which zarr-python decodes"
-            if isinstance(f, StoredField) and f.spec.slow_codecs:
-                return f"{f.name} is decoded by zarr-python ({', '.join(f.spec.slow_codecs)})"
-            if isinstance(f, StoredField) and f.spec.source is not None:
-                return f"{f.name} is not in a local directory"
+            for spec in (layout.spec for layout in f.layouts):
+                if spec.slow_codecs:
+                    return f"{f.name} is decoded by zarr-python ({', '.join(spec.slow_codecs)})"
+                if spec.source is not None:
+                    return f"{f.name} is not in a local directory"
         return (
             ""
             if self._complete
@@ -337,12 +337,10 @@ class StoreBench:
         seconds = 0.0
         blocks = self._blocks(self._units)
         open_bytes = max_open * self.batch_size * self._sample_bytes
-        for f in self._fields.fields:
-            if not isinstance(f, StoredField) or f.resident:
-                continue
+        for f in streamed(self._fields.fields):
             rows = f.spec.rows_per_chunk
             chunks = sorted({i for begin, end in blocks for i in range(begin // rows, (end - 1) // rows + 1)})
-            window = max(1, min(_MOST_WINDOW, open_bytes // (rows * sample_bytes(f))))
+            window = max(1, min(_MOST_WINDOW, open_bytes // (rows * f.sample_bytes)))
             seconds += core.measure_ceiling(
                 f.to_core(), num_threads=num_threads, window_chunks=window, scatter=True, blocks=chunks
             )[0]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import UnsupportedError
+from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.patches.columns import patch_fields
 from zarrfeed.plan.patches.sweep import TileBlocks
 from zarrfeed.plan.patches.swept_order import SweptOrder
@@ -150,8 +151,7 @@ class PatchFigure:
         UnsupportedError
             If patches are listed or drawn, so that they are no tiles.
         """
-        order = schedule.order
-        assert isinstance(order, SweptOrder)
+        order = _swept(schedule.order)
         if not isinstance(order.tiles, TileBlocks):
             raise UnsupportedError("plot: patches that are listed or drawn are no tiles, and are not drawn")
         epochs = (epoch, epoch + 1) if order.shuffle else (epoch,)
@@ -179,6 +179,11 @@ class PatchFigure:
         )
 
 
+def _swept(order: Order) -> SweptOrder:
+    assert isinstance(order, SweptOrder)
+    return order
+
+
 def _num_columns(tiles: TileBlocks) -> int:
     parts = tiles.sweep.parts(tiles.grid.count)
     parts[:, tiles.sweep.axis] = 1
@@ -186,8 +191,7 @@ def _num_columns(tiles: TileBlocks) -> int:
 
 
 def _section(pieces: Pieces, epoch: int, plane: Plane) -> Section:
-    order = pieces.order
-    assert isinstance(order, SweptOrder)
+    order = _swept(pieces.order)
     assert isinstance(order.tiles, TileBlocks)
     tiles, grid, volume = order.tiles, order.tiles.grid, plane.volume
     fixed = np.array([_index_at(tiles, plane, d) for d in range(len(grid.size))])

@@ -8,6 +8,7 @@ import numpy as np
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState
@@ -70,11 +71,11 @@ def _plan_of_rank(schedule: Schedule, epoch: int, rank: RankInfo) -> EpochPlan:
 
 def _pieces_of_rank(rank: int, plan: EpochPlan) -> dict[str, Int64]:
     """Return the columns of `Pieces` for a rank."""
-    sizes = np.diff(plan.group_begin)
+    sizes = np.diff(plan.groups.begin)
     # one entry per piece from here on
     group = np.repeat(np.arange(len(sizes)), sizes)
-    in_group = np.arange(len(group)) - plan.group_begin[group]
-    lane, first_step = plan.group_lane[group], plan.first_step[group]
+    in_group = np.arange(len(group)) - plan.groups.begin[group]
+    lane, first_step = plan.groups.lane[group], plan.first_step[group]
     by_lane = np.lexsort((in_group, first_step, lane))
     columns = {
         "rank": np.full_like(lane, rank),
@@ -89,6 +90,6 @@ def _pieces_of_rank(rank: int, plan: EpochPlan) -> dict[str, Int64]:
 
 
 def _first_samples(plan: EpochPlan, count: int) -> Int64:
-    head = plan.order.plan(plan.epoch, first=plan.first, stride=plan.stride, steps=min(plan.count, count))
+    head = plan.order.plan(plan.epoch, Portion(plan.strides.first, plan.stride, min(plan.strides.count, count)))
     samples: Int64 = core.sample_order(head.to_core())
     return samples

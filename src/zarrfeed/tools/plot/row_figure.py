@@ -37,7 +37,7 @@ class RowFigure:
     batch_size
         Samples of a batch; None: single samples.
     unit
-        What a block is: "chunk", "shard", or "block" where it is several chunks or no field is stored.
+        What a block is: "chunk", "shard", "slab", or "block" where it is several chunks or no field is stored.
     source
         The field whose chunks make the blocks; empty where all are in memory.
     every
@@ -76,7 +76,7 @@ class RowFigure:
         shown = min(schedule.options.batch_size or 1, _SAMPLES_OF_BATCH)
         pieces = Pieces.of(schedule, epoch, ranks, NUM_FIRST * (schedule.options.batch_size or 1))
         order = pieces.order
-        edges = order.edges
+        edges = order.edges if order.slabs is None else order.slabs.edges
         if edges is None:
             edges = np.append(np.arange(0, order.num_samples, order.block_rows), order.num_samples)
         edges = np.asarray(edges)
@@ -92,7 +92,7 @@ class RowFigure:
             order.num_samples,
             num_blocks,
             schedule.options.batch_size,
-            _unit(schedule),
+            _unit(schedule) if order.slabs is None else "slab",
             "" if schedule.fields.primary is None else schedule.fields.fields[schedule.fields.primary].name,
             every,
             np.append(edges[begin], order.num_samples),

@@ -136,7 +136,7 @@ def stats(
         raise ConfigError("on_error = 'skip', must be 'raise': statistics would be of other samples")
     data = as_data(data, None, faults)
     plain, fields = measured(data.resolved, axis, ("samples",) if normalized else parse_sides(sides))
-    labels = labels_of(plain, plain.opened.items)
+    labels = labels_of(plain, plain.items)
     file, path = None, None if output is None else Path(output)
     if path is not None:
         known = _known(path, fields, restart=restart, say=on_message)

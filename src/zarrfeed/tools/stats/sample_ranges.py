@@ -19,7 +19,6 @@ from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
 from zarrfeed.metadata.description.measured_fields import MeasuredField
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.spec.field import StoredField, sample_bytes
 from zarrfeed.tools.portable import from_bytes, to_bytes
 from zarrfeed.tools.stats.moments import Moments
 from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
@@ -39,9 +38,9 @@ class Lengths:
     def of(cls, data: Data, batch_bytes: int, range_bytes: int) -> Lengths:
         """Return what these samples are cut into, which depends on their arrays alone."""
         fields = data.resolved.fields
-        each = max(1, sum(map(sample_bytes, fields)))
+        each = max(1, sum(f.sample_bytes for f in fields))
         batch = max(1, min(len(data), batch_bytes // each))
-        rows = max((f.spec.rows_per_chunk for f in fields if isinstance(f, StoredField)), default=1)
+        rows = max((f.layouts[0].spec.rows_per_chunk for f in fields if f.layouts and not f.item_type), default=1)
         wanted = max(range_bytes // each, _LEAST_CHUNKS * rows)
         return cls(batch, batch * max(1, wanted // batch))
 

@@ -41,7 +41,8 @@ def is_lost_by_fork(api: Any = None) -> bool:
         return False
     # torch documents no other way to ask, and asks like this itself.
     apis = (torch.cuda, getattr(torch, "xpu", None)) if api is None else (api,)
-    return any(ask() for ask in (getattr(one, "_is_in_bad_fork", None) for one in apis) if ask is not None)
+    asks = [getattr(one, "_is_in_bad_fork", None) for one in apis]
+    return any(ask() for ask in asks if ask is not None)
 
 
 def check_not_lost_by_fork(what: str, api: Any = None) -> None:

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import torch
 
 from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.field import FieldSet, record_of
+from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.record import Record
-from zarrfeed.spec.sparse import CsrField
 from zarrfeed.torch.batches.accelerators import is_pinned
 from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.tensors import expect_sparse_tensors
@@ -38,14 +37,14 @@ class BatchAssembler:
         self.fields = fields
         self._shown = [tensor.field for tensor in tensors_of(fields.fields)]
         self.statics = StaticTensors() if statics is None else statics
-        if any(isinstance(f, CsrField) and not f.dense for f in fields.fields):
+        if any(f.is_sparse for f in fields.fields):
             expect_sparse_tensors()  # a loader's workers send them
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the same with the members of records in place of their bytes, where this was not done before."""
         values: list[Any] = list(tensors)
         for number, f in enumerate(self._shown):
-            record, raw = record_of(f), values[number]
+            record, raw = f.record, values[number]
             if record is not None and isinstance(raw, torch.Tensor):
                 values[number] = unpack_record(record, raw)
         return values
@@ -53,7 +52,7 @@ class BatchAssembler:
     @property
     def _has_dicts(self) -> bool:
         return any(keys is not None for keys in self.fields.sides) or any(
-            record_of(f) is not None for f in self.fields.fields
+            f.record is not None for f in self.fields.fields
         )
 
     def assemble(self, tensors: Sequence[Any]) -> Batch:

@@ -11,6 +11,7 @@ import torch
 from zarrfeed.engine.reader import load_resident
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import HostRows, ResidentField, StoredField
 from zarrfeed.spec.static import UnreadRows
@@ -56,25 +57,29 @@ def with_shared_rows(data: Data, faults: Faults = _DEFAULT_FAULTS) -> Data:
     CorruptChunkError, StoreReadError
         For a chunk of such an array that cannot be decoded or read: there is nothing to put in its place.
     """
-    opened = data.resolved.opened
-    rows = {f.name: SharedRows(_read(f.rows, faults)) for f in opened.fields if isinstance(f, ResidentField)}
-    return replace(data, resolved=with_rows(data.resolved, rows))
+    rows = {name: SharedRows(_read(held, faults)) for name, held in rows_of(data.resolved).items()}
+    return replace(data, resolved=with_rows(data.resolved, rows)) if rows else data
 
 
 def with_rows(resolved: ResolvedData, rows: Mapping[str, HostRows]) -> ResolvedData:
     """Return a description whose arrays in memory have these rows, by the name of the field."""
-    fields = tuple(replace(f, rows=rows[f.name]) if isinstance(f, ResidentField) else f for f in resolved.opened.fields)
-    return replace(resolved, opened=replace(resolved.opened, fields=fields))
+    return resolved.mapped(lambda one: _with_rows(one, rows)) if rows else resolved
 
 
 def rows_of(resolved: ResolvedData) -> dict[str, HostRows]:
     """Return the rows of the arrays in memory, by the name of the field."""
-    return {f.name: f.rows for f in resolved.opened.fields if isinstance(f, ResidentField)}
+    fields = [one.field for one in resolved.columns]
+    return {f.name: f.rows for f in fields if isinstance(f, ResidentField)}
+
+
+def _with_rows(column: Column, rows: Mapping[str, HostRows]) -> Column:
+    f = column.field
+    return column.with_field(replace(f, rows=rows[f.name])) if isinstance(f, ResidentField) else column
 
 
 def _read(rows: HostRows, faults: Faults) -> HostRows:
     """Return rows in memory; those of a static array are read now, and become a single one."""
     if not isinstance(rows, UnreadRows):
         return rows
-    loaded, _ = load_resident(rows.source, replace(faults, on_error="raise"))
-    return HostRows(loaded.rows.array.reshape(1, -1), source=rows.source)
+    loaded, _ = load_resident(rows.source, faults.without_skipping())
+    return rows.row_of(loaded.rows)

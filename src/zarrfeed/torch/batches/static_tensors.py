@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from zarrfeed.engine.reader import load_resident
+from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import ResidentField, StoredField
+from zarrfeed.spec.item_choice import take_items
 from zarrfeed.spec.static import StaticField
 from zarrfeed.torch.batches.accelerators import is_pinned
 from zarrfeed.torch.batches.tensors import torch_dtype
@@ -49,8 +50,7 @@ class StaticTensors:
         CorruptChunkError, StoreReadError
             For a chunk that cannot be decoded or read: there is nothing to put in its place.
         """
-        strict = replace(faults, on_error="raise")
-        return cls(fields, [_read(field, strict) for field in fields])
+        return cls(fields, [_read(field, faults.without_skipping()) for field in fields])
 
     def of_sample(self) -> dict[str, torch.Tensor]:
         """Return what a single sample has: the tensors themselves."""
@@ -74,5 +74,8 @@ class StaticTensors:
 def _read(field: StaticField, faults: Faults) -> torch.Tensor:
     source: StoredField | ResidentField = field.source
     rows = load_resident(source, faults)[0].rows if isinstance(source, StoredField) else source.rows
-    flat = torch.from_numpy(rows.array.reshape(-1).copy())
+    taken = rows.array
+    if field.choice is not None:
+        taken = take_items(taken, field.stored_shape, item_bytes(field.dtype), field.choice)
+    flat = torch.from_numpy(taken.reshape(-1).copy())
     return flat.view(torch_dtype(field.dtype)).reshape(field.shape)

@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 
 from zarrfeed.engine.batch_arrays import raw_dtype, tensor_spec
 from zarrfeed.spec.dtypes import TENSOR_DTYPES
-from zarrfeed.spec.field import TensorField, dtype_name, sample_bytes
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
 
@@ -40,7 +40,7 @@ class Tensors:
         self._allocator = allocator
         self.provides_memory = allocator is not None
 
-    def tensor_spec(self, field: TensorField) -> TensorSpec:
+    def tensor_spec(self, field: Field) -> TensorSpec:
         """Return the dtype and the sample shape of a field."""
         return tensor_spec(field)
 
@@ -55,9 +55,9 @@ class Tensors:
         buffer = self._allocator(size)
         return buffer, buffer.data_ptr()
 
-    def viewer(self, field: TensorField) -> Callable[[torch.Tensor, int], torch.Tensor]:
+    def viewer(self, field: Field) -> Callable[[torch.Tensor, int], torch.Tensor]:
         """Return a function (buffer, rows) -> tensor of shape (rows, *sample shape) over the start of the buffer."""
-        size, dtype, shape = sample_bytes(field), torch_dtype(dtype_name(field)), field.sample_shape
+        size, dtype, shape = field.sample_bytes, torch_dtype(field.dtype_name), field.sample_shape
         return lambda buffer, rows: buffer[: rows * size].view(dtype).view(rows, *shape)
 
     def bytes_of(self, array: torch.Tensor) -> npt.NDArray[np.uint8]:

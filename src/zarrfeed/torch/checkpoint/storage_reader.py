@@ -25,10 +25,10 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint.checkpoint_manifest import Manifest
 from zarrfeed.storage.checkpoint.checkpoint_reader import CheckpointReader
-from zarrfeed.storage.checkpoint.shard_folder import ShardFolder, Transfer, check_same
+from zarrfeed.storage.checkpoint.shard_folder import CheckpointStorage, Transfer, check_same
 
 
-class ZarrfeedReader(StorageReader):
+class ZarrfeedReader(CheckpointStorage, StorageReader):
     """Read checkpoints that `ZarrfeedWriter` wrote, with `torch.distributed.checkpoint`.
 
     Each rank reads the byte ranges of the items that it needs, so the number of ranks may differ from that of the save,
@@ -82,17 +82,9 @@ class ZarrfeedReader(StorageReader):
         retries: int = DEFAULT_RETRIES,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        super().__init__()
-        self._transfer = Transfer(storage_options, memory_budget, concurrency, retries, timeout)
-        self._location = location
-        self._folder()  # refuses what cannot work
+        super().__init__(location, Transfer(storage_options, memory_budget, concurrency, retries, timeout))
         self._manifest: Manifest | None = None
         self._ranges: dict[MetadataIndex, Any] = {}
-
-    @property
-    def checkpoint_id(self) -> str | os.PathLike[str]:
-        """The folder that is read."""
-        return self._location
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another load, of another folder if one is named."""
@@ -163,18 +155,6 @@ class ZarrfeedReader(StorageReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether a checkpoint can be read from there, as far as the name tells."""
-        try:
-            Transfer().folder(checkpoint_id)
-        except (ValueError, NotImplementedError):
-            return False
-        return True
-
-    def _folder(self) -> ShardFolder:
-        return ShardFolder(self._transfer.folder(self._location), self._transfer)
 
 
 class _Range(io.BufferedIOBase):

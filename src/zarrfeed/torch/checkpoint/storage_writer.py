@@ -35,7 +35,7 @@ from zarrfeed.base.validate import check_flags
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id, step_of
-from zarrfeed.storage.checkpoint.shard_folder import ShardFolder, Transfer
+from zarrfeed.storage.checkpoint.shard_folder import CheckpointStorage, ShardFolder, Transfer
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Written:
     length: int
 
 
-class ZarrfeedWriter(StorageWriter):
+class ZarrfeedWriter(CheckpointStorage, StorageWriter):
     """Write checkpoints of `torch.distributed.checkpoint` to a folder or to an object store.
 
     All ranks write at the same time, each one object. A folder that holds a checkpoint holds the previous one until the
@@ -102,18 +102,10 @@ class ZarrfeedWriter(StorageWriter):
         retries: int = DEFAULT_RETRIES,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        super().__init__()
         check_flags(read_back=read_back)
         self._read_back = read_back
-        self._transfer = Transfer(storage_options, memory_budget, concurrency, retries, timeout)
-        self._location = location
-        self._folder()  # refuses what cannot work
+        super().__init__(location, Transfer(storage_options, memory_budget, concurrency, retries, timeout))
         self._save_id = new_save_id()
-
-    @property
-    def checkpoint_id(self) -> str | os.PathLike[str]:
-        """The folder that is written."""
-        return self._location
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another save, in another folder if one is named."""
@@ -203,18 +195,6 @@ class ZarrfeedWriter(StorageWriter):
         folder.replace_manifest(pickle.dumps(complete), manifest, previous)
         if previous is not None:
             _remove_objects(folder, previous[1])
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether a checkpoint can be written there, as far as the name tells."""
-        try:
-            Transfer().folder(checkpoint_id)
-        except (ValueError, NotImplementedError):
-            return False
-        return True
-
-    def _folder(self) -> ShardFolder:
-        return ShardFolder(self._transfer.folder(self._location), self._transfer)
 
 
 def _rank() -> int:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import refuses_moved_names
-from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.description.planning import Planning
+from zarrfeed.metadata.description.slab_choice import choose_schedule
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.patches.stitching import StitchWeights
 from zarrfeed.metadata.stores.growth import disposable_in, hold_opened
-from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.samples.windows import Offsets
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.shares.affinity import Affinity
 from zarrfeed.plan.shares.partition import Even
 from zarrfeed.report.describe import describe
@@ -27,39 +25,26 @@ from zarrfeed.report.notebook import dataset_html
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests, as_options
-from zarrfeed.spec.field import FieldSet
 from zarrfeed.torch.batches.batch import BatchAssembler
 from zarrfeed.torch.batches.host_rows import with_shared_rows
 from zarrfeed.torch.batches.static_tensors import StaticTensors
-from zarrfeed.torch.batches.transform import Transform, prepare_transform
+from zarrfeed.torch.batches.transform import Transform
 from zarrfeed.torch.datasets.options import (
     MOVED_TO_DATA,
     MOVED_TO_OPTIONS,
+    StreamOptions,
     as_data,
-    check_order,
     check_pin_memory,
     faults_for,
-    schedule_options,
 )
 from zarrfeed.torch.datasets.stitched import first_patched, stitch
 from zarrfeed.torch.datasets.streaming import StreamingDataset
-from zarrfeed.torch.passes.rollouts import Rollouts
+from zarrfeed.torch.passes.editions import Editions
 from zarrfeed.torch.passes.session import Session
 from zarrfeed.torch.passes.session_options import SessionOptions
-from zarrfeed.torch.passes.versions import Versions
-from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
+from zarrfeed.torch.ranks.distributed import RankLike
 
 _INT64_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class _ScheduleMaker:
-    """Makes the schedule of a description; can be pickled with its dataset."""
-
-    planning: Planning
-
-    def __call__(self, data: Data) -> Schedule:
-        return Schedule.make(*self.planning.order(data.resolved), self.planning.options)
 
 
 class ZarrIterableDataset(StreamingDataset):
@@ -103,8 +88,9 @@ class ZarrIterableDataset(StreamingDataset):
         Decode threads of each reader; fewer where memory is short. None: the cores, shared by ranks and their workers.
     memory_budget
         Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
-        and workers have equal shares. Batches that you hold do not count. None: 1 GiB, and more where so small a share
-        would not do.
+        and workers have equal shares. Batches that you hold do not count. None: a quarter of the memory that the job
+        may use on the machine (control groups and Slurm are heeded), at least 1 GiB, and more where so small a share
+        would not do; lanes and mix are those of 1 GiB then, so that all machines read one order.
     pin_memory
         Whether batches lie in page-locked memory. None: where there is an accelerator.
     transform
@@ -174,43 +160,43 @@ class ZarrIterableDataset(StreamingDataset):
         super().__init__()
         check_pin_memory(pin_memory)
         faults = as_options(Faults, "faults", faults)
-        check_order(shuffle=shuffle, seed=seed, affinity=affinity)
-        mixing = as_options(Mixing, "mixing", mixing)
-        options = schedule_options(
+        given = StreamOptions(
             batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
             drop_last=drop_last,
+            return_index=return_index,
+            rank=rank,
+            world_size=world_size,
             even=even,
+            affinity=affinity,
             num_threads=num_threads,
             memory_budget=memory_budget,
-            mixing=mixing,
-            requests=as_options(Requests, "requests", requests),
+            transform=transform,
         )
-        check_flags(return_index=return_index)
+        mixing = as_options(Mixing, "mixing", mixing)
+        options = given.schedule(mixing, as_options(Requests, "requests", requests))
         self._data = with_shared_rows(as_data(data, targets, faults), faults)
+        disposable = disposable_in(one.array for one in self._data.resolved.columns)
         # What grows is held by its passes, each for its own version.
-        opened = self._data.resolved.opened
-        self._leases = () if self._data.growth is not None else hold_opened(opened, None)
-        may_lose = bool(disposable_in(opened))
+        self._leases = () if self._data.growth is not None else hold_opened(self._data.resolved, disposable)
         planning = Planning(
-            bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks, resident=not may_lose
+            bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks, resident=not disposable
         )
-        fields, order = planning.order(self._data.resolved)
-        schedule = self._make_schedule(fields, order, options)
-        ranks, called = RankFinder(rank, world_size), prepare_transform(transform, len(fields.sides))
+        planning, schedule = self._plan(planning)
         faults = faults_for(self._data, faults)
-        assembler = self._assembler_class(fields, StaticTensors.read(self._data.resolved.statics, faults))
-        session_options = SessionOptions(faults, ranks, assembler, called, pin_memory, affinity)
-        self._session = self._make_session(schedule, session_options, Versions.of(self._data, planning, schedule))
-        if self._data.growth is None and self._data.resolved.windowing is not None:
-            self._session.rollouts = Rollouts(self._data, _ScheduleMaker(planning), schedule)
+        assembler = self._assembler_class(schedule.fields, StaticTensors.read(self._data.resolved.statics, faults))
+        session_options = given.session(faults, assembler, pin_memory=pin_memory)
+        self._session = self._make_session(schedule, session_options, Editions(self._data, planning, schedule))
 
     _assembler_class = BatchAssembler
 
-    def _make_session(self, schedule: Schedule, options: SessionOptions, versions: Versions | None) -> Session:
-        return Session(schedule, options, versions)
+    def _make_session(self, schedule: Schedule, options: SessionOptions, editions: Editions) -> Session:
+        return Session(schedule, options, editions)
 
-    def _make_schedule(self, fields: FieldSet, order: Order, options: ScheduleOptions) -> Schedule:
-        return Schedule.make(fields, order, options)
+    def _plan(self, planning: Planning) -> tuple[Planning, Schedule]:
+        """Return a planning in which nothing is left to be chosen, and the schedule of the first epoch."""
+        return choose_schedule(planning, self._data.resolved)
 
     def refresh(self) -> None:
         """Look at a store that grows before the next pass does, so that `len()` and `explain()` are of that pass.
@@ -265,9 +251,9 @@ class ZarrIterableDataset(StreamingDataset):
                 "tensors, so zarrfeed.lead is in the first offsets and in later ones, or in none"
             )
         named = {
-            items.name: window.named if window.stacked else window.named[0]
-            for items, window in zip(resolved.opened.items, resolved.windows, strict=True)
-            if window is not None
+            one.items.name: one.window.named if one.window.stacked else one.window.named[0]
+            for one in resolved.columns
+            if one.window is not None
         }
         self._data = self._session.set_offsets(named)
 
@@ -342,7 +328,7 @@ class ZarrIterableDataset(StreamingDataset):
         The figures are attributes of what is returned; `str()` of it is a page for people.
         """
         explanation, described = self._session.explain(), self._data.resolved
-        table = described.opened.stores
+        table = described.origin.stores
         return explanation if table is None else replace(explanation, stores=StoreShares.of(table, described.choice))
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from zarrfeed.torch.datasets.streaming import StreamingDataset
 from zarrfeed.torch.passes.epochs import speaking_for
 from zarrfeed.torch.passes.pass_names import pass_name
 from zarrfeed.torch.passes.session import Session
-from zarrfeed.torch.passes.worker_shutdown import keep_until_shutdown, with_flags
+from zarrfeed.torch.passes.worker_shutdown import ending_workers, keep_until_shutdown
 from zarrfeed.torch.ranks.accelerate import Preparation, asking_accelerator, preparation, prepared_batches
 from zarrfeed.torch.ranks.lightning_loops import (
     batches_before,
@@ -168,7 +168,6 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         state with the same ranks, workers and batch size delivers the batches that would have come next. With others,
         it delivers the same samples in other batches.
         """
-        self.session.check_process()
         positions = self._positions
         state = self.session.state_of(positions.latest(), positions) or self.session.upcoming(positions)
         return self.session.make_state_dict(state)
@@ -218,26 +217,26 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             serving = None if self._serving is None else self._serving()
             if serving is not None and not serving.lend_workers():
                 self._iterator = None  # they end with the pass that they serve
-            pins = self.pin_memory
+            pins, context = self.pin_memory, self.multiprocessing_context
             if pins and new.pins and not self._has_pinning_workers:
                 self._iterator = None  # they began for a pass that pinned by itself
             if getattr(self, "_iterator", None) is None:
                 self._has_pinning_workers = pins and new.pins
                 self.worker_init_fn = cast(_WorkerInit, self.worker_init_fn).for_new_group()
-                self.multiprocessing_context = with_flags(self.multiprocessing_context)
             try:
                 name = cast(_WorkerInit, self.worker_init_fn).name_pass()
                 with self.session.beginning.held:
                     cursor = self.session.settle_for_workers(name, self.num_workers, self._positions)
                 self.collate_fn = SentBatch  # of the workers of this loader, not of one that a library makes of it
                 self.pin_memory = self._has_pinning_workers
+                self.multiprocessing_context = ending_workers(context, self.num_workers)
                 batches = cast(Iterator[SentBatch], super().__iter__())
                 keep_until_shutdown(batches)
             except BaseException:  # workers that stay would be one pass behind, or some of them would
                 self._iterator = None
                 raise
             finally:
-                self.collate_fn, self.pin_memory = as_made, pins
+                self.collate_fn, self.pin_memory, self.multiprocessing_context = as_made, pins, context
             self._serving = weakref.ref(new) if self.persistent_workers else None
             return cursor, batches
 
@@ -307,7 +306,6 @@ class _WorkerInit:
         info = torch.utils.data.get_worker_info()
         assert info is not None
         if self._passes and isinstance(info.dataset, StreamingDataset):  # else another loader's workers call this
-            info.dataset.session.check_process()  # the names of a forked worker are its own
-            info.dataset.session.names.join_group(self._group)
+            info.dataset.session.names.join_group(self._group)  # a forked worker has names of its own
         if self.function is not None:
             self.function(worker)

@@ -112,7 +112,7 @@ class WorkerPass(CountedPass):
     def _begin(self) -> None:
         self.cursor, self._batches = self._loader.start_workers(self)
         # Until all workers have their own, and longer.
-        self._leases = self._loader.session.hold(self.cursor.begin.version)
+        self._leases = self._loader.session.hold(self.cursor.begin.edition)
         self._begun = True
 
     def _release(self) -> None:

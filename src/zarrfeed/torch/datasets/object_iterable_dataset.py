@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarrfeed.base.validate import check_flags
 from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.object_decoders import Decode, Decoder
 from zarrfeed.engine.object_fetcher import ObjectFetcher
@@ -28,12 +27,12 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests, as_options
 from zarrfeed.spec.field import Field, FieldSet, IndexField, ObjectField
 from zarrfeed.torch.batches.object_batch import ObjectAssembler, makes_tensors, name_of, open_and_decode
-from zarrfeed.torch.batches.transform import Transform, prepare_transform
-from zarrfeed.torch.datasets.options import check_order, schedule_options
+from zarrfeed.torch.batches.transform import Transform
+from zarrfeed.torch.datasets.options import StreamOptions
 from zarrfeed.torch.datasets.streaming import StreamingDataset
 from zarrfeed.torch.passes.session import Session
 from zarrfeed.torch.passes.session_options import SessionOptions
-from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
+from zarrfeed.torch.ranks.distributed import RankLike
 
 #: Blocks of an epoch: all of them are permuted together, so their number changes nothing but the work of planning.
 _BLOCKS = 4096
@@ -103,7 +102,7 @@ class ObjectIterableDataset(StreamingDataset):
         Threads that decode. None: the cores, shared by ranks and their workers.
     memory_budget
         Bytes, or text such as "2GiB", of objects that all readers of a machine have asked for ahead of their batches;
-        one batch comes on top. None: 1 GiB.
+        one batch comes on top. None: a quarter of the memory that the job may use on the machine, and at least 1 GiB.
     transform
         As of `ZarrIterableDataset`; torch's `default_collate` makes one tensor of objects of one shape.
     faults
@@ -157,17 +156,21 @@ class ObjectIterableDataset(StreamingDataset):
     ) -> None:
         super().__init__()
         faults = as_options(Faults, "faults", faults)
-        check_order(shuffle=shuffle, seed=seed, affinity=affinity)
-        check_flags(return_index=return_index)
-        options = schedule_options(
+        given = StreamOptions(
             batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
             drop_last=drop_last,
+            return_index=return_index,
+            rank=rank,
+            world_size=world_size,
             even=even,
+            affinity=affinity,
             num_threads=num_threads,
             memory_budget=memory_budget,
-            mixing=Mixing(),
-            requests=Requests(),
+            transform=transform,
         )
+        options = given.schedule(Mixing(), Requests())
         objects, decoder = open_and_decode(source, decode, faults)
         self._objects = objects
         fields: list[Field] = [ObjectField(len(objects), objects.listing.digest, objects.mean_bytes)]
@@ -175,14 +178,8 @@ class ObjectIterableDataset(StreamingDataset):
             fields.append(IndexField(len(objects)))
         rows = max(1, len(objects) // _BLOCKS)
         field_set = FieldSet(tuple(fields), (None,) * len(fields), None, rows)
-        session_options = SessionOptions(
-            faults,
-            RankFinder(rank, world_size),
-            ObjectAssembler(field_set, as_tensors=makes_tensors(decode)),
-            prepare_transform(transform, len(fields)),
-            pin_memory=False,
-            affinity=affinity,
-        )
+        assembler = ObjectAssembler(field_set, as_tensors=makes_tensors(decode))
+        session_options = given.session(faults, assembler, pin_memory=False)
         schedule = _schedule(field_set, options, shuffle=shuffle, seed=seed)
         self._session = _ObjectSession(schedule, session_options, objects, decoder, name_of(decode))
 

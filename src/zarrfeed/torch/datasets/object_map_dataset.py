@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import operator
-import os
 import threading
 from collections.abc import Mapping
-from typing import Any, SupportsIndex
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-import torch
-import torch.utils.data
 
-from zarrfeed.base.errors import ClosedError, ConfigError
-from zarrfeed.base.system import usable_cores
-from zarrfeed.base.validate import check_num_threads
-from zarrfeed.engine.object_decoders import Decode
+from zarrfeed.engine.object_decoders import Decode, Decoder
 from zarrfeed.engine.object_fetcher import Fetched, ObjectFetcher
 from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.group.objects import Objects
-from zarrfeed.plan.schedule.batch_request import positions_of
+from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import as_options
 from zarrfeed.torch.batches.object_batch import as_tensor, makes_tensors, open_and_decode
+from zarrfeed.torch.datasets.indexed import IndexedDataset, check_requests, share_of_worker
 
 
-class ObjectDataset(torch.utils.data.Dataset[Any]):
+class ObjectDataset(IndexedDataset[list[Fetched]]):
     r"""Read the objects of a bucket, a web server or a folder by index, many at once, for any `Sampler`.
 
     Parameters
@@ -71,27 +66,11 @@ class ObjectDataset(torch.utils.data.Dataset[Any]):
         faults: Faults | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self._policy = as_options(Faults, "faults", faults)
-        if self._policy.skips:
-            raise ConfigError("on_error = 'skip', must be 'raise': an object that was asked for cannot be replaced")
-        check_num_threads(num_threads)
-        self._num_threads = num_threads
-        self._objects, self._decoder = open_and_decode(source, decode, self._policy)
+        policy = as_options(Faults, "faults", faults)
+        check_requests(policy, num_threads, what="an object")
+        self._objects, decoder = open_and_decode(source, decode, policy)
         self._as_tensors = makes_tensors(decode)
-        self._closed = False
-        self._reset_process()
-
-    def _reset_process(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._fetcher: ObjectFetcher | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_pid", "_lock", "_fetcher")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset_process()
+        self._read_with(partial(_ObjectRequests, self._objects, decoder, policy, num_threads))
 
     @property
     def objects(self) -> Objects:
@@ -102,67 +81,73 @@ class ObjectDataset(torch.utils.data.Dataset[Any]):
         """Return the number of objects."""
         return len(self._objects)
 
-    def __getitem__(self, index: SupportsIndex | npt.ArrayLike) -> Any:
-        """Return one object, or for a sequence of indices a list of them.
-
-        Raises
-        ------
-        IndexError
-            If an index is out of range; negative ones count from the end.
-        """
-        try:
-            one = operator.index(index)  # type: ignore[arg-type]
-        except TypeError:
-            return self.__getitems__(index)  # type: ignore[arg-type]
-        return self.__getitems__([one])[0]
-
     def __getitems__(self, indices: npt.ArrayLike) -> list[Any]:
         """Return the objects at some indices."""
-        found = self._read(positions_of(np.asarray(indices), len(self)))
+        return self._many(self._read(indices))
+
+    def _one(self, found: list[Fetched]) -> Any:
+        return self._many(found)[0]
+
+    def _many(self, found: list[Fetched]) -> list[Any]:
         return [as_tensor(one.value) for one in found] if self._as_tensors else [one.value for one in found]
-
-    def stats(self) -> Stats:
-        """Return counters since this dataset was made (in this process); an object counts as a chunk."""
-        self._check_process()
-        return Stats() if self._fetcher is None else self._fetcher.stats()
-
-    def close(self) -> None:
-        """Stop all threads. May be called twice; reading is over after it."""
-        self._check_process()
-        with self._lock:
-            self._closed = True
-            if self._fetcher is not None:
-                self._fetcher.close()
 
     def __repr__(self) -> str:
         return f"ObjectDataset({self._objects!r})"
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:  # forked: the lock may be held, and the threads are not here
-            self._reset_process()
 
-    def _read(self, indices: npt.NDArray[np.int64]) -> list[Fetched]:
-        self._check_process()
-        with self._lock:
-            if self._closed:
-                raise ClosedError("this dataset was closed")
-            if self._fetcher is None:
-                self._fetcher = self._make_fetcher()
-            try:
-                self._fetcher.open()
-                found = self._fetcher.fetch(indices)
-                self._fetcher.wait(found)
-            finally:
-                self._fetcher.close()
+@dataclass(eq=False)
+class _ObjectRequests:
+    """Reads objects by their positions, in one process; nothing is read ahead.
+
+    Attributes
+    ----------
+    objects
+        Which there are.
+    decoder
+        What becomes of their bytes. None: nothing.
+    policy
+        How often reads are tried.
+    num_threads
+        Threads that decode. None: the cores, shared by the workers of a DataLoader.
+    lock
+        Held by the thread that reads.
+    """
+
+    objects: Objects
+    decoder: Decoder | None
+    policy: Faults
+    num_threads: int | None
+    lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _fetcher: ObjectFetcher | None = field(default=None, init=False)
+
+    def read(self, wanted: Int64, asked: Any) -> list[Fetched]:
+        """Return the objects at some positions."""
+        del asked
+        if self._fetcher is None:
+            self._fetcher = self._make_fetcher()
+        try:
+            self._fetcher.open()
+            found = self._fetcher.fetch(wanted)
+            self._fetcher.wait(found)
+        finally:
+            self._fetcher.close()
         for one in found:
             if one.error is not None:
                 raise one.error
         return found
 
+    def stats(self) -> Stats:
+        """Return what was counted; an object counts as a chunk."""
+        return Stats() if self._fetcher is None else self._fetcher.stats()
+
+    def close(self) -> None:
+        """Stop all threads."""
+        if self._fetcher is not None:
+            self._fetcher.close()
+
     def _make_fetcher(self) -> ObjectFetcher:
-        info = torch.utils.data.get_worker_info()
-        threads = self._num_threads or max(1, usable_cores() // (1 if info is None else info.num_workers))
-        objects = self._objects
+        threads, _ = share_of_worker(self.num_threads)
+        objects = self.objects
         return ObjectFetcher(
-            objects.source, objects.stored, objects.listing, self._decoder, num_threads=threads, policy=self._policy
+            objects.source, objects.stored, objects.listing, self.decoder, num_threads=threads, policy=self.policy
         )

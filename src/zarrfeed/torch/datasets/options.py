@@ -5,8 +5,8 @@ For example, `memory_budget="2GiB"` becomes a number of bytes.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, get_args
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
@@ -20,6 +20,12 @@ from zarrfeed.plan.shares.partition import EVEN_MODES, Even
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, Requests
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork, has_accelerator
+from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
+
+if TYPE_CHECKING:  # which import torch; what a run would read is told without it (tools/dry_run.py)
+    from zarrfeed.torch.batches.batch import BatchAssembler
+    from zarrfeed.torch.batches.transform import Transform
+    from zarrfeed.torch.passes.session_options import SessionOptions
 
 _OPENED = "said where arrays are opened: zarrfeed.open(path, "
 
@@ -77,46 +83,62 @@ def faults_for(data: Data, faults: Faults) -> Faults:
     return replace(faults, missing="raise") if refuses else faults
 
 
-def check_order(*, shuffle: bool, seed: int, affinity: Affinity | None = None) -> None:
-    """Raise ConfigError if `shuffle` is no bool, `seed` no integer in [0, 2**64), or `affinity` not None or "node"."""
-    check_flags(shuffle=shuffle)
-    check_int("seed", seed, 0, 2**64 - 1)
-    if affinity is not None:
-        check_choice("affinity", affinity, get_args(Affinity))
-
-
-def schedule_options(
-    *,
-    batch_size: int | None,
-    drop_last: bool,
-    even: Even | None,
-    num_threads: int | None,
-    memory_budget: int | str | None,
-    mixing: Mixing,
-    requests: Requests,
-) -> ScheduleOptions:
-    """Return what a schedule is made of.
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """The options that all streams take, as `ZarrIterableDataset` documents them.
 
     Raises
     ------
     ConfigError
-        If an argument has a value that is not allowed, such as `batch_size=0`.
+        If an option has a value that is not allowed, such as `batch_size=0`.
     """
-    check_counts(batch_size=batch_size)
-    check_num_threads(num_threads)
-    check_flags(drop_last=drop_last)
-    if even is not None:
-        check_choice("even", even, EVEN_MODES)
-    return ScheduleOptions(
-        lanes=mixing.lanes,
-        mix=mixing.mix,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        even=even,
-        num_threads=num_threads,
-        budget=None if memory_budget is None else parse_bytes(memory_budget),
-        coalesce=requests.coalesce,
-    )
+
+    batch_size: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    drop_last: bool = False
+    return_index: bool = False
+    rank: RankLike = None
+    world_size: int | None = None
+    even: Even | None = None
+    affinity: Affinity | None = None
+    num_threads: int | None = None
+    memory_budget: int | str | None = None
+    transform: Transform | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(shuffle=self.shuffle)
+        check_int("seed", self.seed, 0, 2**64 - 1)
+        if self.affinity is not None:
+            check_choice("affinity", self.affinity, get_args(Affinity))
+        check_counts(batch_size=self.batch_size)
+        check_num_threads(self.num_threads)
+        check_flags(drop_last=self.drop_last)
+        if self.even is not None:
+            check_choice("even", self.even, EVEN_MODES)
+        check_flags(return_index=self.return_index)
+
+    def schedule(self, mixing: Mixing, requests: Requests) -> ScheduleOptions:
+        """Return what a schedule is made of."""
+        return ScheduleOptions(
+            lanes=mixing.lanes,
+            mix=mixing.mix,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            even=self.even,
+            num_threads=self.num_threads,
+            budget=None if self.memory_budget is None else parse_bytes(self.memory_budget),
+            coalesce=requests.coalesce,
+        )
+
+    def session(self, faults: Faults, assembler: BatchAssembler, *, pin_memory: bool | None) -> SessionOptions:
+        """Return how a session reads; `assembler` makes its batches."""
+        from zarrfeed.torch.batches.transform import prepare_transform
+        from zarrfeed.torch.passes.session_options import SessionOptions
+
+        called = prepare_transform(self.transform, len(assembler.fields.sides))
+        ranks = RankFinder(self.rank, self.world_size)
+        return SessionOptions(faults, ranks, assembler, called, pin_memory, self.affinity)
 
 
 def check_pin_memory(pin_memory: bool | None) -> None:

@@ -67,7 +67,6 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         """
         check_int("epoch", epoch, 0, _INT64_MAX)
         session = self._session
-        session.check_process()
         loaded = session.upcoming()
         hint = hears_accelerate(session)  # after resuming it counts from 0, so it never leads back
         if loaded.epoch < epoch or (not hint and (loaded.lanes is None or loaded.epoch != epoch)):

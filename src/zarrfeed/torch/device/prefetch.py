@@ -13,7 +13,6 @@ pin them before.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.per_process import OwnerProcess
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
 from zarrfeed.torch.batches.pass_positions import CountedPass, Positions, SharedIterator, Standing
@@ -29,6 +29,8 @@ from zarrfeed.torch.device.transfers import DeviceStreams, Streams, Transfer, ma
 
 #: Batches that are copied ahead, at most: more help no step that is at all even.
 _MOST_AHEAD = 16
+#: Seconds after which a consumer that waits looks whether an interrupt came (`base/waits.py` says why).
+_LOOK_S = 0.2
 #: How long the end of a pass waits for the loader to return what the thread waits for.
 _TIMEOUT_S = 10.0
 #: Passes of the process that forked this one. To free their tensors would call the driver, which ends this process.
@@ -219,12 +221,13 @@ class _Pass:
         self._has_state = self._ours is None and callable(getattr(loader, "state_dict", None))
         self._loader_state = _LoaderState()
         self._position: Standing | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._ready: deque[tuple[Transfer, Any]] = deque()
         self._ready_bytes = 0
         self._landing: deque[Transfer] = deque()
         self._is_stopped = self._is_over = self._is_left = False
-        self._process = os.getpid()
+        self._owner = OwnerProcess()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -238,7 +241,7 @@ class _Pass:
         ConfigError
             If this process was forked from the one that began the pass.
         """
-        if os.getpid() != self._process:
+        if not self._owner.is_here:
             raise ConfigError("this pass belongs to the process that began it: begin another one in this process")
         if self._thread is None:
             if not self._copy_next():
@@ -246,8 +249,9 @@ class _Pass:
                 return None
             self._thread = threading.Thread(target=self._run, name="zarrfeed-prefetch", daemon=True)
             self._thread.start()
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._is_over)
+        with self._lock:
+            while not self._ready and not self._is_over:
+                self._changed.wait(_LOOK_S)
             if not self._ready:
                 if self._error is not None:
                     error, self._error = self._error, None
@@ -275,16 +279,16 @@ class _Pass:
 
     def stop(self) -> None:
         """End the thread, wait for the copies under way, and unlock the memory that they were made from."""
-        if os.getpid() != self._process:  # neither the thread nor the copies are here
+        if not self._owner.is_here:  # neither the thread nor the copies are here
             _of_parents.append(self)
             return
         self._loader_state.under_way = False
-        with self._changed:
+        with self._lock:
             self._is_stopped = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_TIMEOUT_S)
-        with self._changed:
+        with self._lock:
             self._is_left = self._thread is not None and not self._is_over
         for transfer in self._landing:
             transfer.wait()
@@ -307,7 +311,7 @@ class _Pass:
                 pass
         except BaseException as error:  # noqa: BLE001 - the thread that iterates raises it
             self._error = error
-        with self._changed:
+        with self._lock:
             self._is_over = True
             is_left = self._is_left
             self._changed.notify_all()
@@ -316,7 +320,7 @@ class _Pass:
 
     def _has_room(self) -> bool:
         """Wait until another batch may be taken; False: the pass is over."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._is_stopped or self._fits())
             return not self._is_stopped
 
@@ -333,7 +337,7 @@ class _Pass:
             return False
         state = self._loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]
         transfer = Transfer(batch, self._streams, self._locks)
-        with self._changed:
+        with self._lock:
             self._ready.append((transfer, state))
             self._ready_bytes += transfer.nbytes
             self._changed.notify_all()

@@ -87,7 +87,7 @@ class Pass(CountedPass):
         """Take an epoch, before the first batch; an error in that is kept for `next()`."""
         try:
             self.cursor = self._session.settle(self._name, self._resumed, self._positions)
-            self._leases = self._session.hold(self.cursor.begin.version)
+            self._leases = self._session.hold(self.cursor.begin.edition)
         except ZarrfeedError as error:
             self._failure = error
 
@@ -154,12 +154,13 @@ class Pass(CountedPass):
             if self._failure is not None:
                 raise self._failure
             assert self.cursor is not None
-            if not session.rank_info().idle:
+            if not self.cursor.rank_info.idle:
                 self._readers = session.readers_for(self.cursor)  # at once: an interrupted start gives its reader back
                 session.start_reader(self, self.cursor)
             self._begun = True
-            if self.reader is not None and self.cursor.begin.version is None:  # a store that grows was looked at
-                self._look = begin_look(session, self.cursor.consumer.worker, self.cursor.begin.epoch)
+            # a store that grows was looked at when its version was
+            if self.reader is not None and self.cursor.begin.edition.version is None:
+                self._look = begin_look(session, self.cursor)
 
 
 class SamplePass(Pass):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -21,10 +20,14 @@ from typing import TYPE_CHECKING
 import torch.utils.data
 
 from zarrfeed.base.errors import ZarrfeedError
+from zarrfeed.base.per_process import OwnerProcess
+from zarrfeed.base.waits import looks
 from zarrfeed.metadata.stores.array_watch import ArrayWatch, layouts_of
+from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import Field
+from zarrfeed.spec.layout import Layout
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.torch.ranks.distributed import find_rank
 
@@ -88,7 +91,7 @@ class Look:
     def __init__(self, watch: ArrayWatch, fields: Sequence[Field], turn: int, *, is_near: bool) -> None:
         self._first_timeout_s = _WITH_FIRST_S if is_near else 0.0
         self._found = _Found()
-        self._pid = os.getpid()
+        self._owner = OwnerProcess()
         self._told = False
         self._thread = threading.Thread(
             target=self._found.look, args=(watch, fields, turn), name="zarrfeed-look", daemon=True
@@ -97,7 +100,7 @@ class Look:
             self._thread.start()
         except RuntimeError as error:  # the system has no thread left
             self._found.fail(error)
-        self._finalizer = weakref.finalize(self, _give_up, self._found, self._thread, self._pid)
+        self._finalizer = weakref.finalize(self, _give_up, self._found, self._thread, self._owner)
 
     @property
     def has_told(self) -> bool:
@@ -122,15 +125,11 @@ class Look:
 
     def _has_ended(self, timeout_s: float) -> bool:
         """Return whether the look has ended, after so many seconds at most; not in a forked child, which has none."""
-        if os.getpid() != self._pid:
+        if not self._owner.is_here:
             return False
-        end = time.monotonic() + timeout_s
-        while not self._found.ended.is_set():
-            left_s = end - time.monotonic()
-            if left_s <= 0:
-                return False
-            self._found.ended.wait(min(left_s, _GLANCE_S))
-        return True
+        if timeout_s == 0 or self._found.ended.is_set():
+            return self._found.ended.is_set()
+        return any(self._found.ended.wait(seconds) for seconds in looks(timeout_s, _GLANCE_S))
 
     def check_batch(self, *, is_end: bool) -> None:
         """Raise what was found, with each batch; the end of the pass waits until the look has ended.
@@ -139,7 +138,7 @@ class Look:
         """
         timeout_s, self._first_timeout_s = self._first_timeout_s, 0.0
         self.check(_UNTIL_ANSWERED_S if is_end else timeout_s)
-        if is_end and not self._told and os.getpid() == self._pid:
+        if is_end and not self._told and self._owner.is_here:
             self._told = True
             _warn([f"storage did not answer within {_UNTIL_ANSWERED_S:g} s after the last batch"])
 
@@ -173,11 +172,11 @@ class LooksOfSamples:
         self._watch = ArrayWatch(policy)
         self._turn = self._left = 0
         self._look: Look | None = None
-        layout = next(layouts_of(fields), None)
+        layouts = list(layouts_of(fields))
         rank_info, info = find_rank(), torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        self._looks = layout is not None and looks_here(rank_info, worker)
-        self._is_near = _is_near(fields)
+        self._looks = bool(layouts) and looks_here(rank_info, worker)
+        self._is_near = _is_near(layouts)
         self._share = max(1, num_samples // (rank_info.world_size * workers))
 
     def before(self, count: int) -> None:
@@ -221,8 +220,8 @@ def _warn(troubles: Sequence[str]) -> None:
         )
 
 
-def _give_up(found: _Found, thread: threading.Thread, pid: int) -> None:
-    if os.getpid() != pid:  # a forked child has neither the thread nor its locks
+def _give_up(found: _Found, thread: threading.Thread, owner: OwnerProcess) -> None:
+    if not owner.is_here:  # a forked child has neither the thread nor its locks
         return
     if not found.ended.is_set():
         found.is_over = True
@@ -241,17 +240,16 @@ def looks_here(rank_info: RankInfo, worker: int) -> bool:
     return worker == 0 and (rank_info.rank % max(1, rank_info.local_world_size) == 0 or "0" in local)
 
 
-def _is_near(fields: Sequence[Field]) -> bool:
+def _is_near(layouts: Sequence[Layout]) -> bool:
     """Return whether all arrays are files, and so few that a look takes less time than a batch."""
-    layouts = list(layouts_of(fields))
     arrays = sum(1 if layout.parts is None else len(layout.parts.names) for layout in layouts)
     return arrays <= _FEW_ARRAYS and all(layout.spec.source is None for layout in layouts)
 
 
-def begin_look(session: Session, worker: int, epoch: int) -> Look | None:
+def begin_look(session: Session, cursor: Cursor) -> Look | None:
     """Begin to look at the arrays of a pass; None if another process does, or there are none."""
     fields = session.schedule.fields.fields
-    first = next(layouts_of(fields), None)
-    if first is None or not looks_here(session.rank_info(), worker):
+    layouts = list(layouts_of(fields))
+    if not layouts or not looks_here(cursor.rank_info, cursor.consumer.worker):
         return None
-    return Look(session.watch, fields, epoch, is_near=_is_near(fields))
+    return Look(session.watch, fields, cursor.begin.epoch, is_near=_is_near(layouts))

@@ -1,4 +1,4 @@
-"""Versions of a store that grows: which one a pass reads, agreed upon by all ranks, and the schedule of each.
+"""Versions of a store that grows: which one a pass reads, agreed upon by all ranks.
 
 What holds: a pass reads one version on all ranks and in all DataLoader workers. The version of an epoch is looked up
 once, by rank 0 in its training process, and travels with the state of the epoch: over the process group to the other
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError
 from zarrfeed.base.optional_torch import imported
-from zarrfeed.metadata.description.planning import Planning
+from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.stores.growth import Growth
-from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.spec.field import HostRows
 from zarrfeed.spec.version import Version
@@ -24,61 +24,42 @@ from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.host_rows import rows_of, with_rows
 from zarrfeed.torch.ranks.distributed import in_worker
 
-#: Schedules that are remembered: of the pass under way, of a state that is loaded, of the next pass.
-_REMEMBERED = 4
 #: Looks at a store of which another process deletes samples.
 _ATTEMPTS = 5
 
 
 class Versions:
-    """The versions of the store of one dataset, in one process.
+    """The versions of a store that grows, in one process.
 
     Parameters
     ----------
     growth
         The store, and what was described of it.
-    planning
-        How a description becomes a schedule.
-    begin
-        The version that the store had when the dataset was made, and its schedule.
     rows
         Of static arrays that are stacked, by the name of the field.
     """
 
-    def __init__(
-        self, growth: Growth, planning: Planning, begin: tuple[Version, Schedule], rows: Mapping[str, HostRows]
-    ) -> None:
+    def __init__(self, growth: Growth, rows: Mapping[str, HostRows]) -> None:
         self._growth = growth
-        self._planning = planning
         self._rows = dict(rows)
-        self.current = begin[0]
-        self._schedules = dict([begin])
         self._found: tuple[Lease, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_found": ()}  # a lease is of one process
 
     @classmethod
-    def of(cls, data: Data, planning: Planning, schedule: Schedule) -> Versions | None:
+    def of(cls, data: Data) -> Versions | None:
         """Return the versions of what a dataset reads; None if it does not grow."""
-        if data.growth is None:
-            return None
-        assert data.version is not None
-        return cls(data.growth, planning, (data.version, schedule), rows_of(data.resolved))
+        return None if data.growth is None else cls(data.growth, rows_of(data.resolved))
 
-    def schedule(self, version: Version) -> Schedule:
-        """Return the schedule of a version; reads nothing."""
-        made = self._schedules.get(version)
-        if made is None:
-            resolved = with_rows(self._growth.at(version), self._rows)
-            made = Schedule.make(*self._planning.order(resolved), self._planning.options)
-            while len(self._schedules) >= _REMEMBERED:
-                del self._schedules[next(iter(self._schedules))]
-            self._schedules[version] = made
-        return made
+    def resolved(self, version: Version) -> ResolvedData:
+        """Return what a version is read as; reads nothing but what `Growth.at` reads."""
+        return with_rows(self._growth.at(version), self._rows)
 
-    def look(self, rank: RankInfo) -> Version:
+    def look(self, rank: RankInfo, known: Version) -> Version:
         """Return the version that the store has now, the same on all ranks; every rank has to call this.
+
+        `known` is a version that it had before.
 
         Raises
         ------
@@ -88,7 +69,7 @@ class Versions:
         StoreReadError
             If the store cannot be read, or no longer holds what it held.
         """
-        return self._look() if rank.world_size == 1 else _from_rank_0(rank, self._look)
+        return self._look(known) if rank.world_size == 1 else _from_rank_0(rank, partial(self._look, known))
 
     def hold(self, version: Version) -> tuple[Lease, ...]:
         """Return what keeps the samples of a version from being deleted, as long as it is referred to.
@@ -101,10 +82,10 @@ class Versions:
         leases, self._found = self._growth.hold(version), ()
         return leases
 
-    def _look(self) -> Version:
+    def _look(self, known: Version) -> Version:
         """Look, and keep what is found from being deleted until it is held; delete what is older."""
         for attempt in range(_ATTEMPTS):
-            version = self._growth.look(self.current)
+            version = self._growth.look(known)
             try:
                 self._found = self._growth.hold(version)
                 break
@@ -114,13 +95,15 @@ class Versions:
         self._growth.evict(version)
         return version
 
-    def saved_in(self, state: object) -> Version:
+    def in_state(self, state: object) -> Version:
         """Return the version that the description of order and layout in a `state_dict()` is of.
 
         Raises
         ------
         ConfigError
             If it names none.
+        StoreReadError
+            If the store no longer holds what it held in that version.
         """
         saved = None
         if isinstance(state, Mapping):
@@ -128,14 +111,12 @@ class Versions:
         if saved is None:
             raise ConfigError("the state names no version of the store: it was saved without refresh='epoch'")
         try:
-            return Version.from_json(saved)
+            version = Version.from_json(saved)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"the state is damaged: {error!r}") from error
-
-    def check(self, version: Version) -> None:
-        """Raise StoreReadError if the store no longer holds what it held in a version."""
         self._growth.look(version)
         self._found = self._growth.hold(version)
+        return version
 
 
 def _from_rank_0(rank: RankInfo, look: Callable[[], Version]) -> Version:

@@ -1,8 +1,12 @@
-"""A multiprocessing context whose events still work after a process that used them was killed.
+"""Workers of a DataLoader that end as soon as they are told to, whatever was killed or interrupted before.
 
-torch's DataLoader tells its workers to end through a `multiprocessing.Event`. Every check of that event takes a lock
-that all processes share. A worker that is killed during a check never releases the lock: the other workers wait for
-ever, and so does the training process as soon as it drops the iterator (pytorch issue 21554).
+torch tells its workers to end through a `multiprocessing.Event` and a last message in the queue of each. Every check of
+the event takes a lock that all processes share: a worker that is killed during a check never releases the lock, and
+the others wait for ever (pytorch issue 21554). A `multiprocessing.Queue` has a lock and a thread in the training
+process. An interrupt that comes as the lock is taken, or before the thread runs, leaves a queue that passes nothing on:
+torch waits for the lock for ever, or 5 s for a worker that was told nothing. Here, both are memory and pipes without
+locks and threads, and a worker that waits for a message looks at the event, too. Batches come back through
+`result_queue.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +15,19 @@ import copy
 import mmap
 import multiprocessing
 import os
+import queue
 import weakref
 from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from zarrfeed.base.waits import looks
 from zarrfeed.torch.passes.epochs import anonymous_file
+from zarrfeed.torch.passes.result_queue import ResultQueue
+
+#: A worker without work looks this often whether it has to end.
+_LOOK_S = 0.1
 
 
 class Flag:
@@ -52,10 +62,65 @@ class Flag:
         self._adopt(state["shared"].detach())
 
 
-def with_flags(context: BaseContext | None) -> BaseContext:
-    """Return a context, or the default one for None, that makes flags in place of events."""
-    context = copy.copy(context or multiprocessing.get_context())
-    context.Event = Flag  # type: ignore[assignment, method-assign]
+class IndexQueue:
+    """The queue of one worker, in which the training process asks for batches: a pipe, without a lock or a thread.
+
+    A message is far shorter than `PIPE_BUF`, so that it is sent as a whole or not at all, whenever an interrupt comes.
+    The pipe never fills up, since torch asks for a few batches ahead at most.
+    """
+
+    def __init__(self, context: BaseContext, ended: Flag) -> None:
+        self._reader, self._writer = context.Pipe(duplex=False)
+        self._ended = ended
+
+    def put(self, message: Any) -> None:
+        """Send a message, and wait for nothing."""
+        self._writer.send(message)
+
+    def get(self, timeout: float) -> Any:
+        """Return the next message, or None, torch's last one, if the worker has to end; `queue.Empty` after so long."""
+        for look in looks(timeout, _LOOK_S):
+            if self._reader.poll(look):
+                return self._reader.recv()
+            if self._ended.is_set():
+                return None
+        raise queue.Empty
+
+    def cancel_join_thread(self) -> None:
+        """Do nothing: there is no thread."""
+
+    def close(self) -> None:
+        """Close both ends in this process."""
+        self._reader.close()
+        self._writer.close()
+
+
+class _Endings:
+    """Makes the event and the queues of one iterator of torch's, which makes the queue for all results first."""
+
+    def __init__(self, context: BaseContext, num_workers: int) -> None:
+        self._context = context
+        self._num_workers = num_workers
+        self._ended = Flag()
+        self._has_results = False
+
+    def event(self) -> Flag:
+        return self._ended
+
+    def queue(self) -> IndexQueue | ResultQueue:
+        if self._has_results:
+            return IndexQueue(self._context, self._ended)
+        self._has_results = True
+        return ResultQueue(self._context, self._num_workers)
+
+
+def ending_workers(context: BaseContext | None, num_workers: int) -> BaseContext:
+    """Return a context, or the default one for None, with which torch makes one iterator whose workers end surely."""
+    context = context or multiprocessing.get_context()
+    endings = _Endings(context, num_workers)
+    context = copy.copy(context)
+    context.Event = endings.event  # type: ignore[assignment, method-assign]
+    context.Queue = endings.queue  # type: ignore[assignment, method-assign]
     return context
 
 

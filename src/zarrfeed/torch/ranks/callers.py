@@ -216,11 +216,12 @@ def _pass_whole_share(shard: Any, rank_info: RankInfo) -> None:
 
 
 def _refuse_second_batching(batch_size: int) -> None:
-    fetchers = _classes("torch.utils.data._utils.fetch", "_IterableDatasetFetcher")
-    passing_on = (*_classes("torch.utils.data", "ChainDataset"), *_shards())
     for frame in outer_frames():
         reader = self_of(frame)
-        if not _is_a(reader, *fetchers, *passing_on):
+        if reader is None:
+            return
+        fetchers = _classes("torch.utils.data._utils.fetch", "_IterableDatasetFetcher")
+        if not _is_a(reader, *fetchers, *_classes("torch.utils.data", "ChainDataset"), *_shards()):
             return
         if _is_a(reader, *fetchers):
             if reader.auto_collation and _stacks(reader.collate_fn):

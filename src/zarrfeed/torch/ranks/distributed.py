@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.optional_torch import imported
+from zarrfeed.base.per_process import OwnerProcess
 from zarrfeed.base.validate import check_int
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.torch.ranks.callers import rank_under_accelerate
@@ -38,7 +39,7 @@ class RankFinder:
         self._rank, self._world_size = rank, world_size
         self._carried: RankInfo | None = None
         self._carried_unknown = False
-        self._carried_to = os.getpid()
+        self._carried_to = OwnerProcess()
 
     def __getstate__(self) -> dict[str, Any]:
         carried = None
@@ -48,7 +49,7 @@ class RankFinder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._carried_to = os.getpid()
+        self._carried_to = OwnerProcess()
 
     def find(self) -> RankInfo:
         """Return the rank info of this process; in a spawned worker, the one that its training process found."""
@@ -64,7 +65,7 @@ class RankFinder:
 
     def _is_carried(self) -> bool:
         # A forked worker inherits what was carried to its parent, or to a process before that.
-        return in_worker() and self._carried_to == os.getpid()
+        return in_worker() and self._carried_to.is_here
 
 
 def find_rank(rank: RankLike = None, world_size: int | None = None) -> RankInfo:

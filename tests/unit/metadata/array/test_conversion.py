@@ -237,7 +237,7 @@ def test_what_cannot_work_is_refused_at_construction(dtype: str, options: dict[s
 def test_the_dtype_that_is_there_already_is_no_conversion(tmp_path: Path) -> None:
     Layout(shape=(9, 4), chunks=(3, 4), dtype="f4").write(tmp_path / "x")
     with ZarrIterableDataset(zarrfeed.open(tmp_path / "x").cast("float32")) as dataset:
-        assert dataset.session.schedule.fields.fields[0].conversion is None  # type: ignore[union-attr]
+        assert dataset.session.schedule.fields.fields[0].conversion is None
         assert "converted" not in str(dataset.explain())
 
 

@@ -406,6 +406,7 @@ def test_misspelt_arguments_name_the_one_that_was_meant(store: str) -> None:
     [
         "metadata.face.data",
         "metadata.face.data_items",
+        "metadata.face.data_samples",
         "metadata.face.open_data",
         "metadata.face.concat_data",
         "metadata.group.source_names",

@@ -172,16 +172,25 @@ def test_coordinates_that_the_user_gives(path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda d: d.sel(), "sel: names nothing, must name one coordinate of the samples"),
+        (lambda d: d.sel(), "sel: names nothing, must name a dimension"),
         (lambda d: d.sel("2015"), r"sel: got '2015', must be such as sel\(time=...\), or a mapping"),
-        (lambda d: d.sel(time="2015", episode=3), "sel: names 'time', 'episode', must name one"),
-        (lambda d: d.sel({"time": "2015"}, time="2015"), "sel: names 'time', must name one"),
+        (lambda d: d.sel(time="2015", episode=3), "sel: 'time', 'episode' are all of the samples; name one"),
+        (lambda d: d.sel({"time": "2015"}, time="2015"), "sel: 'time' is named twice"),
         (lambda d: d.sel({3: "2015"}), "sel: has the name 3, must be text"),
-        (lambda d: d.sel(lat=10), "sel: 'lat' is a dimension of the samples themselves; sel chooses .* along 'time'"),
-        (lambda d: d.isel(lat=0), "isel: 'lat' is a dimension of the samples themselves"),
-        (lambda d: d.sel(tme="2015"), r"no coordinate 'tme' is stored .*; did you mean 'time'\?"),
-        (lambda d: d.isel(tme=3), r"isel: 'tme' is not the sample dimension, which is 'time'; did you mean 'time'\?"),
-        (lambda d: d.isel(episode=3), "isel: 'episode' is not the sample dimension, which is 'time'"),
+        (lambda d: d.isel(lat=9), r"isel of 'lat' = 9: samples\['x'\] has \d items along it"),
+        (lambda d: d.isel({7: 0}), "isel: no array has the axis 7; they have 2 axes"),
+        (lambda d: d.isel({1: 0, -1: 0}), "isel: names an axis twice: 1, -1"),
+        (lambda d: d.isel(lat=[]), r"isel of 'lat' = \[\], must be an integer, a slice, or a list"),
+        (lambda d: d.isel(lat=0).isel(lat=0), "'lat' was chosen to a single item before"),
+        (
+            lambda d: d.sel(tme="2015"),
+            "sel: no array has the dimension 'tme'; .* are 'lat'; .*; did you mean 'time'",
+        ),
+        (lambda d: d.isel(tme=3), "isel: no array has the dimension 'tme'; .*; did you mean 'time'"),
+        (
+            lambda d: d.isel(episode=3),
+            "isel: no array has the dimension 'episode'; .* are 'lat'; .* along 'time'",
+        ),
         (lambda d: d.sel(time="2015", method="near"), r"method = 'near', must be one of 'nearest'; did you mean"),
         (
             lambda d: d.sel(time="2015", coords=TIMES[:3]),
@@ -297,3 +306,14 @@ def test_missing_times_of_other_calendars(tmp_path: Path) -> None:
     data = zarrfeed.open(tmp_path / "noleap.zarr", variables=["x"])
     assert samples_of(data.sel(time=slice("1999-12-20", "1999-12-22"))) == [0, 2]
     assert samples_of(data.sel(time="1999")) == [0, 2, 3]
+
+
+def test_a_name_of_the_sample_dimension_means_samples_in_arrays_that_have_it_twice(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "g")
+    group.create_array("x", data=np.arange(12).reshape(4, 3), dimension_names=("a", "b"))
+    group.create_array("y", data=np.arange(16).reshape(4, 4), dimension_names=("a", "a"))
+    data = zarrfeed.open(tmp_path / "g", variables=["x", "y"])
+    assert [(len(made), [one.shape for one in made.fields]) for made in (data.isel(a=[0, 2]), data.isel(b=[0, 2]))] == [
+        (2, [(3,), (4,)]),
+        (4, [(2,), (4,)]),
+    ]

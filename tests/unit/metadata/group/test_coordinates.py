@@ -142,7 +142,7 @@ def test_many_stores_have_the_coordinates_of_each(store: Path) -> None:
     group.create_array("x", data=np.zeros((4, 2)), dimension_names=("time", "y"))
     days = group.create_array("time", data=np.arange(4.0), dimension_names=("time",))
     days.attrs["units"] = "days since 2020-01-01"
-    parts = [zarrfeed.open(one).resolved.opened.coordinates for one in (store / "x", group["x"])]
+    parts = [zarrfeed.open(one).resolved.origin.coordinates for one in (store / "x", group["x"])]
     assert all(parts)
     both = Coordinates.concat([one for one in parts if one is not None])
     expected = [*TIMES, *(np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D"))]
@@ -150,7 +150,7 @@ def test_many_stores_have_the_coordinates_of_each(store: Path) -> None:
     assert (both.num_samples, both.dims, both.other_dims) == (N + 4, ("time",), ("y",))
     del group["time"]
     group.create_array("time", data=np.array([True] * 4), dimension_names=("time",))
-    last = zarrfeed.open(group["x"]).resolved.opened.coordinates
+    last = zarrfeed.open(group["x"]).resolved.origin.coordinates
     with pytest.raises(ConfigError, match=r"time: has values of bool, .* of datetime64\[s\]: they must be of one kind"):
         Coordinates.concat([one for one in (parts[0], last) if one is not None]).read()
 

@@ -21,7 +21,7 @@ from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, Unsupported
 from zarrfeed.engine.reader import load_resident
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.plan.schedule.state import describe_layout
-from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField, dtype_name, sample_bytes
+from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField
 from zarrfeed.torch.batches.batch import BatchAssembler
 from zarrfeed.torch.batches.host_rows import SharedRows, with_shared_rows
 from zarrfeed.torch.batches.tensors import TORCH_DTYPES, torch_dtype
@@ -61,8 +61,8 @@ def test_a_single_array_is_streamed_and_never_resident(samples: Path) -> None:
     assert isinstance(field, StoredField)
     assert not field.resident
     assert (field.name, field.num_samples, field.sample_shape) == ("samples", N, (3,))
-    assert dtype_name(field) == "float32"
-    assert sample_bytes(field) == 12
+    assert field.dtype_name == "float32"
+    assert field.sample_bytes == 12
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_contiguous_targets_are_used_where_they_lie(dtype: str, samples: Path) -
     field = in_memory(tensor, samples)
     assert field.rows.address == tensor.data_ptr()
     assert torch_dtype(field.dtype) == tensor.dtype
-    assert sample_bytes(field) == 2 * np.dtype(dtype).itemsize == field.rows.array.shape[1]
+    assert field.sample_bytes == 2 * np.dtype(dtype).itemsize == field.rows.array.shape[1]
 
 
 def test_the_memory_of_targets_is_held_by_the_field(samples: Path) -> None:
@@ -180,7 +180,7 @@ def test_conjugated_targets_are_resolved(samples: Path) -> None:
 
 def test_the_index_is_one_int64_a_sample() -> None:
     field = IndexField(N)
-    assert (field.sample_shape, dtype_name(field), sample_bytes(field)) == ((), "int64", 8)
+    assert (field.sample_shape, field.dtype_name, field.sample_bytes) == ((), "int64", 8)
 
 
 @pytest.mark.parametrize("length", [0, N - 1, N + 1])

@@ -40,7 +40,7 @@ def change(group: zarr.Group, mend: Callable[[dict[str, Any]], object]) -> None:
 
 def levels(data: zarrfeed.Data) -> list[Level]:
     found = []
-    for field in data.resolved.opened.fields[1:]:
+    for field in (one.field for one in data.resolved.columns[1:]):
         assert isinstance(field, StoredField)
         assert isinstance(field.rows, LevelRows)
         found.append(field.rows.level)
@@ -53,7 +53,7 @@ def test_an_image_is_its_first_level_unless_levels_are_named(zarr_format: Any, t
     for source in (tmp_path / "i", group):
         data = zarrfeed.open(source)
         assert [(one.name, one.shape) for one in data.fields] == [("samples", (24, 28))]
-        assert data.resolved.opened.items[0].dimensions == ("z", "y", "x")
+        assert data.resolved.items[0].dimensions == ("z", "y", "x")
         assert len(data) == 20
     data = zarrfeed.open(tmp_path / "i", multiscale=["0", -1])
     assert [(one.name, one.shape) for one in data.fields] == [("0", (24, 28)), ("2", (6, 7))]
@@ -276,6 +276,23 @@ def test_channels_may_differ_unless_they_are_the_samples(tmp_path: Path) -> None
         zarrfeed.open(tmp_path / "i", multiscale=["0", "labels/cells"])
 
 
+def test_channels_are_not_the_samples_without_a_word(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "i")
+    put_pyramid(group, (3, 12, 24, 28), [(1, 1, 1, 1)], chunks=[(1, 8, 8, 8)], axes="czyx")
+    every: tuple[dict[str, Any], ...] = ({}, {"multiscale": ["0"]})
+    for options in every:
+        with pytest.warns(
+            UserWarning, match=r"each channel is a sample: sample_dim='z' would take another axis, sample_"
+        ):
+            data = zarrfeed.open(tmp_path / "i", **options)
+        assert len(data) == 3
+        assert len(zarrfeed.open(tmp_path / "i", sample_dim="c", **options)) == 3  # a warning would be an error
+        assert len(zarrfeed.open(tmp_path / "i", sample_dim="z", **options)) == 12
+        assert len(zarrfeed.open(tmp_path / "i", sample_axis=1, **options)) == 12
+    put_pyramid(zarr.create_group(tmp_path / "t"), (3, 12, 24, 28), [(1, 1, 1, 1)], chunks=[(1, 8, 8, 8)], axes="tzyx")
+    assert len(zarrfeed.open(tmp_path / "t")) == 3
+
+
 @pytest.mark.parametrize(
     ("context", "message"),
     [
@@ -323,9 +340,9 @@ def test_windows_along_an_axis_where_levels_differ_are_of_rows(tmp_path: Path) -
 
 def test_items_of_a_level_have_the_names_of_the_image(tmp_path: Path) -> None:
     put(tmp_path / "i", zarr_format=2)
-    (one,) = zarrfeed.open(tmp_path / "i").resolved.opened.items
+    (one,) = zarrfeed.open(tmp_path / "i").resolved.items
     assert isinstance(one, Items)
     assert one.dimensions == ("z", "y", "x")
     put_ome(zarr.create_group(tmp_path / "old", zarr_format=2), {"multiscales": [{"datasets": [{"path": "0"}]}]})
     zarr.create_array(tmp_path / "old" / "0", data=np.zeros((4, 5)), zarr_format=2)
-    assert zarrfeed.open(tmp_path / "old").resolved.opened.items[0].dimensions is None
+    assert zarrfeed.open(tmp_path / "old").resolved.items[0].dimensions is None

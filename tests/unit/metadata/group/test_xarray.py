@@ -359,7 +359,6 @@ def test_a_dataset_opened_as_stored_is_read_as_stored(store: Path) -> None:
         (lambda d: d.isel(time=[1, 0, 2]), "is a selection of what is stored in another order"),
         (lambda d: d.isel(time=[1, 1]), "in another order, or with samples twice"),
         (lambda d: d.isel(time=slice(5, 5)), "is a selection of what is stored that has no sample"),
-        (lambda d: d[["packed"]].isel(lat=slice(1, None)), "is a selection of what is stored, along 'lat': pass what"),
         (lambda d: d[["packed"]].isel(time=3), r"has the dimensions \('lat', 'lon'\), stored are"),
         (lambda d: d[["packed"]].isel(time=xr.DataArray([[1, 2]], dims=("time", "n"))), "is a selection of what"),
         (lambda d: d[["packed"]].isel(time=slice(0, 5)) * 2, "in memory, loaded or calculated"),

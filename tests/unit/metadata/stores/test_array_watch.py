@@ -18,6 +18,7 @@ from zarr.storage import MemoryStore, ZipStore
 
 import zarrfeed
 from tests.support.counting_server import CountingServer
+from tests.support.stalls import again_after_a_stall
 from zarrfeed import StoreReadError
 from zarrfeed.metadata.stores.array_watch import MOST_ASKED, ArrayWatch, watched_arrays
 from zarrfeed.spec.error_policy import Faults
@@ -259,6 +260,7 @@ def test_a_store_that_does_not_answer_ends_the_pass() -> None:
     assert "no answer" in trouble
 
 
+@again_after_a_stall
 def test_a_store_that_never_answers_hides_the_array_that_changed() -> None:
     class Hanging(MemoryStore):
         hangs = False

@@ -13,6 +13,7 @@ from zarr.storage import MemoryStore
 
 import zarrfeed
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrDataset, ZarrIterableDataset
+from zarrfeed.base.errors import ZarrfeedError
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.spec.version import Version
 
@@ -140,6 +141,46 @@ def test_what_was_described_holds_for_every_version(tmp_path: Path) -> None:
     later = data.growth.at(data.growth.look())
     assert (later.choice.length, later.choice.ascending()) == (23, range(41, 64))
     assert [(info.shape, info.dtype) for info in later.infos()] == [((2, 4), "float64")]
+
+
+def test_a_version_has_the_gaps_of_its_own_samples(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "a", mode="w")
+    values = np.concatenate([np.arange(1.0, 33.0), np.arange(40.0, 56.0)])
+    for name in ("time", "x"):
+        array = group.create_array(
+            name, shape=(32,), chunks=(8,), dtype="f8", fill_value=np.nan, dimension_names=["time"]
+        )
+        array[:] = values[:32]
+    data = zarrfeed.open(tmp_path / "a", refresh="epoch", variables=["x"]).window({"x": (0, 1)})
+    dataset = ZarrIterableDataset(data, batch_size=16, return_index=True, rank=0, world_size=1)
+
+    def read(one: ZarrIterableDataset) -> list[int]:
+        return [int(i) for _, index in one for i in index]
+
+    assert read(dataset) == list(range(31))
+    stored = {name: zarr.open_array(tmp_path / "a" / name, mode="r+") for name in ("time", "x")}
+    for one in stored.values():
+        one.resize((48,))
+        one[32:] = values[32:]
+    again = [i for i in range(47) if i != 31]
+    assert read(dataset) == again
+    state = dataset.state_dict()
+    resumed = ZarrIterableDataset(
+        zarrfeed.open(tmp_path / "a", refresh="epoch", variables=["x"]).window({"x": (0, 1)}),
+        batch_size=16,
+        return_index=True,
+        rank=0,
+        world_size=1,
+    )
+    resumed.load_state_dict(state)
+    assert read(resumed) == again
+    stored["x"].resize((56,))
+    stored["x"][48:] = 1
+    with pytest.raises(ConfigError, match=r"time: has the shape \(48,\), must have one value a sample.*gaps='ignore'"):
+        read(dataset)
+    stored["time"].resize((56,))
+    with pytest.raises(ZarrfeedError, match=r"time: (has no value of sample 48|chunk 6 is missing)"):
+        read(dataset)
 
 
 def test_what_would_deal_samples_anew_is_refused(tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from zarrfeed import CorruptChunkError, MemoryBudgetError, ZarrIterableDataset, _core
 from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import MemoryPlan, plan_memory
+from zarrfeed.plan.schedule import schedule_options
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import EVEN_MODES, Consumer, Even, RankInfo
-from zarrfeed.spec.field import Field, IndexField, StoredField, VlenField, sample_bytes
+from zarrfeed.spec.field import Field, IndexField, StoredField, VlenField
 
 MIB = 1 << 20
 
@@ -160,7 +162,8 @@ def test_the_error_names_what_suffices_and_the_chunk_that_asks_for_it(tmp_path: 
         assert "no room" not in str(dataset.explain())
 
 
-def test_without_a_budget_threads_are_kept_up_to_the_limit(tmp_path: Path) -> None:
+def test_without_a_budget_threads_are_kept_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_options, "job_bytes", lambda: 4 << 30)
     zarr.create_array(tmp_path / "a", shape=(64, 1 << 22), chunks=(16, 1 << 22), dtype="f4", compressors=None)
     dataset = ZarrIterableDataset(tmp_path / "a", batch_size=1, num_threads=2)  # 256 MiB a chunk
     assert dataset.explain().num_threads == 2
@@ -271,14 +274,14 @@ def assert_all_is_counted(plan: MemoryPlan, fields: list[Field], batch_size: int
     fetching = plan.num_fetch_threads * local_chunk + plan.max_requests * fed_chunk + merged
     assert fetching <= plan.fetch_bytes
     assert plan.num_threads * max(local_chunk, fed_chunk) <= plan.scratch_bytes
-    assert plan.batch_bytes == batch_size * sum(sample_bytes(f) for f in fields)
+    assert plan.batch_bytes == batch_size * sum(f.sample_bytes for f in fields)
     kept = sum(plan.index_cache_bytes) + plan.list_cache_bytes * sum(isinstance(f, VlenField) for f in fields)
     assert plan.scratch_bytes + plan.fetch_bytes + kept + required * plan.batch_bytes <= budget
 
 
 def test_requests_for_several_inner_chunks_are_counted(fields: list[Field]) -> None:
     """The case in which they weigh most: chunks of 16 KiB in requests of 8 MiB, for each thread and one more."""
-    plan = plan_memory(fields[2:3], batch_size=8, num_threads=4, budget=1 << 30, min_open_batches=2)
+    plan = plan_memory(FieldNeeds.of(fields[2:3]), batch_size=8, num_threads=4, budget=1 << 30, min_open_batches=2)
     assert plan.coalesce.limit >= 1 << 20
     assert plan.fetch_bytes >= 5 * plan.coalesce.limit + plan.max_requests * 16384
     assert plan.max_requests > 1
@@ -297,7 +300,7 @@ def test_a_budget_that_suffices_suffices_with_more_and_is_never_exceeded(
 ) -> None:
     def plan(budget: int) -> Any:
         return plan_memory(
-            [fields[i] for i in which],
+            FieldNeeds.of([fields[i] for i in which]),
             batch_size=batch_size,
             num_threads=threads,
             budget=budget,

@@ -15,7 +15,6 @@ from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, ZarrIterableDataset
 from zarrfeed.plan.budget.mixing import (
-    LANE_COUNTS,
     TYPICAL_BATCH,
     MixingLimits,
     choose_lanes,
@@ -23,7 +22,8 @@ from zarrfeed.plan.budget.mixing import (
     expected_mix,
     perfect_mix,
 )
-from zarrfeed.plan.order.order import Order, open_batches
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.rank_lanes import LANE_COUNTS
 
 ROWS = 16
 #: Blocks from which a batch of 64 samples of a perfect shuffle draws 47.5, on average.
@@ -117,7 +117,7 @@ def test_what_is_chosen_fits_in_the_memory_and_cuts_few_blocks(
     assert 1 <= mix <= order.num_blocks
     chosen = Order(num_samples, order.block_rows, shuffle=True, seed=0, lanes=lanes, mix=mix)
     if (lanes, mix) != (1, 1):
-        assert open_batches(chosen, batch_size) <= room
+        assert chosen.open_batches(batch_size) <= room
         assert lanes * mix * order.block_rows <= room * batch_size / 2
     extra = len(chosen.plan(0).segment_block) - order.num_blocks
     assert extra <= max(0.1 * order.num_blocks, min(8, order.num_blocks) - 1)

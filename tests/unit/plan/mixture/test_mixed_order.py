@@ -10,8 +10,11 @@ import pytest
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.plan.mixture.mixed_order import Blend, MixedOrder, SourceLanes
+from zarrfeed.plan.mixture.blend import Blend
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.mixture.source_lanes import SourceLanes
 from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.selection import Int64, Selection
 
 
@@ -95,8 +98,8 @@ def test_every_consumer_reads_its_stride(number: int) -> None:
         first, whole = int(random.integers(stride * 3)), definition(order, epoch)
         most = int(random.integers(2, 60))
         for plan in (
-            order.plan(epoch, first=first, stride=stride),
-            order.plan(epoch, first=first, stride=stride, most_steps=most),
+            order.plan(epoch, Portion(first=first, stride=stride)),
+            order.plan(epoch, Portion(first=first, stride=stride, most_steps=most)),
         ):
             np.testing.assert_array_equal(listed(plan), whole[first::stride])
             assert (np.diff(plan.first_step) >= 0).all()
@@ -112,7 +115,7 @@ def test_positions_of_no_stride_are_taken_one_by_one(number: int) -> None:
         tail = random.integers(0, 3 * n, 7)
         steps = n // 3 // stride
         most = [None, 11][int(random.integers(2))]
-        plan = order.plan(epoch, first=2, stride=stride, steps=steps, head=head, tail=tail, most_steps=most)
+        plan = order.plan(epoch, Portion(first=2, stride=stride, steps=steps, head=head, tail=tail, most_steps=most))
         whole = definition(order, epoch)
         expected = np.concatenate([whole[head], whole[2::stride][:steps], whole[tail % n]])
         np.testing.assert_array_equal(listed(plan), expected)
@@ -127,13 +130,7 @@ def test_runs_of_positions_are_taken_whole() -> None:
             period = workers * ranks * batch
             rounds = order.length // period
             plan = order.plan(
-                1,
-                first=rank + worker * ranks * batch,
-                stride=ranks,
-                steps=rounds * batch,
-                run=batch,
-                period=period,
-                most_steps=9,
+                1, Portion(rank + worker * ranks * batch, ranks, rounds * batch, run=batch, period=period, most_steps=9)
             )
             taken = whole[: rounds * period].reshape(rounds, workers, batch, ranks)[:, worker, :, rank]
             np.testing.assert_array_equal(listed(plan), taken.ravel())
@@ -149,7 +146,9 @@ def test_runs_of_positions_are_taken_whole_of_several_columns(number: int) -> No
         for rank in range(ranks):
             for worker in range(workers):
                 first, steps = rank + worker * ranks * batch, rounds * batch
-                plan = order.plan(1, first=first, stride=ranks, steps=steps, run=batch, period=period, most_steps=11)
+                plan = order.plan(
+                    1, Portion(first=first, stride=ranks, steps=steps, run=batch, period=period, most_steps=11)
+                )
                 taken = whole[: rounds * period].reshape(rounds, workers, batch, ranks)[:, worker, :, rank]
                 np.testing.assert_array_equal(listed(plan), taken.ravel())
 
@@ -168,7 +167,7 @@ def test_the_bound_on_open_steps_holds(number: int, stride: int) -> None:
     order = CASES[number]
     for epoch in (0, 2):
         for first in range(min(stride, 3)):
-            plan = order.plan(epoch, first=first, stride=stride)
+            plan = order.plan(epoch, Portion(first=first, stride=stride))
             if len(plan.first_step):
                 assert (plan.last_step - plan.first_step + 1).max() <= order.open_steps(stride)
 
@@ -211,9 +210,9 @@ def test_a_rank_of_whole_columns_decodes_blocks_that_no_other_rank_does() -> Non
     for ranks in (2, 4, 8):
         pieces = 0
         for rank in range(ranks):
-            plan = order.plan(0, first=rank, stride=ranks)
-            pieces += len(plan.segment_held_index)
-        alone = len(order.plan(0).segment_held_index)
+            plan = order.plan(0, Portion(first=rank, stride=ranks))
+            pieces += len(plan.groups.held_index)
+        alone = len(order.plan(0).groups.held_index)
         assert pieces == alone
 
 

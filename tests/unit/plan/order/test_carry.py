@@ -17,9 +17,13 @@ from zarr.storage import MemoryStore
 from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
-from zarrfeed.plan.order.carry import Overlap, next_groups
+from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.plan.order.cached_decodes import SharingMemory
+from zarrfeed.plan.order.carry import Overlap, next_groups, source_reads
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.samples import blocks
+from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.window import Window
 
 ROWS = 24
 CHUNKS = 91
@@ -223,7 +227,7 @@ def test_the_next_group_is_the_next_of_the_lane() -> None:
     plan = Order(400, 8, shuffle=True, seed=1, lanes=3, mix=2, strip=5).plan(0)
     following = next_groups(plan)
     for group, behind in enumerate(following):
-        later = [g for g in range(group + 1, len(plan.group_lane)) if plan.group_lane[g] == plan.group_lane[group]]
+        later = [g for g in range(group + 1, len(plan.groups.lane)) if plan.groups.lane[g] == plan.groups.lane[group]]
         assert behind == (later[0] if later else -1)
 
 
@@ -232,3 +236,16 @@ def test_without_windows_nothing_is_shared(store: Path) -> None:
     fields = dataset.session.schedule.fields
     assert Overlap.of(fields.fields, fields.block_rows) is None
     assert (dataset.explain().strip, dataset.explain().memory.carry_bytes) == (1, 0)
+
+
+def test_without_memory_every_piece_of_a_group_decodes_the_chunks_that_it_needs() -> None:
+    field = StoredField("x", read_layout(write(MemoryStore(), 64, 4)), window=Window((2,)))
+    plan = Order(62, 4, shuffle=True, seed=3, lanes=1, mix=3).plan(0)
+    ample, scarce = (
+        source_reads(plan, [field], SharingMemory(room, room, num_threads=1, batch_size=8, max_open_batches=20))[0]
+        for room in (1 << 30, 1)
+    )
+    assert (ample.decoded, ample.most) == (2 * 16, 2 * 16)  # in two cells each
+    # each block but the last one needs its chunk and the next one
+    assert scarce.most == 2 * (2 * 16 - 1)
+    assert scarce.decoded < scarce.most  # pieces of one group share chunks

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from zarrfeed import _core
 from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.selection import Int64, make_selection
 
 SETTINGS = examples(150)
@@ -32,7 +33,7 @@ def orders(draw: st.DrawFn, *, shuffle: bool | None = None) -> Order:
 
 
 def sample_order(order: Order, epoch: int = 0, **consumer: Any) -> Int64:
-    result: Int64 = _core.sample_order(order.plan(epoch, **consumer).to_core())
+    result: Int64 = _core.sample_order(order.plan(epoch, Portion(**consumer)).to_core())
     return result
 
 
@@ -137,15 +138,15 @@ def test_each_lane_walks_through_its_piece_of_the_order_group_by_group(order: Or
 @SETTINGS
 @given(orders(), st.integers(1, 5))
 def test_groups_declare_the_steps_that_they_serve_exactly(order: Order, stride: int) -> None:
-    plan = order.plan(0, first=stride - 1, stride=stride)
+    plan = order.plan(0, Portion(first=stride - 1, stride=stride))
     samples = _core.sample_order(plan.to_core())
     step_of = {int(sample): step for step, sample in enumerate(samples)}
     assert np.all(np.diff(plan.first_step) >= 0)
     if order.mix == 1:  # one segment a group: its rows are the block's, and all of them if the lane is not cut
         blocks = samples // order.block_rows
         for group in range(len(plan.first_step)):
-            segment = plan.group_begin[group]
-            if plan.segment_length[segment] == order.block_rows:
+            segment = plan.groups.begin[group]
+            if plan.groups.length[segment] == order.block_rows:
                 steps = [step_of[int(s)] for s in samples[blocks == plan.segment_block[segment]]]
                 assert (min(steps), max(steps)) == (plan.first_step[group], plan.last_step[group])
 
@@ -153,7 +154,7 @@ def test_groups_declare_the_steps_that_they_serve_exactly(order: Order, stride: 
 @SETTINGS
 @given(orders(), st.integers(1, 5), st.integers(1, 64))
 def test_the_bound_on_open_steps_covers_what_a_plan_needs(order: Order, stride: int, batch_size: int) -> None:
-    plan = order.plan(0, stride=stride)
+    plan = order.plan(0, Portion(stride=stride))
     needed = _core.required_open_batches(plan.to_core(), batch_size)
     assert needed <= (order.open_steps(stride) - 1) // batch_size + 2
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from zarrfeed import ZarrIterableDataset, mix
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.mixture.source_lanes import SourceState
 from zarrfeed.plan.order.order import make_order
 from zarrfeed.plan.order.rank_lanes import lanes_for_ranks, nearest_multiple, ranks_of_chunk
 from zarrfeed.plan.schedule.epoch_plan import Schedule
@@ -71,7 +72,7 @@ def test_ranks_share_an_epoch_exactly_and_each_chunk_is_read_once_but_for_cuts(
     for rank in asked:
         plan = schedule.plan(state, RankInfo(rank, ranks).consumer())
         used += plan.steps
-        reads += len(plan.segment_held_index)
+        reads += len(plan.groups.held_index)
         assert plan.steps == length // ranks
     assert len(asked) * (length // ranks) == used
     cuts = math.ceil(order.lanes / ranks) if ranks > 8 else blocks  # one more for each end of a lane
@@ -88,7 +89,7 @@ def test_all_ranks_together_have_each_sample_once_and_each_block_in_one_rank_but
         consumer = RankInfo(rank, ranks).consumer()
         plan = schedule.plan(schedule.settle(EpochState(0), consumer), consumer)
         of_rank += np.bincount(np.unique(plan.segment_block), minlength=blocks)
-        taken[plan.first + plan.stride * np.arange(plan.steps)] += 1
+        taken[plan.strides.first + plan.stride * np.arange(plan.steps)] += 1
     assert (taken == 1).all()
     lanes = settled_lanes(schedule, ranks)
     assert lanes != schedule.order.lanes
@@ -128,8 +129,7 @@ def test_sources_of_a_mixture_have_lanes_that_the_ranks_divide_where_ranks_have_
     order = schedule.order
     assert isinstance(order, MixedOrder)
     for ranks in (8, 9, 12, 24, 48):
-        sources = schedule.settle(EpochState(0), RankInfo(0, ranks).consumer()).sources
-        assert sources is not None
+        sources = SourceState.of(schedule.settle(EpochState(0), RankInfo(0, ranks).consumer())).sources
         for one, few in zip(sources, order.sources, strict=True):
             assert (one.mix, one.strip) == (few.mix, few.strip)
             if ranks in (12, 24):

@@ -13,6 +13,7 @@ from zarrfeed.base.native import core
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.order import block_order
 from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.order.unfolding import UnfoldingPlan, unfold
 from zarrfeed.plan.samples.selection import Selection
 
@@ -69,7 +70,7 @@ def test_an_unfolded_plan_has_the_samples_of_the_listed_one(seed: int) -> None:
     for _ in range(60):
         order = random_order(rng)
         consumer, epoch = random_consumer(rng, order.length), int(rng.integers(5))
-        listed, unfolded = order.plan(epoch, **consumer), unfold(order, epoch, **consumer)
+        listed, unfolded = order.plan(epoch, Portion(**consumer)), unfold(order, epoch, Portion(**consumer))
         assert isinstance(unfolded, UnfoldingPlan)
         assert (unfolded.steps, unfolded.stride) == (listed.steps, listed.stride)
         assert core.sample_order(unfolded.to_core()).tolist() == core.sample_order(listed.to_core()).tolist()
@@ -83,7 +84,7 @@ def test_an_unfolded_plan_has_the_samples_of_the_listed_one(seed: int) -> None:
 def test_consumers_of_any_stride_partition_what_is_left(combs: int) -> None:
     order = Order(1001, 4, shuffle=True, seed=5, lanes=7, mix=2, combs=combs)
     for stride in (1, 2, 3, 7):
-        plans = [unfold(order, 2, first=first, stride=stride) for first in range(stride)]
+        plans = [unfold(order, 2, Portion(first=first, stride=stride)) for first in range(stride)]
         delivered = np.concatenate([core.sample_order(plan.to_core()) for plan in plans])
         assert sorted(delivered.tolist()) == list(range(1001))
 
@@ -92,7 +93,7 @@ def test_positions_that_do_not_ascend_have_their_groups_listed() -> None:
     order = Order(100, 4, shuffle=True, seed=5, lanes=3)
     for head, tail in (([50, 10], []), ([], [9, 3]), ([60], [5])):
         consumer: dict[str, Any] = {"first": 20, "stride": 2, "steps": 10, "head": np.array(head, dtype=np.int64)}
-        plan = unfold(order, 0, **consumer, tail=np.array(tail, dtype=np.int64))
+        plan = unfold(order, 0, Portion(**consumer, tail=np.array(tail, dtype=np.int64)))
         assert isinstance(plan, EpochPlan), (head, tail)
 
 
@@ -109,9 +110,9 @@ def test_a_plan_of_a_thousand_million_blocks_begins_at_once() -> None:
     """Neither time nor memory grows with the blocks; a listed plan would be half a terabyte, and is refused."""
     order = Order(10 * 10**9 - 3, 10, shuffle=True, seed=1, lanes=720, combs=1024)
     steps = 64 * 720
-    first = core.sample_order(unfold(order, 3, steps=steps).to_core())
+    first = core.sample_order(unfold(order, 3, Portion(steps=steps)).to_core())
     assert len(np.unique(first)) == steps
-    later = core.sample_order(unfold(order, 3, first=720 * 30, steps=720).to_core())
+    later = core.sample_order(unfold(order, 3, Portion(first=720 * 30, steps=720)).to_core())
     assert later.tolist() == first[720 * 30 : 720 * 31].tolist()
     with pytest.raises(ConfigError, match=f"at most {block_order.MOST_BLOCKS}"):
         order.plan(3)

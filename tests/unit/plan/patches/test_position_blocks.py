@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from zarrfeed.base.native import core
+from zarrfeed.plan.patches.decode_count import count_decodes, touched_chunks
 from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.position_blocks import Cells, ListedPositions, PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep
-from zarrfeed.plan.patches.sweep_cost import count_decodes, touched_chunks
 
 SETTINGS = examples(100)
 

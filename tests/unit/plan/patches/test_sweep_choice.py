@@ -17,12 +17,12 @@ from tests.unit.plan.patches.test_footprint import crops_along, footprints
 from tests.unit.plan.patches.test_sweep_cost import cells_of_samples
 from tests.unit.plan.patches.test_tiling import tilings
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.budget.mixing import LANE_COUNTS
 from zarrfeed.plan.order.block_order import MOST_BLOCKS
-from zarrfeed.plan.patches.footprint import footprint_of
+from zarrfeed.plan.order.rank_lanes import LANE_COUNTS
+from zarrfeed.plan.patches.decode_count import count_decodes
+from zarrfeed.plan.patches.footprint import Footprint, footprint_of
 from zarrfeed.plan.patches.sweep import GOOD_AMPLIFICATION, Sweep, SweepChoice, TileBlocks
 from zarrfeed.plan.patches.sweep_choice import PatchField, carried_bytes, choose_sweep
-from zarrfeed.plan.patches.sweep_cost import count_decodes
 from zarrfeed.plan.patches.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.patches.tiling import Tiling
 
@@ -41,6 +41,14 @@ def field(chunk: tuple[int, ...], size: tuple[int, ...], item: int = 1) -> Patch
 def choose(tiling: Tiling, *fields: PatchField, memory: int = 819 * MIB, **options: Any) -> SweepChoice:
     return choose_sweep(tiling, fields, memory=memory, **{"num_threads": 2, **options})
 
+
+#: One item for each voxel, the one before it; the first item stands for the one before itself, too.
+REPEATED = PatchField(
+    (1, 1),
+    10**6,
+    1,
+    Footprint((1, 1), (1, 1), np.array([[2, 2]]), scale=(1, 1), origin=(0, 1), shift=(0, 0), pads=(False, False)),
+)
 
 CASES: dict[str, tuple[np.ndarray[Any, Any], tuple[int, ...], tuple[int, ...], int]] = {
     "c128 p64 uint8": (CUBE, (128,) * 3, (64,) * 3, 1),
@@ -158,6 +166,7 @@ def crops_of_block(order: SweptOrder, field: PatchField, block: int) -> dict[tup
 @example((Tiling(np.array([[8, 2]]), (4, 1), border="wrap", seed=0), [field((2, 2), (1, 1))]), 0, 12, 0)
 @example((Tiling(np.array([[8, 2]]), (4, 1), border=("wrap", "pad"), seed=0), [field((2, 2), (1, 1))]), 0, 0, 0)
 @example((Tiling(np.array([[12, 2]]), (4, 1), border="wrap", seed=0), [field((6, 2), (1, 1))]), 0, 12, 0)
+@example((Tiling(np.array([[2, 2]]), (1, 1), seed=0), [REPEATED, field((3, 2), (1, 1), 10**6)]), 0, 0, 0)
 @given(layouts(), st.integers(0, 9), st.integers(0, 4000), st.integers(0, 9))
 def test_no_epoch_keeps_larger_crops_than_is_said(
     layout: tuple[Tiling, list[PatchField]], seed: int, memory: int, epoch: int

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.unit.plan.patches.test_footprint import footprints, items_of
 from tests.unit.plan.patches.test_swept_order import orders, sample_order
+from zarrfeed.plan.patches.decode_count import count_decodes
 from zarrfeed.plan.patches.footprint import Footprints, footprint_of
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, blocks_of
-from zarrfeed.plan.patches.sweep_cost import amplification, count_decodes
+from zarrfeed.plan.patches.sweep_cost import amplification
 from zarrfeed.plan.patches.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid, Tiling
 

@@ -17,6 +17,7 @@ from tests.unit.plan.patches.test_tiling import tilings
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.block_order import permuted
 from zarrfeed.plan.order.keyed_random import key_of
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.patches.sweep import Sweep, TileBlocks, blocks_of
 from zarrfeed.plan.patches.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.patches.tiling import Tiling
@@ -28,7 +29,7 @@ SETTINGS = examples(100)
 
 def sample_order(order: SweptOrder, epoch: int, **consumer: Any) -> Int64:
     """Return the samples that a consumer takes, step by step, as the engine lists them."""
-    found: Int64 = core.sample_order(order.plan(epoch, **consumer).to_core())
+    found: Int64 = core.sample_order(order.plan(epoch, Portion(**consumer)).to_core())
     return found
 
 
@@ -96,8 +97,8 @@ def test_ranks_and_workers_take_each_sample_once_also_after_a_resume(
 @given(orders(shuffle=True), st.integers(0, 9))
 def test_a_group_is_one_block(order: SweptOrder, epoch: int) -> None:
     plan = order.plan(epoch)
-    assert (np.diff(plan.group_begin) == 1).all()
-    of_lane = [plan.segment_held_index[plan.group_lane == lane] for lane in range(order.lanes)]
+    assert (np.diff(plan.groups.begin) == 1).all()
+    of_lane = [plan.groups.held_index[plan.groups.lane == lane] for lane in range(order.lanes)]
     pieces = np.concatenate(of_lane)
     # lanes cut the sequence of blocks: put together, they have each block in turn, those that are cut twice or more
     assert np.array_equal(pieces[np.flatnonzero(np.diff(pieces, prepend=-1))], order.held_indices(epoch))

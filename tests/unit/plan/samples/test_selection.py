@@ -18,7 +18,8 @@ from tests.support.flat import iterable_dataset, split
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, ZarrIterableDataset, _core
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
-from zarrfeed.plan.order.order import Order, open_batches
+from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.selection import Int64, Selection, make_selection, select_samples
 from zarrfeed.plan.samples.split import split_blocks
 
@@ -98,10 +99,10 @@ def test_the_selected_samples_stand_in_the_order_once_and_strides_partition_it(
     epoch_order = _core.sample_order(order.plan(epoch).to_core())
     assert np.array_equal(np.sort(epoch_order), chosen)
     for first in range(stride):
-        plan = order.plan(epoch, first=first, stride=stride)
+        plan = order.plan(epoch, Portion(first=first, stride=stride))
         assert np.array_equal(_core.sample_order(plan.to_core()), epoch_order[first::stride])
         needed = _core.required_open_batches(plan.to_core(), batch_size)
-        assert needed <= open_batches(order, batch_size, stride)
+        assert needed <= order.open_batches(batch_size, stride)
     if not order.shuffle and order.lanes == 1:
         assert np.array_equal(epoch_order, chosen)
     assert np.array_equal(np.unique(order.plan(epoch).segment_block), np.unique(chosen // order.block_rows))

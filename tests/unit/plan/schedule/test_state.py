@@ -199,7 +199,7 @@ def test_a_worker_share_is_no_state_for_another_consumer(store: str) -> None:
 def test_an_order_is_described_by_all_that_an_order_depends_on(store: str) -> None:
     """A field of Order that is missing in the description could change unnoticed between save and load."""
     described = set(saved(store)["order"]) - {"blocks", "select"} | {
-        *("lanes", "strip", "combs", "first_block", "short_last", "selection", "edges")
-    }  # a selection, whose digest is in "select", has the blocks of edges
+        *("lanes", "strip", "combs", "first_block", "short_last", "selection", "edges", "slabs")
+    }  # a selection, whose digest is in "select", has the blocks of edges; "slab_rows" of a state says the slabs
     assert described == set(make(store).session.schedule.order.__dataclass_fields__)
     assert replace(make(store).session.schedule.order, lanes=1).lanes == 1

@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 
 from zarrfeed.storage.access.request_limiter import RequestLimiter, shared_limiter
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 240.0
 
 
 def refuse(_: Exception) -> bool:

@@ -65,7 +65,7 @@ def test_an_interrupt_that_another_thread_gets_does_not_end_a_read() -> None:
 
     async def read() -> None:
         begun.set()
-        await asyncio.to_thread(release.wait, 30.0)
+        await asyncio.to_thread(release.wait, 200.0)
 
     def interrupt() -> None:
         begun.wait()
@@ -75,7 +75,7 @@ def test_an_interrupt_that_another_thread_gets_does_not_end_a_read() -> None:
     thread.start()
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        sync(read(), timeout=60.0)
-    assert time.monotonic() - begin < 20
+        sync(read(), timeout=200.0)
+    assert time.monotonic() - begin < 100
     release.set()
     thread.join()

@@ -111,6 +111,27 @@ def test_what_a_live_epoch_reads_is_not_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ZarrIterableDataset, ZarrDataset])
+def test_a_dataset_of_several_stores_holds_what_each_of_them_has_left(tmp_path: Path, kind: Any) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    append(first, 0, 32)
+    append(second, 32, 64)
+    values(make(first))
+    assert chunks(first) == [4, 5, 6, 7]
+    dataset = kind([first, second])
+    values(make(first, window=8))
+    values(make(second, window=8))
+    assert chunks(first) == [4, 5, 6, 7], "the dataset reads the first store from sample 16 on"
+    assert chunks(second) == list(range(8)), "the dataset reads the second store from its sample 0 on"
+    batches = dataset if kind is ZarrIterableDataset else [dataset[list(range(48))]]
+    assert sorted(int(v) for batch in batches for v in np.ravel(batch["y"])) == list(range(16, 64))
+    del batches
+    dataset.close()
+    values(make(first, window=8))
+    values(make(second, window=8))
+    assert chunks(first) == chunks(second) == [6, 7]
+
+
+@pytest.mark.parametrize("kind", [ZarrIterableDataset, ZarrDataset])
 def test_datasets_without_refresh_hold_what_they_opened(tmp_path: Path, kind: Any) -> None:
     path = tmp_path / "a"
     append(path, 0, 32)

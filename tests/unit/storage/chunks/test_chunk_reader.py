@@ -16,6 +16,7 @@ from zarr.core.buffer import Buffer
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, WrapperStore
 
+from tests.support.stalls import again_after_a_stall
 from zarrfeed import CorruptChunkError, StoreReadError
 from zarrfeed.base.errors import DecodeError
 from zarrfeed.metadata.array.array import read_layout
@@ -79,6 +80,7 @@ def test_an_error_that_stays_is_told_with_its_retries(failing: type[Failing]) ->
         sync(reader.get("c/0"))
 
 
+@again_after_a_stall
 def test_a_read_that_hangs_ends_with_the_timeout(failing: type[Failing]) -> None:
     zarr.create_array(inner := MemoryStore(), data=np.arange(20), chunks=(5,))
     reader = make_reader(failing(inner), Faults(timeout=0.05), ReadCounts())

@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from zarrfeed import ConfigError, CorruptChunkError, LookAhead, ZarrDataset
+from zarrfeed.torch.datasets.array_requests import ArrayRequests
 from zarrfeed.torch.datasets.look_ahead import PlannedIndices, Window
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -105,7 +106,9 @@ def test_what_is_read_ahead_takes_half_of_the_cache(store: Path, cache: int, ope
     data = dataset(store, cache * BATCH_BYTES)
     first = next(iter(LookAhead(BatchSampler(samplers()["random"], BATCH_SIZE, drop_last=False))))
     check(data[first])
-    coming = 0 if data._ahead is None else len(data._ahead._coming)
+    reader = data._own.here
+    assert isinstance(reader, ArrayRequests)
+    coming = 0 if reader._ahead is None else len(reader._ahead._coming)
     assert 1 + coming == open_batches
 
 

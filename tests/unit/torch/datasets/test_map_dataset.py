@@ -294,7 +294,8 @@ def test_threads_may_ask_at_once(store: Path) -> None:
 def test_a_child_forked_while_another_thread_reads_can_read(store: Path) -> None:
     data = dataset(store)
     data[[1]]
-    data._lock.acquire()  # as a thread that is in the middle of a request
+    lock = data._own.here.lock
+    lock.acquire()  # as a thread that is in the middle of a request
     child = os.fork()
     if child == 0:
         try:
@@ -302,7 +303,7 @@ def test_a_child_forked_while_another_thread_reads_can_read(store: Path) -> None
         except BaseException:  # noqa: BLE001 - the exit status says it
             os._exit(1)
         os._exit(0)
-    data._lock.release()
+    lock.release()
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -252,19 +252,19 @@ def test_the_thread_waits_for_the_copies_of_a_loader_that_does_not_let_go_of_it(
         yield torch.zeros(2)
         yield torch.ones(2)
         is_inside.set()
-        assert may_return.wait(30)
+        assert may_return.wait(240)
         yield torch.ones(2)
 
     device = LateDevice()
     batches = iter(on(device, loader()))
     next(batches)
-    assert is_inside.wait(30)
+    assert is_inside.wait(240)
     thread = next(one for one in threading.enumerate() if one.name == "zarrfeed-prefetch")
     batches.close()  # type: ignore[attr-defined]
     assert thread.is_alive()
     assert device.done == 1, "the batch that was handed out"
     may_return.set()
-    thread.join(30)
+    thread.join(240)
     assert not thread.is_alive()
     assert device.done == device.given == 3
 

@@ -133,7 +133,7 @@ def test_a_pass_that_is_left_leaves_its_look_behind() -> None:
         else:
             dataset.close()
             del running
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - begin < 100
         assert not _looking(), leave
 
 

@@ -1,0 +1,187 @@
+// Which row a sample has at a distance from its own, and what takes the place of a row that it lacks. The invariant:
+// find_row() never gives a row of another segment or one that the array lacks; it gives -1 for a row that is padded, or
+// refuses where nothing takes its place.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "spec/field_spec.h"
+#include "tests/support/check.h"
+#include "tests/support/guarded_bytes.h"
+#include "tests/support/many_stores.h"
+#include "tests/support/plans.h"
+#include "transform/output.h"
+
+using namespace zarrfeed;
+using namespace zarrfeed::testing;
+
+namespace {
+
+/// A field of rows in memory that are never looked at.
+FieldSpec resident(int64_t num_rows, size_t row_bytes = 1) {
+  FieldSpec spec;
+  spec.kind = FieldSpec::Kind::kResident;
+  spec.sample_bytes = row_bytes;
+  spec.num_rows = num_rows;
+  return spec;
+}
+
+/// A stored field of that many rows of one byte, whose chunks are never looked at.
+FieldSpec stored(int64_t num_rows) {
+  FieldSpec spec;
+  spec.array.shape = {num_rows};
+  spec.array.chunk_shape = {4};
+  spec.array.storage_order = {0};
+  spec.array.item_bytes = 1;
+  spec.array.fill = {0};
+  return spec;
+}
+
+}  // namespace
+
+TEST(rows_of_windows_are_those_of_the_definition) {
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 300; ++i) {
+    const Context context("case " + std::to_string(i));
+    const int64_t num_samples = pick(random, 1, 30);
+    const int64_t num_rows = random() % 2 == 0 ? num_samples : pick(random, 1, 30);
+    const WindowRows window = random_rows(random, num_samples, num_rows, pick(random, 1, 5));
+    FieldSpec spec = random() % 2 == 0 ? stored(num_rows) : resident(num_rows);
+    window.apply(spec);
+    const Output field(spec);
+    CHECK(!field.is_direct());
+    const std::vector<int64_t> all = {0, num_samples};
+    const std::vector<int64_t>& borders = window.borders.empty() ? all : window.borders;
+    for (size_t s = 0; s + 1 < borders.size(); ++s) {
+      for (int64_t sample = borders[s]; sample < borders[s + 1]; ++sample) {
+        const std::vector<int64_t> expected = window.rows(sample);
+        for (size_t k = 0; k < expected.size(); ++k) {
+          CHECK_EQ(field.find_row(sample, window.offsets[k], borders[s], borders[s + 1]), expected[k]);
+        }
+      }
+    }
+  }
+}
+
+TEST(distances_and_row_maps_beyond_64_bits_lead_outside) {
+  FieldSpec spec = resident(100);
+  spec.offsets = {0};
+  spec.pad.mode = PadSpec::Mode::kEdge;
+  const Output edge(spec);
+  CHECK_EQ(edge.find_row(12, INT64_MAX, 10, 20), int64_t{19});
+  CHECK_EQ(edge.find_row(12, INT64_MIN, 10, 20), int64_t{10});
+  for (const int64_t step : {INT64_MAX, INT64_MIN}) {
+    spec.row_map = RowMapSpec{.first = step, .step = step};
+    const Output mapped(spec);
+    CHECK_EQ(mapped.find_row(12, 0, 10, 20), int64_t{-1});
+    CHECK_EQ(mapped.find_row(1, 0, 0, 20), int64_t{-1});
+  }
+}
+
+TEST(padding_stays_inside_of_the_segment) {
+  FieldSpec spec = resident(100);
+  spec.offsets = {0};
+  spec.pad.mode = PadSpec::Mode::kEdge;
+  const Output edge(spec);
+  CHECK_EQ(edge.find_row(10, -3, 10, 20), int64_t{10});
+  CHECK_EQ(edge.find_row(19, 3, 10, 20), int64_t{19});
+  CHECK_EQ(edge.find_row(10, 9, 10, 20), int64_t{19});
+  spec.pad.mode = PadSpec::Mode::kFill;
+  const Output fill(spec);
+  CHECK_EQ(fill.find_row(10, -1, 10, 20), int64_t{-1});
+  CHECK_EQ(fill.find_row(19, 1, 10, 20), int64_t{-1});
+  CHECK_EQ(fill.find_row(19, 0, 10, 20), int64_t{19});
+}
+
+TEST(an_edge_that_the_row_map_lacks_is_padded) {
+  const std::vector<int64_t> rows = {-1, 7, -5, 2};
+  for (FieldSpec spec : {resident(8), stored(8)}) {
+    spec.offsets = {-1, 0};
+    spec.row_map = RowMapSpec{.rows = rows.data(), .num_samples = 4};
+    spec.pad.mode = PadSpec::Mode::kEdge;
+    const Output field(spec);
+    CHECK_EQ(field.find_row(0, -1, 0, 4), int64_t{-1});  // the edge is sample 0
+    CHECK_EQ(field.find_row(1, 0, 0, 4), int64_t{7});
+    CHECK_EQ(field.find_row(2, 0, 0, 4), int64_t{-1});
+    CHECK_EQ(field.find_row(3, 1, 0, 4), int64_t{2});
+  }
+}
+
+TEST(a_row_that_nothing_takes_the_place_of_is_refused) {
+  const std::vector<int64_t> rows = {3, -1, 8};
+  for (FieldSpec spec : {resident(8), stored(8)}) {
+    const Output plain(spec);
+    CHECK_THROWS(kConfig, "the window of sample 2 reaches beyond the array, to -1", plain.find_row(2, -3, 0, 8));
+    CHECK_THROWS(kConfig, "the window of sample 5 reaches beyond the array, to 8", plain.find_row(5, 3, 0, 8));
+    spec.row_map = RowMapSpec{.rows = rows.data(), .num_samples = 3};
+    const Output mapped(spec);
+    CHECK_EQ(mapped.find_row(0, 0, 0, 8), int64_t{3});
+    CHECK_THROWS(kConfig, "the array has no row of sample 1", mapped.find_row(1, 0, 0, 8));
+    CHECK_THROWS(kConfig, "sample 2 has row 8 of 8", mapped.find_row(2, 0, 0, 8));
+    CHECK_THROWS(kConfig, "sample 3 is not in the row map", mapped.find_row(3, 0, 0, 8));
+    spec.pad.mode = PadSpec::Mode::kFill;  // padding does not hide a row map that is wrong
+    const Output padded(spec);
+    CHECK_EQ(padded.find_row(1, 0, 0, 8), int64_t{-1});
+    CHECK_THROWS(kConfig, "sample 2 has row 8 of 8", padded.find_row(2, 0, 0, 8));
+    CHECK_THROWS(kConfig, "sample 3 is not in the row map", padded.find_row(3, 0, 0, 8));
+    spec.row_map = RowMapSpec{.first = -2, .step = 3};  // rows -2, 1, 4, 7, 10
+    const Output regular(spec);
+    CHECK_EQ(regular.find_row(0, 0, 0, 8), int64_t{-1});
+    CHECK_EQ(regular.find_row(3, 0, 0, 8), int64_t{7});
+    CHECK_EQ(regular.find_row(4, 0, 0, 8), int64_t{-1});
+  }
+}
+
+TEST(padded_rows_are_items_to_their_last_byte_and_no_further) {
+  for (const std::vector<uint8_t>& item : {std::vector<uint8_t>{}, {9}, {1, 2}, {1, 2, 3, 4}}) {
+    FieldSpec spec = resident(1, 12);
+    spec.pad = {.mode = PadSpec::Mode::kFill, .item = item, .borders = nullptr};
+    const Output field(spec);
+    const GuardedBytes out(36);
+    std::fill(out.span().begin(), out.span().end(), uint8_t{0xaa});
+    std::vector<RowTarget> targets = {{-1, out.span().data()}, {-1, out.span().data() + 24}};
+    field.scatter_pad(targets);
+    for (size_t i = 0; i < 36; ++i) {
+      const uint8_t expected = i >= 12 && i < 24 ? 0xaa : item.empty() ? 0 : item[i % item.size()];
+      CHECK_EQ(out.span()[i], expected);
+    }
+  }
+}
+
+TEST(padded_rows_of_a_shared_tensor_leave_the_rows_beside_them) {
+  FieldSpec spec = resident(2, 3);
+  const std::vector<uint8_t> rows = {1, 2, 3, 4, 5, 6};
+  spec.rows = rows.data();
+  spec.slot = SlotSpec{.tensor = 0, .row_bytes = 8, .offset = 4};
+  spec.offsets = {-1, 0};
+  spec.pad = {.mode = PadSpec::Mode::kFill, .item = {7}, .borders = nullptr};
+  const Output field(spec);
+  CHECK_EQ(field.row_bytes(), size_t{3});
+  CHECK_EQ(field.slot_bytes(), size_t{8});
+  CHECK_EQ(field.slot_offset(), size_t{4});
+  CHECK_EQ(field.sample_bytes(), size_t{16});
+  std::vector<uint8_t> out(8, 0);
+  std::vector<RowTarget> targets = {{-1, out.data()}, {1, out.data() + 4}};
+  field.scatter_resident(targets);
+  CHECK_EQ(out, (std::vector<uint8_t>{7, 7, 7, 0, 4, 5, 6, 0}));
+}
+
+TEST(a_mask_says_which_rows_are_padded) {
+  FieldSpec spec;
+  spec.kind = FieldSpec::Kind::kPadMask;
+  spec.offsets = {-1, 0, 1};
+  spec.pad.mode = PadSpec::Mode::kFill;
+  const Output mask(spec);
+  CHECK(!mask.is_direct());
+  CHECK(!mask.is_stored());
+  CHECK_EQ(mask.row_bytes(), size_t{1});
+  CHECK_EQ(mask.sample_bytes(), size_t{3});
+  std::vector<uint8_t> out(3, 0xaa);
+  std::vector<RowTarget> targets;
+  for (size_t k = 0; k < 3; ++k) targets.push_back({mask.find_row(0, spec.offsets[k], 0, 2), out.data() + k});
+  mask.scatter_resident(targets);
+  CHECK_EQ(out, (std::vector<uint8_t>{1, 0, 0}));
+}

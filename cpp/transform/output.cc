@@ -1,0 +1,283 @@
+#include "transform/output.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/buffer.h"
+#include "base/error.h"
+#include "base/streaming_store.h"
+#include "spec/array_spec.h"
+#include "spec/chunk_grid.h"
+#include "transform/few_blocks.h"
+#include "transform/scatter_runs.h"
+
+namespace zarrfeed {
+namespace {
+
+/// Shorter rows are copied from a decoded chunk: taking a Blosc block apart into many small pieces costs more than that.
+constexpr size_t kMinFusedRow = 4096;
+
+size_t bytes_of_row(const ArraySpec& array) {
+  size_t n = array.item_bytes;
+  for (size_t axis = 0; axis < array.shape.size(); ++axis) {
+    if (static_cast<int>(axis) != array.sample_axis) n *= static_cast<size_t>(array.extent(axis));
+  }
+  return n;
+}
+
+/// What copies each cell of a row.
+std::vector<BoxCopy> list_boxes(const ArraySpec& array, const Converter* converter) {
+  const CellGrid grid(array);
+  std::vector<BoxCopy> boxes;
+  boxes.reserve(grid.num_cells());
+  std::vector<int64_t> index;
+  for (size_t cell = 0; cell < grid.num_cells(); ++cell) {
+    index.clear();
+    for (size_t axis = 0; axis < array.shape.size(); ++axis) index.push_back(grid.index(cell, axis));
+    boxes.emplace_back(array, index, converter);
+  }
+  return boxes;
+}
+
+/// Whether the rows of all outputs are those of the decoded chunk, so that their boxes are the same.
+bool are_plain(size_t cell, std::span<const OutputRows> outputs) {
+  return std::ranges::all_of(outputs, [cell](const OutputRows& one) { return one.output->box(cell).is_plain(); });
+}
+
+/// Whether rows are runs of bytes of a Blosc chunk of an array with chosen items, long enough to take blocks apart.
+bool has_long_runs(size_t cell, std::span<const OutputRows> outputs) {
+  const ArraySource& source = *outputs.front().output->source();
+  return source.has_chosen() && source.pipeline().is_blosc() &&
+         std::ranges::all_of(outputs,
+                             [cell](const OutputRows& one) { return one.output->box(cell).has_runs_of(kMinFusedRow); });
+}
+
+}  // namespace
+
+Output::Output(FieldSpec spec, std::shared_ptr<const ArraySource> source)
+    : spec_(std::move(spec)), source_(std::move(source)) {
+  if (spec_.conversion) converter_ = std::make_unique<Converter>(std::move(*spec_.conversion));
+  const auto converted = [this](size_t bytes) {
+    return converter_ ? bytes / converter_->source_item_bytes() * converter_->dest_item_bytes() : bytes;
+  };
+  if (spec_.kind != FieldSpec::Kind::kStored) {
+    const bool is_mask = spec_.kind == FieldSpec::Kind::kPadMask;
+    const bool is_number = spec_.kind == FieldSpec::Kind::kIndex || spec_.kind == FieldSpec::Kind::kLead;
+    row_bytes_ = is_number ? sizeof(int64_t) : is_mask ? 1 : converted(spec_.sample_bytes);
+    return;
+  }
+  if (source_ == nullptr) source_ = std::make_shared<const ArraySource>(std::move(spec_.array));
+  spec_.array = {};
+  const ArraySpec& array = source_->array();
+  if (converter_ && converter_->source_item_bytes() != array.item_bytes) {
+    throw Error(ErrorKind::kConfig, array.name + ": items of " + std::to_string(array.item_bytes) +
+                                        " bytes, the conversion is of " +
+                                        std::to_string(converter_->source_item_bytes()));
+  }
+  if (spec_.patch) {
+    patches_.emplace(array, *spec_.patch, converter_.get());
+    row_bytes_ = patches_->sample_bytes();
+  } else {
+    row_bytes_ = converted(bytes_of_row(array));
+    boxes_ = list_boxes(array, converter_.get());
+  }
+}
+
+std::optional<int64_t> Output::num_own_rows() const {
+  if (spec_.row_map) return std::nullopt;
+  if (is_stored()) return source_->num_rows();
+  if (spec_.kind != FieldSpec::Kind::kResident || spec_.num_rows == 0) return std::nullopt;
+  return spec_.num_rows;
+}
+
+int64_t Output::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const {
+  const PadSpec::Mode pad = spec_.pad.mode;
+  int64_t at = 0;
+  if (__builtin_add_overflow(sample, offset, &at)) at = offset < 0 ? std::numeric_limits<int64_t>::min() : end;
+  if (at < begin || at >= end) {
+    if (pad == PadSpec::Mode::kNone) {
+      throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(sample) +
+                                          " reaches beyond the array, to " + std::to_string(at));
+    }
+    if (pad == PadSpec::Mode::kFill) return -1;
+    at = std::clamp(at, begin, end - 1);
+  }
+  if (!spec_.row_map) return at;
+  const RowMapSpec& map = *spec_.row_map;
+  const int64_t num_rows = is_stored() ? source_->num_rows() : spec_.num_rows;
+  if (map.rows != nullptr && at >= map.num_samples) {
+    throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " is not in the row map");
+  }
+  int64_t row = 0;
+  if (map.rows != nullptr) {
+    row = map.rows[at];
+  } else if (__builtin_mul_overflow(map.step, at, &row) || __builtin_add_overflow(map.first, row, &row)) {
+    row = -1;
+  }
+  if (row >= num_rows) {
+    if (map.rows != nullptr) {
+      throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " has row " + std::to_string(row) +
+                                          " of " + std::to_string(num_rows));
+    }
+    row = -1;
+  }
+  if (row < 0 && pad == PadSpec::Mode::kNone) {
+    throw Error(ErrorKind::kConfig, "plan: the array has no row of sample " + std::to_string(at));
+  }
+  return std::max<int64_t>(row, -1);
+}
+
+void Output::scatter_pad(std::span<RowTarget> targets) const {
+  const std::vector<uint8_t>& item = spec_.pad.item;
+  for (const RowTarget& t : targets) {
+    if (item.empty()) {
+      std::memset(t.dest, 0, row_bytes_);
+      continue;
+    }
+    for (size_t at = 0; at < row_bytes_; at += item.size()) {
+      std::memcpy(t.dest + at, item.data(), std::min(item.size(), row_bytes_ - at));
+    }
+  }
+}
+
+void Output::scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
+                             Stats& stats, bool streaming) const {
+  const int64_t first_row = source_->first_row(chunk);
+  for (RowTarget& t : targets) t.row -= first_row;
+  boxes_[cell].copy_rows(decoded, targets, streaming);
+  if (streaming) fence_streaming_stores();
+  stats.bytes_scattered.fetch_add(targets.size() * boxes_[cell].bytes(), std::memory_order_relaxed);
+}
+
+void Output::scatter_fill(size_t cell, std::span<RowTarget> targets) const {
+  boxes_[cell].fill_rows(targets);
+}
+
+void Output::scatter_resident(std::span<RowTarget> targets) const {
+  if (spec_.kind == FieldSpec::Kind::kIndex || spec_.kind == FieldSpec::Kind::kLead) {
+    for (const RowTarget& t : targets) std::memcpy(t.dest, &t.row, sizeof(int64_t));
+    return;
+  }
+  if (spec_.kind == FieldSpec::Kind::kPadMask) {
+    for (const RowTarget& t : targets) *t.dest = t.row < 0 ? 1 : 0;
+    return;
+  }
+  if (row_bytes_ == 0) return;  // rows of nothing may lie nowhere, where memcpy() may not look
+  for (RowTarget& t : targets) {
+    if (t.row < 0) {
+      scatter_pad({&t, 1});
+      continue;
+    }
+    const uint8_t* const row = spec_.rows + static_cast<size_t>(t.row) * spec_.sample_bytes;
+    if (converter_) {
+      converter_->convert(t.dest, row, spec_.sample_bytes / converter_->source_item_bytes(), 0);
+    } else {
+      std::memcpy(t.dest, row, row_bytes_);
+    }
+  }
+}
+
+bool scatters_blocks(size_t cell, std::span<const OutputRows> outputs) {
+  return outputs.front().output->patches() == nullptr && are_plain(cell, outputs) &&
+         outputs.front().output->box(cell).bytes() >= kMinFusedRow &&
+         outputs.front().output->source()->pipeline().is_blosc();
+}
+
+void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
+                        std::span<RowTarget> targets, bool streaming, WorkerScratch& scratch, Stats& stats,
+                        uint8_t* whole) {
+  const ArraySource& source = *outputs.front().output->source();
+  const CodecPipeline& pipeline = source.pipeline();
+  const size_t size = pipeline.decoded_bytes();
+  const int64_t first_row = source.first_row(chunk);
+  for (RowTarget& t : targets) t.row -= first_row;
+
+  const BoxCopy& box = outputs.front().output->box(cell);
+  // A chunk whose rows are all wanted, in order and side by side, is decoded straight into the batch.
+  bool direct =
+      whole == nullptr && !pipeline.is_view() && targets.size() * box.bytes() == size && are_plain(cell, outputs);
+  for (size_t i = 0; direct && i < targets.size(); ++i) {
+    direct = targets[i].row == static_cast<int64_t>(i) && targets[i].dest == targets[0].dest + i * box.bytes();
+  }
+  StageTimer timer(stats.decode_ns);
+  size_t decoded = size;
+  if (direct) {
+    const Bytes in_place = pipeline.decode(stored.whole(), {targets[0].dest, size}, scratch.codecs);
+    if (in_place.data() != targets[0].dest) std::memcpy(targets[0].dest, in_place.data(), size);
+    stats.bytes_scattered.fetch_add(size, std::memory_order_relaxed);
+  } else if (scatters_blocks(cell, outputs)) {
+    decoded = scatter_blosc(stored, size, box.bytes(), targets, streaming, scratch.codecs, scratch.blosc, whole);
+    stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
+  } else if (const size_t few =
+                 scatter_from_few_blocks(cell, stored, outputs, targets, streaming, scratch, timer, stats);
+             few > 0) {
+    decoded = few;
+  } else if (has_long_runs(cell, outputs)) {
+    std::vector<ByteRun>& runs = scratch.runs;
+    runs.clear();
+    size_t begin = 0;
+    size_t written = 0;
+    for (const OutputRows& one : outputs) {
+      const BoxCopy& of_output = one.output->box(cell);
+      for (const RowTarget& t : targets.subspan(begin, one.count)) of_output.list_runs(t, runs);
+      written += one.count * of_output.bytes();
+      begin += one.count;
+    }
+    decoded = scatter_runs(stored, size, runs, streaming, scratch.codecs, scratch.blosc);
+    stats.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
+  } else {
+    const bool is_view = pipeline.is_view() && stored.is_whole();
+    const MutableBytes room = is_view ? MutableBytes{} : scratch.decoded.reserve(size);
+    const bool takes_blocks = source.has_chosen() && touch_rows_of_chosen(cell, stored, outputs, targets, scratch);
+    if (takes_blocks) decoded = scratch.touched.decode_in_place(room, scratch.codecs);
+    const Bytes all = takes_blocks ? Bytes(room) : pipeline.decode(stored.whole(), room, scratch.codecs);
+    timer.lap(stats.scatter_ns);
+    size_t begin = 0;
+    size_t written = 0;
+    for (const OutputRows& one : outputs) {
+      one.output->box(cell).copy_rows(all.data(), targets.subspan(begin, one.count), streaming);
+      written += one.count * one.output->box(cell).bytes();
+      begin += one.count;
+    }
+    if (streaming) fence_streaming_stores();
+    stats.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
+    if (!takes_blocks)
+      decoded = source.decoded_of(targets.size() * (size / static_cast<size_t>(source.rows_per_chunk())));
+  }
+  source.count(stored, decoded, stats);
+}
+
+void decode_and_cut(PatchCell from, const StoredBytes& stored, std::span<const OutputRows> outputs,
+                    std::span<const PatchTarget> patches, WorkerScratch& scratch, Stats& stats) {
+  const ArraySource& source = *outputs.front().output->source();
+  StageTimer timer(stats.decode_ns);
+  if (const size_t few = cut_from_few_blocks(from, stored, outputs, patches, scratch, timer, stats); few > 0) {
+    source.count(stored, few, stats);
+    return;
+  }
+  const CodecPipeline& pipeline = source.pipeline();
+  const bool is_view = pipeline.is_view() && stored.is_whole();
+  const MutableBytes room = is_view ? MutableBytes{} : scratch.decoded.reserve(source.decoded_bytes());
+  const bool takes_blocks =
+      source.has_chosen() && source.touch_chosen(from.cell, stored, source.all_rows(from.chunk), scratch.touched);
+  const size_t in_blocks = takes_blocks ? scratch.touched.decode_in_place(room, scratch.codecs) : 0;
+  const Bytes whole = takes_blocks ? Bytes(room) : pipeline.decode(stored.whole(), room, scratch.codecs);
+  timer.lap(stats.scatter_ns);
+  size_t written = 0;
+  size_t wanted = 0;
+  size_t begin = 0;
+  for (const OutputRows& one : outputs) {
+    const size_t of_output = one.output->patches()->cut(from, whole.data(), patches.subspan(begin, one.count));
+    written += of_output;
+    const Converter* const converter = one.output->converter();
+    wanted +=
+        converter == nullptr ? of_output : of_output / converter->dest_item_bytes() * converter->source_item_bytes();
+    begin += one.count;
+  }
+  stats.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
+  source.count(stored, takes_blocks ? in_blocks : source.decoded_of(wanted), stats);
+}
+
+}  // namespace zarrfeed

@@ -1,0 +1,45 @@
+"""Modules whose public names are imported when they are first used, so that what needs no torch imports none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    module: str, modules: Mapping[str, str], gone: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a module.
+
+    Parameters
+    ----------
+    module
+        Its name.
+    modules
+        Public name -> the module below `zarrfeed` that defines it. None of them has the name that it defines:
+        importing it would replace that.
+    gone
+        Name that the module does not have -> what to use in its place, for the message.
+    """
+    package = module.partition(".")[0]
+
+    def import_name(name: str) -> Any:
+        """Import a public name when it is first used."""
+        if name not in modules:
+            raise AttributeError((gone or {}).get(name, f"module {module!r} has no attribute {name!r}"))
+        try:
+            value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "torch":
+                raise
+            raise ImportError(f"{module}.{name} needs torch: pip install torch", name="torch") from error
+        setattr(sys.modules[module], name, value)
+        return value
+
+    def list_names() -> list[str]:
+        """List public names, imported or not."""
+        return sorted({*vars(sys.modules[module]), *modules})
+
+    return import_name, list_names

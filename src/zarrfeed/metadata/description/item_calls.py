@@ -1,0 +1,241 @@
+"""The methods of `Data` for items and tensors: cast, normalize, static, stack, time_features, decode, dense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from dataclasses import field as argument
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError, ZarrfeedError
+from zarrfeed.base.optional_pillow import check_pillow
+from zarrfeed.base.validate import check_choice
+from zarrfeed.metadata.array.conversion import by_field, left_unconverted, parse_dtype
+from zarrfeed.metadata.description.method_call import MethodCall, applied_only, frozen_by
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.group.batch_columns import Column
+from zarrfeed.metadata.group.chosen_columns import DECODED, encoded_columns, sparse_columns
+from zarrfeed.metadata.group.coordinates import read_coordinate
+from zarrfeed.metadata.group.source_names import name_source
+from zarrfeed.metadata.group.stacking import channel_axes, make_stack, side_by_side
+from zarrfeed.metadata.group.static_channels import make_channel, named_in
+from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
+from zarrfeed.metadata.group.time_features import check_features, make_field
+from zarrfeed.spec.freeze import FrozenMapping, freeze, freeze_names, freeze_pairs
+from zarrfeed.spec.images import Images
+from zarrfeed.spec.static import StaticField
+
+
+def _freeze_dtypes(dtype: Any) -> Any:
+    """Return the names of dtypes."""
+    if not isinstance(dtype, Mapping):
+        return freeze(parse_dtype("dtype", dtype))
+    return freeze({key: None if one is None else parse_dtype("dtype", one) for key, one in dtype.items()})
+
+
+@dataclass(frozen=True)
+class CastCall(MethodCall):
+    """`.cast(dtype)`."""
+
+    function = ".cast"
+
+    dtype: Any = argument(metadata=frozen_by(_freeze_dtypes))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Convert items to a dtype; a later cast of a field replaces an earlier one."""
+        if self.dtype is None:
+            raise ConfigError("dtype = None, must be a dtype, or a mapping of names to dtypes")
+        items = resolved.items
+        dtypes = by_field("dtype", self.dtype, items)
+        return resolved.mapped(_with_dtype, dtypes, left_unconverted("dtype", self.dtype, items))
+
+
+def _with_dtype(column: Column, dtype: Any, is_left: bool) -> Column:
+    """Return a column with another dtype, or with the one that it has; `is_left`: a coordinate that stays as it is."""
+    left = column.requested.unapplied_methods | ({"cast"} if is_left else set())
+    return column.requesting(dtype=column.requested.dtype if dtype is None else dtype, unapplied_methods=left)
+
+
+def _check_axis(axis: Any) -> None:
+    if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int | np.integer | str)):
+        raise ConfigError(f"axis = {axis!r}, must be an axis or the name of a dimension")
+
+
+@dataclass(frozen=True)
+class NormalizeCall(MethodCall):
+    """`.normalize(mean_std, axis=..., stats=..., sides=...)`; `pairs` are the numbers that were found for it."""
+
+    function = ".normalize"
+
+    mean_std: Any = argument(metadata=frozen_by(freeze_pairs))
+    axis: Any = None
+    #: where statistics are kept, not what they are
+    stats: Any = argument(default=None, compare=False, metadata=frozen_by(lambda path: path and str(path)))
+    sides: tuple[str, ...] = ("samples",)
+    pairs: Any = argument(kw_only=True, repr=False, compare=False, metadata=frozen_by(applied_only))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Subtract a mean and divide by a standard deviation."""
+        pairs, axis = self.pairs, None if isinstance(self.mean_std, str) else self.axis
+        if pairs is None:
+            raise ConfigError("mean_std = None, must be (mean, std), or a mapping of names to such pairs")
+        _check_axis(axis)
+        items = resolved.items
+
+        def normalized(column: Column, pair: Any, is_left: bool) -> Column:
+            if pair is not None:
+                if column.requested.mean_std is not None:
+                    name = column.items.name
+                    raise ConfigError(f"normalize of {name}: it was normalised before; give mean and std once")
+                column = column.requesting(mean_std=pair, axis=axis)
+            left = column.requested.unapplied_methods | ({"normalize"} if is_left else set())
+            return column.requesting(unapplied_methods=left)
+
+        named = by_field("normalize", pairs, items)
+        return resolved.mapped(normalized, named, left_unconverted("normalize", pairs, items))
+
+
+@dataclass(frozen=True)
+class StaticCall(MethodCall):
+    """`.static(name, ..., name=array, ...)`; `fields` are the arrays, which were opened once."""
+
+    function = ".static"
+
+    names: tuple[str, ...] = argument(metadata=frozen_by(tuple))
+    arrays: Any = argument(
+        metadata=frozen_by(lambda given: FrozenMapping(tuple((name, name_source(one)) for name, one in given.items())))
+    )
+    fields: tuple[StaticField, ...] | None = argument(
+        kw_only=True, repr=False, compare=False, metadata=frozen_by(applied_only)
+    )
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Add arrays that are the same for all samples."""
+        assert self.fields is not None
+        for one in self.fields:
+            if one.name in resolved.taken_names():
+                raise ConfigError(f"static {one.name!r}: the samples have an array of this name")
+        return replace(resolved, statics=(*resolved.statics, *self.fields))
+
+    def _arguments(self) -> Iterator[str]:
+        yield from map(repr, self.names)
+        yield from (f"{name}={source!r}" for name, source in self.arrays.items)
+
+
+@dataclass(frozen=True)
+class StackCall(MethodCall):
+    """`.stack(names, name=..., spatial_axes=...)`."""
+
+    function = ".stack"
+
+    names: Sequence[str] = argument(metadata=frozen_by(freeze_names))
+    name: str | None = None
+    spatial_axes: int | None = None
+    labels: Any = argument(kw_only=True, default=None, repr=False, compare=False, metadata=frozen_by(applied_only))
+
+    def with_labels(self, resolved: ResolvedData) -> StackCall:
+        """Return the call with the labels of the channels, such as pressures of levels, which are read now."""
+        made = self.apply(resolved)
+        stack = made.stacks[-1]
+        labels: dict[str, dict[str, Any]] = {}
+        for field, column in zip(made.fields, made.columns, strict=True):
+            described, dims = column.items.described, column.items.dimensions or ()
+            if not stack.has(column) or described is None or column.items.key is None:
+                continue
+            named = [dims[axis] for axis in channel_axes(field, column) if axis < len(dims)]
+            known = made.origin.coordinates
+            for dim in named:
+                if dim is not None and dim in described.coordinates and known is not None:
+                    with suppress(ZarrfeedError):  # names of channels are indices then, and reading goes on
+                        read = read_coordinate(described.coordinates[dim], known.access)
+                        labels.setdefault(column.items.key, {})[dim] = read
+        return replace(self, labels=labels)
+
+    def _labelled(self, column: Column) -> Column:
+        read, described = (self.labels or {}).get(column.items.key), column.items.described
+        if read is None or described is None:
+            return column
+        items = replace(column.items, described=replace(described, labels={**described.labels, **read}))
+        return replace(column, array=replace(column.array, items=items))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Write some arrays side by side into one tensor."""
+        for one in named_in(self.names, resolved.statics):
+            others = tuple(static for static in resolved.statics if static is not one)
+            channel = make_channel(one, resolved.choice.num_samples)
+            return self.apply(replace(resolved, statics=others).with_array(channel))
+        items, statics = resolved.items, [one.name for one in resolved.statics]
+        taken = [key for one in resolved.stacks for key in one.keys]
+        made = make_stack(items, self.names, self.name, self.spatial_axes, taken=taken, statics=statics)
+        others_of_side = [*statics] if made.side == "samples" else []
+        others_of_side += [one.tensor_name for one in resolved.stacks if one.side == made.side]
+        if made.tensor_name in others_of_side:
+            raise ConfigError(f"stack: {made.side} have an array {made.tensor_name!r}; give the tensor another name")
+        columns = [self._labelled(one) if made.has(one) else one for one in resolved.columns]
+        return replace(resolved, columns=side_by_side(columns, made), stacks=(*resolved.stacks, made))
+
+
+@dataclass(frozen=True)
+class TimeFeaturesCall(MethodCall):
+    """`.time_features(feature, ..., coords=...)`."""
+
+    function = ".time_features"
+
+    features: tuple[str, ...] = argument(metadata=frozen_by(tuple))
+    coords: Any = argument(default=None, metadata=frozen_by(name_source))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Add the times of samples as one more array in memory."""
+        check_features(self.features)
+        coordinate = resolved.coordinate() if self.coords is None else resolved.coordinate("time", self.coords)
+        if TIME_FEATURES in resolved.taken_names():
+            raise ConfigError(f"{TIME_FEATURES}: the samples have an array of this name")
+        return resolved.with_array(make_field(coordinate, self.features))
+
+    def check_may_grow(self) -> None:
+        """Refuse every one."""
+        raise ConfigError("time_features() cannot follow open(..., refresh='epoch'): new samples have other times")
+
+    def _arguments(self) -> Iterator[str]:
+        _, *others = super()._arguments()
+        yield from (*map(repr, self.features), *others)
+
+
+@dataclass(frozen=True)
+class DecodeCall(MethodCall):
+    """`.decode(what, field=..., size=..., mode=...)`."""
+
+    function = ".decode"
+
+    what: str
+    field: Any = argument(default=None, metadata=frozen_by(freeze_names))
+    size: Any = argument(default=None, metadata=frozen_by(lambda size: size and freeze(tuple(size))))
+    mode: Any = "RGB"
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Decode encoded images on the way into the batch."""
+        check_choice("what", self.what, DECODED)
+        images = Images.parse(self.mode, self.size)
+        check_pillow(f"decode({self.what!r})")
+        chosen = encoded_columns(self.field, resolved.columns)
+        for one in chosen:
+            if one.conversions[0].images is not None:
+                raise ConfigError(f"decode of {one.items.name}: it was decoded before")
+        return resolved.changed(chosen, lambda one: one.requesting(images=images))
+
+
+@dataclass(frozen=True)
+class DenseCall(MethodCall):
+    """`.dense(field=...)`."""
+
+    function = ".dense"
+
+    field: Any = argument(default=None, metadata=frozen_by(freeze_names))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Let batches have dense tensors of sparse matrices."""
+        chosen = sparse_columns(self.field, resolved.columns)
+        return resolved.changed(chosen, lambda one: one.requesting(dense=True))

@@ -1,0 +1,339 @@
+"""The methods of `Data` that choose samples, and the rows of each: select, sel, isel, blocks, window, patch, split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from dataclasses import field as argument
+from pathlib import Path
+from typing import Any
+
+import zarr
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.validate import check_choice
+from zarrfeed.metadata.array.conversion import by_field
+from zarrfeed.metadata.description.method_call import MethodCall, applied_only, frozen_by
+from zarrfeed.metadata.description.resolved import ResolvedData, Windowing
+from zarrfeed.metadata.group.batch_columns import Column
+from zarrfeed.metadata.group.gap_coordinates import gap_coordinates
+from zarrfeed.metadata.group.source_names import name_source
+from zarrfeed.metadata.group.static_channels import check_not_named
+from zarrfeed.metadata.patches.patch_request import PatchRequest
+from zarrfeed.metadata.patches.read_weights import frozen_weights
+from zarrfeed.metadata.patches.selected_items import parse_isel
+from zarrfeed.plan.samples.blocks import plan_blocks
+from zarrfeed.plan.samples.field_rows import check_gaps_can_be_nan
+from zarrfeed.plan.samples.gap_step import GapStep
+from zarrfeed.plan.samples.gaps import GAP_MODES, GapMode, GapRule, Gaps
+from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, reach, with_borders
+from zarrfeed.spec.expression import Expression
+from zarrfeed.spec.field import BLOCK_KINDS, BlockKind
+from zarrfeed.spec.freeze import FrozenArray, FrozenMapping, freeze, freeze_labels, freeze_offsets, freeze_rows
+from zarrfeed.spec.window import Window
+
+
+@dataclass(frozen=True)
+class SelectCall(MethodCall):
+    """`.select(samples)`."""
+
+    function = ".select"
+
+    samples: Any = argument(metadata=frozen_by(freeze_rows))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Choose samples by their positions among those that are chosen."""
+        return resolved.select(self.samples)
+
+    def check_may_grow(self) -> None:
+        """Refuse a list or a mask."""
+        if not isinstance(self.samples, slice):
+            raise ConfigError("select of a store that is opened with refresh='epoch' must be a slice")
+
+
+@dataclass(frozen=True)
+class _IndexerCall(MethodCall):
+    """A call that names samples, or items of other axes, by their dimensions; what it names was found once.
+
+    Attributes
+    ----------
+    indexers
+        Labels or positions by the names of dimensions.
+    samples
+        The positions of samples among those that were chosen before. None: no sample is named.
+    items
+        The items of other axes.
+    """
+
+    indexers: Mapping[Any, Any]
+    samples: Any = argument(kw_only=True, default=None, repr=False, compare=False, metadata=frozen_by(applied_only))
+    items: Any = argument(kw_only=True, default=(), repr=False, compare=False, metadata=frozen_by(applied_only))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Choose the samples and the items that were found."""
+        if self.samples is not None:
+            resolved = resolved.select(self.samples)
+        for one in self.items:
+            resolved = one.apply(resolved)
+        return resolved
+
+    def check_may_grow(self) -> None:
+        """Refuse samples that are no slice."""
+        if self.samples is not None:
+            SelectCall(self.samples).check_may_grow()
+
+    def _arguments(self) -> Iterator[str]:
+        _, *others = super()._arguments()
+        named = dict(getattr(self.indexers, "items", ()))
+        if all(isinstance(name, str) and name.isidentifier() for name in named):
+            yield from (f"{name}={label!r}" for name, label in named.items())
+        else:
+            yield repr(self.indexers)
+        yield from others
+
+
+def _freeze_indexers(freezer: Callable[[Any], Any]) -> Callable[[Any], FrozenMapping]:
+    return lambda given: FrozenMapping(tuple((name, freezer(one)) for name, one in given.items()))
+
+
+def _freeze_coords(coords: Any) -> Any:
+    """Return what stands for a coordinate: where it is stored, or its values."""
+    if isinstance(coords, Mapping):
+        return FrozenMapping(tuple((name, _freeze_coords(one)) for name, one in coords.items()))
+    is_stored = coords is None or isinstance(coords, str | Path | zarr.Array)
+    return name_source(coords) if is_stored else freeze_labels(coords)
+
+
+@dataclass(frozen=True)
+class SelCall(_IndexerCall):
+    """`.sel(time=label, level=..., method=..., coords=...)`."""
+
+    function = ".sel"
+
+    indexers: Mapping[Any, Any] = argument(metadata=frozen_by(_freeze_indexers(freeze_labels)))
+    method: str | None = None
+    coords: Any = argument(default=None, metadata=frozen_by(_freeze_coords))
+
+
+@dataclass(frozen=True)
+class IselCall(_IndexerCall):
+    """`.isel(time=position, level=...)`."""
+
+    function = ".isel"
+
+    indexers: Mapping[Any, Any] = argument(metadata=frozen_by(_freeze_indexers(freeze_rows)))
+
+
+def _refuse_dealing(method: str) -> None:
+    raise ConfigError(
+        f"{method}() cannot follow open(..., refresh='epoch'): it would deal the samples anew in every version; choose "
+        "samples by select(slice(...))"
+    )
+
+
+@dataclass(frozen=True)
+class BlocksCall(MethodCall):
+    """`.blocks(blocks, of=...)`."""
+
+    function = ".blocks"
+
+    blocks: Any = argument(metadata=frozen_by(FrozenArray.of))
+    of: BlockKind = "chunk"
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Choose what of the samples lies in some chunks, or shards, along the sample axis."""
+        check_choice("of", self.of, BLOCK_KINDS)
+        resolved.check_rows("blocks")
+        planned = plan_blocks(resolved.fields, resolved.num_sample_columns, block=self.of, aligns=False)
+        choice = resolved.choice.blocks(self.blocks, planned.rows, self.of, planned.edges)
+        return replace(resolved, choice=choice)
+
+    def check_may_grow(self) -> None:
+        """Refuse every one."""
+        _refuse_dealing("blocks")
+
+
+def _freeze_step(step: Any) -> Any:
+    """Return a step in the one way in which an expression writes it."""
+    parsed = GapStep.parse(step)
+    return None if parsed is None else parsed.written
+
+
+def _with_window(column: Column, offsets: Any, pad: Any) -> Column:
+    """Return a column with the rows at some offsets, padded; a static array has those of its stack."""
+    window = None if column.field.has_one_row else parse_window(column.items.name, offsets)
+    return replace(column, window=window and replace(window, pad=parse_pad(column.items.name, pad)))
+
+
+@dataclass(frozen=True)
+class WindowCall(MethodCall):
+    """`.window(offsets, segment_ends=..., rows=..., pad=..., mask=..., gaps=..., step=...)`.
+
+    `found` are the gaps, if they were found before.
+    """
+
+    function = ".window"
+
+    offsets: Any = argument(metadata=frozen_by(freeze_offsets))
+    segment_ends: Any = argument(default=None, metadata=frozen_by(freeze_rows))
+    rows: Any = argument(default=None, metadata=frozen_by(freeze_rows))
+    pad: Any = None
+    mask: bool = argument(default=False, metadata=frozen_by(bool))
+    gaps: GapMode = "drop"
+    step: Any = argument(default=None, metadata=frozen_by(_freeze_step))
+    found: Gaps | None = argument(
+        kw_only=True, default=None, repr=False, compare=False, metadata=frozen_by(applied_only)
+    )
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Make each sample the rows at some offsets from its own."""
+        resolved.check_rows("window")
+        if resolved.choice.windowed:
+            raise ConfigError("window() was called before: name the offsets of all arrays in one call")
+        items, pad = resolved.items, self.pad
+        check_not_named(self.offsets, resolved.columns)
+        offsets = by_field("offsets", self.offsets, items, of_rows=True)
+        pads = by_field("pad", pad, items, of_rows=True)
+        if self.mask and all(one is None for one in pads):
+            raise ConfigError("mask = True marks rows that are padded: give pad, too")
+        if not isinstance(pad, Mapping):  # for all windows, on both sides
+            pads = [pad] * len(items)
+        columns = list(map(_with_window, resolved.columns, offsets, pads))
+        windows = [one.window for one in columns]
+        if all(window is None for window in windows):
+            raise ConfigError(
+                f"offsets = {self.offsets!r}, must be an integer, a sequence of some, or a mapping of names"
+            )
+        if lead_of(windows) is not None and "lead" in resolved.taken_names():
+            raise ConfigError("a batch has the drawn distance as 'lead', and the samples have an array of this name")
+        choice, chosen = resolved.choice.window(
+            windows, segment_ends=self.segment_ends, rows=self.rows, gaps=self._gap_rule(resolved, windows)
+        )
+        arguments = (self.segment_ends, self.rows, pad, self.mask, self.gaps, self.step)
+        made = replace(
+            resolved,
+            columns=tuple(replace(one, window=with_borders(one.window, chosen.borders)) for one in columns),
+            masks=bool(self.mask),
+            windowing=Windowing(resolved.choice, arguments, chosen.gaps),
+        )
+        if resolved.origin.drops_gaps:
+            return replace(made, choice=choice.without_gaps(made.fields))
+        check_gaps_can_be_nan(made.fields)
+        return replace(made, choice=choice)
+
+    def _gap_rule(self, resolved: ResolvedData, windows: Sequence[Window | None]) -> GapRule | None:
+        """Return how gaps are found; None if windows may span them, or have a single row. Reads the coordinate."""
+        check_choice("gaps", self.gaps, GAP_MODES)
+        step = GapStep.parse(self.step)
+        if self.gaps == "ignore":
+            if step is not None:
+                raise ConfigError(f"step = {self.step!r} says which differences are gaps, and gaps = 'ignore'")
+            return None
+        if reach(windows) == (0, 0):
+            return None
+        if self.found is not None:
+            return GapRule(self.gaps, step, (), self.found)
+        required = self.gaps == "error" or step is not None
+        known = resolved.origin.coordinates
+        return GapRule(self.gaps, step, gap_coordinates(known, required=required))
+
+    def check_may_grow(self) -> None:
+        """Refuse segments."""
+        if self.segment_ends is not None:
+            raise ConfigError("segment_ends cannot be given after open(..., refresh='epoch'): the last one moves")
+
+
+@dataclass(frozen=True)
+class WithOffsetsCall(MethodCall):
+    """`.with_offsets(offsets)`: the expression has the offsets in its last `.window(...)`."""
+
+    function = ".with_offsets"
+
+    offsets: Any = argument(metadata=frozen_by(freeze_offsets))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Make the windows anew, with other offsets and the other arguments of `window` as they were."""
+        windowing = resolved.windowing
+        if windowing is None:
+            raise ConfigError(
+                "other offsets are for samples that are windows, and were not dealt by split() since then: call "
+                "Data.window(), after split()"
+            )
+        columns = tuple(replace(one, window=None) for one in resolved.columns)
+        before = replace(resolved, columns=columns, choice=windowing.choice, windowing=None)
+        return WindowCall(self.offsets, *windowing.arguments, found=windowing.gaps).apply(before)
+
+    def added_to(self, expression: Expression) -> Expression:
+        """Return the expression with other offsets in its last `.window(...)`."""
+        calls = list(expression.calls)
+        last = max(number for number, call in enumerate(calls) if isinstance(call, WindowCall))
+        calls[last] = replace(calls[last], offsets=self.frozen().offsets)  # type: ignore[call-arg]
+        return Expression(expression.opened, tuple(calls))
+
+
+def _freeze_isel(isel: Any) -> Any:
+    indexers = parse_isel(isel, {})
+    return freeze(dict(indexers)) if indexers else None
+
+
+@dataclass(frozen=True)
+class PatchCall(MethodCall):
+    """`.patch(size, context=..., sampling=..., border=..., stride=..., pad=..., ..., flip=..., isel=...)`."""
+
+    function = ".patch"
+
+    size: Any
+    context: Any = None
+    sampling: str = "tiles"
+    border: Any = "pad"
+    stride: Any = None
+    pad: Any = 0
+    positions: Any = argument(
+        default=None, metadata=frozen_by(lambda one: None if one is None else FrozenArray.of(one))
+    )
+    n: Any = None
+    weights: Any = argument(default=None, metadata=frozen_by(frozen_weights))
+    flip: Sequence[str | int] = argument(default=(), metadata=frozen_by(tuple))
+    rotate: Sequence[str | int] = argument(default=(), metadata=frozen_by(tuple))
+    isel: Any = argument(default=None, metadata=frozen_by(_freeze_isel))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Make samples boxes of the arrays."""
+        request = PatchRequest.parse(**{one.name: getattr(self, one.name) for one in fields(self)})
+        if resolved.patching is not None:
+            raise ConfigError("patch() was called before: call it once, with the sizes of all dimensions")
+        if resolved.stacks or resolved.blend is not None:
+            raise ConfigError("patch: samples are stacked or mixed; call patch() before stack()")
+        return resolved.cut(request)
+
+
+@dataclass(frozen=True)
+class SplitCall(MethodCall):
+    """`.split(parts, by=..., seed=..., gap=...)[part]`."""
+
+    function = ".split"
+
+    parts: Any = argument(metadata=frozen_by(lambda parts: tuple(map(freeze, parts))))
+    by: Any = "chunk"
+    seed: Any = 0
+    gap: Any = 0
+    part: int = argument(default=0, repr=False)
+
+    def deal(self, resolved: ResolvedData) -> tuple[ResolvedData, ...]:
+        """Return the samples of each part."""
+        resolved.check_rows("split")
+        field_set, _ = resolved.planned(block="shard" if self.by == "shard" else None)
+        kind: BlockKind | None = "shard" if self.by == "shard" else resolved.choice.kind
+        choices = resolved.choice.split(self.parts, field_set, by=self.by, seed=self.seed, gap=self.gap)
+        return tuple(replace(resolved, choice=replace(choice, kind=kind), windowing=None) for choice in choices)
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Choose the samples of the part."""
+        return self.deal(resolved)[self.part]
+
+    def check_may_grow(self) -> None:
+        """Refuse every one."""
+        _refuse_dealing("split")
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}[{self.part}]"

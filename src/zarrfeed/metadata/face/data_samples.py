@@ -1,0 +1,402 @@
+"""`SampleMethods`: the methods of `Data` that choose samples, and the rows or voxels of each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.suggestions import checks_option_names_of
+from zarrfeed.base.validate import check_flags
+from zarrfeed.metadata.description.sample_calls import (
+    BlocksCall,
+    PatchCall,
+    SelectCall,
+    SplitCall,
+    WindowCall,
+    WithOffsetsCall,
+)
+from zarrfeed.metadata.face.data_methods import DataMethods
+from zarrfeed.metadata.face.labels import select_labels, select_positions
+from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
+from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchSampling
+from zarrfeed.metadata.patches.read_weights import WeightsLike, read_weights
+from zarrfeed.plan.patches.tiling import Border
+from zarrfeed.plan.samples.gap_step import StepLike
+from zarrfeed.plan.samples.gap_windows import gap_warning
+from zarrfeed.plan.samples.gaps import GapMode
+from zarrfeed.plan.samples.labels import Method
+from zarrfeed.plan.samples.selection import Select
+from zarrfeed.plan.samples.split import By
+from zarrfeed.plan.samples.window_rows import WindowRows
+from zarrfeed.plan.samples.windows import Offsets, PadLike
+from zarrfeed.spec.field import BlockKind
+
+
+class SampleMethods(DataMethods):
+    """The part of `Data` that says which samples there are."""
+
+    def select(self, samples: Select) -> Self:
+        """Choose samples by their positions in this description.
+
+        Parameters
+        ----------
+        samples
+            A slice, distinct indices in any order (negative ones count from the end), or a mask (bool) with a flag for
+            each sample of this description. Samples are read in the order of the array or shuffled, never in the order
+            of a list. They keep their index in the array, which `return_index=True` delivers.
+
+        Notes
+        -----
+        Chunks without a selected sample are not read. Windows read rows of selected samples alone, so `select` precedes
+        `window`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(100)).select(slice(10, 50)).select([0, 3, -1])
+        >>> zarrfeed.ZarrDataset(data)[[0, 1, 2]]
+        tensor([10, 13, 49])
+        """
+        return self._then(SelectCall(samples))
+
+    def sel(
+        self, labels: Mapping[str, Any] | None = None, *, method: Method | None = None, coords: Any = None, **named: Any
+    ) -> Self:
+        """Choose samples, and items of other dimensions, by label as xarray does: `data.sel(time="2015", level=500)`.
+
+        Chunks without a chosen sample or item are not read, and Blosc blocks without one are not decoded.
+
+        Parameters
+        ----------
+        labels
+            The same as a mapping, for names that are no keywords.
+        method
+            "nearest": for a label that the coordinate lacks, the nearest value is taken.
+        coords
+            The coordinate, where none is stored: a value for each sample of the arrays, selected or not; a value for
+            each item of another dimension; or its array. Of several dimensions, a mapping of their names to these.
+        **named
+            The name of a dimension, or of another coordinate along the sample dimension, with a slice of labels, both
+            ends included; a list of labels; one label; or a mask. Labels of times are datetime64, datetime, or text:
+            "2015-03" names the whole month, but in a list its first instant.
+            Along the sample dimension, a label names all samples that have it, and samples stay in the order of the
+            array. Along other dimensions, items come in the order of the labels, a single label drops the dimension,
+            and a slice may have a negative step. Arrays without the dimension stay as they are.
+
+        Raises
+        ------
+        ConfigError
+            If no array has the dimension, no such coordinate is stored, a label is missing or ambiguous, or a slice is
+            taken of a coordinate that is not sorted.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> hours = np.arange("2015-01-01", "2017-01-01", dtype="M8[h]")
+        >>> len(zarrfeed.open(np.arange(len(hours))).sel(time="2016-02", coords=hours)) // 24
+        29
+        >>> group = zarr.create_group({})
+        >>> _ = group.create_array("z", data=np.arange(12).reshape(4, 3), dimension_names=("time", "level"))
+        >>> _ = group.create_array("level", data=np.array([850, 500, 300]), dimension_names=("level",))
+        >>> data = zarrfeed.open(group, sample_dim="time")
+        >>> zarrfeed.ZarrDataset(data.sel(level=[300, 850]))[2]
+        {'z': tensor([8, 6])}
+        >>> zarrfeed.ZarrDataset(data.sel(level=520, method="nearest"))[2]
+        {'z': tensor(7)}
+        """
+        return self._then(
+            *select_labels(self.resolved, labels, named, method=method, coords=coords, growth=self.growth)
+        )
+
+    def isel(self, positions: Mapping[Any, Any] | None = None, **named: Any) -> Self:
+        """Choose samples, and items of other dimensions, by position as xarray does: `data.isel(channel=[2, 0])`.
+
+        Along the sample dimension, `data.isel(time=slice(0, 100))` is `data.select(slice(0, 100))`.
+
+        Parameters
+        ----------
+        positions
+            The same as a mapping, {"time": slice(0, 100)}; of arrays without names of dimensions, {1: [2, 0]} names
+            axis 1 of the array.
+        **named
+            The name of the sample dimension, with a position, or what `select` takes. Or the name of another dimension,
+            with an integer, which drops the dimension; a slice with any step; a list of integers in any order; or a
+            mask. Arrays without the dimension stay as they are.
+
+        Raises
+        ------
+        ConfigError
+            If no array has the dimension, or a position is out of range.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(24).reshape(4, 3, 2)).isel({1: [2, 0], 2: -1})
+        >>> zarrfeed.ZarrDataset(data)[0]
+        tensor([5, 1])
+        """
+        return self._then(select_positions(self.resolved, positions, named))
+
+    @checks_option_names_of("Data")
+    def blocks(self, blocks: npt.ArrayLike, *, of: BlockKind = "chunk") -> Self:
+        """Choose what of the samples lies in some chunks along the sample axis.
+
+        Parameters
+        ----------
+        blocks
+            Indices of chunks of the array along the sample axis, or a single one; negative ones count from the end. Of
+            several arrays, the chunks of the primary one count, which `explain()` of a dataset names.
+        of
+            "chunk": in a sharded array, an inner chunk. "shard": indices are of whole shards.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> array = zarr.array(np.arange(100), chunks=(10,))
+        >>> len(zarrfeed.open(array).blocks([0, 3, -1]))
+        30
+        """
+        return self._then(BlocksCall(blocks, of))
+
+    @checks_option_names_of("Data")
+    def window(
+        self,
+        offsets: Offsets | Mapping[str, Offsets],
+        *,
+        segment_ends: SegmentEnds | None = None,
+        rows: WindowRows | None = None,
+        pad: PadLike | Mapping[str, PadLike] | None = None,
+        mask: bool = False,
+        gaps: GapMode = "drop",
+        step: StepLike | None = None,
+    ) -> Self:
+        """Make each sample a window: the rows at some distances from its own.
+
+        Parameters
+        ----------
+        offsets
+            Distances along the sample axis, such as (-2, -1, 0, 1): a sample has these rows along a new first axis. A
+            single integer takes that row, without the axis. The offsets hold for every array of `samples`; a mapping of
+            names says which arrays they are for: {"samples": (-1, 0), "targets": 1}.
+        segment_ends
+            Where the array consists of segments, such as episodes: the index after the last sample of each, ascending.
+            The last one is the length of the array. No window reaches from one segment into another. Or an array of
+            Zarr that has these numbers, or its path: of its own, or in the same store, such as "meta/episode_ends".
+        rows
+            Which rows windows may read; a sample whose window has any other row is left out. "selected": all rows
+            between the bounds of a selected slice, or those that a list or a mask names. "all": every row of the array.
+            Or rows, as `select` names samples of the array: slice(0, 700). None: "selected", but refused where that
+            leaves less than half of a list or a mask.
+        pad
+            What takes the place of rows beyond the ends of a segment, of a selected slice, of a store, or of the array.
+            "edge": the first or the last row that is inside. "nan", or a number: a value in every item, as it stands in
+            the batch. Or a mapping of names to these, as of `offsets`. None: samples that lack a row are left out.
+        mask
+            Whether a batch says which rows are padded: for each padded array a bool tensor of shape (batch, rows of the
+            window), True where the row is padded. It is named like the array, with "_is_pad" behind. A single array
+            then comes in a dict, as "samples" or "targets", beside its mask.
+        gaps
+            What becomes of windows that span a gap: rows that are neighbours in the store and not along its coordinate,
+            such as the hours before and after a day that is missing. "drop": such samples are left out, or padded at
+            the gap with `pad`. "error": a gap within a window is an error. "ignore": windows span gaps. Gaps are looked
+            for if a window has two rows or more, its own included, and the sample dimension has a coordinate of times
+            or numbers. Values that come twice or go back within a window are an error, unless gaps are ignored.
+        step
+            The difference between neighbouring rows, such as "6h", "1 day", a timedelta or np.timedelta64; "month" or
+            "year" by the calendar; or a number, where the coordinate has numbers. Any other difference is a gap. None:
+            a difference of more than 1.5 times the commonest one of the store is a gap.
+
+        Notes
+        -----
+        The repr of a dataset and `explain()` say how many samples are left out, and where the largest gap is. A warning
+        shows three gaps if these cost more than 5 % of the samples.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(10), np.arange(10)).window({"samples": (-1, 0), "targets": 1})
+        >>> zarrfeed.ZarrDataset(data)[0]
+        (tensor([0, 1]), tensor(2))
+        >>> data = zarrfeed.open({"action": np.arange(6)})
+        >>> data = data.window((-1, 0, 1), segment_ends=[2, 6], pad="edge", mask=True)
+        >>> sample = zarrfeed.ZarrDataset(data)[1]
+        >>> sample["action"], sample["action_is_pad"]
+        (tensor([0, 1, 1]), tensor([False, False,  True]))
+        """
+        check_flags(mask=mask)
+        ends = read_segment_ends(segment_ends, self.resolved.columns, self.resolved.origin.stores)
+        made = self._then(WindowCall(offsets, ends, rows, pad, mask, gaps, step))
+        text = gap_warning(made.resolved.choice.left_out)
+        if text is not None:
+            warnings.warn(text, stacklevel=3)  # of the caller, behind the check of option names
+        return made
+
+    @checks_option_names_of("Data")
+    def patch(
+        self,
+        size: Mapping[Dim, int],
+        *,
+        context: Mapping[str, Mapping[Dim, int]] | None = None,
+        sampling: PatchSampling = "tiles",
+        border: Border | Mapping[Dim, Border] = "pad",
+        stride: Mapping[Dim, int] | None = None,
+        pad: PadVoxels = 0,
+        positions: npt.ArrayLike | None = None,
+        n: int | None = None,
+        weights: WeightsLike | None = None,
+        flip: Sequence[Dim] = (),
+        rotate: Sequence[Dim] = (),
+        isel: Mapping[Dim, int | slice | Sequence[int]] | None = None,
+    ) -> Self:
+        """Make each sample a patch: a box of the arrays, such as 64 x 64 x 64 voxels of a volume.
+
+        Parameters
+        ----------
+        size
+            Voxels of a patch along dimensions, by their names or the numbers of axes: {"z": 64, "y": 64, "x": 64}.
+            Samples have other axes, such as channels, as a whole. The sample axis need not be named: samples of images
+            over time are then (time, box), without an axis over time, or with that of a window that was called before.
+            All arrays must have these dimensions, of the same lengths, and are cut alike. Of several resolutions
+            (`zarrfeed.open(..., multiscale=)`), these are voxels of the first level, and each other level has the box
+            of the same extent: `ceil(size / factor)` of its own voxels.
+        context
+            By the name of an array, how many of its own voxels a patch has along dimensions, in place of those of the
+            same extent: {"2": {"z": 64, "y": 64, "x": 64}}. The box of the same extent is in the middle of them. What
+            lies beyond the volume is padded, whatever `border` is, unless that is "wrap".
+        sampling
+            "tiles": patches lie side by side, and each epoch of a dataset moves all of them by a random distance below
+            their size. "grid": patches begin at 0, `stride`, 2 `stride`, ..., the same in all epochs, as validation
+            wants it. "positions": patches begin at `positions`, each once in an epoch, in shuffled order.
+            "random": each epoch draws `n` patches.
+        border
+            What becomes of patches that reach beyond a volume; for all dimensions, or by dimension. "pad": they are
+            kept, so each voxel comes exactly once in an epoch of tiles. "drop": they are left out. "shift": they are
+            moved inside, so some voxels come several times. "wrap": the dimension is periodic, as longitude is.
+        stride
+            With "grid": voxels from one patch to the next, at most `size`. None: `size`.
+        pad
+            What voxels beyond the volume are, with border "pad": a number, as it stands in a batch; "nan"; "edge", the
+            nearest voxel inside; or "reflect", voxels mirrored at the border.
+        positions
+            With "positions": the first voxel of each patch, integers of shape (patches, dimensions), as `locate` has
+            it. The sample axis comes first, named in `size` or not, then the others in the order of `size`. Of several
+            stores, a first column has the number of the store. Patches may begin before the first voxel and end beyond
+            the last one; `border` is "pad" or "wrap". Equal positions are patches of their own.
+        n
+            With "random": patches of an epoch. All positions are equally likely: with border "drop" those where a patch
+            lies inside, with "pad" those where it has a voxel of the volume, with "wrap" all voxels.
+        weights
+            With "random": how likely each voxel is to be in the middle of a patch, at `start + size // 2`: a mask, or
+            numbers that are not negative; an array, an array of Zarr, or its path. Its axes are those of `positions`,
+            with the samples of all stores one after another. It has a value for each voxel, or lies on a coarser grid,
+            whose shape divides that of the voxels, or on that of a `PatchWeights`, which `zarrfeed.patch_weights`
+            measures, or of its file. A patch begins at s with the probability
+            `w[(s + size // 2) // cell] / sum(w)`, where the sum is over all voxels that may be in the middle: those
+            of patches that lie inside, with border "drop"; else all. None: positions are equally likely.
+        flip
+            Dimensions that `size` names, such as ["z", "y", "x"]. Each patch is reversed along each of them, or not,
+            with probability 1/2: all arrays alike, anew in each epoch, and with or without shuffling.
+        rotate
+            Two dimensions, or three, along which patches have the same size, such as ["y", "x"]. Each patch is rotated
+            by 0, 90, 180 or 270 degrees in the plane of two, or is in one of the 24 orientations that rotations give a
+            cube, all equally likely; then it is flipped.
+        isel
+            Which items samples have along other axes, such as channels, as of xarray's `isel`: {"c": [0, 2]}. An
+            integer takes the axis away. Arrays without the dimension stay as they are.
+
+        Raises
+        ------
+        ConfigError
+            If an array lacks a dimension, lengths differ, a patch is larger than its volume and is not padded, a
+            position is that of a patch without a voxel of a volume, or an array is normalised by other numbers from
+            voxel to voxel along a dimension that is flipped or rotated.
+
+        Notes
+        -----
+        `weights` are read at once, and kept in memory, at most 256 MiB of them; nothing else is read.
+
+        Each store, and each run of selected samples, is a volume, which patches do not leave. Epochs differ in length,
+        as tiles lie differently: `len()` of a dataset is that of its next epoch. `return_index=True` delivers numbers
+        that say where patches begin, the same in all epochs: `locate` takes them apart.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> volume = zarr.array(np.arange(40**3).reshape(40, 40, 40), chunks=(20, 20, 20))
+        >>> data = zarrfeed.open(volume).patch({0: 16, 1: 16, 2: 16})
+        >>> dataset = zarrfeed.ZarrIterableDataset(data, batch_size=4, shuffle=True)
+        >>> next(iter(dataset)).shape
+        torch.Size([4, 16, 16, 16])
+        """
+        if weights is not None and self.growth is not None:
+            raise ConfigError("weights of a store that is opened with refresh: it may grow, and weights do not")
+        read = read_weights(weights)
+        return self._then(
+            PatchCall(size, context, sampling, border, stride, pad, positions, n, read, flip, rotate, isel)
+        )
+
+    def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Self:
+        """Make windows with other offsets of the same samples, in place of those of `window`.
+
+        Parameters
+        ----------
+        offsets
+            As of `window`, whose other arguments stay as they were.
+
+        Raises
+        ------
+        ConfigError
+            If the samples are no windows, or were dealt by `split` after `window`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(10)).window((0, 1))
+        >>> zarrfeed.ZarrDataset(data.with_offsets((0, 1, 2)))[0]
+        tensor([0, 1, 2])
+        """
+        return self._then(WithOffsetsCall(offsets))
+
+    @checks_option_names_of("Data")
+    def split(
+        self, parts: Sequence[float], *, by: By = "chunk", seed: int = 0, gap: int | None = 0
+    ) -> tuple[Self, ...]:
+        """Deal the samples to parts, such as training and validation, as `torch.utils.data.random_split` does.
+
+        Parameters
+        ----------
+        parts
+            Fractions whose sum is 1, or numbers of samples whose sum is `len(data)`; none is 0. What fractions leave
+            over goes to the first parts, one sample each.
+        by
+            "chunk": whole blocks, drawn at random, so that no chunk is read for two parts (of windows, few are); a part
+            has as many samples as blocks allow. "shard": the same with whole shards. "sample": samples drawn at random;
+            most chunks are then read for every part. "contiguous": runs of samples in the order of the array.
+        seed
+            Key of what is drawn, in [0, 2**64): the same parts come out of the same seed, in every process.
+        gap
+            How many rows, at least, no part reads between the rows of one part and those of the next in the array. So
+            windows stay inside of their own part: after the parts are dealt, a sample is left out if its window has a
+            row of another part. None: nothing is left out, and windows may read rows of other parts.
+
+        Raises
+        ------
+        ConfigError
+            If the parts do not make up the samples, a part would have none, or loses more than half of its samples to
+            the gap; with by="sample", if it loses any, since neighbours are dealt to different parts.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> train, test = zarrfeed.open(np.arange(1000)).split((0.8, 0.2), by="sample", seed=1)
+        >>> len(train), len(test)
+        (800, 200)
+        """
+        call = SplitCall(parts, by, seed, gap)
+        dealt = call.deal(self.resolved)
+        return tuple(self._then(replace(call, part=number), part) for number, part in enumerate(dealt))

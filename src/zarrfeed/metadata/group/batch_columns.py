@@ -1,0 +1,226 @@
+"""`Array` and `Column`: an array as it was opened, and one part of a batch that is made of it.
+
+What holds: all that is known of a part of a batch is in its column. So columns can be reordered, added and left out
+without anything else to keep in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+
+from zarrfeed.base.errors import UnsupportedError
+from zarrfeed.metadata.array.conversion import Items
+from zarrfeed.metadata.array.requested_conversion import RequestedConversion
+from zarrfeed.metadata.group.anndata import Categories, with_conversion
+from zarrfeed.metadata.group.coordinates import Coordinates
+from zarrfeed.metadata.patches.patching import PatchAxes
+from zarrfeed.metadata.patches.store_table import StoreTable
+from zarrfeed.spec.conversion import Conversion
+from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField
+from zarrfeed.spec.layout import with_conversions
+from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.window import Window
+
+#: A field as it was opened.
+OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField"
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An array, opened once: what is stored, before any conversion.
+
+    Attributes
+    ----------
+    field
+        How it is stored, or where it lies in memory.
+    items
+        What is known of its items.
+    other_items
+        The same for its other layouts, if several stores have it.
+    stored
+        If its store may grow or is disposable: the opened array, in each store. Else empty.
+    """
+
+    field: OpenedField
+    items: Items
+    other_items: tuple[Items, ...] = ()
+    stored: tuple[zarr.Array[Any], ...] = ()
+
+    @property
+    def all_items(self) -> tuple[Items, ...]:
+        """What is known of the items, for each layout."""
+        return (self.items, *self.other_items)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One part of a batch.
+
+    Attributes
+    ----------
+    array
+        The array that it is made of.
+    requested
+        The conversion that was requested for its items.
+    before
+        Where descriptions were joined to one: the conversions that were requested before, for each layout of the array.
+        Empty: none.
+    window
+        The rows of a sample. None: its own row.
+    patch_axes
+        If samples are patches: the axes that they are cut along. Else None.
+    """
+
+    array: Array
+    requested: RequestedConversion = field(default_factory=RequestedConversion)
+    before: tuple[RequestedConversion, ...] = ()
+    window: Window | None = None
+    patch_axes: PatchAxes | None = None
+
+    @property
+    def field(self) -> OpenedField:
+        """The array as it was opened."""
+        return self.array.field
+
+    @property
+    def items(self) -> Items:
+        """What is known of its items, in the first layout of the array."""
+        return self.array.items
+
+    @property
+    def conversions(self) -> tuple[RequestedConversion, ...]:
+        """The conversions that were requested, one for each layout of the array."""
+        if not self.before:
+            return (self.requested,) * len(self.array.all_items)
+        return tuple(first.then(self.requested, self.items.name) for first in self.before)
+
+    def with_field(self, changed: OpenedField) -> Self:
+        """Return the column with its array changed."""
+        return replace(self, array=replace(self.array, field=changed))
+
+    def with_patch_axes(self, axes: PatchAxes | None) -> Self:
+        """Return the column with the axes that patches are cut along."""
+        return replace(self, patch_axes=axes)
+
+    def requesting(self, **changes: Any) -> Self:
+        """Return the column with changes of the requested conversion."""
+        return replace(self, requested=replace(self.requested, **changes))
+
+    def delivered(self) -> Field:
+        """Return the field with the conversions of its items and the rows of its samples; patches are not cut yet.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError
+            If the conversion is impossible, or samples that are no tensors are to be windows.
+        """
+        items, requested, window = self.array.all_items, self.conversions, self.window
+        if self.patch_axes is not None:
+            window = None  # it is a part of the patch
+            items = tuple(map(self.patch_axes.items, items))
+            requested = tuple(one.with_axis_before() for one in requested)
+        return with_options(self.field, requested, items, window)
+
+
+def with_options(
+    opened: OpenedField, requested: Sequence[RequestedConversion], items: Sequence[Items], window: Window | None
+) -> Field:
+    """Return a field with the conversions of its items, one for each layout, and the rows of its samples.
+
+    Raises
+    ------
+    ConfigError
+        If a conversion is impossible; the message names the field.
+    UnsupportedError
+        If samples are text or images, and are to be windows.
+    """
+    conversions = [one.conversion(i) for one, i in zip(requested, items, strict=True)]
+    return _deliver(opened, requested[0], conversions, window)
+
+
+@singledispatch
+def _deliver(
+    opened: Any, requested: RequestedConversion, conversions: Sequence[Conversion | None], window: Window | None
+) -> Field:
+    """Return a field as batches have it, by its kind."""
+    raise NotImplementedError
+
+
+@_deliver.register
+def _(
+    opened: StoredField, requested: RequestedConversion, conversions: Sequence[Conversion | None], window: Window | None
+) -> Field:
+    others = with_conversions(opened.others, conversions[1:])
+    spared = requested.left_unconverted
+    return replace(opened, conversion=conversions[0], window=window, spared=spared, others=others)
+
+
+@_deliver.register
+def _(
+    opened: ResidentField,
+    requested: RequestedConversion,  # noqa: ARG001 (of other kinds)
+    conversions: Sequence[Conversion | None],
+    window: Window | None,
+) -> Field:
+    return replace(opened, conversion=conversions[0], window=window)
+
+
+@_deliver.register
+def _(
+    opened: CsrField, requested: RequestedConversion, conversions: Sequence[Conversion | None], window: Window | None
+) -> Field:
+    return with_conversion(opened, conversions, window, dense=requested.dense)
+
+
+@_deliver.register
+def _(
+    opened: VlenField,
+    requested: RequestedConversion,
+    conversions: Sequence[Conversion | None],  # noqa: ARG001 (of other kinds)
+    window: Window | None,
+) -> Field:
+    if window is not None:
+        kind = opened.spec.item_type if requested.images is None else "encoded images"
+        raise UnsupportedError(f"offsets of {opened.name}: samples are {kind}, and windows are of tensors")
+    return opened if requested.images is None else replace(opened, images=requested.images)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What is known of samples beside their arrays.
+
+    Attributes
+    ----------
+    stores
+        The stores, where there are several. None: there is one.
+    segment_ends
+        The index after the last sample of each segment that the store itself names, such as the episodes of a replay
+        buffer. None: it names none.
+    coordinates
+        What can be looked up of samples, such as their times.
+    drops_gaps
+        Whether samples are left out whose windows read a row that a row map lacks; else such rows are NaN.
+    categories
+        The names of the categories of columns that are codes, by the key of the array.
+    """
+
+    stores: StoreTable | None = None
+    segment_ends: npt.NDArray[np.int64] | None = None
+    coordinates: Coordinates | None = None
+    drops_gaps: bool = False
+    categories: Categories = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """The arrays of a dataset as they were opened, those of `samples` first; all have the same number of samples."""
+
+    arrays: tuple[Array, ...]
+    origin: Origin

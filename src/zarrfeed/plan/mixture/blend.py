@@ -1,0 +1,64 @@
+"""`Blend`: what a user says of a mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from zarrfeed.plan.mixture.mixture import COLUMNS, Mixture
+from zarrfeed.plan.mixture.mixture_stop import Stop
+from zarrfeed.plan.order.keyed_random import key_of
+from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.spec.block_edges import Edges
+
+#: "per_sample": each sample of a batch is of the source whose turn it is. "per_batch": all samples of a batch of all
+#: ranks are of one source.
+Batching: TypeAlias = Literal["per_sample", "per_batch"]
+BATCHINGS: tuple[Batching, ...] = get_args(Batching)
+
+#: What the key of the turns is for.
+_TURNS = 0x7475726E73
+
+
+@dataclass(frozen=True)
+class Blend:
+    """The mixture that a user asks for.
+
+    Attributes
+    ----------
+    first
+        The first sample of each source, and the number of samples at the end.
+    weights, changes
+        As of `Mixture`; the steps of `changes` count samples.
+    stop
+        When an epoch ends.
+    batching
+        What is of one source.
+    """
+
+    first: tuple[int, ...]
+    weights: tuple[int, ...]
+    changes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    stop: Stop = "first"
+    batching: Batching = "per_sample"
+
+    @property
+    def num_sources(self) -> int:
+        """The number of sources."""
+        return len(self.weights)
+
+    def edges(self, edges: Edges | None, block_rows: int) -> Int64:
+        """Return where blocks begin, given where they would: none has samples of two sources."""
+        if edges is None:
+            edges = np.append(np.arange(0, self.first[-1], block_rows), self.first[-1])
+        return np.union1d(np.asarray(edges), np.array(self.first))
+
+    def mixture(self, seed: int, unit: int) -> Mixture:
+        """Return which source each step takes, or each run of `unit` steps where batches have one source."""
+        key = key_of(_TURNS, seed)
+        if self.batching == "per_sample":
+            return Mixture(self.weights, key, COLUMNS, self.changes)
+        rounded: dict[int, tuple[int, ...]] = {-(-step // unit): weights for step, weights in self.changes}
+        return Mixture(self.weights, key, 1, tuple(rounded.items()))

@@ -1,0 +1,134 @@
+"""The blocks that an epoch order reads: where their samples are, and how many they have."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from zarrfeed.base.native import core
+from zarrfeed.plan.order.block_order import check_blocks, regular_table
+from zarrfeed.plan.samples.selection import Int64, Selection, block_of
+from zarrfeed.plan.samples.slabs import Slabs
+from zarrfeed.spec.block_edges import Edges
+
+
+class ReadBlocks:
+    """The blocks of an array that hold the samples that are read; its subclasses are frozen dataclasses.
+
+    Attributes
+    ----------
+    num_samples
+        Samples of the array.
+    block_rows
+        Samples of a full block; the last one of the array may be shorter.
+    selection
+        The samples that are read; the others have no position. None: all.
+    edges
+        The first sample of each block, and the number of samples at the end; there is a selection then. None: every
+        block but the last one has `block_rows` samples.
+    slabs
+        How the blocks are cut for the order alone: `selection`, `block_rows` and `edges` are of whole chunks, by which
+        samples are dealt. None: the order has these blocks.
+    unfolds
+        Of the kind of order: whether the engine makes groups from the blocks in the order of an epoch, while it reads.
+        A kind that does not say so has its groups listed by a plan, which is right for any order of blocks.
+    """
+
+    unfolds: ClassVar[bool] = False
+
+    num_samples: int
+    block_rows: int
+    selection: Selection | None
+    edges: Edges | None
+    slabs: Slabs | None
+
+    def __init_subclass__(cls, *, unfolds: bool = False) -> None:
+        super().__init_subclass__()
+        cls.unfolds = unfolds
+
+    def check_blocks(self, *, listed: bool) -> None:
+        """Raise ConfigError if there are more blocks than a plan may have whose groups are listed, or are not."""
+        check_blocks(self.num_blocks, self.full_rows, listed=listed)
+
+    @cached_property
+    def reads(self) -> Selection | None:
+        """The samples that are read, in the blocks of the order. None: all, in blocks of `block_rows` samples."""
+        return self.selection if self.slabs is None else self.slabs.cut(self.selection, self.num_samples)
+
+    @property
+    def listed_reads(self) -> Selection:
+        """The same as a selection in any case."""
+        return self.reads or Selection.of_range(range(self.num_samples), self.block_rows)
+
+    @cached_property
+    def num_blocks(self) -> int:
+        """Blocks that are read, a short one at the end included."""
+        return -(-self.num_samples // self.block_rows) if self.reads is None else len(self.reads.held)
+
+    @cached_property
+    def length(self) -> int:
+        """n, the number of positions of the epoch order: the samples that are read."""
+        return self.num_samples if self.selection is None else self.selection.length
+
+    @cached_property
+    def max_rows(self) -> int:
+        """Samples of a block that are read, at most."""
+        return self.block_rows if self.reads is None else self.reads.max_rows
+
+    @property
+    def full_rows(self) -> int:
+        """Samples of a full block of the order, if all of them are selected."""
+        return self.block_rows if self.slabs is None else self.slabs.rows
+
+    def blocks_at(self, held_indices: Int64) -> Int64:
+        """Return blocks by their held indices."""
+        return held_indices if self.reads is None else self.reads.held.at(held_indices)[0]
+
+    def rows_at(self, held_indices: Int64) -> tuple[Int64, Int64]:
+        """Return the first row of blocks, in the form that the engine takes, and how many rows they have."""
+        reads = self.reads
+        if reads is None:
+            first = held_indices * self.block_rows
+            return first, np.minimum(self.block_rows, self.num_samples - first)
+        _, first, rows = reads.held.at(held_indices)
+        return first, rows
+
+    def count_rows(self) -> list[tuple[int, int]]:
+        """Return the lengths of blocks, each with the number of blocks that have it."""
+        reads = self.reads
+        if reads is not None:
+            lengths, counts = reads.held.count_rows()
+            return list(zip(lengths.tolist(), counts.tolist(), strict=True))
+        full, rest = divmod(self.num_samples, self.block_rows)
+        return [(self.block_rows, full)] * bool(full) + [(rest, 1)] * bool(rest)
+
+    def locate(self, samples: Int64) -> tuple[Int64, Int64]:
+        """Return for samples that are read the held index of their block, and which row of it they are."""
+        block = block_of(samples, self.block_rows, self.edges if self.slabs is None else self.slabs.edges)
+        selection = self.reads
+        if selection is None:
+            return block, samples - block * self.block_rows
+        held_index = selection.held.indices_of(block)
+        _, first, _ = selection.held.at(held_index)
+        if selection.samples is None:
+            return held_index, (samples - first) // selection.step
+        return held_index, selection.samples.rank(samples) - first
+
+    def samples_in(self, held_indices: Int64, rows: Int64) -> Int64:
+        """Return the samples that are some rows of blocks, given by held index: what `locate` takes apart."""
+        selection = self.reads
+        if selection is None:
+            return held_indices * self.block_rows + rows
+        _, first, _ = selection.held.at(held_indices)
+        if selection.samples is None:
+            return first + selection.step * rows
+        return selection.samples.at(first + rows)
+
+    def table(self) -> core.BlockTable:
+        """Return which blocks are read, in the form that the engine takes."""
+        reads = self.reads
+        if reads is not None:
+            return reads.held.table()
+        return regular_table(self.num_samples, self.block_rows)

@@ -1,0 +1,160 @@
+"""How many rows a slab has: as few as cost little more than decoding each chunk once.
+
+What holds: the number is one for a dataset. It follows from the layout and from the grains alone, and is counted over
+whole chunks, for the bytes of all arrays together: a Blosc block at the end of a slab is decoded for both slabs that it
+lies in, so more rows are not always cheaper. An array that cannot be cut bounds the rows by its chunks, as each slab
+that a chunk lies over decodes all of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from zarrfeed.plan.samples.decoded_bytes import Grain, decoded_bytes
+from zarrfeed.plan.samples.held_blocks import ListedBlocks, RunBlocks
+from zarrfeed.plan.samples.selection import Selection
+from zarrfeed.plan.samples.slabs import Slabs
+from zarrfeed.spec.array_parts import ArrayParts
+from zarrfeed.spec.array_sources import ArraySource, array_sources
+from zarrfeed.spec.field import Field
+from zarrfeed.spec.layout import Layout
+
+#: Slabs are as short as possible while they decode so much, as a multiple of the bytes of all chunks.
+CHEAP_DECODES = 1.13
+#: Slabs are never so short that they decode more than this.
+MOST_DECODES = 2.0
+#: Bytes of a slab at least, of all arrays together: shorter ones cost more to plan and to read than to decode.
+LEAST_BYTES = 1 << 20
+#: Cheap slabs are so many of a chunk: of one of which half is wanted, all of the stored bytes are read.
+_LEAST_SLABS = 3
+#: Chunks over which decodes are counted, at most, where the chunks of arrays do not end together.
+_MOST_CHUNKS = 16
+#: Lengths of slabs that are tried one by one; of more, those that end where grains or chunks do, and some others.
+_MANY_LENGTHS = 256
+_OF_BLOCKS = ("blocks", "rows", "first")
+
+
+@dataclass(frozen=True)
+class SlabCost:
+    """The decodes of slabs of any length.
+
+    Attributes
+    ----------
+    fields
+        All of a dataset.
+    primary
+        The number of the one whose chunks are cut.
+    grains
+        Of each of the `array_sources`.
+    """
+
+    fields: tuple[Field, ...]
+    primary: int
+    grains: tuple[Grain, ...]
+
+    @cached_property
+    def chunk_rows(self) -> int:
+        """Rows of the longest chunk that is cut."""
+        return max(layout.spec.rows_per_chunk for layout in self._layouts)
+
+    @cached_property
+    def least_rows(self) -> int:
+        """Rows of a slab at least."""
+        of_fields = [_row_bytes(one) for one in self._sources if one.draws[0][1] == 0]  # each layout has the same rows
+        return max(1, math.ceil(LEAST_BYTES / max(1, sum(of_fields))))
+
+    def decodes(self, rows: int) -> float:
+        """Return the bytes that slabs of so many rows decode, as a multiple of those of the chunks."""
+        edges = Slabs.of(self._layouts, self._spans[-1].stop, rows).edges
+        runs = [RunBlocks.between(span.start, span.stop, edges) for span in self._spans]
+        held = ListedBlocks(*(np.concatenate([getattr(one, name) for one in runs]) for name in _OF_BLOCKS))
+        decoded = sum(
+            int(decoded_bytes(Selection(held), source, self.fields, grain).of_blocks.sum())
+            for source, grain in zip(self._sources, self.grains, strict=True)
+        )
+        return decoded / self._chunk_bytes
+
+    def cheap_rows(self) -> int | None:
+        """Return the shortest slabs that are cheap to decode, and to read: their rows. None: only whole chunks are."""
+        most = self.chunk_rows // _LEAST_SLABS
+        some = itertools.takewhile(lambda rows: rows <= most, self._lengths())
+        return next((rows for rows in some if self.decodes(rows) <= CHEAP_DECODES), None)
+
+    def shorter_than(self, rows: int) -> list[int]:
+        """Return shorter lengths that cost more, but not too much: descending, each cheaper than all behind it."""
+        found: list[int] = []
+        least = MOST_DECODES
+        for one in self._lengths():
+            if one >= rows:
+                break
+            decodes = self.decodes(one)
+            if decodes <= least and (not found or decodes < least):
+                found.append(one)
+                least = decodes
+        return found[::-1]
+
+    @cached_property
+    def _sources(self) -> Sequence[ArraySource]:
+        return array_sources(self.fields)
+
+    @property
+    def _layouts(self) -> Sequence[Layout]:
+        return self.fields[self.primary].layouts
+
+    @cached_property
+    def _spans(self) -> Sequence[range]:
+        """Samples over which decodes are counted: of each layout those of its first store, until all chunks end."""
+        lengths = [one.spec.rows_per_chunk for one in self._sources]
+        common, most = math.lcm(*lengths), _MOST_CHUNKS * max(lengths)
+        length = common if common <= most else most
+        found = []
+        for layout in self._layouts:
+            begin, end = (0, layout.spec.num_samples) if layout.parts is None else _first_store(layout.parts)
+            found.append(range(begin, min(end, begin + length)))
+        return sorted(found, key=lambda span: span.start)
+
+    @cached_property
+    def _chunk_bytes(self) -> int:
+        """Decoded bytes of all chunks of the spans; the last chunk of a store is stored whole."""
+        total = 0
+        for source in self._sources:
+            rows, parts = source.spec.rows_per_chunk, source.layout.parts
+            for span in self._spans:
+                begin, end = np.array([span.start]), np.array([span.stop])
+                if parts is not None:
+                    begin, end = np.maximum(parts.begin, span.start), np.minimum(parts.end, span.stop)
+                total += int((-(-np.maximum(0, end - begin) // rows)).sum()) * rows * _row_bytes(source)
+        return total
+
+    def _lengths(self) -> Iterator[int]:
+        """Yield the rows of slabs that are shorter than a chunk, ascending."""
+        some = range(self.least_rows, self.chunk_rows)
+        if len(some) <= _MANY_LENGTHS:
+            yield from some
+            return
+        number = next(number for number, one in enumerate(self._sources) if self.primary in one.fields)
+        grain, source = self.grains[number].nbytes, self._sources[number]
+        row = max(1, source.spec.decoded_bytes // source.spec.rows_per_chunk)
+        step = grain // math.gcd(grain, row) if grain else self.chunk_rows
+        aligned = np.unique([*(n for n in some if self.chunk_rows % n == 0), *some[-some[0] % step :: step]])
+        between = np.geomspace(some[0], some[-1], _MANY_LENGTHS // 4).astype(np.int64)
+        yield from np.union1d(aligned[:: -(-len(aligned) // _MANY_LENGTHS)], between).astype(np.int64).tolist()
+
+
+def _first_store(parts: ArrayParts) -> tuple[int, int]:
+    """Return the first sample, and the end of the samples, of the first store that has any."""
+    has_rows = np.flatnonzero(parts.end > parts.begin)
+    first = int(has_rows[0]) if len(has_rows) else 0
+    return int(parts.begin[first]), int(parts.end[first])
+
+
+def _row_bytes(source: ArraySource) -> int:
+    """Return the decoded bytes of a row, in all of its chunks."""
+    spec = source.spec
+    return spec.decoded_bytes // spec.rows_per_chunk * spec.num_cells

@@ -1,0 +1,95 @@
+"""The chunks that an epoch decodes for each field: of an array, for the first of the fields that draw from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zarrfeed.plan.order.cached_decodes import SharingMemory
+from zarrfeed.plan.order.carry import SourceReads, chunks_of_order, chunks_of_plan, source_reads
+from zarrfeed.plan.order.order import EpochPlan
+from zarrfeed.spec.array_sources import array_sources
+from zarrfeed.spec.field import Field, VlenField
+
+
+@dataclass(frozen=True)
+class FieldReads:
+    """The read chunks that an epoch of a consumer decodes for a field.
+
+    Attributes
+    ----------
+    decoded
+        Chunks that are decoded; of text and bytes, if all are cached.
+    distinct
+        How many different ones these are.
+    of_all
+        Different ones that all consumers together decode; 0: what others decode is counted, too.
+    decoded_with
+        The name of the field that they are counted for; "" if that is this one.
+    most
+        Chunks that are decoded at most, however long threads hold memory. None: it is not known.
+    in_part
+        The bytes that are decoded, as a number of whole chunks, where slabs of chunks are decoded. None: chunks are
+        decoded whole.
+    """
+
+    decoded: int = 0
+    distinct: int = 0
+    of_all: int = 0
+    decoded_with: str = ""
+    most: int | None = None
+    in_part: float | None = None
+
+    def amplification(self, readers: int) -> float:
+        """Return how often a chunk is decoded in an epoch, over so many consumers, which decode as much each."""
+        if self.in_part is not None:  # of a chunk, each consumer has some slabs
+            return readers * self.in_part / self.of_all if self.of_all else 1.0
+        often = self.decoded / self.distinct if self.distinct else 1.0
+        # Other consumers may decode the same ones.
+        return max(often, readers * self.decoded / self.of_all) if readers > 1 and self.of_all else often
+
+
+def reads_of_fields(
+    fields: Sequence[Field], plan: EpochPlan, memory: SharingMemory, patched: Sequence[tuple[int, int]] | None
+) -> dict[int, FieldReads]:
+    """Return what an epoch decodes of each stored field, by its number.
+
+    `patched` is what is decoded of each array that patches are cut out of, and how many chunks it has; None: samples
+    are rows.
+    """
+    sources, of_sources = array_sources(fields), list[SourceReads]()
+    if patched is not None:  # of several layouts, what is decoded of the first stands for all
+        sources = tuple(one for one in sources if one.draws[0][1] == 0 and fields[one.fields[0]].patch is not None)
+        of_sources += [SourceReads(decoded, chunks, 0) for decoded, chunks in patched]
+    else:
+        of_sources += source_reads(plan, fields, memory)
+    loaded = [one.fields for one in array_sources(fields, resident=True)]
+    with_others = {number: first for first, *others in loaded for number in others}
+    counted: dict[int, list[SourceReads]] = {}
+    for source, reads in zip(sources, of_sources, strict=True):
+        counted.setdefault(source.fields[0], []).append(reads)
+        with_others |= dict.fromkeys(source.fields[1:], source.fields[0])
+    found = {number: FieldReads(decoded_with=fields[first].name) for number, first in with_others.items()}
+    for number, each in counted.items():
+        known = [one.most for one in each if one.most is not None]
+        in_part = any(one.in_part is not None for one in each)
+        found[number] = FieldReads(
+            sum(one.decoded for one in each),
+            sum(one.distinct for one in each),
+            sum(one.of_all for one in each),
+            most=sum(known) if len(known) == len(each) else None,
+            in_part=sum(one.decoded if one.in_part is None else one.in_part for one in each) if in_part else None,
+        )
+    return {**{number: _reads_of_whole(f, plan) for number, f in enumerate(fields)}, **found}
+
+
+def _reads_of_whole(field: Field, plan: EpochPlan) -> FieldReads:
+    """Return what is decoded of a field that is read into memory, or looked up."""
+    if isinstance(field, VlenField):
+        read = sum(len(chunks_of_plan(plan, field, one)) * one.spec.num_cells for one in field.layouts)
+        of_all = sum(len(chunks_of_order(plan.order, field, one)) * one.spec.num_cells for one in field.layouts)
+        return FieldReads(read, read, of_all)
+    if field.resident:
+        chunks = sum(layout.num_chunks * layout.spec.num_cells for layout in field.layouts)
+        return FieldReads(chunks, chunks, most=chunks)
+    return FieldReads()

@@ -1,0 +1,54 @@
+"""Figures that only some kinds of order have: of mixtures their sources, of patches their columns and decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.patches.patch_reads import patch_reads
+from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.report.patch_explanation import PatchExplanation
+from zarrfeed.report.source_shares import SourceShares
+from zarrfeed.spec.field import Field
+
+
+@dataclass(frozen=True)
+class OrderFigures:
+    """The figures that an epoch has because of the kind of its order.
+
+    Attributes
+    ----------
+    sources
+        Of a mixture: what the epoch takes of each source.
+    patches
+        Of patches: which they are, and in which columns they are read.
+    reads
+        Of patches, for each array that they are cut out of: how many chunks are decoded, and how many there are. None:
+        reads follow from the blocks of the plan.
+    """
+
+    sources: SourceShares | None = None
+    patches: PatchExplanation | None = None
+    reads: Sequence[tuple[int, int]] | None = None
+
+
+@singledispatch
+def figures_of(order: Order, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    """Return the figures of an epoch whose plan is given, with so much memory for chunks that are kept."""
+    del order, plan, fields, keep_bytes
+    return OrderFigures()
+
+
+@figures_of.register
+def _(order: MixedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    del fields, keep_bytes
+    return OrderFigures(sources=SourceShares.of(order, plan.epoch))
+
+
+@figures_of.register
+def _(order: SweptOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    reads = patch_reads(order, plan.epoch, fields, plan.stride, keep_bytes)
+    return OrderFigures(patches=PatchExplanation.of(order), reads=reads)

@@ -1,0 +1,94 @@
+"""`Edition`: what of the data an epoch reads, where this changes between epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.spec.version import Version
+
+
+@dataclass(frozen=True)
+class Edition:
+    """The edition that an epoch reads: a version of a store, windows with some offsets, blocks of some rows.
+
+    Attributes
+    ----------
+    version
+        What of a store that grows. None: the store does not grow, or the pass that begins the epoch looks at it.
+    offsets
+        Of the windows, by the names of arrays. None: those that the dataset was made with.
+    slab_rows
+        Rows of the slabs that chunks are cut into. 0: blocks are whole, as in states of earlier releases.
+    """
+
+    version: Version | None = None
+    offsets: Mapping[str, Any] | None = None
+    slab_rows: int = 0
+
+    @property
+    def key(self) -> tuple[Version | None, str, int]:
+        """The same as something that can be a key; offsets may be lists."""
+        return self.version, repr(self.offsets), self.slab_rows
+
+    @property
+    def lasting(self) -> Edition:
+        """The part that later epochs read as well: slabs, and offsets until others are named."""
+        return replace(self, version=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entries of the JSON object of a state.
+
+        >>> Edition(Version(300), {"x": [0, 1]}).to_json()
+        {'store': {'samples': 300, 'first': 0}, 'offsets': {'x': [0, 1]}}
+        """
+        json: dict[str, Any] = {} if self.version is None else {"store": self.version.to_json()}
+        if self.offsets is not None:
+            json["offsets"] = dict(self.offsets)
+        if self.slab_rows:
+            json["slab_rows"] = self.slab_rows
+        return json
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Edition:
+        """Return the edition that the JSON object of a state names.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it cannot be one; of offsets a ConfigError, which is a ValueError.
+        """
+        version = Version.from_json(json["store"]) if "store" in json else None
+        return cls(version, offsets_in(json), slab_rows_in(json) if "slab_rows" in json else 0)
+
+
+def offsets_in(json: object) -> Mapping[str, Any] | None:
+    """Return the offsets that a state in its JSON form names; None if it names none.
+
+    Raises
+    ------
+    ConfigError
+        If they cannot be any.
+    """
+    offsets = json.get("offsets") if isinstance(json, Mapping) else None
+    if offsets is None:
+        return None
+    if not isinstance(offsets, Mapping) or not all(isinstance(name, str) for name in offsets):
+        raise ConfigError(f"the state is damaged: offsets = {offsets!r}")
+    return dict(offsets)
+
+
+def slab_rows_in(json: object) -> int:
+    """Return the rows of slabs that a state in its JSON form names; 0 if it names none.
+
+    Raises
+    ------
+    ConfigError
+        If they cannot be any.
+    """
+    rows = json.get("slab_rows", 0) if isinstance(json, Mapping) else 0
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows < 2**62:
+        raise ConfigError(f"the state is damaged: slab_rows = {rows!r}")
+    return rows

@@ -1,0 +1,141 @@
+"""`Editions`: what the epochs of one dataset may read, and the schedule of each.
+
+What holds: the edition of an epoch, a version of a store that grows, the offsets of windows, or the rows of slabs, is
+part of the epoch's state. So the table of epochs hands it to DataLoader workers, persistent ones too, and
+`state_dict()` to another run. A schedule follows from the edition alone, in each process. Passes over two editions may
+run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.description.planning import Planning
+from zarrfeed.metadata.description.slab_choice import with_slab_rows
+from zarrfeed.metadata.face.data import Data
+from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.spec.edition import Edition, offsets_in, slab_rows_in
+from zarrfeed.torch.passes.versions import Versions
+
+#: Schedules that are remembered: of the pass under way, of a state that is loaded, of the next pass, of one before.
+_REMEMBERED = 4
+
+
+class Editions:
+    """The editions of what one dataset reads, in one process.
+
+    Parameters
+    ----------
+    data
+        What the dataset reads. None: something that has one edition.
+    planning
+        How a description becomes a schedule.
+    schedule
+        That of `data`.
+
+    Attributes
+    ----------
+    current
+        What the last pass reads.
+    versions
+        Looks at a store that grows. None: the store does not.
+    """
+
+    def __init__(
+        self, data: Data | None = None, planning: Planning | None = None, schedule: Schedule | None = None
+    ) -> None:
+        self.versions = None if data is None else Versions.of(data)
+        self.current = Edition(
+            None if self.versions is None or data is None else data.version,
+            slab_rows=0 if planning is None else planning.slab_rows,
+        )
+        has_windows = data is not None and data.growth is None and data.resolved.windowing is not None
+        self._data, self._windows = data, data if has_windows else None
+        self._planning = planning
+        self._schedules: dict[Any, Schedule] = {}
+        if schedule is not None:
+            self._schedules[self.current.key] = schedule
+
+    def complete(self, edition: Edition) -> Edition:
+        """Return an edition with what it leaves open: the version that the last pass reads."""
+        version = None if self.versions is None else edition.version or self.current.version
+        return Edition(version, None if self._windows is None else edition.offsets, edition.slab_rows)
+
+    def schedule(self, edition: Edition) -> Schedule:
+        """Return the schedule of an edition that leaves nothing open; reads nothing but a coordinate, for gaps.
+
+        Raises
+        ------
+        ConfigError
+            If the offsets do not work.
+        """
+        made = self._schedules.get(edition.key)
+        if made is None:
+            assert self._planning is not None
+            if self.versions is not None and edition.version is not None:
+                resolved = self.versions.resolved(edition.version)
+            elif edition.offsets is not None:
+                resolved = self.data_with(edition.offsets).resolved
+            else:
+                assert self._data is not None
+                resolved = self._data.resolved
+            planning = with_slab_rows(self._planning, resolved, edition.slab_rows)
+            made = Schedule.make(*planning.order(resolved), planning.options)
+            while len(self._schedules) >= _REMEMBERED:
+                del self._schedules[next(iter(self._schedules))]
+            self._schedules[edition.key] = made
+        return made
+
+    def data_with(self, offsets: Mapping[str, Any] | None) -> Data:
+        """Return the description with other offsets of its windows; None: as it was.
+
+        Raises
+        ------
+        ConfigError
+            If it has no windows, or the offsets do not work.
+        """
+        if self._windows is None:
+            raise ConfigError("set_offsets is for samples that are windows, of a store that does not grow")
+        return self._windows if offsets is None else self._windows.with_offsets(offsets)
+
+    def in_state(self, state: object) -> Edition:
+        """Return the edition that a `state_dict()` is of, for a dataset that may read it.
+
+        Raises
+        ------
+        ConfigError
+            If the state has a version of a store and this one does not grow, or the reverse; or offsets, and the
+            samples are no windows; or other blocks than those that the user named.
+        StoreReadError
+            If the store no longer holds what it held in that version.
+        """
+        edition = Edition()
+        if self.versions is not None:
+            edition = Edition(self.versions.in_state(state))
+        elif isinstance(state, Mapping) and ("store" in state or "seen" in state):
+            raise ConfigError("the state is of a store that grows: open it with zarrfeed.open(..., refresh='epoch')")
+        offsets = offsets_in(state)
+        if offsets is not None and self._windows is None:
+            raise ConfigError("the state has offsets of windows, and the samples are none: call Data.window()")
+        slab_rows = slab_rows_in(state)
+        self._check_blocks(slab_rows)
+        return replace(edition, offsets=offsets, slab_rows=slab_rows)
+
+    def _check_blocks(self, slab_rows: int) -> None:
+        """Raise ConfigError if a state has other blocks than those that the user named."""
+        planning = self._planning
+        named = None if planning is None else planning.mixing.block
+        if planning is None and slab_rows:
+            raise ConfigError(f"the state is of an order of {_named(slab_rows)}, which this dataset does not have")
+        if planning is not None and named not in (None, "auto") and slab_rows != planning.slab_rows:
+            raise ConfigError(
+                f"the state is of an order of {_named(slab_rows)}, and mixing has block = {named!r}: "
+                f"{_named(planning.slab_rows)}; leave `block` out to go on with the order of the state"
+            )
+
+
+def _named(slab_rows: int) -> str:
+    return f"slabs of {slab_rows} rows" if slab_rows else "whole chunks"

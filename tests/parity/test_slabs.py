@@ -1,0 +1,284 @@
+"""Orders whose blocks are slabs of chunks, read by the engine in every mode: against NumPy, and what is promised."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import BloscCodec
+
+import zarrfeed
+from zarrfeed import ChunkSkippedWarning, ConfigError, Data, ZarrDataLoader, ZarrIterableDataset
+from zarrfeed.metadata.description import slab_choice
+from zarrfeed.plan.samples import slab_cost
+from zarrfeed.spec.field import StoredField
+
+ROWS, WIDTH, N = 12, 8192, 12 * 20 + 5
+#: Stores of one chunk each, of two lengths.
+YEARS = ((0, 30), (30, 61), (61, 91), (91, 121), (121, 152))
+BLOSC = BloscCodec(cname="lz4", clevel=1, blocksize=2048)
+
+
+def values(width: int, dtype: str) -> np.ndarray[Any, Any]:
+    """Return rows that say which one they are, in their first item and in noise behind it."""
+    noise = np.random.default_rng(width).integers(0, 100, (N, width))
+    noise[:, 0] = np.arange(N)
+    return noise.astype(dtype)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("slabs")
+
+    def create(name: str, data: np.ndarray[Any, Any], rows: int, codecs: Any = BLOSC, **options: Any) -> None:
+        chunks = options.pop("chunks", (rows, *data.shape[1:]))
+        array = zarr.create_array(
+            path / name, shape=data.shape, chunks=chunks, dtype=data.dtype, compressors=codecs, **options
+        )
+        array[:] = data
+
+    x = values(WIDTH, "f4")
+    create("plain", x, ROWS)
+    create("big", x.astype(">f4"), ROWS)
+    create("raw", x, ROWS, None)
+    create("sharded", x, ROWS, shards=(3 * ROWS, WIDTH))
+    create("cells", x, ROWS, chunks=(ROWS, WIDTH // 4))
+    create("short", values(64, "f8"), ROWS)
+    create("long", values(2048, "f4"), 80)
+    create("others", values(4096, "i2"), 8)
+    create("along", np.ascontiguousarray(x.T), ROWS, chunks=(WIDTH, ROWS), dimension_names=("x", "time"))
+    for number in range(3):
+        create(f"store{number}", x[number * 80 : (number + 1) * 80], ROWS)
+    for number, (begin, end) in enumerate(YEARS):
+        create(f"year{number}", x[begin:end], end - begin)
+    return path
+
+
+def opened(folder: Path, name: str) -> Data:
+    if name == "stores":
+        return zarrfeed.concat([zarrfeed.open(folder / f"store{number}") for number in range(3)])
+    if name == "years":
+        return zarrfeed.concat([zarrfeed.open(folder / f"year{number}") for number in range(len(YEARS))])
+    if name == "along":
+        return zarrfeed.open(zarr.open_array(folder / "along"), sample_dim="time")
+    if name == "two":
+        return zarrfeed.open(folder / "plain", folder / "others")
+    return zarrfeed.open(folder / name)
+
+
+def make(data: Data, rows: int, **options: Any) -> ZarrIterableDataset:
+    mixing = {"block": rows, **options.pop("mixing", {})}
+    options = {"batch_size": 8, "shuffle": True, "seed": 3, "memory_budget": "256MiB", **options}
+    return ZarrIterableDataset(data, return_index=True, mixing=mixing, **options)
+
+
+def check(batch: Any, offsets: tuple[int, ...] = ()) -> list[int]:
+    """Check the number that each row of a batch says; return the samples."""
+    *tensors, index = batch
+    expected = index.numpy() if not offsets else index.numpy()[:, None] + offsets
+    for tensor in tensors:
+        assert np.array_equal(tensor[..., 0].numpy(), expected)
+    return list(index.tolist())
+
+
+def check_source(batch: Any) -> list[int]:
+    """Return the samples of a batch whose rows say the same numbers."""
+    samples, index = batch
+    assert np.array_equal(samples[:, 0].numpy(), index.numpy())
+    return list(index.tolist())
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "big", "raw", "sharded", "cells", "short", "along", "stores", "years", "two"]
+)
+def test_an_epoch_of_slabs_has_each_sample_once_with_its_own_rows(folder: Path, name: str) -> None:
+    data = opened(folder, name)
+    for rows in (1, 5, 6, 30):
+        dataset = make(data, rows, mixing={"mix": 1 + rows % 2})
+        for epoch in range(2):
+            got = [i for batch in dataset for i in check(batch)]
+            assert sorted(got) == list(range(len(data))), (rows, epoch)
+            assert got == dataset.sample_order(epoch).tolist(), (rows, epoch)
+        chunk_rows = {"years": 31}.get(name, ROWS)
+        assert dataset.explain().slab_rows == (rows if rows < chunk_rows else 0)
+        dataset.close()
+
+
+@pytest.mark.parametrize("name", ["plain", "raw", "sharded", "cells"])
+def test_an_epoch_decodes_as_much_as_explain_says(folder: Path, name: str) -> None:
+    for rows, offsets in ((1, ()), (4, ()), (5, ()), (3, (0, 1)), (4, (-2, 0, 3))):
+        if offsets and name == "raw":
+            continue  # a row of two windows counts twice where nothing has to be decoded
+        data = opened(folder, name)
+        data = data.window(offsets) if offsets else data
+        with make(data, rows, mixing={"lanes": 2}) as dataset:
+            for batch in dataset:
+                check(batch, offsets)
+            field = dataset.explain().fields[0]
+            (stored,) = dataset.data.resolved.fields
+            assert isinstance(stored, StoredField)
+            spec = stored.spec
+            predicted = field.amplification * field.chunks * spec.decoded_bytes
+            assert dataset.stats().bytes_decoded == pytest.approx(predicted, rel=0.02), (rows, offsets)
+
+
+def test_selections_splits_and_windows_are_cut_like_whole_arrays(folder: Path) -> None:
+    data = opened(folder, "plain")
+    cases: list[tuple[Data, tuple[int, ...]]] = [
+        (data.select(slice(7, 200)), ()),
+        (data.select(slice(1, None, 5)), ()),
+        (data.select([3, 4, 5, 60, 61, 130, 7, 244]), ()),
+        *((part, ()) for part in data.split([0.6, 0.4], by="chunk", seed=1)),
+        *((part, ()) for part in data.split([0.6, 0.4], by="sample", seed=1)),
+        (data.blocks([0, 4, 5, 20]), ()),
+        (data.window((0, 1)), (0, 1)),
+        (data.window((0, 1), segment_ends=[50, 51, 120, N]), (0, 1)),
+        (data.select(slice(20, 180)).window((-3, 0, 5)), (-3, 0, 5)),
+    ]
+    for number, (chosen, offsets) in enumerate(cases):
+        with make(chosen, 5, mixing={"lanes": 3}) as dataset, make(chosen, 99) as whole:
+            got = [i for batch in dataset for i in check(batch, offsets)]
+            assert sorted(got) == sorted(whole.sample_order(0).tolist()), number
+
+
+def test_sources_of_a_mixture_have_slabs_in_the_same_proportions(folder: Path) -> None:
+    sources = [zarrfeed.open(folder / f"year{number}") for number in range(3)]
+    data = zarrfeed.mix([sources[0], sources[1].select(slice(2, 28)), sources[2]], weights=[3, 1, 1], stop="longest")
+    for rows in (1, 4):
+        with make(data, rows) as dataset, make(data, 99) as whole:
+            assert (dataset.explain().slab_rows, whole.explain().slab_rows) == (rows, 0)
+            for epoch in range(2):
+                got = [i for batch in dataset for i in check_source(batch)]
+                assert got == dataset.sample_order(epoch).tolist()
+                expected = whole.sample_order(epoch)
+                assert len(got) == len(expected)
+                counts = [np.histogram(order, (0, 30, 61, 91))[0].tolist() for order in (got, expected)]
+                assert counts[0] == counts[1], (rows, epoch)
+            first = next(iter(dataset))
+            state = dataset.state_dict()
+            with make(data, rows) as resumed:
+                resumed.load_state_dict(state)
+                rest = [i for batch in resumed for i in check_source(batch)]
+            assert check_source(first) + rest == dataset.sample_order(2).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_ranks_share_slabs_and_other_ranks_go_on_where_they_stopped(folder: Path, rows: int) -> None:
+    data = opened(folder, "two")
+    for ranks, stop, then in ((8, 2, 4), (2, 5, 1), (3, 1, 2)):
+        runs = [make(data, rows, rank=rank, world_size=ranks, even="off") for rank in range(ranks)]
+        iterators = [iter(run) for run in runs]
+        used = [i for _ in range(stop) for one in iterators for i in check(next(one))]
+        state = json.loads(json.dumps(runs[0].state_dict()))
+        assert (state["version"], state["slab_rows"]) == (4, rows)
+        rest = []
+        for rank in range(then):
+            run = pickle.loads(pickle.dumps(make(data, rows, rank=rank, world_size=then, even="off")))
+            run.load_state_dict(state)
+            rest += [i for batch in run for i in check(batch)]
+        assert sorted(used + rest) == list(range(N)), (ranks, stop, then)
+        for run in runs:
+            run.close()
+
+
+def test_workers_read_slabs_and_their_loader_resumes(folder: Path) -> None:
+    def loader() -> ZarrDataLoader:
+        dataset = make(opened(folder, "plain"), 5)
+        return ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork")
+
+    first = loader()
+    batches = iter(first)
+    used = [i for _ in range(9) for i in check(next(batches))]
+    state = first.state_dict()
+    del batches
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert sorted(used + [i for batch in resumed for i in check(batch)]) == list(range(N))
+    assert sorted(i for batch in resumed for i in check(batch)) == list(range(N))  # the next epoch
+
+
+def test_a_state_of_whole_chunks_goes_on_with_whole_chunks_in_its_epoch_and_in_later_ones(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (slab_choice, slab_cost):
+        monkeypatch.setattr(module, "LEAST_BYTES", 1)  # so that chunks of a test are cut
+    options: dict[str, Any] = {
+        "batch_size": 8,
+        "shuffle": True,
+        "seed": 3,
+        "memory_budget": "3MiB",
+        "return_index": True,
+    }
+
+    def read(dataset: ZarrIterableDataset) -> list[int]:
+        return [i for batch in dataset for i in check(batch)]
+
+    data = opened(folder, "long")
+    whole = ZarrIterableDataset(data, mixing={"block": "chunk"}, **options)
+    expected = [whole.sample_order(epoch).tolist() for epoch in range(3)]
+    used = check(next(iter(whole)))
+    state = whole.state_dict()
+    assert "slab_rows" not in state
+    assert state["version"] == 2
+
+    cut = ZarrIterableDataset(data, **options)
+    assert cut.explain().slab_rows > 0
+    orders = [cut.sample_order(epoch).tolist() for epoch in range(2)]
+    assert read(cut) == orders[0]
+    cut.load_state_dict(state)
+    assert used + read(cut) == expected[0]
+    assert cut.explain().slab_rows == 0
+    assert read(cut) == expected[1]
+    cut.set_epoch(2)
+    assert read(cut) == expected[2]
+    again = pickle.loads(pickle.dumps(ZarrIterableDataset(data, **options)))
+    again.set_epoch(1)
+    assert read(again) == orders[1]
+
+
+def test_a_state_of_slabs_goes_on_in_a_dataset_that_would_choose_whole_chunks(folder: Path) -> None:
+    data = opened(folder, "plain")
+    cut = make(data, 5)
+    iterator = iter(cut)
+    used = check(next(iterator))
+    state = cut.state_dict()
+    unnamed = ZarrIterableDataset(data, batch_size=8, shuffle=True, seed=3, memory_budget="256MiB", return_index=True)
+    assert unnamed.explain().slab_rows == 0
+    unnamed.load_state_dict(state)
+    assert used + [i for batch in unnamed for i in check(batch)] == cut.sample_order(0).tolist()
+    assert [i for batch in unnamed for i in check(batch)] == cut.sample_order(1).tolist()
+    for named in (99, 4):
+        with pytest.raises(ConfigError, match="order of slabs of 5 rows, and mixing has block"):
+            make(data, named).load_state_dict(state)
+    for other, reason in ((data.patch({1: 16}), "patches"), (np.zeros((N, WIDTH)), "no chunks")):
+        with pytest.raises(ConfigError, match=f"the state is of an order of slabs of 5 rows, but .*{reason}"):
+            ZarrIterableDataset(other, batch_size=8, shuffle=True, seed=3).load_state_dict(state)
+    for damaged in (-1, True, "5"):
+        with pytest.raises(ConfigError, match="slab_rows"):
+            unnamed.load_state_dict({**state, "slab_rows": damaged})
+
+
+def test_a_bad_chunk_of_slabs_replaces_the_same_samples_on_any_number_of_ranks(tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "x", shape=(N, WIDTH), chunks=(ROWS, WIDTH), dtype="f4", compressors=None)
+    array[:] = values(WIDTH, "f4")
+    (tmp_path / "x" / "c" / "3" / "0").write_bytes(b"too short")
+    data = zarrfeed.open(tmp_path / "x")
+    of_ranks = []
+    for ranks in (1, 2, 3):
+        got: list[tuple[int, int]] = []
+        for rank in range(ranks):
+            with make(data, 5, rank=rank, world_size=ranks, even="off", faults={"on_error": "skip"}) as dataset:
+                with pytest.warns(ChunkSkippedWarning):
+                    batches = list(dataset)
+                for samples, index in batches:
+                    rows = samples[:, 0].numpy().astype(int)
+                    got += zip(index.tolist(), rows.tolist(), strict=True)
+                assert len(dataset.skipped_chunks()) == 1, ranks
+        assert not {row for _, row in got} & set(range(3 * ROWS, 4 * ROWS)), ranks
+        of_ranks.append(sorted(got))
+    assert of_ranks[0] == of_ranks[1] == of_ranks[2]
