@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -22,8 +23,9 @@ from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
 
 PACKAGE = str(Path(zarrfeed.__file__).parent)
-#: Functions of the package that run from the constructor of a dataset to its first batch: see the test.
-MOST_CALLS = {False: 650, True: 970}
+#: Calls of the package's functions from the constructor of a dataset to its first batch, and a tenth more: a few depend
+#: on the machine, and on what the process has looked up before. A schedule that is made twice adds half.
+MOST_CALLS = {False: 715, True: 1060}
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +156,13 @@ def test_the_first_batch_takes_few_calls(store: Path, shuffle: bool) -> None:
 
     data = zarrfeed.open(store)
     before = sys.getprofile()
+    gc.disable()  # it would call the finalizers of what earlier tests left
     sys.setprofile(count)
     try:
         dataset = ZarrIterableDataset(data, batch_size=64, shuffle=shuffle)
         next(iter(dataset))
     finally:
         sys.setprofile(before)
+        gc.enable()
     dataset.close()
     assert calls.total() <= MOST_CALLS[shuffle], calls.most_common(20)
