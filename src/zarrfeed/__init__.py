@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from zarrfeed.plan.samples.windows import lead
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
-    from zarrfeed.spec.feeding import Mixing, Requests
+    from zarrfeed.spec.feeding import Mixing
     from zarrfeed.spec.patch_weights import PatchWeights
+    from zarrfeed.spec.sharding import Requests
     from zarrfeed.spec.statistics import FieldStatistics, Statistics
     from zarrfeed.storage.append.appender import Appender
     from zarrfeed.tools.patch_weights import patch_weights
@@ -119,7 +120,7 @@ _MODULES = {
     "PackProgress": "packing.pack_report",
     "PackReport": "packing.pack_report",
     "PatchWeights": "spec.patch_weights",
-    "Requests": "spec.feeding",
+    "Requests": "spec.sharding",
     "SkippedChunk": "engine.substitution",
     "Statistics": "spec.statistics",
     "Stats": "engine.stats",
