@@ -33,7 +33,7 @@ from zarrfeed.metadata.array.values import refuse_repeated_fill
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.item_choice import Positions, compose
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.key_urls import KeyUrl, url_of
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
@@ -83,7 +83,7 @@ class _StoreCoordinates:
         if isinstance(found, np.ndarray):
             where, array_dims, values = f"coordinate {name!r}", None, found
         else:
-            where = printable(str(found.store_path).removeprefix("file://"))
+            where = node_name(found)
             array_dims = dimension_names(found)
             if array_dims is not None and dims and array_dims[0] not in (None, *dims):
                 raise ConfigError(f"{where}: lies along {array_dims[0]!r}, must lie along {_one_of(dims)}")
@@ -318,7 +318,7 @@ class Coordinates:
             where = f"coordinate {dim!r}"
             if isinstance(found, np.ndarray):
                 return Coordinate(dim, found, where) if found.ndim == 1 else None
-            where = printable(str(found.store_path).removeprefix("file://"))
+            where = node_name(found)
             return Coordinate(dim, read_coordinate(found, self.access), where)
         except (ConfigError, UnsupportedError, StopIteration):  # there is none, or it is no coordinate
             return None
@@ -368,7 +368,7 @@ class Coordinates:
         access = self._first.access
         source = open_source(values, access) if isinstance(values, str | Path) else values
         if isinstance(source, zarr.Array):
-            where = printable(str(source.store_path).removeprefix("file://"))
+            where = node_name(source)
             source = _stored_values(source, where, access)
         return Coordinate(name, checked_values(np.asarray(source), self.num_samples, where), where)
 
@@ -473,7 +473,7 @@ def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
         As of `Coordinates.read`.
     """
-    return _stored_values(array, printable(str(array.store_path).removeprefix("file://")), access)
+    return _stored_values(array, node_name(array), access)
 
 
 def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:

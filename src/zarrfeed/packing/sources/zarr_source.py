@@ -24,7 +24,7 @@ from zarrfeed.engine.row_reader import RowReader
 from zarrfeed.metadata.array.cf import attributes_of, coordinate_attributes, dimension_names, inherited_by_bounds
 from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.metadata.array.open import open_source
-from zarrfeed.metadata.array.own_metadata import name_of, read_own, stale_fields, stale_text
+from zarrfeed.metadata.array.own_metadata import read_own, stale_fields, stale_text
 from zarrfeed.metadata.face.open_data import open as open_data
 from zarrfeed.metadata.group.field_sources import arrays_in
 from zarrfeed.packing.sources.file_reading import check_no_grid, run_note, runs_of, segments_by
@@ -53,6 +53,7 @@ from zarrfeed.packing.sources.source import (
 from zarrfeed.plan.schedule.batch_request import RowRequests
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
 #: Attributes that say how arrays of Zarr v2 are laid out, which their dimension names say in v3.
@@ -219,7 +220,7 @@ def _stale_arrays(arrays: Sequence[zarr.Array[Any]], access: StoreAccess) -> Ite
     """Yield how arrays without samples differ from what consolidated metadata say of them."""
     for array, own in zip(arrays, read_own(arrays, access), strict=True):
         if own.changes:
-            yield stale_text(name_of(array), array.metadata.zarr_format, own.changes)
+            yield stale_text(node_name(array), array.metadata.zarr_format, own.changes)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import zarr
 
-from zarrfeed.base.errors import ProgressFileError, ZarrfeedError, printable
+from zarrfeed.base.errors import ProgressFileError, ZarrfeedError
 from zarrfeed.base.executors import open_executor
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import parse_bytes
@@ -20,6 +20,7 @@ from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.array.open import check_storage_options
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.chunks.chunk_keys import keys_of, misplaced_key
 from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify.chunk_ranges import Shared, describe_store, slices_in_order
@@ -279,7 +280,7 @@ class _Run:
         if keys is None:
             return ""
         prefix = f"{array.store_path.path}/".lstrip("/")
-        name = printable(str(array.store_path).removeprefix("file://"))
+        name = node_name(array)
         try:
             other = self._access.ask(lambda: misplaced_key(array.store_path.store, prefix, keys), name)
         except Exception:  # noqa: BLE001 (of any class: a store that cannot be listed)

@@ -25,7 +25,6 @@ from zarrfeed.base.errors import (
     MemoryBudgetError,
     StoreReadError,
     UnsupportedError,
-    printable,
 )
 from zarrfeed.base.native import core
 from zarrfeed.base.units import format_bytes
@@ -34,6 +33,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
@@ -188,7 +188,7 @@ class _Stored:
 def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
     """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
     metadata = array.metadata
-    name = _name(array)
+    name = node_name(array)
     shape = regular_chunk_shape(metadata, name)
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
@@ -198,10 +198,6 @@ def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
     grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
     text = "str" if array.dtype.kind in "OTU" else ""
     return _Stored(Numbering(grid, (1,) * len(grid)), source, math.prod(shape) * array.dtype.itemsize, None, text)
-
-
-def _name(array: zarr.Array[Any]) -> str:
-    return printable(str(array.store_path).removeprefix("file://"))
 
 
 def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
@@ -292,7 +288,7 @@ class _StoreCheck:
         index, cached = _index_bytes(stored.shard, objects, budget)
         coalesce = Coalesce(limit=min(Coalesce.limit, budget // 64))
         each = _COPIES * stored.chunk_bytes + _OVERHEAD + index + (coalesce.limit if stored.shard else 0)
-        name = _name(array)
+        name = node_name(array)
         requests = _fit(name, each, cached, stored.source.max_requests, budget)
         self._checker = core.ChunkChecker(spec.to_core()) if spec and stored.source.decoder is None else None
         self.step = max(1, min(_SLICE_REQUESTS, _SLICE_BYTES // max(1, stored.chunk_bytes)))
