@@ -122,7 +122,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         "unit/metadata/group/test_xarray.py",
         "unit/tools/test_cli.py",
     ),
-    "plan/budget/element_loads.py": ("unit/engine/test_csr_reader.py", "unit/metadata/group/test_anndata.py"),
     "spec/sparse.py": ("unit/engine/test_csr_reader.py", "unit/metadata/group/test_anndata.py"),
     "metadata/stores/store_parts.py": ("parity/test_many_stores.py",),
     "plan/schedule/cursor.py": ("process/test_resume_exact.py",),
