@@ -99,7 +99,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/face/concat_data.py": ("parity/test_many_stores.py",),
     "metadata/stores/many_stores.py": ("parity/test_many_stores.py",),
     "metadata/group/url_patterns.py": ("integration/test_many_remote.py",),
-    "storage/access/shared_access.py": ("integration/test_many_remote.py",),
     "metadata/face/open_data.py": ("parity/test_many_stores.py",),
     "metadata/group/segments.py": ("parity/test_many_stores.py",),
     "metadata/array/store_metadata.py": ("parity/test_many_stores.py",),
