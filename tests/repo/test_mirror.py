@@ -50,6 +50,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "tools/portable.py": ("process/test_shared_tools.py",),
     "base/ray_executor.py": ("integration/test_ray.py",),
     "packing/sources/source.py": ("unit/packing/sources/test_detect.py",),
+    "packing/sources/stored_rows.py": ("unit/packing/sources/test_zarr_source.py", "unit/packing/test_pack.py"),
+    "metadata/group/beside.py": ("unit/metadata/group/test_coordinates.py",),
     "plan/order/read_blocks.py": ("unit/plan/order/test_order.py", "unit/plan/samples/test_selection.py"),
     "plan/order/order_state.py": ("unit/plan/order/test_order_rules.py", "unit/plan/shares/test_runs.py"),
     "plan/mixture/blend.py": ("unit/plan/mixture/test_mixed_order.py",),

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.api.asynchronous import open as open_async
-from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, printable
 from zarrfeed.base.suggestions import did_you_mean
@@ -30,14 +27,12 @@ from zarrfeed.metadata.array.coordinate_values import checked_values, decode_val
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.values import refuse_repeated_fill
+from zarrfeed.metadata.group.beside import Beside, StoredPath, open_beside, sibling
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.item_choice import Positions, compose
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.key_urls import KeyUrl, url_of
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
-from zarrfeed.storage.access.urls import UrlStore
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
 #: A coordinate is read whole.
@@ -79,7 +74,7 @@ class _StoreCoordinates:
         """Return the coordinate of a name, decoded."""
         found = self.find(name)
         if self.reopens and isinstance(found, zarr.Array):
-            found = _open(_StoredPath(found.store_path.store, found.store_path.path), self.access)
+            found = open_beside(StoredPath(found.store_path.store, found.store_path.path), self.access)
         if isinstance(found, np.ndarray):
             where, array_dims, values = f"coordinate {name!r}", None, found
         else:
@@ -107,12 +102,12 @@ class _StoreCoordinates:
         where = f": there is no {' or '.join(map(str, tried))}" if tried else ""
         raise ConfigError(f"no array {name!r} lies beside the arrays of the samples{where}; give {name}=array")
 
-    def _look_beside(self, name: str) -> tuple[list[_Beside], tuple[_Beside, Any] | None]:
+    def _look_beside(self, name: str) -> tuple[list[Beside], tuple[Beside, Any] | None]:
         """Return where something of a name may lie beside one of the arrays, and the first that does lie there."""
-        tried = [beside for array in self.near if (beside := _sibling(array, name)) is not None]
+        tried = [beside for array in self.near if (beside := sibling(array, name)) is not None]
         for beside in tried:
             try:
-                return tried, (beside, _open(beside, self.access))
+                return tried, (beside, open_beside(beside, self.access))
             except StoreReadError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -220,7 +215,7 @@ class Coordinates:
         having_one = {name: one for name, one in known.items() if len(one.shape) == 1}
         in_folder: dict[str, zarr.Array[Any]] = {}  # one array is enough to find what lies beside it
         for array in arrays:
-            in_folder.setdefault(_folder(array), array)
+            in_folder.setdefault(str(sibling(array, "")), array)
         store = _StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
         return cls(tuple(dims), tuple(name for name in others if name not in dims), (store,))
 
@@ -408,61 +403,6 @@ def _calendar(coordinate: Coordinate) -> str | None:
     values = coordinate.values
     found = next((one for one in values if one is not None), None) if values.dtype.kind == "O" else None
     return None if found is None else str(found.calendar)
-
-
-def _folder(array: zarr.Array[Any]) -> str:
-    return str(_sibling(array, ""))
-
-
-@dataclass(frozen=True, eq=False)
-class _StoredPath:
-    """A path in a store."""
-
-    store: Any = field(repr=False)
-    path: str = ""
-
-    def __str__(self) -> str:
-        return printable(f"{self.store}/{self.path}").removeprefix("file://")
-
-
-#: The location of an array beside another one.
-_Beside: TypeAlias = str | Path | _StoredPath
-
-
-def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
-    """Return where an array of a name would lie beside another one; None if that is the root of its store."""
-    store, path = array.store_path.store, array.store_path.path
-    if path:
-        folder, slash, _ = path.rpartition("/")
-        return _StoredPath(store, f"{folder}{slash}{name}")
-    if type(store) is LocalStore:
-        return Path(store.root).parent / name
-    if isinstance(store, UrlStore) and store.url.rpartition("/")[0].count("/") > 1:
-        beside = url_of(store.url.rpartition("/")[0], name)
-        with suppress(ConfigError):  # a name that no key has
-            return str(KeyUrl.of(beside))
-    return None
-
-
-def _open(beside: _Beside, access: StoreAccess) -> Any:
-    """Open an array beside another one.
-
-    Raises
-    ------
-    StoreReadError
-        If it is not there, or cannot be read. And as of `open_source`.
-    """
-    if not isinstance(beside, _StoredPath):
-        return open_source(beside, access)
-    try:
-        opened = access.ask(lambda: open_async(store=beside.store, path=beside.path, mode="r"), str(beside))
-    except StoreReadError:
-        raise
-    except FileNotFoundError as error:
-        raise StoreReadError(errno.ENOENT, f"{beside}: no Zarr array is there") from error
-    except Exception as error:  # what stores and zarr-python's parsers raise is of any class
-        raise StoreReadError(errno_of(error), f"{beside}: cannot be opened: {reason_of(error)}") from error
-    return checked(zarr.Array(opened)) if isinstance(opened, zarr.AsyncArray) else opened
 
 
 def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[Any]:
