@@ -47,10 +47,15 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         f"packing/{name}.py": ("unit/packing/sources/test_anndata_source.py",)
         for name in ("work/sparse_rows", "sources/anndata_elements", "sources/csr_rows")
     },
-    "tools/portable.py": ("process/test_shared_tools.py",),
+    "storage/access/portable.py": ("process/test_shared_tools.py",),
     "base/ray_executor.py": ("integration/test_ray.py",),
     "packing/sources/source.py": ("unit/packing/sources/test_detect.py",),
     "packing/sources/stored_rows.py": ("unit/packing/sources/test_zarr_source.py", "unit/packing/test_pack.py"),
+    **{
+        f"packing/sources/{name}.py": ("parity/test_packed_selections.py",)
+        for name in ("data_call", "data_coordinates", "data_source")
+    },
+    "metadata/stores/stored_arrays.py": ("parity/test_packed_selections.py", "parity/test_verified_selections.py"),
     "metadata/group/beside.py": ("unit/metadata/group/test_coordinates.py",),
     "plan/order/read_blocks.py": ("unit/plan/order/test_order.py", "unit/plan/samples/test_selection.py"),
     "plan/order/order_state.py": ("unit/plan/order/test_order_rules.py", "unit/plan/shares/test_runs.py"),
@@ -278,7 +283,11 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "packing/sources/tar_samples.py": ("unit/packing/sources/test_webdataset_source.py",),
     "tools/verify_command.py": ("unit/tools/test_verify.py",),
     "tools/stats_command.py": ("unit/tools/test_stats.py",),
-    "tools/verify/": ("unit/tools/test_verify.py", "process/test_shared_tools.py"),
+    "tools/verify/": (
+        "unit/tools/test_verify.py",
+        "process/test_shared_tools.py",
+        "parity/test_verified_selections.py",
+    ),
 }
 
 
