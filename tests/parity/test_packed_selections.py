@@ -25,6 +25,7 @@ from tests.support.warm import command
 from zarrfeed import ConfigError, ZarrDataset
 from zarrfeed.packing.pack_report import PackProgress
 from zarrfeed.packing.sources import stored_rows
+from zarrfeed.packing.sources.data_source import DataSource
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -280,6 +281,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_selection_alone(tmp_path: P
     script = f"""
 import os, signal, zarrfeed
 from zarrfeed.packing.sources import stored_rows
+from zarrfeed.packing.sources.data_source import DataSource
 stored_rows._RESIDENT_BYTES = 0
 def kill(now):
     if now.stage == "write" and now.done == {random.Random(3).randint(3, whole.units - 2)}:
@@ -298,6 +300,16 @@ zarrfeed.pack(data, {str(out)!r}, on_progress=kill, **{options!r})
     assert report.proof is not None
     assert report.proof.ok
     assert _chunks(out) == _chunks(tmp_path / "whole.zarr")
+
+
+def test_a_store_of_the_same_name_elsewhere_is_another_source(years: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    for folder in ("first", "second"):
+        shutil.copytree(years / "2000.zarr", tmp_path / folder / "a.zarr")
+    prints = []
+    for folder in ("first", "first", "second"):
+        monkeypatch.chdir(tmp_path / folder)
+        prints.append(DataSource(zarrfeed.open("a.zarr").sel(level=500), 10.0).fingerprint)
+    assert prints[0] == prints[1] != prints[2]
 
 
 def test_the_manifest_names_the_selection(years: Path, tmp_path: Path) -> None:

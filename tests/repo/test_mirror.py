@@ -27,6 +27,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
             "metadata/description/chosen_items",
             "metadata/group/item_choices",
             "metadata/stores/labels_by_store",
+            "report/chosen_decodes",
             "spec/item_choice",
         )
     },

@@ -56,7 +56,7 @@ class StoredPart:
         return node
 
     def rows_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return those of some rows of the field that this array has, counted from its own first one."""
+        """Return the rows among `rows` of the field that this array has, counted from the first row of the array."""
         return rows[(rows >= self.begin) & (rows < self.end)] - self.begin
 
 

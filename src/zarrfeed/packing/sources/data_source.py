@@ -92,7 +92,8 @@ class DataSource(Source):
         self.block_samples = self._rows.samples_together(self.fields[: len(names)])
         told: list[Any] = [self.num_samples, [str(f) for f in self.fields], samples_digest(resolved)]
         for field, column, of_field in zip(resolved.fields, resolved.columns, parts, strict=True):
-            told += [layout_fingerprint(field, column.items, (), ""), [part.name for part in of_field]]
+            where = [part.location if isinstance(part.location, str) else part.name for part in of_field]
+            told += [layout_fingerprint(field, column.items, (), ""), where]
         for values in self._axes.values():
             told.append(values.tolist() if values.dtype == object else hashlib.sha256(values.tobytes()).hexdigest())
         self.fingerprint = hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()
