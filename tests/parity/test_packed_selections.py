@@ -209,6 +209,25 @@ def test_stores_that_say_something_else_of_their_numbers_are_refused_by_name(tmp
         zarrfeed.pack(data, tmp_path / "out.zarr")
 
 
+def test_arrays_of_several_folders_share_their_coordinates_or_are_refused(years: Path, tmp_path: Path) -> None:
+    other = xarray.open_zarr(years / "2000.zarr", consolidated=False, chunks=None).load().drop_encoding()
+    for name, changed in {
+        "same": other,
+        "level": other.assign_coords(level=[300, 500, 1000]),
+        "time": other.assign_coords(time=other["time"] + np.timedelta64(1, "h")),
+    }.items():
+        changed.rename(z="t").to_zarr(tmp_path / name, consolidated=False)
+        data = zarrfeed.open({"z": years / "2000.zarr" / "z", "t": tmp_path / name / "t"}).isel(level=[2, 0])
+        if name == "same":
+            assert zarrfeed.pack(data, tmp_path / "out.zarr", verify=True).proof.ok  # type: ignore[union-attr]
+            packed = xarray.open_zarr(tmp_path / "out.zarr", consolidated=False, chunks=None)
+            np.testing.assert_array_equal(packed["t"].values, packed["z"].values)
+            assert packed["level"].values.tolist() == [850, 300]
+            continue
+        with pytest.raises(ConfigError, match=f"{name}.*other values"):
+            zarrfeed.pack(data, tmp_path / "other.zarr")
+
+
 def test_arrays_in_memory_are_packed_as_far_as_they_are_selected(tmp_path: Path) -> None:
     values = np.arange(60, dtype="f4").reshape(10, 6)
     stored = zarr.create_array(MemoryStore(), data=values + 100, chunks=(3, 2))

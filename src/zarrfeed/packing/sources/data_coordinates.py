@@ -23,7 +23,7 @@ from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.metadata.array.own_metadata import name_of
 from zarrfeed.metadata.group.beside import open_beside, sibling
 from zarrfeed.metadata.group.field_sources import arrays_in
-from zarrfeed.packing.sources.same_meaning import Stored, check_same_constants
+from zarrfeed.packing.sources.same_meaning import Stored, check_same_constants, comparable, differing_values
 from zarrfeed.packing.sources.source import Constant, Rows
 from zarrfeed.packing.sources.stored_rows import array_attributes
 from zarrfeed.spec.array import ArraySpec
@@ -100,8 +100,14 @@ class CoordinateReader:
             check_same_constants(where, both, next(iter(folders)), [known[one.name] for one in both])
             whole.constants.extend(one for one in other.constants if one.name not in known)
             for name, stored in other.along_samples.items():
-                whole.along_samples.setdefault(name, stored)
+                first = whole.along_samples.setdefault(name, stored)
                 whole.dims.setdefault(name, other.dims[name])
+                told = "" if first is stored else differing_values(*comparable((stored, first)))
+                if told:
+                    raise ConfigError(
+                        f"{stored.where} has other values than {first.where}: it {told}, so one sample would have two "
+                        "coordinates: bring the arrays together by zarrfeed.join, or pack such stores each by itself"
+                    )
             whole.scalars.extend(name for name in other.scalars if name not in whole.scalars)
         return whole
 
