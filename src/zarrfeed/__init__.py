@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zarrfeed.engine.cache_stats import CacheStats
     from zarrfeed.engine.stats import Stats
     from zarrfeed.engine.substitution import SkippedChunk
+    from zarrfeed.metadata.face.check_disjoint import check_disjoint
     from zarrfeed.metadata.face.concat_data import concat
     from zarrfeed.metadata.face.data import Data
     from zarrfeed.metadata.face.from_xarray import from_xarray
@@ -90,6 +91,7 @@ __all__ = [
     "ZarrfeedError",
     "__version__",
     "audit",
+    "check_disjoint",
     "concat",
     "from_xarray",
     "join",
@@ -128,6 +130,7 @@ _MODULES = {
     "ZarrDataset": "torch.datasets.map_dataset",
     "ZarrIterableDataset": "torch.datasets.iterable_dataset",
     "audit": "torch.ranks.audit",
+    "check_disjoint": "metadata.face.check_disjoint",
     "concat": "metadata.face.concat_data",
     "from_xarray": "metadata.face.from_xarray",
     "open": "metadata.face.open_data",

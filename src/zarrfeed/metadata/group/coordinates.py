@@ -49,7 +49,7 @@ class NoCoordinateError(ConfigError):
 
 
 @dataclass(frozen=True, eq=False)
-class _StoreCoordinates:
+class StoreCoordinates:
     """Where the coordinates of some samples may be: those of all samples, or of the samples of one of many stores.
 
     Attributes
@@ -79,7 +79,7 @@ class _StoreCoordinates:
         """Return the coordinate of a name, decoded."""
         found = self.find(name)
         if self.reopens and isinstance(found, zarr.Array):
-            found = _open(_StoredPath(found.store_path.store, found.store_path.path), self.access)
+            found = open_beside(StoredPath(found.store_path.store, found.store_path.path), self.access)
         if isinstance(found, np.ndarray):
             where, array_dims, values = f"coordinate {name!r}", None, found
         else:
@@ -109,10 +109,10 @@ class _StoreCoordinates:
 
     def _look_beside(self, name: str) -> tuple[list[_Beside], tuple[_Beside, Any] | None]:
         """Return where something of a name may lie beside one of the arrays, and the first that does lie there."""
-        tried = [beside for array in self.near if (beside := _sibling(array, name)) is not None]
+        tried = [beside for array in self.near if (beside := sibling(array, name)) is not None]
         for beside in tried:
             try:
-                return tried, (beside, _open(beside, self.access))
+                return tried, (beside, open_beside(beside, self.access))
             except StoreReadError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -151,7 +151,7 @@ class UnopenedCoordinates:
     source: str | Path
     open: Callable[[str | Path], Coordinates]
 
-    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of _StoreCoordinates
+    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of StoreCoordinates
         """Return the coordinate of a name, decoded."""
         return self.open(self.source).read_known(name)
 
@@ -177,7 +177,7 @@ class Coordinates:
 
     dims: tuple[str, ...]
     other_dims: tuple[str, ...]
-    stores: tuple[_StoreCoordinates | UnopenedCoordinates, ...]
+    stores: tuple[StoreCoordinates | UnopenedCoordinates, ...]
     chosen: Mapping[str, Positions] = field(default_factory=dict)
     split: frozenset[str] = frozenset()
     _read: dict[str, Coordinate] = field(default_factory=dict, repr=False)
@@ -221,7 +221,7 @@ class Coordinates:
         in_folder: dict[str, zarr.Array[Any]] = {}  # one array is enough to find what lies beside it
         for array in arrays:
             in_folder.setdefault(_folder(array), array)
-        store = _StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
+        store = StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
         return cls(tuple(dims), tuple(name for name in others if name not in dims), (store,))
 
     @classmethod
@@ -235,31 +235,31 @@ class Coordinates:
     def joined(cls, coordinate: Coordinate, parts: Sequence[Coordinates]) -> Coordinates:
         """Return the coordinates of samples that were joined by one: that one alone."""
         others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
-        store = _StoreCoordinates(len(coordinate.values), {coordinate.name: coordinate.values})
+        store = StoreCoordinates(len(coordinate.values), {coordinate.name: coordinate.values})
         return cls((coordinate.name,), tuple(name for name in others if name != coordinate.name), (store,))
 
     def with_known(self, known: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
         """Return them with values in memory for some names; only of arrays in one store."""
         (store,) = self.stores
-        assert isinstance(store, _StoreCoordinates)
+        assert isinstance(store, StoreCoordinates)
         return replace(self, stores=(replace(store, known={**store.known, **known}),), _read={})
 
     @property
     def may_grow(self) -> bool:
         """Whether a writer may append to them."""
-        return any(isinstance(store, _StoreCoordinates) and store.may_grow for store in self.stores)
+        return any(isinstance(store, StoreCoordinates) and store.may_grow for store in self.stores)
 
     def at(self, num_samples: int) -> Coordinates:
         """Return them for a later version of the only store, which has so many samples; values are read anew."""
         (store,) = self.stores
-        assert isinstance(store, _StoreCoordinates)
+        assert isinstance(store, StoreCoordinates)
         grown = replace(store, num_samples=num_samples, may_grow=True, reopens=True)
         return replace(self, stores=(grown,), _read={})
 
     @property
-    def _first(self) -> _StoreCoordinates:
+    def _first(self) -> StoreCoordinates:
         """The first store that was opened: of many stores, it is one that others were described by."""
-        return next(store for store in self.stores if isinstance(store, _StoreCoordinates))
+        return next(store for store in self.stores if isinstance(store, StoreCoordinates))
 
     @property
     def num_samples(self) -> int:
@@ -411,11 +411,11 @@ def _calendar(coordinate: Coordinate) -> str | None:
 
 
 def _folder(array: zarr.Array[Any]) -> str:
-    return str(_sibling(array, ""))
+    return str(sibling(array, ""))
 
 
 @dataclass(frozen=True, eq=False)
-class _StoredPath:
+class StoredPath:
     """A path in a store."""
 
     store: Any = field(repr=False)
@@ -426,15 +426,15 @@ class _StoredPath:
 
 
 #: The location of an array beside another one.
-_Beside: TypeAlias = str | Path | _StoredPath
+_Beside: TypeAlias = str | Path | StoredPath
 
 
-def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
+def sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
     """Return where an array of a name would lie beside another one; None if that is the root of its store."""
     store, path = array.store_path.store, array.store_path.path
     if path:
         folder, slash, _ = path.rpartition("/")
-        return _StoredPath(store, f"{folder}{slash}{name}")
+        return StoredPath(store, f"{folder}{slash}{name}")
     if type(store) is LocalStore:
         return Path(store.root).parent / name
     if isinstance(store, UrlStore) and store.url.rpartition("/")[0].count("/") > 1:
@@ -444,7 +444,7 @@ def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
     return None
 
 
-def _open(beside: _Beside, access: StoreAccess) -> Any:
+def open_beside(beside: _Beside, access: StoreAccess) -> Any:
     """Open an array beside another one.
 
     Raises
@@ -452,7 +452,7 @@ def _open(beside: _Beside, access: StoreAccess) -> Any:
     StoreReadError
         If it is not there, or cannot be read. And as of `open_source`.
     """
-    if not isinstance(beside, _StoredPath):
+    if not isinstance(beside, StoredPath):
         return open_source(beside, access)
     try:
         opened = access.ask(lambda: open_async(store=beside.store, path=beside.path, mode="r"), str(beside))

@@ -86,7 +86,11 @@ class Slabs:
         run = range(num_samples) if selection is None else selection.as_run()
         if run is not None:
             held = RunBlocks.between(run.start, run.stop, self.edges)
-            made = Selection(held, left_out=() if selection is None else selection.left_out)
+            made = (
+                Selection(held)
+                if selection is None
+                else Selection(held, left_out=selection.left_out, dealt=selection.dealt)
+            )
         else:
             assert selection is not None
             made = replace(selection, held=self._cut_blocks(selection), whole_blocks=False)
