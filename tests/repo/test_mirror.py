@@ -57,6 +57,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "plan/mixture/source_lanes.py": ("parity/test_mixture_promises.py", "unit/plan/schedule/test_state.py"),
     "plan/patches/decode_count.py": ("unit/plan/patches/test_sweep_cost.py",),
     "plan/patches/patch_reads.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
+    "plan/schedule/order_terms.py": ("process/test_same_order.py",),
+    "torch/ranks/same_order.py": ("process/test_same_order.py",),
     "report/order_figures.py": ("unit/report/test_source_shares.py", "unit/report/test_patch_explanation.py"),
     "plan/schedule/node_order.py": ("unit/plan/shares/test_affinity.py", "unit/torch/test_affinity.py"),
     "plan/schedule/remembered.py": ("unit/torch/passes/test_session.py",),
