@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import zarr
 from zarr.codecs import BloscCodec
 
 import zarrfeed
-from zarrfeed import ChunkSkippedWarning, ConfigError, Data, ZarrDataLoader, ZarrIterableDataset
+from zarrfeed import ChunkSkippedWarning, ConfigError, CorruptChunkError, Data, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.metadata.description import slab_choice
 from zarrfeed.plan.samples import slab_cost
 from zarrfeed.spec.field import StoredField
@@ -263,22 +264,71 @@ def test_a_state_of_slabs_goes_on_in_a_dataset_that_would_choose_whole_chunks(fo
             unnamed.load_state_dict({**state, "slab_rows": damaged})
 
 
-def test_a_bad_chunk_of_slabs_replaces_the_same_samples_on_any_number_of_ranks(tmp_path: Path) -> None:
-    array = zarr.create_array(tmp_path / "x", shape=(N, WIDTH), chunks=(ROWS, WIDTH), dtype="f4", compressors=None)
+DAMAGES: dict[str, Any] = {
+    "too short": lambda stored: stored[:100],
+    "nearly whole": lambda stored: stored[:-1],
+    "header": lambda stored: bytes([9]) + stored[1:],
+    "size of a chunk": lambda stored: stored[:4] + (1 << 20).to_bytes(4, "little") + stored[8:],
+    "begin of a block": lambda stored: stored[:16] + (1 << 30).to_bytes(4, "little") + stored[20:],
+}
+
+
+@pytest.mark.parametrize(
+    ("codec", "damage"), [("raw", "too short"), ("raw", "nearly whole"), *(("blosc", damage) for damage in DAMAGES)]
+)
+def test_a_bad_chunk_of_slabs_counts_once_and_replaces_the_same_samples_on_any_number_of_ranks(
+    codec: str, damage: str, tmp_path: Path
+) -> None:
+    compressor = None if codec == "raw" else BLOSC
+    array = zarr.create_array(
+        tmp_path / "x", shape=(N, WIDTH), chunks=(ROWS, WIDTH), dtype="f4", compressors=compressor
+    )
     array[:] = values(WIDTH, "f4")
-    (tmp_path / "x" / "c" / "3" / "0").write_bytes(b"too short")
+    for chunk in (3, 7):
+        path = tmp_path / "x" / "c" / str(chunk) / "0"
+        path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    bad = {*range(3 * ROWS, 4 * ROWS), *range(7 * ROWS, 8 * ROWS)}
     data = zarrfeed.open(tmp_path / "x")
-    of_ranks = []
-    for ranks in (1, 2, 3):
-        got: list[tuple[int, int]] = []
-        for rank in range(ranks):
-            with make(data, 5, rank=rank, world_size=ranks, even="off", faults={"on_error": "skip"}) as dataset:
-                with pytest.warns(ChunkSkippedWarning):
-                    batches = list(dataset)
-                for samples, index in batches:
-                    rows = samples[:, 0].numpy().astype(int)
-                    got += zip(index.tolist(), rows.tolist(), strict=True)
-                assert len(dataset.skipped_chunks()) == 1, ranks
-        assert not {row for _, row in got} & set(range(3 * ROWS, 4 * ROWS)), ranks
-        of_ranks.append(sorted(got))
-    assert of_ranks[0] == of_ranks[1] == of_ranks[2]
+
+    def on_rank(rank: int, ranks: int, max_errors: int = 2) -> ZarrIterableDataset:
+        faults: dict[str, Any] = {"on_error": "skip", "max_errors": max_errors}
+        return make(data, 5, rank=rank, world_size=ranks, even="off", faults=faults, mixing={"mix": 2, "lanes": 4})
+
+    def read(batches: Any) -> list[tuple[int, int]]:
+        return [
+            pair
+            for samples, index in batches
+            for pair in zip(index.tolist(), samples[:, 0].int().tolist(), strict=True)
+        ]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChunkSkippedWarning)
+        with on_rank(0, 1) as alone:
+            expected = sorted(read(alone))
+            assert len(expected) == N
+            assert all(index == row and row not in bad for index, row in expected)
+            assert sorted(one.key for one in alone.skipped_chunks()) == ["c/3/0", "c/7/0"]
+            assert alone.stats().chunks_skipped == 2
+        with on_rank(0, 1, max_errors=1) as strict, pytest.raises(CorruptChunkError, match="max_errors = 1"):
+            read(strict)
+        for ranks in (2, 3, 4):
+            got = []
+            for rank in range(ranks):
+                with on_rank(rank, ranks) as dataset:
+                    got += read(dataset)
+                    assert dataset.stats().chunks_skipped == len({one.key for one in dataset.skipped_chunks()}) <= 2
+            assert sorted(got) == expected, ranks
+        with on_rank(0, 1) as of_workers:
+            loader = ZarrDataLoader(of_workers, num_workers=2, multiprocessing_context="fork")
+            assert sorted(read(loader)) == expected
+        runs = [on_rank(rank, 2) for rank in range(2)]
+        passes = [iter(run) for run in runs]
+        got = [pair for _ in range(5) for one in passes for pair in read([next(one)])]
+        state = runs[0].state_dict()
+        for run in runs:
+            run.close()
+        for rank in range(3):
+            with on_rank(rank, 3) as resumed:
+                resumed.load_state_dict(state)
+                got += read(resumed)
+        assert sorted(got) == expected
