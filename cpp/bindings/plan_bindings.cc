@@ -32,7 +32,7 @@ std::vector<T> copy(const py::array_t<T, kFlags>& array) {
 /// Which decoded chunks a group hands on to the next group of its lane, and which ones several chains of groups take.
 struct CarryPlan {
   std::vector<int64_t> next_group, begin, source, chunk, on;
-  std::vector<int64_t> take_begin, take_source, take_chunk;
+  std::vector<int64_t> take_begin, take_source, take_chunk, run_rows;
 };
 
 /// Which source, and which pass over it, each group is of, and what the orders of the sources depend on.
@@ -296,12 +296,12 @@ void bind_plans(py::module_& m) {
   py::class_<CarryPlan>(m, "CarryPlan")
       .def(py::init([](const Int64Array& next_group, const Int64Array& begin, const Int64Array& source,
                        const Int64Array& chunk, const Int64Array& on, const Int64Array& take_begin,
-                       const Int64Array& take_source, const Int64Array& take_chunk) {
-             return CarryPlan{copy(next_group), copy(begin),      copy(source),      copy(chunk),
-                              copy(on),         copy(take_begin), copy(take_source), copy(take_chunk)};
+                       const Int64Array& take_source, const Int64Array& take_chunk, const Int64Array& run_rows) {
+             return CarryPlan{copy(next_group), copy(begin),       copy(source),     copy(chunk),   copy(on),
+                              copy(take_begin), copy(take_source), copy(take_chunk), copy(run_rows)};
            }),
            py::kw_only(), py::arg("next_group"), py::arg("begin"), py::arg("source"), py::arg("chunk"), py::arg("on"),
-           py::arg("take_begin"), py::arg("take_source"), py::arg("take_chunk"));
+           py::arg("take_begin"), py::arg("take_source"), py::arg("take_chunk"), py::arg("run_rows") = Int64Array(0));
   py::class_<PythonPlan>(m, "EpochPlan")
       .def(py::init([](uint64_t seed, uint64_t epoch, bool shuffle, int64_t lanes, int64_t length, int64_t num_samples,
                        int64_t sample_step, int64_t first, int64_t stride, int64_t begin, int64_t count, int64_t steps,
@@ -353,6 +353,7 @@ void bind_plans(py::module_& m) {
                owned->take_begin = carry->take_begin;
                owned->take_source = carry->take_source;
                owned->take_chunk = carry->take_chunk;
+               owned->run_rows = carry->run_rows;
              }
              if (mixture) {
                mixture->check(owned->group_lane.size());

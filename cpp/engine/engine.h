@@ -180,12 +180,10 @@ class Engine {
 
   [[nodiscard]] bool can_admit() const { return admission_.can_admit() && fetcher_.has_room(); }
   [[nodiscard]] bool has_work() const { return fetcher_.has_fetched() || !tasks_.empty() || can_admit(); }
-  /// Whether no thread has work, and none will get any of the groups that were admitted.
-  [[nodiscard]] bool is_exhausted() const;
   [[nodiscard]] bool is_ready() const;
   /// The counter for the time of a thread without work, by the reason.
   [[nodiscard]] std::atomic<uint64_t>& idle_counter();
-  /// Fails if the groups that were admitted left a batch incomplete; is_exhausted() holds.
+  /// Fails if no thread has work or will get any from the groups that were admitted, and these left a batch incomplete.
   void check_complete();
   /// Fails if a read takes longer than the timeout.
   void check_waits();

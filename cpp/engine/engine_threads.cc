@@ -29,13 +29,9 @@ std::atomic<uint64_t>& Engine::idle_counter() {
   return fetcher_.in_flight() > 0 ? stats_.idle_storage_ns : stats_.idle_other_ns;
 }
 
-bool Engine::is_exhausted() const {
-  return busy_threads_ == 0 && tasks_.empty() && !fetcher_.has_fetched() && fetcher_.in_flight() == 0;
-}
-
 void Engine::check_complete() {
-  // No work is left and no thread has any. Only another group could complete a batch, and it is admitted no earlier than
-  // these batches are delivered.
+  if (busy_threads_ > 0 || !tasks_.empty() || fetcher_.has_fetched() || fetcher_.in_flight() > 0) return;
+  // Only another group could complete a batch now, and it is admitted no earlier than these batches are delivered.
   const int64_t end = admission_.needed_batches(ring_->num_batches());
   for (int64_t b = admission_.delivered(); b < end; ++b) {
     const bool is_open = b < admission_.opened();
@@ -60,7 +56,7 @@ void Engine::work(StallWatch& watch, size_t thread) {
   try {
     for (;;) {
       if (!stopping_ && !has_work()) {
-        if (is_exhausted()) check_complete();
+        check_complete();
         StageTimer timer(idle_counter());
         while (!stopping_ && !has_work()) {
           work_cv_.wait(lock);
@@ -86,7 +82,7 @@ void Engine::work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_po
         do_work(lock, consumer_claim_, *scratch_[0], consumer_watch_);
         continue;
       }
-      if (is_exhausted()) check_complete();
+      check_complete();
       const StageTimer timer(idle_counter());
       work_cv_.wait_until(lock, deadline, [this] { return stopping_ || is_ready() || has_work(); });
     }

@@ -153,17 +153,28 @@ bool SlotWriter::decode_carried(Task& task, const ChunkReader& reader, WorkerScr
 const uint8_t* SlotWriter::decode_to(const Task& task, uint8_t* carried, WorkerScratch& scratch) {
   const ArraySource& source = source_of(task);
   const PatchCell at{task.chunk, task.cell};
-  if (const ChunkCrop* const crop = task.carried->crop()) {
+  const ChunkCrop* const crop = task.carried->crop();
+  const bool are_rows = outputs_[task.of_outputs.front().output].patches() == nullptr;
+  if (are_rows && (crop != nullptr || task.stored.is_whole()) && list_targets(task, scratch) &&
+      scatters_blocks(task.cell, scratch.outputs)) {
+    DecodedCopy copy{carried, 0, source.decoded_bytes()};
+    if (crop != nullptr) {
+      const auto axis = static_cast<size_t>(source.array().sample_axis);
+      const size_t row_bytes = source.decoded_bytes() / static_cast<size_t>(source.rows_per_chunk());
+      copy.begin = static_cast<size_t>(crop->begin[axis]) * row_bytes;
+      copy.end = static_cast<size_t>(crop->end[axis]) * row_bytes;
+    }
+    decode_and_scatter(task.chunk, task.cell, task.stored, scratch.outputs, scratch.targets, streaming_, scratch,
+                       stats_, copy);
+    return nullptr;
+  }
+  if (crop != nullptr) {
     if (source.decode_crop(task.stored, *crop, carried, scratch, stats_)) return carried;
-    const Bytes whole = source.decode_in_scratch(at, task.stored, scratch, stats_);
+    const Bytes whole = source.decode_in_scratch(at, task.stored, scratch, stats_,
+                                                 are_rows ? crop_bytes(source.array(), *crop) : SIZE_MAX);
     const StageTimer timer(stats_.scatter_ns);
     copy_crop(source.array(), *crop, whole.data(), carried);
     return whole.data();
-  }
-  if (task.stored.is_whole() && list_targets(task, scratch) && scatters_blocks(task.cell, scratch.outputs)) {
-    decode_and_scatter(task.chunk, task.cell, task.stored, scratch.outputs, scratch.targets, streaming_, scratch,
-                       stats_, carried);
-    return nullptr;
   }
   source.decode_into(at, task.stored, {carried, source.decoded_bytes()}, scratch, stats_);
   return carried;
@@ -219,7 +230,10 @@ void SlotWriter::scatter(const Task& task, const uint8_t* decoded, WorkerScratch
       } else if (decoded == nullptr) {
         output.scatter_fill(task.cell, scratch.targets);
       } else {
-        output.scatter_decoded(task.chunk, task.cell, decoded, scratch.targets, stats_, streaming);
+        const auto axis = static_cast<size_t>(output.source()->array().sample_axis);
+        const int64_t before = crop == nullptr ? 0 : crop->begin[axis];
+        output.scatter_decoded(output.source()->first_row(task.chunk) + before, task.cell, decoded, scratch.targets,
+                               stats_, streaming);
       }
     });
   }

@@ -6,14 +6,15 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/chunks/row_runs.h"
 #include "engine/window_rows.h"
 
 namespace zarrfeed {
 namespace {
 
-/// A row with the chunk that it lies in.
-struct ChunkRow {
-  int64_t chunk = kNoChunk;
+/// A row with the run that it lies in.
+struct RunRow {
+  int64_t run = kNoChunk;
   Placement row;
 };
 
@@ -22,28 +23,32 @@ struct ChunkRow {
 /// Makes tasks, and adds rows of further outputs to the task that has their chunk.
 class TaskBuilder::Tasks {
  public:
-  Tasks(const OutputTable& outputs, const Rows& samples, std::vector<Task>& out)
-      : outputs_(outputs), samples_(samples), out_(out) {}
+  Tasks(const OutputTable& outputs, const EpochPlan& plan, const Rows& samples, std::vector<Task>& out)
+      : outputs_(outputs), plan_(plan), samples_(samples), out_(out) {}
 
   [[nodiscard]] const Rows& samples() const { return samples_; }
+  /// The runs of an output that is stored.
+  [[nodiscard]] RowRuns runs_of(size_t output) const {
+    return {plan_, *outputs_[output].source(), outputs_.source_of(output)};
+  }
 
   /// Forgets the chunks of the segment before.
   void begin_segment() { known_.clear(); }
 
-  /// Adds rows of an output that lie in a chunk, or in none, in all of its cells.
-  void add(size_t output, const Rows& rows, size_t begin, size_t end, int64_t chunk) {
+  /// Adds rows of an output that lie in a run, or in no chunk, in all of its cells.
+  void add(size_t output, const Rows& rows, size_t begin, size_t end, int64_t run) {
     for (size_t cell = 0; cell < std::max<size_t>(1, outputs_[output].num_cells()); ++cell) {
-      add(output, rows, begin, end, {chunk, cell});
+      add(output, rows, begin, end, {run, cell});
     }
   }
-  /// The same in one cell.
+  /// The same in one cell; `at` has the run in place of the chunk.
   void add(size_t output, const Rows& rows, size_t begin, size_t end, PatchCell at) {
     const bool has_chunk = outputs_[output].is_stored() && at.chunk != kNoChunk;
     task_of(output, at, has_chunk).of_outputs.add({output, rows, begin, end});
   }
 
  private:
-  /// The task of a chunk: the one that an earlier output of the source made for this segment, or a new one.
+  /// The task of a run: the one that an earlier output of the source made for this segment, or a new one.
   Task& task_of(size_t output, PatchCell at, bool has_chunk) {
     const size_t source = outputs_.source_of(output);
     if (has_chunk && outputs_.outputs_of(source).size() > 1) {
@@ -53,7 +58,8 @@ class TaskBuilder::Tasks {
     Task& task = out_.emplace_back();
     task.source = source;
     task.cell = at.cell;
-    task.chunk = at.chunk;
+    task.run = at.chunk;
+    task.chunk = has_chunk ? runs_of(output).chunk_of(at.chunk) : at.chunk;
     task.samples = samples_;
     task.has_chunk = has_chunk;
     task.pads = at.chunk == kNoChunk;
@@ -61,6 +67,7 @@ class TaskBuilder::Tasks {
   }
 
   const OutputTable& outputs_;
+  const EpochPlan& plan_;
   const Rows& samples_;
   std::vector<Task>& out_;
   std::map<std::pair<size_t, PatchCell>, size_t> known_;  ///< tasks of sources that several outputs draw from
@@ -89,7 +96,7 @@ TaskBuilder::Rows TaskBuilder::build(size_t group, ShuffleScratch& scratch, std:
   GroupPlacements placements;
   expand_group(plan_, group, scratch, placements);
   Rows samples = std::make_shared<const std::vector<Placement>>(std::move(placements.rows));
-  Tasks tasks(outputs_, samples, out);
+  Tasks tasks(outputs_, plan_, samples, out);
   const auto first_segment = static_cast<size_t>(plan_.group_begin[group]);
   for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
     if (placements.begin[s] == placements.begin[s + 1]) continue;
@@ -115,24 +122,27 @@ void TaskBuilder::add_output(size_t number, size_t begin, size_t end, const Samp
       out.add(number, samples, begin, end, int64_t{0});
       return;
     }
-    // Mostly one chunk has the whole block, so that its rows need not be looked at.
+    // Mostly one run has the whole block, so that its rows need not be looked at.
+    const RowRuns runs = out.runs_of(number);
+    const auto run_of = [&](int64_t row) { return runs.run_of(output.source()->chunk_of(row), row); };
     SampleRange range = of_block;
-    int64_t chunk = output.source()->chunk_of(range.first);
-    if (chunk == kNoChunk || chunk != output.source()->chunk_of(range.last)) {
+    int64_t run = run_of(range.first);
+    if (run == kNoChunk || run != run_of(range.last)) {
       const auto [first, last] =
           std::minmax_element(of_segment.begin(), of_segment.end(),
                               [](const Placement& a, const Placement& b) { return a.sample < b.sample; });
       range = {first->sample, last->sample};
-      chunk = output.source()->chunk_of(range.first);
+      run = run_of(range.first);
     }
-    if (chunk != kNoChunk && chunk == output.source()->chunk_of(range.last)) {
-      out.add(number, samples, begin, end, chunk);
+    if (run != kNoChunk && run == run_of(range.last)) {
+      out.add(number, samples, begin, end, run);
       return;
     }
   }
   const WindowRows windows(output, plan_);
   const size_t num_rows = of_segment.size() * output.num_offsets();
-  if (!output.is_direct() && num_rows > most_listed_ && output.row_bytes() < kSmallRow) {
+  const bool are_cut = output.is_stored() && !out.runs_of(number).are_chunks();
+  if (!output.is_direct() && !are_cut && num_rows > most_listed_ && output.row_bytes() < kSmallRow) {
     const auto chunks = output.is_stored() ? windows.find_chunks(of_segment) : std::vector<int64_t>{0};
     for (const int64_t chunk : chunks) out.add(number, nullptr, begin, end, chunk);
     return;
@@ -142,30 +152,31 @@ void TaskBuilder::add_output(size_t number, size_t begin, size_t end, const Samp
     out.add(number, rows, 0, rows->size(), int64_t{0});
     return;
   }
-  // The rows may lie in several chunks: one task for each chunk, and one for those that are padded.
+  // The rows may lie in several runs: one task for each run, and one for those that are padded.
+  const RowRuns runs = out.runs_of(number);
   const std::vector<Placement> found =
       output.is_direct() ? std::vector<Placement>(of_segment.begin(), of_segment.end()) : windows.list(of_segment);
-  std::vector<ChunkRow> by_chunk;
-  by_chunk.reserve(found.size());
+  std::vector<RunRow> by_run;
+  by_run.reserve(found.size());
   bool is_sorted = true;
   for (const Placement& row : found) {
     const int64_t chunk = windows.chunk_of(row);
     if (chunk == WindowRows::kOfOther) continue;
-    is_sorted = is_sorted && (by_chunk.empty() || by_chunk.back().chunk <= chunk);
-    by_chunk.push_back({chunk, row});
+    const int64_t run = runs.run_of(chunk, row.sample);
+    is_sorted = is_sorted && (by_run.empty() || by_run.back().run <= run);
+    by_run.push_back({run, row});
   }
   if (!is_sorted) {
-    std::stable_sort(by_chunk.begin(), by_chunk.end(),
-                     [](const ChunkRow& a, const ChunkRow& b) { return a.chunk < b.chunk; });
+    std::stable_sort(by_run.begin(), by_run.end(), [](const RunRow& a, const RunRow& b) { return a.run < b.run; });
   }
   std::vector<Placement> sorted;
-  sorted.reserve(by_chunk.size());
-  for (const ChunkRow& one : by_chunk) sorted.push_back(one.row);
+  sorted.reserve(by_run.size());
+  for (const RunRow& one : by_run) sorted.push_back(one.row);
   const auto rows = std::make_shared<const std::vector<Placement>>(std::move(sorted));
-  for (size_t from = 0; from < by_chunk.size();) {
+  for (size_t from = 0; from < by_run.size();) {
     size_t to = from + 1;
-    while (to < by_chunk.size() && by_chunk[to].chunk == by_chunk[from].chunk) ++to;
-    out.add(number, rows, from, to, by_chunk[from].chunk);
+    while (to < by_run.size() && by_run[to].run == by_run[from].run) ++to;
+    out.add(number, rows, from, to, by_run[from].run);
     from = to;
   }
 }

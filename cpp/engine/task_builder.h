@@ -7,8 +7,9 @@
 //     that have different parts of one array, as rows of the output whose part it is. No two tasks, and no two outputs of
 //     a task, write the same bytes of a slot. So the tasks of a sample have pieces_per_sample() rows in all, unless
 //     outputs with different parts have different numbers of cells: the engine then counts the rows of the tasks.
-//   * The rows of a task lie in one read chunk, `Task::chunk`. No two tasks of a segment of the group have the same
-//     chunk, cell included, of the same source: what all outputs take of a chunk is one task, which decodes it once.
+//   * The rows of a task lie in one run of rows (row_runs.h) of one read chunk, `Task::run` and `Task::chunk`. No two tasks
+//     of a segment of the group have the same run, cell included, of the same source: what all outputs take of a run is one
+//     task, which decodes it once.
 //   * Rows of an output that is not stored lie in no chunk (`Task::has_chunk`); one task has all rows of a segment.
 //   * Rows that are padded, which Placement::sample says by -1, are tasks of their own (`Task::pads`) without a chunk if
 //     the output is stored; the task of cell 0 writes them whole.

@@ -20,7 +20,7 @@ struct OwnedPlan {
   std::vector<int64_t> extra_position, extra_step;
   std::shared_ptr<const SampleTable> selected;
   std::vector<int64_t> next_group, carry_begin, carry_source, carry_chunk, carry_on;
-  std::vector<int64_t> take_begin, take_source, take_chunk;
+  std::vector<int64_t> take_begin, take_source, take_chunk, run_rows;
   std::shared_ptr<const PatchTable> patches;
   std::shared_ptr<const Mixture> mixture;
   std::vector<int64_t> group_source, group_pass, source_lanes, source_length;
@@ -44,6 +44,7 @@ struct OwnedPlan {
     plan.take_begin = take_begin;
     plan.take_source = take_source;
     plan.take_chunk = take_chunk;
+    plan.run_rows = run_rows;
     plan.patches = patches.get();
     plan.mixture = mixture.get();
     plan.group_source = group_source;

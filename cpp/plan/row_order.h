@@ -93,6 +93,9 @@ struct EpochPlan {
   std::span<const int64_t> segment_start;  ///< first position inside the permuted block
   std::span<const int64_t> segment_length;
 
+  // Rows of the runs that the chunks of each source are cut into (engine/chunks/row_runs.h); 0, or no entry: runs are whole
+  // chunks. Below, `carry_chunk` and `take_chunk` have the numbers of runs.
+  std::span<const int64_t> run_rows;
   // Shared chunks: group i shares chunks [carry_begin[i], carry_begin[i + 1]) of the arrays below with the next group
   // of its lane, or needs them for several of its segments. All arrays are empty if no chunk is shared. Of patches,
   // `next_group` is enough: which chunks a group needs follows from the patches.

@@ -39,11 +39,11 @@ void ArraySource::count(const StoredBytes& stored, size_t decoded, Stats& stats)
   stats.bytes_decoded.fetch_add(decoded, std::memory_order_relaxed);
 }
 
-Bytes ArraySource::decode_in_scratch(PatchCell at, const StoredBytes& stored, WorkerScratch& scratch,
-                                     Stats& stats) const {
+Bytes ArraySource::decode_in_scratch(PatchCell at, const StoredBytes& stored, WorkerScratch& scratch, Stats& stats,
+                                     size_t wanted) const {
   const StageTimer timer(stats.decode_ns);
   const MutableBytes room = is_view_of(stored) ? MutableBytes{} : scratch.decoded.reserve(decoded_bytes());
-  return decode_needed(at, stored, room, scratch, stats);
+  return decode_needed(at, stored, room, scratch, stats, wanted);
 }
 
 DecodedChunk ArraySource::decode(PatchCell at, const StoredBytes& stored, WorkerScratch& scratch, Stats& stats) const {
@@ -66,13 +66,13 @@ void ArraySource::decode_into(PatchCell at, const StoredBytes& stored, MutableBy
 }
 
 Bytes ArraySource::decode_needed(PatchCell at, const StoredBytes& stored, MutableBytes room, WorkerScratch& scratch,
-                                 Stats& stats) const {
+                                 Stats& stats, size_t wanted) const {
   if (has_chosen() && touch_chosen(at.cell, stored, all_rows(at.chunk), scratch.touched)) {
     count(stored, scratch.touched.decode_in_place(room, scratch.codecs), stats);
     return room.first(decoded_bytes());
   }
   const Bytes decoded = pipeline_.decode(stored.whole(), room, scratch.codecs);
-  count(stored, decoded_bytes(), stats);
+  count(stored, decoded_of(wanted), stats);
   return decoded;
 }
 

@@ -62,8 +62,9 @@ class ArraySource {
   void decode_into(PatchCell at, const StoredBytes& stored, MutableBytes out, WorkerScratch& scratch,
                    Stats& stats) const;
   /// Decodes a chunk to memory of the thread. The bytes are valid as long as `stored`, and until the thread decodes
-  /// again.
-  Bytes decode_in_scratch(PatchCell at, const StoredBytes& stored, WorkerScratch& scratch, Stats& stats) const;
+  /// again. Of a chunk without codecs, no more than the bytes that are `wanted` count as decoded.
+  Bytes decode_in_scratch(PatchCell at, const StoredBytes& stored, WorkerScratch& scratch, Stats& stats,
+                          size_t wanted = SIZE_MAX) const;
   /// Makes `touched` know the Blosc blocks that the chosen items of rows of a chunk lie in. `rows` are counted from
   /// its first one. False, and nothing is touched, where blocks cannot be told apart. Throws Error(kCorrupt).
   bool touch_chosen(size_t cell, const StoredBytes& stored, std::vector<ChunkItems> rows, TouchedBlocks& touched) const;
@@ -91,8 +92,8 @@ class ArraySource {
   /// Whether a chunk is read from where it is stored, and decoded to nowhere.
   [[nodiscard]] bool is_view_of(const StoredBytes& stored) const { return pipeline_.is_view() && stored.is_whole(); }
   /// What decode() and its siblings do: decodes a chunk to `room`, as far as samples need it, and counts it.
-  Bytes decode_needed(PatchCell at, const StoredBytes& stored, MutableBytes room, WorkerScratch& scratch,
-                      Stats& stats) const;
+  Bytes decode_needed(PatchCell at, const StoredBytes& stored, MutableBytes room, WorkerScratch& scratch, Stats& stats,
+                      size_t wanted = SIZE_MAX) const;
 
   ArraySpec array_;
   int64_t rows_per_chunk_;

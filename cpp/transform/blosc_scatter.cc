@@ -49,7 +49,7 @@ void for_each_piece(std::span<const RowTarget> targets, const BloscScatterScratc
 
 size_t scatter_blosc(const StoredBytes& stored, size_t decoded_bytes, size_t row_bytes,
                      std::span<const RowTarget> targets, bool streaming, DecodeScratch& codecs,
-                     BloscScatterScratch& scratch, uint8_t* whole) {
+                     BloscScatterScratch& scratch, const DecodedCopy& also) {
   const BloscChunk chunk(stored, decoded_bytes);
   check_decoded_bytes(chunk.decoded_bytes(), decoded_bytes);
   list_targets(targets, decoded_bytes / row_bytes, scratch);
@@ -64,7 +64,11 @@ size_t scatter_blosc(const StoredBytes& stored, size_t decoded_bytes, size_t row
   for (size_t b = 0; b < chunk.num_blocks(); ++b) {
     const size_t begin = b * chunk.block_bytes();
     const size_t size = chunk.header().size_of(b);
-    bool wanted = whole != nullptr;
+    // what of the block is copied elsewhere
+    const size_t also_begin = std::max(begin, also.begin);
+    const size_t also_end = std::min(begin + size, also.end);
+    const bool is_copied = also.out != nullptr && also_begin < also_end;
+    bool wanted = is_copied;
     for_each_piece(targets, scratch, row_bytes, begin, size, [&](const Piece&) { wanted = true; });
     if (!wanted) continue;
     decoded += size;
@@ -75,13 +79,17 @@ size_t scatter_blosc(const StoredBytes& stored, size_t decoded_bytes, size_t row
         unshuffle(block.data(), size / typesize, from / typesize, bytes / typesize, dest, streaming);
       };
       for_each_piece(targets, scratch, row_bytes, begin, size, [&](const Piece& p) { write(p.begin, p.size, p.dest); });
-      if (whole != nullptr) write(0, size, whole + begin);
+      if (is_copied) write(also_begin - begin, also_end - also_begin, also.out + (also_begin - also.begin));
     } else {
-      const MutableBytes block =
-          whole != nullptr ? MutableBytes{whole + begin, size} : codecs.reserve_block(scratch.block, size);
+      const bool is_all_copied = is_copied && also_end - also_begin == size;
+      const MutableBytes block = is_all_copied ? MutableBytes{also.out + (begin - also.begin), size}
+                                               : codecs.reserve_block(scratch.block, size);
       chunk.decode_block(b, block, codecs);
       for_each_piece(targets, scratch, row_bytes, begin, size,
                      [&](const Piece& p) { std::memcpy(p.dest, block.data() + p.begin, p.size); });
+      if (is_copied && !is_all_copied) {
+        std::memcpy(also.out + (also_begin - also.begin), block.data() + (also_begin - begin), also_end - also_begin);
+      }
     }
   }
   if (streaming) fence_streaming_stores();

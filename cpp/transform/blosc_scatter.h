@@ -24,13 +24,19 @@ struct BloscScatterScratch {
   Buffer block;
 };
 
+/// Where some bytes of a decoded chunk are copied to, beside the rows that are wanted.
+struct DecodedCopy {
+  uint8_t* out = nullptr;  ///< null: they are not
+  size_t begin = 0;        ///< in the decoded chunk; rows begin and end there
+  size_t end = 0;
+};
+
 /// Decodes `stored` and copies row targets[i].row of the chunk, `row_bytes` long, to targets[i].dest.
-/// The chunk must decode to exactly `decoded_bytes`, a multiple of row_bytes. A row may be named more than once. Unless
-/// `whole` is null, all of the decoded chunk is written there, too.
+/// The chunk must decode to exactly `decoded_bytes`, a multiple of row_bytes. A row may be named more than once.
 /// `streaming`: the slots are so many that they leave the cache anyway. Returns the bytes of the blocks that were decoded.
 /// Throws Error(kCorrupt) if the chunk does not decode.
 size_t scatter_blosc(const StoredBytes& stored, size_t decoded_bytes, size_t row_bytes,
                      std::span<const RowTarget> targets, bool streaming, DecodeScratch& codecs,
-                     BloscScatterScratch& scratch, uint8_t* whole = nullptr);
+                     BloscScatterScratch& scratch, const DecodedCopy& also = {});
 
 }  // namespace zarrfeed

@@ -142,9 +142,8 @@ void Output::scatter_pad(std::span<RowTarget> targets) const {
   }
 }
 
-void Output::scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
+void Output::scatter_decoded(int64_t first_row, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
                              Stats& stats, bool streaming) const {
-  const int64_t first_row = source_->first_row(chunk);
   for (RowTarget& t : targets) t.row -= first_row;
   boxes_[cell].copy_rows(decoded, targets, streaming);
   if (streaming) fence_streaming_stores();
@@ -187,7 +186,7 @@ bool scatters_blocks(size_t cell, std::span<const OutputRows> outputs) {
 
 void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
                         std::span<RowTarget> targets, bool streaming, WorkerScratch& scratch, Stats& stats,
-                        uint8_t* whole) {
+                        const DecodedCopy& copy) {
   const ArraySource& source = *outputs.front().output->source();
   const CodecPipeline& pipeline = source.pipeline();
   const size_t size = pipeline.decoded_bytes();
@@ -197,7 +196,7 @@ void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, s
   const BoxCopy& box = outputs.front().output->box(cell);
   // A chunk whose rows are all wanted, in order and side by side, is decoded straight into the batch.
   bool direct =
-      whole == nullptr && !pipeline.is_view() && targets.size() * box.bytes() == size && are_plain(cell, outputs);
+      copy.out == nullptr && !pipeline.is_view() && targets.size() * box.bytes() == size && are_plain(cell, outputs);
   for (size_t i = 0; direct && i < targets.size(); ++i) {
     direct = targets[i].row == static_cast<int64_t>(i) && targets[i].dest == targets[0].dest + i * box.bytes();
   }
@@ -208,7 +207,7 @@ void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, s
     if (in_place.data() != targets[0].dest) std::memcpy(targets[0].dest, in_place.data(), size);
     stats.bytes_scattered.fetch_add(size, std::memory_order_relaxed);
   } else if (scatters_blocks(cell, outputs)) {
-    decoded = scatter_blosc(stored, size, box.bytes(), targets, streaming, scratch.codecs, scratch.blosc, whole);
+    decoded = scatter_blosc(stored, size, box.bytes(), targets, streaming, scratch.codecs, scratch.blosc, copy);
     stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
   } else if (const size_t few =
                  scatter_from_few_blocks(cell, stored, outputs, targets, streaming, scratch, timer, stats);

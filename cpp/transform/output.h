@@ -67,9 +67,10 @@ class Output {
 
   /// Writes what takes the place of a row.
   void scatter_pad(std::span<RowTarget> targets) const;
-  /// Copies rows of a decoded chunk. `streaming` says that the slots are more than the cache holds.
-  void scatter_decoded(int64_t chunk, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets, Stats& stats,
-                       bool streaming = false) const;
+  /// Copies rows of a decoded chunk, or of a run of its rows, which begins with the row `first_row` of the array.
+  /// `streaming` says that the slots are more than the cache holds.
+  void scatter_decoded(int64_t first_row, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
+                       Stats& stats, bool streaming = false) const;
   /// The same for a chunk that does not exist: the fill value.
   void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
   /// The same for fields that are not stored.
@@ -89,10 +90,10 @@ class Output {
 
 /// Decodes a chunk once, and copies rows of it to the slots of all `outputs`, which draw from one source, without
 /// patches. `targets` are as for Output::scatter_decoded(), those of one output after those of another. Where
-/// scatters_blocks() holds, `whole` may be memory for the decoded chunk, which is written there, too.
+/// scatters_blocks() holds, some of the decoded chunk may be written elsewhere, too.
 void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
                         std::span<RowTarget> targets, bool streaming, WorkerScratch& scratch, Stats& stats,
-                        uint8_t* whole = nullptr);
+                        const DecodedCopy& copy = {});
 /// Whether decode_and_scatter() writes rows as it decodes, and not after it.
 [[nodiscard]] bool scatters_blocks(size_t cell, std::span<const OutputRows> outputs);
 /// The same as decode_and_scatter() for outputs that all have patches.

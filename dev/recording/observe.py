@@ -56,8 +56,8 @@ WORDS = ("words",)
 _BATCHES, _LATER, _SAID = 20, 5, "said"
 _MEMORY = ("memory", "max_open_batches", "plan_bytes")
 _DECODES = ("chunk_reads", "reads_by_array", "amplification", "decodes", "sharing", "resumed", "shuffling")
-#: Figures that are 0 for layouts without such a thing: then they are not taken down, so that older records stay.
-_OF_SOME = ("slab_rows", "reads_slabs")
+#: Figures of some layouts, and what they are for others: then they are not taken down, so that older records stay.
+_OF_SOME = {"slab_rows": "0", "reads_slabs": "False", "decoded_share": "1.0"}
 _LAUNCHERS = (
     "RANK",
     "WORLD_SIZE",
@@ -345,7 +345,7 @@ def _explain(seen: Observation, name: str, dataset: Any) -> None:
         explanation = dataset.explain()
         for key, figure in walk(explanation, clean=seen.clean):
             parts = set(key.replace("[", ".").split("."))
-            if figure in ("0", "False") and parts & set(_OF_SOME):
+            if any(figure == _OF_SOME.get(part) for part in parts):
                 continue
             kind = "memory" if parts & set(_MEMORY) or key.startswith(_MEMORY) else "numbers"
             kind = "decodes" if parts & set(_DECODES) else kind

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zarrfeed.engine.cache_stats import CacheStats
     from zarrfeed.engine.stats import Stats
     from zarrfeed.engine.substitution import SkippedChunk
+    from zarrfeed.metadata.face.check_disjoint import check_disjoint
     from zarrfeed.metadata.face.concat_data import concat
     from zarrfeed.metadata.face.data import Data
     from zarrfeed.metadata.face.from_xarray import from_xarray
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from zarrfeed.plan.samples.windows import lead
     from zarrfeed.report.explain import Explanation
     from zarrfeed.spec.error_policy import Faults
-    from zarrfeed.spec.feeding import Mixing, Requests
+    from zarrfeed.spec.feeding import Mixing
     from zarrfeed.spec.patch_weights import PatchWeights
+    from zarrfeed.spec.sharding import Requests
     from zarrfeed.spec.statistics import FieldStatistics, Statistics
     from zarrfeed.storage.append.appender import Appender
     from zarrfeed.tools.patch_weights import patch_weights
@@ -90,6 +92,7 @@ __all__ = [
     "ZarrfeedError",
     "__version__",
     "audit",
+    "check_disjoint",
     "concat",
     "from_xarray",
     "join",
@@ -119,7 +122,7 @@ _MODULES = {
     "PackProgress": "packing.pack_report",
     "PackReport": "packing.pack_report",
     "PatchWeights": "spec.patch_weights",
-    "Requests": "spec.feeding",
+    "Requests": "spec.sharding",
     "SkippedChunk": "engine.substitution",
     "Statistics": "spec.statistics",
     "Stats": "engine.stats",
@@ -128,6 +131,7 @@ _MODULES = {
     "ZarrDataset": "torch.datasets.map_dataset",
     "ZarrIterableDataset": "torch.datasets.iterable_dataset",
     "audit": "torch.ranks.audit",
+    "check_disjoint": "metadata.face.check_disjoint",
     "concat": "metadata.face.concat_data",
     "from_xarray": "metadata.face.from_xarray",
     "open": "metadata.face.open_data",

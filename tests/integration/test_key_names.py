@@ -26,8 +26,8 @@ from zarrfeed.compat.dataflux import DatafluxCheckpoint
 from zarrfeed.packing.sources.detect import call_of
 from zarrfeed.packing.sources.source import SourceOptions
 from zarrfeed.storage.access.key_urls import url_of
+from zarrfeed.storage.access.portable import as_location
 from zarrfeed.storage.chunks.object_versions import name_store
-from zarrfeed.tools.portable import as_location
 
 obstore = pytest.importorskip("obstore")
 compat: Any = Later("zarrfeed.compat.lightning")

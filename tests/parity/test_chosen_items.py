@@ -440,9 +440,44 @@ def test_explain_says_which_share_of_an_array_is_read(tmp_path: Path) -> None:
     (field,) = explanation.fields
     assert [field.chunk_share, field.byte_share] == pytest.approx([2 / 3, 0.4])
     assert (field.chunk_reads, field.chunks) == (8 * 2 * 3 * 3, 8 * 3 * 3 * 3)
-    assert "chosen: 2 of 5 items of axis 1: 66.7% of its chunks are read, 40.0% of its bytes are" in str(explanation)
+    line = "66.7% of its chunks are read, 40.0% of its bytes are chosen items, 66.7% are decoded"
+    assert f"chosen: 2 of 5 items of axis 1: {line}" in str(explanation)
     (field,) = ZarrIterableDataset(data, batch_size=4).explain().fields
     assert (field.chosen, field.chunk_share, field.byte_share) == ("", 1.0, 1.0)
+
+
+def test_explain_counts_the_blocks_that_an_epoch_decodes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    for number in range(40):
+        shape = tuple(rng.integers(2, 30, int(rng.integers(2, 5))).tolist())
+        axis = int(rng.integers(len(shape)))
+        chunks = tuple(int(rng.integers(1, n + 1)) for n in shape)
+        blocks = int(rng.choice([128, 256, 1024, 0]))
+        codec: Any = (
+            zarr.codecs.BloscCodec(cname="lz4", blocksize=blocks) if rng.random() < 0.8 else zarr.codecs.GzipCodec()
+        )
+        shards = tuple(int(c * rng.integers(1, 3)) for c in chunks) if rng.random() < 0.3 else None
+        stored = zarr.create_array(
+            tmp_path / str(number), shape=shape, chunks=chunks, shards=shards, dtype="f4", compressors=codec
+        )
+        stored[:] = rng.integers(1, 99, shape)
+        indexers = {one: _random_indexer(rng, n) for one, n in enumerate(shape) if one != axis}
+        data = zarrfeed.open(tmp_path / str(number), sample_axis=axis).isel(indexers)
+        dataset = ZarrIterableDataset(data, batch_size=3)
+        (field,) = dataset.explain().fields
+        for _ in dataset:
+            pass
+        whole = math.prod(-(-n // c) * c for n, c in zip(shape, chunks, strict=True)) * 4
+        told = f"case {number}: {shape} {chunks} {shards} {codec} {data!r}"
+        assert field.decoded_share is not None, told
+        assert field.decoded_share * whole == pytest.approx(dataset.stats().bytes_decoded, rel=0.02), told
+
+
+def test_explain_does_not_guess_the_blocks_of_arrays_that_are_not_local() -> None:
+    stored = zarr.create_array(MemoryStore(), data=np.ones((6, 8)), chunks=(2, 4))
+    explanation = ZarrIterableDataset(zarrfeed.open(stored).isel({1: 3}), batch_size=2).explain()
+    assert explanation.fields[0].decoded_share is None
+    assert "are decoded" not in str(explanation)
 
 
 def test_stores_with_their_labels_in_other_places_are_chosen_from_by_label_in_each(tmp_path: Path) -> None:

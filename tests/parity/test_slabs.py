@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
+import random
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BloscCodec
+from zarr.codecs import BloscCodec, ZstdCodec
 
 import zarrfeed
-from zarrfeed import ChunkSkippedWarning, ConfigError, Data, ZarrDataLoader, ZarrIterableDataset
+from zarrfeed import ChunkSkippedWarning, ConfigError, CorruptChunkError, Data, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.metadata.description import slab_choice
 from zarrfeed.plan.samples import slab_cost
 from zarrfeed.spec.field import StoredField
@@ -45,6 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = values(WIDTH, "f4")
     create("plain", x, ROWS)
     create("big", x.astype(">f4"), ROWS)
+    create("zstd", x, ROWS, ZstdCodec())
     create("raw", x, ROWS, None)
     create("sharded", x, ROWS, shards=(3 * ROWS, WIDTH))
     create("cells", x, ROWS, chunks=(ROWS, WIDTH // 4))
@@ -57,6 +61,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, (begin, end) in enumerate(YEARS):
         create(f"year{number}", x[begin:end], end - begin)
     return path
+
+
+def random_of(name: str) -> random.Random:
+    """Return a generator that is the same in each run."""
+    return random.Random(name)
 
 
 def opened(folder: Path, name: str) -> Data:
@@ -125,6 +134,145 @@ def test_an_epoch_decodes_as_much_as_explain_says(folder: Path, name: str) -> No
             spec = stored.spec
             predicted = field.amplification * field.chunks * spec.decoded_bytes
             assert dataset.stats().bytes_decoded == pytest.approx(predicted, rel=0.02), (rows, offsets)
+
+
+def read_windows(
+    dataset: ZarrIterableDataset, x: np.ndarray[Any, Any], offsets: tuple[int, ...], steps: int
+) -> list[int]:
+    """Read up to so many batches; check each item of each row; return the samples."""
+    got: list[int] = []
+    for samples, index in itertools.islice(dataset, steps):
+        rows = index.numpy()[:, None] + offsets
+        assert np.array_equal(samples.numpy(), x[rows])
+        got += index.tolist()
+    return got
+
+
+@pytest.mark.parametrize("name", ["plain", "big", "raw", "sharded", "cells", "stores", "years", "along", "zstd"])
+def test_windows_find_their_rows_in_runs_that_lanes_hand_on_and_decode_all_others(folder: Path, name: str) -> None:
+    """Each row says all of its items: a row outside of a run that was handed on must not be taken from its memory."""
+    draw, x, data = random_of(name), values(WIDTH, "f4"), opened(folder, name)
+    for _ in range(4):
+        rows, offsets = draw.choice((1, 2, 3, 5, 7)), draw.choice(((0, 1), (-2, 0, 3), tuple(range(6)), (0, 9)))
+        chosen = data.window(offsets)
+        if name == "plain" and draw.random() < 0.5:
+            chosen = data.select(slice(11, 210)).window(offsets)
+        options: dict[str, Any] = {
+            "mixing": {"lanes": draw.choice((2, 5)), "mix": draw.choice((1, 1, 2))},
+            "memory_budget": draw.choice(("16MiB", "64MiB", "1GiB")),
+            "num_threads": draw.choice((1, 3)),
+            "even": "off",
+        }
+        ranks, then, steps = draw.choice(((1, 1, 3), (2, 3, 2), (3, 2, 1)))
+        runs = [make(chosen, rows, rank=rank, world_size=ranks, **options) for rank in range(ranks)]
+        order = runs[0].sample_order(0) if ranks == 1 else None
+        expected = sorted(i for rank in runs for i in rank.sample_order(0).tolist())
+        used = [i for run in runs for i in read_windows(run, x, offsets, steps)]
+        state = json.loads(json.dumps(runs[0].state_dict()))
+        rest = []
+        for rank in range(then):
+            with make(chosen, rows, rank=rank, world_size=then, **options) as run:
+                run.load_state_dict(state)
+                rest += read_windows(run, x, offsets, 1000)
+        for run in runs:
+            run.close()
+        assert sorted(used + rest) == expected, (rows, offsets, options)
+        assert order is None or used + rest == order.tolist()
+
+
+def test_a_state_of_slabs_that_hand_no_rows_on_goes_on_in_its_order_and_in_later_epochs(folder: Path) -> None:
+    """Releases before wrote version 4: slabs with windows, in strips of one slab each."""
+    offsets, x, data = (0, 1, 2), values(WIDTH, "f4"), opened(folder, "plain")
+    carried = make(data.window(offsets), 2)
+    assert carried.explain().strip > 1
+    old = make(data.window(offsets), 2)
+    old.load_state_dict(as_version_4(old.state_dict()))
+    orders = [read_windows(old, x, offsets, 1000), read_windows(old, x, offsets, 1000)]
+    assert orders[0] != carried.sample_order(0).tolist()
+    again = make(data.window(offsets), 2)
+    again.load_state_dict(as_version_4(again.state_dict()))
+    used = read_windows(again, x, offsets, 5)
+    state = json.loads(json.dumps(again.state_dict()))
+    assert (state["version"], state["slab_rows"], "carries_rows" in state) == (4, 2, False)
+    resumed = pickle.loads(pickle.dumps(make(data.window(offsets), 2)))
+    resumed.load_state_dict(state)
+    assert used + read_windows(resumed, x, offsets, 1000) == orders[0]
+    assert read_windows(resumed, x, offsets, 1000) == orders[1]
+    new = carried.state_dict()
+    assert (new["version"], new["carries_rows"]) == (5, True)
+    resumed.load_state_dict(new)
+    assert read_windows(resumed, x, offsets, 1000) == carried.sample_order(0).tolist()
+    for damaged in ({"carries_rows": "yes"}, {"carries_rows": True, "slab_rows": 0}):
+        with pytest.raises(ConfigError, match="carries_rows"):
+            resumed.load_state_dict({**new, **damaged})
+
+
+def as_version_4(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a dataset from which nothing was read, as an earlier release would have saved it."""
+    assert state["version"] == 5
+    return {**{name: value for name, value in state.items() if name not in ("carries_rows", "strip")}, "version": 4}
+
+
+def test_windows_of_several_arrays_with_unlike_chunks_are_handed_on_together(folder: Path) -> None:
+    offsets = (0, 1, 2)
+    data = opened(folder, "two").window({"samples": offsets, "targets": offsets})
+    for rows, mix in ((1, 1), (2, 2), (5, 1), (6, 1)):
+        # so little memory that the smaller array is not kept as a whole
+        with make(data, rows, mixing={"lanes": 3, "mix": mix}, memory_budget="24MiB") as dataset:
+            told = dataset.explain()
+            assert told.strip > 1
+            for epoch in range(2):
+                got = [i for batch in dataset for i in check(batch, offsets)]
+                assert got == dataset.sample_order(epoch).tolist(), rows
+            chunk_bytes = (ROWS * WIDTH * 4, 8 * 4096 * 2)
+            decoded = sum(f.amplification * f.chunks * size for f, size in zip(told.fields, chunk_bytes, strict=False))
+            assert dataset.stats().bytes_decoded / 2 == pytest.approx(decoded, rel=0.1), rows
+
+
+def test_workers_hand_rows_on_each_in_its_own_lanes(folder: Path) -> None:
+    offsets, x = (0, 1, 2), values(WIDTH, "f4")
+    dataset = make(opened(folder, "plain").window(offsets), 2)
+    loader = ZarrDataLoader(dataset, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        got: list[int] = []
+        for samples, index in loader:
+            assert np.array_equal(samples.numpy(), x[index.numpy()[:, None] + offsets])
+            got += index.tolist()
+        assert sorted(got) == list(range(N - 2))
+
+
+def test_a_bad_chunk_whose_runs_are_handed_on_counts_once_and_replaces_the_same_samples(tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "x", shape=(N, WIDTH), chunks=(ROWS, WIDTH), dtype="f4", compressors=BLOSC)
+    array[:] = values(WIDTH, "f4")
+    bad, missing = (tmp_path / "x" / "c" / number / "0" for number in ("3", "7"))
+    stored = bytearray(bad.read_bytes())
+    stored[len(stored) // 2 :] = bytes(len(stored) - len(stored) // 2)
+    bad.write_bytes(stored)
+    missing.unlink()
+    offsets = (0, 1, 2)
+    data = zarrfeed.open(tmp_path / "x").window(offsets)
+    with make(data, 2, faults={"on_error": "skip"}) as dataset:
+        with pytest.warns(ChunkSkippedWarning):
+            batches = list(dataset)
+        assert len(dataset.skipped_chunks()) == 1
+        for samples, index in batches:
+            rows, known = samples[..., 0].numpy(), index.numpy()[:, None] + offsets
+            shifted = rows - np.arange(3)
+            absent = (known >= 7 * ROWS) & (known < 8 * ROWS)
+            own = (rows == known) | absent
+            replaced = ~own.all(axis=1)
+            assert (shifted[replaced] // ROWS != 3).all()
+
+
+def test_slabs_that_hand_rows_on_stay_within_their_memory(folder: Path) -> None:
+    offsets = tuple(range(6))
+    for rows in (1, 2):
+        with make(opened(folder, "plain").window(offsets), rows, memory_budget="48MiB", mixing={"lanes": 8}) as dataset:
+            assert dataset.explain().strip > 1
+            for batch in dataset:
+                check(batch, offsets)
+            used = dataset.stats()
+            assert used.batch_memory_bytes + used.scratch_bytes <= 48 << 20
 
 
 def test_selections_splits_and_windows_are_cut_like_whole_arrays(folder: Path) -> None:
@@ -263,22 +411,71 @@ def test_a_state_of_slabs_goes_on_in_a_dataset_that_would_choose_whole_chunks(fo
             unnamed.load_state_dict({**state, "slab_rows": damaged})
 
 
-def test_a_bad_chunk_of_slabs_replaces_the_same_samples_on_any_number_of_ranks(tmp_path: Path) -> None:
-    array = zarr.create_array(tmp_path / "x", shape=(N, WIDTH), chunks=(ROWS, WIDTH), dtype="f4", compressors=None)
+DAMAGES: dict[str, Any] = {
+    "too short": lambda stored: stored[:100],
+    "nearly whole": lambda stored: stored[:-1],
+    "header": lambda stored: bytes([9]) + stored[1:],
+    "size of a chunk": lambda stored: stored[:4] + (1 << 20).to_bytes(4, "little") + stored[8:],
+    "begin of a block": lambda stored: stored[:16] + (1 << 30).to_bytes(4, "little") + stored[20:],
+}
+
+
+@pytest.mark.parametrize(
+    ("codec", "damage"), [("raw", "too short"), ("raw", "nearly whole"), *(("blosc", damage) for damage in DAMAGES)]
+)
+def test_a_bad_chunk_of_slabs_counts_once_and_replaces_the_same_samples_on_any_number_of_ranks(
+    codec: str, damage: str, tmp_path: Path
+) -> None:
+    compressor = None if codec == "raw" else BLOSC
+    array = zarr.create_array(
+        tmp_path / "x", shape=(N, WIDTH), chunks=(ROWS, WIDTH), dtype="f4", compressors=compressor
+    )
     array[:] = values(WIDTH, "f4")
-    (tmp_path / "x" / "c" / "3" / "0").write_bytes(b"too short")
+    for chunk in (3, 7):
+        path = tmp_path / "x" / "c" / str(chunk) / "0"
+        path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    bad = {*range(3 * ROWS, 4 * ROWS), *range(7 * ROWS, 8 * ROWS)}
     data = zarrfeed.open(tmp_path / "x")
-    of_ranks = []
-    for ranks in (1, 2, 3):
-        got: list[tuple[int, int]] = []
-        for rank in range(ranks):
-            with make(data, 5, rank=rank, world_size=ranks, even="off", faults={"on_error": "skip"}) as dataset:
-                with pytest.warns(ChunkSkippedWarning):
-                    batches = list(dataset)
-                for samples, index in batches:
-                    rows = samples[:, 0].numpy().astype(int)
-                    got += zip(index.tolist(), rows.tolist(), strict=True)
-                assert len(dataset.skipped_chunks()) == 1, ranks
-        assert not {row for _, row in got} & set(range(3 * ROWS, 4 * ROWS)), ranks
-        of_ranks.append(sorted(got))
-    assert of_ranks[0] == of_ranks[1] == of_ranks[2]
+
+    def on_rank(rank: int, ranks: int, max_errors: int = 2) -> ZarrIterableDataset:
+        faults: dict[str, Any] = {"on_error": "skip", "max_errors": max_errors}
+        return make(data, 5, rank=rank, world_size=ranks, even="off", faults=faults, mixing={"mix": 2, "lanes": 4})
+
+    def read(batches: Any) -> list[tuple[int, int]]:
+        return [
+            pair
+            for samples, index in batches
+            for pair in zip(index.tolist(), samples[:, 0].int().tolist(), strict=True)
+        ]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChunkSkippedWarning)
+        with on_rank(0, 1) as alone:
+            expected = sorted(read(alone))
+            assert len(expected) == N
+            assert all(index == row and row not in bad for index, row in expected)
+            assert sorted(one.key for one in alone.skipped_chunks()) == ["c/3/0", "c/7/0"]
+            assert alone.stats().chunks_skipped == 2
+        with on_rank(0, 1, max_errors=1) as strict, pytest.raises(CorruptChunkError, match="max_errors = 1"):
+            read(strict)
+        for ranks in (2, 3, 4):
+            got = []
+            for rank in range(ranks):
+                with on_rank(rank, ranks) as dataset:
+                    got += read(dataset)
+                    assert dataset.stats().chunks_skipped == len({one.key for one in dataset.skipped_chunks()}) <= 2
+            assert sorted(got) == expected, ranks
+        with on_rank(0, 1) as of_workers:
+            loader = ZarrDataLoader(of_workers, num_workers=2, multiprocessing_context="fork")
+            assert sorted(read(loader)) == expected
+        runs = [on_rank(rank, 2) for rank in range(2)]
+        passes = [iter(run) for run in runs]
+        got = [pair for _ in range(5) for one in passes for pair in read([next(one)])]
+        state = runs[0].state_dict()
+        for run in runs:
+            run.close()
+        for rank in range(3):
+            with on_rank(rank, 3) as resumed:
+                resumed.load_state_dict(state)
+                got += read(resumed)
+        assert sorted(got) == expected

@@ -23,7 +23,7 @@ from tests.support import warm
 from tests.support.packing import check_packed, files_of, make_source
 from tests.support.paths import ROOT
 from zarrfeed.packing.pack import pack
-from zarrfeed.packing.sources import zarr_source
+from zarrfeed.packing.sources import stored_rows
 from zarrfeed.plan.order.random_bijection import RandomBijection
 
 pytestmark = [
@@ -38,8 +38,8 @@ _SCRIPT = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from zarrfeed.packing.pack import pack
-from zarrfeed.packing.sources import zarr_source
-zarr_source._RESIDENT_BYTES = 0  # so that a shuffled pack has two passes
+from zarrfeed.packing.sources import stored_rows
+stored_rows._RESIDENT_BYTES = 0  # so that a shuffled pack has two passes
 source, out, arguments = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 pack(source, out, resume=True, on_progress=lambda now: print(now.stage, now.done, now.total, flush=True), **arguments)
 """
@@ -81,7 +81,7 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(
     kills, rng = 100 if request.config.getoption("--large") else 3, random.Random(seed)
     arguments, killed, rounds = SMALL | {"shuffle": seed}, 0, 0
     whole = tmp_path / "whole.zarr"
-    monkeypatch.setattr(zarr_source, "_RESIDENT_BYTES", 0)
+    monkeypatch.setattr(stored_rows, "_RESIDENT_BYTES", 0)
     pack(source, whole, **arguments)
     while killed < kills:
         out = tmp_path / f"out{rounds}.zarr"
@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_again_and_again_loses_nothing(
 ) -> None:
     wanted, rng = 50 if request.config.getoption("--large") else 3, random.Random(seed)
     arguments: dict[str, Any] = SMALL | {"shuffle": seed}
-    monkeypatch.setattr(zarr_source, "_RESIDENT_BYTES", 0)
+    monkeypatch.setattr(stored_rows, "_RESIDENT_BYTES", 0)
     pack(source, tmp_path / "whole.zarr", **arguments)
     whole = files_of(tmp_path / "whole.zarr")
     full = rounds = 0

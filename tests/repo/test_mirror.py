@@ -27,6 +27,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
             "metadata/description/chosen_items",
             "metadata/group/item_choices",
             "metadata/stores/labels_by_store",
+            "report/chosen_decodes",
             "spec/item_choice",
         )
     },
@@ -47,9 +48,16 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         f"packing/{name}.py": ("unit/packing/sources/test_anndata_source.py",)
         for name in ("work/sparse_rows", "sources/anndata_elements", "sources/csr_rows")
     },
-    "tools/portable.py": ("process/test_shared_tools.py",),
+    "storage/access/portable.py": ("process/test_shared_tools.py",),
     "base/ray_executor.py": ("integration/test_ray.py",),
     "packing/sources/source.py": ("unit/packing/sources/test_detect.py",),
+    "packing/sources/stored_rows.py": ("unit/packing/sources/test_zarr_source.py", "unit/packing/test_pack.py"),
+    **{
+        f"packing/sources/{name}.py": ("parity/test_packed_selections.py",)
+        for name in ("data_call", "data_coordinates", "data_source")
+    },
+    "metadata/stores/stored_arrays.py": ("parity/test_packed_selections.py", "parity/test_verified_selections.py"),
+    "metadata/group/beside.py": ("unit/metadata/group/test_coordinates.py",),
     "plan/order/read_blocks.py": ("unit/plan/order/test_order.py", "unit/plan/samples/test_selection.py"),
     "plan/order/order_state.py": ("unit/plan/order/test_order_rules.py", "unit/plan/shares/test_runs.py"),
     "plan/mixture/blend.py": ("unit/plan/mixture/test_mixed_order.py",),
@@ -57,6 +65,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "plan/mixture/source_lanes.py": ("parity/test_mixture_promises.py", "unit/plan/schedule/test_state.py"),
     "plan/patches/decode_count.py": ("unit/plan/patches/test_sweep_cost.py",),
     "plan/patches/patch_reads.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
+    "plan/schedule/order_terms.py": ("process/test_same_order.py",),
+    "torch/ranks/same_order.py": ("process/test_same_order.py",),
     "report/order_figures.py": ("unit/report/test_source_shares.py", "unit/report/test_patch_explanation.py"),
     "plan/schedule/node_order.py": ("unit/plan/shares/test_affinity.py", "unit/torch/test_affinity.py"),
     "plan/schedule/remembered.py": ("unit/torch/passes/test_session.py",),
@@ -99,7 +109,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/face/concat_data.py": ("parity/test_many_stores.py",),
     "metadata/stores/many_stores.py": ("parity/test_many_stores.py",),
     "metadata/group/url_patterns.py": ("integration/test_many_remote.py",),
-    "storage/access/shared_access.py": ("integration/test_many_remote.py",),
     "metadata/face/open_data.py": ("parity/test_many_stores.py",),
     "metadata/group/segments.py": ("parity/test_many_stores.py",),
     "metadata/array/store_metadata.py": ("parity/test_many_stores.py",),
@@ -122,7 +131,6 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         "unit/metadata/group/test_xarray.py",
         "unit/tools/test_cli.py",
     ),
-    "plan/budget/element_loads.py": ("unit/engine/test_csr_reader.py", "unit/metadata/group/test_anndata.py"),
     "spec/sparse.py": ("unit/engine/test_csr_reader.py", "unit/metadata/group/test_anndata.py"),
     "metadata/stores/store_parts.py": ("parity/test_many_stores.py",),
     "plan/schedule/cursor.py": ("process/test_resume_exact.py",),
@@ -276,7 +284,11 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "packing/sources/tar_samples.py": ("unit/packing/sources/test_webdataset_source.py",),
     "tools/verify_command.py": ("unit/tools/test_verify.py",),
     "tools/stats_command.py": ("unit/tools/test_stats.py",),
-    "tools/verify/": ("unit/tools/test_verify.py", "process/test_shared_tools.py"),
+    "tools/verify/": (
+        "unit/tools/test_verify.py",
+        "process/test_shared_tools.py",
+        "parity/test_verified_selections.py",
+    ),
 }
 
 

@@ -11,7 +11,6 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from tests.support.oracle import (
     numbered,
     read_all,
 )
+from tests.support.users import as_nobody
 from zarrfeed import (
     ConfigError,
     CorruptChunkError,
@@ -601,19 +601,6 @@ def test_a_file_in_the_place_of_a_chunks_directory_is_a_store_error(store: Path)
     with ZarrIterableDataset(store, batch_size=3) as dataset, pytest.raises(StoreReadError, match="c/2/0") as caught:
         list(dataset)
     assert caught.value.errno == errno.ENOTDIR
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Give up root's right to read everything, if we have it."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.fixture

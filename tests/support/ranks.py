@@ -70,6 +70,11 @@ class Ranks:
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
+    @property
+    def size(self) -> int:
+        """The largest world size."""
+        return self._count
+
     def run(
         self, function: Callable[..., T], *args: Any, world_size: int, limit_s: float = LIMIT_S, **kwargs: Any
     ) -> list[T]:

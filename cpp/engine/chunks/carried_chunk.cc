@@ -80,7 +80,7 @@ std::vector<Task> CarriedChunk::end_decoding(Task& task, State state, uint8_t* b
 void share_chunks(const CarriedChunks& chunks, std::span<Task> tasks) {
   if (chunks.empty()) return;
   for (Task& task : tasks) {
-    const auto found = chunks.find(ChunkKey(task.source, task.chunk, task.cell));
+    const auto found = chunks.find(ChunkKey(task.source, task.run, task.cell));
     if (found != chunks.end()) task.carried = found->second;
   }
 }
@@ -91,7 +91,7 @@ CarriedChunks CarryTable::take(size_t group, int64_t next, std::span<const Share
   of_group.merge(cached);
   CarriedChunks to_next;
   for (const SharedChunk& one : shared) {
-    const ChunkKey key(one.source, one.chunk, one.cell);
+    const ChunkKey key(one.source, one.run, one.cell);
     auto& chunk = of_group[key];
     if (chunk == nullptr) chunk = std::make_shared<CarriedChunk>(one, memory_);
     if (one.next) to_next.emplace(key, chunk);

@@ -10,7 +10,7 @@
 //     the chunk themselves.
 //   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
 //     cycle keeps a chunk alive.
-//   * Of a chunk that patches are cut out of, no more than a crop is carried. Every task that shares the chunk finds
+//   * Of a chunk that patches are cut out of, or that is cut into runs of rows, no more than a crop is carried. Every task that shares the chunk finds
 //     its items in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it, or from
 //     the crop if no more was decoded.
 //   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
@@ -105,7 +105,7 @@ class CarriedChunk {
   uint8_t* bytes_ = nullptr;  ///< final once the state is kReady
 };
 
-/// Chunks that the tasks of a group share with each other or with the next group, by source, chunk and cell.
+/// Chunks that the tasks of a group share with each other or with the next group, by source, run and cell.
 using CarriedChunks = std::map<ChunkKey, std::shared_ptr<CarriedChunk>>;
 
 /// Sets Task::carried of the tasks whose chunk is one of `chunks`.

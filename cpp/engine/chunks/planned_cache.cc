@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/chunks/row_runs.h"
 #include "engine/chunks/shared_chunks.h"
 
 namespace zarrfeed {
@@ -47,7 +48,7 @@ std::vector<Take> find_takes(const EpochPlan& plan, const OutputTable& outputs, 
     if (next < 0) continue;
     std::vector<ChunkKey>& of_next = received[static_cast<size_t>(next)];
     for (const SharedChunk& one : find_shared(plan, outputs, group)) {
-      if (one.next) of_next.emplace_back(one.source, one.chunk, one.cell);
+      if (one.next) of_next.emplace_back(one.source, one.run, one.cell);
     }
     std::ranges::sort(of_next);
   }
@@ -56,13 +57,13 @@ std::vector<Take> find_takes(const EpochPlan& plan, const OutputTable& outputs, 
 
 }  // namespace
 
-PlannedCache::PlannedCache(std::vector<size_t> chunk_bytes, size_t max_bytes)
-    : chunk_bytes_(std::move(chunk_bytes)),
-      max_bytes_(max_bytes),
-      memory_(std::make_shared<CarryMemory>(chunk_bytes_, max_bytes)) {}
+PlannedCache::PlannedCache(const std::vector<size_t>& chunk_bytes, size_t max_bytes)
+    : max_bytes_(max_bytes), memory_(std::make_shared<CarryMemory>(chunk_bytes, max_bytes)) {}
 
 void PlannedCache::open(const EpochPlan& plan, const OutputTable& outputs, size_t most_takes) {
   clear();
+  plan_ = &plan;
+  outputs_ = &outputs;
   if (plan.next_group.empty() || (plan.patches != nullptr && plan.patches->is_listed())) return;
   const size_t most = std::min<size_t>(most_takes, std::numeric_limits<uint32_t>::max());
   std::vector<Take> takes =
@@ -118,14 +119,16 @@ void PlannedCache::insert(uint32_t number) {
   Chunk& chunk = chunks_[number];
   const std::pair<size_t, uint32_t> next_use{chunk.takes.back(), number};
   if (chunk.cached == nullptr) {
-    const auto& [source, index, cell] = chunk.key;
-    const size_t bytes = chunk_bytes_[source];
+    const auto& [source, run, cell] = chunk.key;
+    const RowRuns runs(*plan_, *outputs_->source(source), source);
+    const size_t bytes = runs.bytes();
     while (!memory_->reserve(bytes)) {
       // What a lane still holds of the others is not free at once.
       if (by_next_use_.empty() || *by_next_use_.rbegin() < next_use) return;
       evict(by_next_use_.rbegin()->second);
     }
-    const SharedChunk shared{.source = source, .chunk = index, .cell = cell, .crop_room = bytes};
+    SharedChunk shared = runs.shared(run, cell, false);
+    shared.crop_room = bytes;
     chunk.cached = {new CarriedChunk(shared, memory_), [memory = memory_, bytes](const CarriedChunk* one) {
                       delete one;
                       memory->free_reserved(bytes);

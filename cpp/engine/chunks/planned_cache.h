@@ -6,7 +6,7 @@
 // chunk, and evicts the one that is needed last.
 //
 // Invariants:
-//   * A chunk is cached whole, in one CarriedChunk for all chains that take it while it is cached. So what that class
+//   * A chunk, or a run of its rows (row_runs.h), is cached whole, in one CarriedChunk for all chains that take it while it is cached. So what that class
 //     guarantees holds here, too: one task decodes, others wait, and failures are each task's own.
 //   * Memory for every cached chunk is reserved before the first task may decode it, and free again when the last task
 //     and the last group let go of it. So there is memory for it, and the memory of the lanes is not touched.
@@ -30,9 +30,9 @@ namespace zarrfeed {
 class PlannedCache {
  public:
   /// `chunk_bytes` has the size of a decoded chunk of each source.
-  PlannedCache(std::vector<size_t> chunk_bytes, size_t max_bytes);
+  PlannedCache(const std::vector<size_t>& chunk_bytes, size_t max_bytes);
 
-  /// Finds the chunks of an epoch that several chains need, and forgets those of the epoch before. Of listed patches,
+  /// Borrows both. Finds the chunks of an epoch that several chains need, and forgets those of the epoch before. Of listed patches,
   /// and of more than `most_takes` chunks and chains, there are none. Throws Error(kConfig) if the plan contradicts
   /// itself.
   void open(const EpochPlan& plan, const OutputTable& outputs, size_t most_takes = kMostTakes);
@@ -62,7 +62,8 @@ class PlannedCache {
   void insert(uint32_t number);
   void evict(uint32_t number);
 
-  const std::vector<size_t> chunk_bytes_;
+  const EpochPlan* plan_ = nullptr;
+  const OutputTable* outputs_ = nullptr;
   const size_t max_bytes_;
   const std::shared_ptr<CarryMemory> memory_;
   std::vector<Chunk> chunks_;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/chunks/crop_memory.h"
+#include "engine/chunks/row_runs.h"
 #include "plan/patch_table.h"
 #include "transform/patches/patch_copy.h"
 
@@ -152,8 +153,9 @@ std::vector<SharedChunk> find_shared(const EpochPlan& plan, const OutputTable& o
       if (source >= outputs.size() || outputs.source(source) == nullptr) {
         throw Error(ErrorKind::kConfig, "plan: source " + std::to_string(plan.carry_source[at]) + " has no chunks");
       }
+      const RowRuns runs(plan, *outputs.source(source), source);
       for (size_t cell = 0; cell < outputs.source(source)->num_cells(); ++cell) {
-        shared.push_back({source, plan.carry_chunk[at], cell, plan.carry_on[at] != 0});
+        shared.push_back(runs.shared(plan.carry_chunk[at], cell, plan.carry_on[at] != 0));
       }
     }
     return shared;

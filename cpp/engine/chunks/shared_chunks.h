@@ -1,7 +1,7 @@
 #pragma once
 // Which chunks a group of the plan shares with the next one of its lane, and what of them is carried. Pure.
 //
-// Of a chunk of rows, all is carried. Of a chunk of patches, the crop is carried that the column of the group needs:
+// Of a chunk of rows, all is carried, or the runs that the plan cuts it into (row_runs.h). Of a chunk of patches, the crop is carried that the column of the group needs:
 // across the sweep axis what the group needs, along it all that lies in the volume. What a group needs of a source is
 // what all outputs need that draw from it, such as patches and their wider contexts.
 //
@@ -25,14 +25,14 @@ namespace zarrfeed {
 /// A chunk that tasks share.
 struct SharedChunk {
   size_t source = 0;
-  int64_t chunk = 0;
+  int64_t run = 0;  ///< of patches, and where chunks are not cut: the chunk
   size_t cell = 0;
   bool next = false;  ///< the next group of the lane shares it; otherwise several segments of this group do
   std::optional<ChunkCrop> crop = {};  ///< what of it is carried; none: the whole chunk
-  size_t crop_room = 0;                ///< the memory for the crop, of patches; 0: that of a chunk of the source
+  size_t crop_room = 0;                ///< the memory for the crop; 0: that of a chunk of the source
 };
 
-/// A chunk: source, chunk, cell.
+/// A chunk, or a run of its rows: source, run, cell.
 using ChunkKey = std::tuple<size_t, int64_t, size_t>;
 
 /// Returns the chunks that the patches of a group need, ascending, each once, the group being taken to have whole

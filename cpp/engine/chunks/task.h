@@ -1,6 +1,6 @@
 #pragma once
-// A task: the wanted rows of one read chunk (of one cell, if the array is chunked on other axes too) of one source, for
-// each output that draws from it.
+// A task: the wanted rows of one read chunk, or of a run of its rows (of one cell, if the array is chunked on other axes
+// too), of one source, for each output that draws from it.
 
 #include <chrono>
 #include <cstddef>
@@ -85,7 +85,8 @@ struct Task {
   size_t source = 0;  ///< number of the source (output_table.h)
   size_t cell = 0;
   int64_t chunk = 0;
-  RowsOfOutputs of_outputs;                               ///< not empty, each output once; one if there is no chunk
+  int64_t run = 0;           ///< row_runs.h; of patches, and where chunks are not cut: the chunk
+  RowsOfOutputs of_outputs;  ///< not empty, each output once; one if there is no chunk
   std::shared_ptr<const std::vector<Placement>> samples;  ///< of the group, segment by segment
   bool has_chunk = true;                                  ///< rows of outputs that are not stored have none
   bool pads = false;                                      ///< the rows are padded: no chunk has them

@@ -41,8 +41,9 @@ std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
   return data;
 }
 
-/// Lets groups share all chunks with the next group of their lane, and some also with groups of other lanes.
+/// Lets groups share all chunks, or the runs that these are cut into, with the next group of their lane, and some also with groups of other lanes.
 void share_chunks_at_random(OwnedPlan& plan, const Engine& engine, std::mt19937_64& random) {
+  if (random() % 2 == 0) cut_chunks(plan, engine.outputs(), random);
   share_all_chunks(plan, engine);
   const size_t shared = plan.carry_chunk.size() / std::max<size_t>(1, plan.group_lane.size());
   plan.take_begin.assign(1, 0);

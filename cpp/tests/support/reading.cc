@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/division.h"
+#include "base/error.h"
+#include "engine/chunks/row_runs.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
 
@@ -181,6 +183,20 @@ void ProvidedMemory::provide(Engine& engine, int64_t batches) {
   }
 }
 
+void cut_chunks(OwnedPlan& plan, const OutputTable& outputs, std::mt19937_64& random) {
+  plan.run_rows.assign(outputs.size(), 0);
+  plan.bind();
+  for (size_t f = 0; f < outputs.size(); ++f) {
+    if (outputs.source(f) == nullptr) continue;
+    plan.run_rows[f] = pick(random, 0, outputs.source(f)->rows_per_chunk());
+    try {
+      const RowRuns runs(plan.plan, *outputs.source(f), f);
+    } catch (const Error&) {  // the rows of a chunk do not lie side by side
+      plan.run_rows[f] = 0;
+    }
+  }
+}
+
 void share_all_chunks(OwnedPlan& plan, const Engine& engine) {
   const size_t groups = plan.group_lane.size();
   plan.next_group.assign(groups, -1);
@@ -196,9 +212,11 @@ void share_all_chunks(OwnedPlan& plan, const Engine& engine) {
   for (size_t g = 0; g < groups; ++g) {
     for (size_t f = 0; f < engine.outputs().size(); ++f) {
       if (engine.outputs().source(f) == nullptr) continue;
-      for (int64_t chunk = 0; chunk < num_chunks(*engine.outputs().source(f)); ++chunk) {
+      const ArraySource& source = *engine.outputs().source(f);
+      const RowRuns runs(plan.plan, source, f);
+      for (int64_t run = 0; runs.chunk_of(run) < num_chunks(source); ++run) {
         plan.carry_source.push_back(static_cast<int64_t>(f));
-        plan.carry_chunk.push_back(chunk);
+        plan.carry_chunk.push_back(run);
         plan.carry_on.push_back(plan.next_group[g] >= 0);
       }
     }

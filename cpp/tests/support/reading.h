@@ -83,7 +83,10 @@ class ProvidedMemory {
   std::vector<std::unique_ptr<uint8_t[]>> buffers_;
 };
 
-/// Lets every group share every chunk of every stored field with the next group of its lane, needed or not.
+/// Cuts the chunks of stored fields whose rows lie side by side into runs of random lengths.
+void cut_chunks(OwnedPlan& plan, const OutputTable& outputs, std::mt19937_64& random);
+
+/// Lets every group share every run of every stored field with the next group of its lane, needed or not.
 void share_all_chunks(OwnedPlan& plan, const Engine& engine);
 
 /// Starts an epoch with as few open batches as it needs, and `more`.

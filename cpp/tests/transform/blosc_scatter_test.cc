@@ -53,13 +53,18 @@ void check_scatter(const ByteVector& data, const ByteVector& stored, size_t row_
   BloscScatterScratch scratch;
   scatter_blosc(stored, data.size(), row_bytes, targets, streaming, codecs, scratch);
   CHECK(std::equal(room.begin(), room.end(), expected.begin()));
-  // The same with all of the chunk beside it, whoever wants rows.
-  std::fill(room.begin(), room.end(), kUntouched);
-  ByteVector whole(data.size() + 1, kUntouched);
-  scatter_blosc(stored, data.size(), row_bytes, targets, streaming, codecs, scratch, whole.data());
-  CHECK(std::equal(room.begin(), room.end(), expected.begin()));
-  CHECK(std::equal(data.begin(), data.end(), whole.begin()));
-  CHECK_EQ(whole.back(), kUntouched);
+  // The same with all of the chunk beside it, or some of its rows, whoever wants rows.
+  for (const bool all : {true, false}) {
+    const size_t begin = all ? 0 : random() % rows;
+    const size_t end = all ? rows : begin + random() % (rows - begin + 1);
+    std::fill(room.begin(), room.end(), kUntouched);
+    ByteVector copied((end - begin) * row_bytes + 1, kUntouched);
+    scatter_blosc(stored, data.size(), row_bytes, targets, streaming, codecs, scratch,
+                  {copied.data(), begin * row_bytes, end * row_bytes});
+    CHECK(std::equal(room.begin(), room.end(), expected.begin()));
+    CHECK(std::equal(copied.begin(), copied.end() - 1, data.begin() + static_cast<std::ptrdiff_t>(begin * row_bytes)));
+    CHECK_EQ(copied.back(), kUntouched);
+  }
 }
 
 TEST(every_row_lands_in_its_slot_and_nothing_else_is_written) {

@@ -36,6 +36,7 @@ from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.samples.field_rows import chunk_finder, find_rows
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import plan_patches, plan_request
 from zarrfeed.spec.error_policy import Faults
@@ -259,7 +260,7 @@ class Reader:
             if f.patch is not None:
                 of_source.append(SkippedField(f.name, None, offsets))
             elif layout is not None:
-                of_source.append(SkippedField(f.name, chunk_finder(f, layout), offsets))
+                of_source.append(SkippedField(f.name, chunk_finder(f, RowRuns(layout)), offsets))
             elif (loaded := self._loaded.get(of_field)) is not None:
                 of_source.append(SkippedField(f.name, partial(_find_loaded, loaded), offsets))
             elif (tensor := self._tensors[number]) in self._vlen_readers:

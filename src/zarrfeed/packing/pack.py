@@ -21,6 +21,7 @@ from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.packing.pack_report import PackProgress, PackReport
+from zarrfeed.packing.sources.data_call import call_of_data
 from zarrfeed.packing.sources.detect import call_of
 from zarrfeed.packing.sources.file_runs import runs_note
 from zarrfeed.packing.sources.source import FilesAre, Source, SourceCall, SourceOptions, refuse_stale
@@ -41,7 +42,7 @@ _DEAL_BYTES = 128 << 20
 
 
 def pack(
-    source: Paths,
+    source: Paths | Data,
     out: str | PathLike[str],
     *,
     kind: str | None = None,
@@ -78,7 +79,8 @@ def pack(
     source
         A path, a URL or a pattern, or several of them, which are one after the other: Zarr stores; NetCDF, GRIB or HDF5
         files; `.npy` and `.npz`; Parquet, Arrow or Feather files; a folder of images, whose folders are classes;
-        WebDataset shards (tar); AnnData, `.h5ad` or Zarr, which is packed as AnnData.
+        WebDataset shards (tar); AnnData, `.h5ad` or Zarr, which is packed as AnnData. Or a `Data`: the samples and
+        items that `sel`, `isel`, `select` and `split` chose of what `zarrfeed.open` opened, with their coordinates.
     out
         Path of the store, a local directory that does not exist.
     kind
@@ -163,6 +165,9 @@ def pack(
     >>> report = zarrfeed.pack(f"{folder}/x.npy", f"{folder}/x.zarr", shuffle=7, verify=True)
     >>> report.proof.ok, len(zarrfeed.open(f"{folder}/x.zarr"))
     (True, 100)
+    >>> some = zarrfeed.open(f"{folder}/x.zarr", variables=["data"]).select(slice(50)).isel({1: [3, 0]})
+    >>> zarrfeed.pack(some, f"{folder}/some.zarr").complete, zarrfeed.open(f"{folder}/some.zarr").fields[0].shape
+    (True, (2,))
     """
     check_counts(sample_chunk=sample_chunk, jobs=jobs)
     check_flags(resume=resume, verify=verify)
@@ -171,7 +176,6 @@ def pack(
     path = _checked_out(out)
     if shuffle is not None:
         check_int("shuffle", shuffle, 0, 2**64 - 1)
-    paths = [source] if isinstance(source, str | PathLike) else list(_checked_paths(source))
     options = SourceOptions(
         variables=None if variables is None else tuple(variables),
         sample_dim=sample_dim,
@@ -183,7 +187,11 @@ def pack(
         timeout=timeout,
         zarr_format=zarr_format,
     )
-    call = call_of([str(one) for one in paths], kind, options)
+    if isinstance(source, Data):
+        call = call_of_data(source, kind, options, executor)
+    else:
+        paths = [source] if isinstance(source, str | PathLike) else list(_checked_paths(source))
+        call = call_of([str(one) for one in paths], kind, options)
     requested = RequestedLayout(
         sample_chunk,
         0 if shard is None else parse_bytes(shard, "shard"),
@@ -209,13 +217,10 @@ def _checked_paths(source: Any) -> Iterable[str | PathLike[str]]:
     ConfigError
         If they are none.
     """
-    if isinstance(source, Data):
-        raise ConfigError(
-            f"source = {source!r}, must be the path of a store, or several: pack copies whole arrays; select "
-            "of the packed store, zarrfeed.open(out).sel(...)"
-        )
     if not isinstance(source, Iterable):
-        raise ConfigError(f"source is of the type {type(source).__name__}, must be a path, a URL, or several of them")
+        raise ConfigError(
+            f"source is of the type {type(source).__name__}, must be a path, a URL, several of them, or a zarrfeed.Data"
+        )
     return source
 
 

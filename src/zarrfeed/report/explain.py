@@ -15,6 +15,7 @@ from zarrfeed.plan.order.cached_decodes import SharingMemory
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.left_out import LeftOut
+from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.shuffle_measure import ShuffleMeasure, measure_shuffle
 from zarrfeed.plan.schedule.state import EpochState
@@ -55,6 +56,7 @@ class Explanation(Page):
 
     `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
     are in memory. `left_out` says which samples are not among those that are selected because of their windows.
+    `dealt` is what the part of a split has of groups and classes, if it was dealt by these.
     `cache` says what the node cache will do; None if there is none.
     `statics` are the arrays of `Data.static`, which are the same for all samples.
     `stores` says which samples each of several stores has; None for a single store, or for a join.
@@ -94,6 +96,7 @@ class Explanation(Page):
     chunks_per_batch: float
     ideal_chunks_per_batch: float
     left_out: tuple[LeftOut, ...] = ()
+    dealt: SplitPart | None = None
     cache: CacheExplanation | None = None
     num_in_part: int = 0
     node: int = 0
@@ -141,6 +144,7 @@ class Explanation(Page):
                 f"{self.num_samples} {where}, {selected}{self.steps} delivered in batches of {self.batch_size}",
             ),
             *(("", str(reason)) for reason in self.left_out),
+            *([("split", str(self.dealt))] if self.dealt is not None else []),
         ]
         if self.patches is not None:
             rows += self.patches.rows()
@@ -279,6 +283,7 @@ def explain(
         chunks_per_batch=per_batch,
         ideal_chunks_per_batch=ideal,
         left_out=() if order.selection is None else order.selection.left_out,
+        dealt=None if order.selection is None else order.selection.dealt,
         cache=explain_cache(fields.fields, order),
         num_in_part=order.length,
         node=part.node,

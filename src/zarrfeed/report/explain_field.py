@@ -19,6 +19,7 @@ from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.order.carry import carries
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.samples.field_rows import describe_join
+from zarrfeed.report.chosen_decodes import decoded_share
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
 from zarrfeed.report.field_reads import FieldReads
 from zarrfeed.report.sparse_explain import explain_csr
@@ -155,6 +156,7 @@ def _explain_array(field: StoredField | VlenField, reading: FieldReading) -> Fie
         reads_slabs=reads.in_part is not None,
         chosen="" if spec.choice is None else spec.choice.describe(spec.shape),
         chunk_share=with_items / max(1, chunks),
+        decoded_share=1.0 if spec.choice is None else decoded_share(field),
         byte_share=math.prod(spec.sample_shape) / max(1, math.prod(spec.as_stored.sample_shape)),
     )
 

@@ -83,8 +83,11 @@ class FieldExplanation:
     chunk_share
         The share of the chunks of the array that have a chosen item; others are never read.
     byte_share
-        The share of the bytes of the array that are chosen items. Of a Blosc chunk, the blocks that have some of these
-        are decoded; other chunks are decoded whole.
+        The share of the bytes of the array that are chosen items.
+    decoded_share
+        The share of the bytes of the array that is decoded for these, where each chunk is decoded once: of a Blosc
+        chunk the blocks that have some of them, of others all of the chunk. None: it is not known, because the array
+        is not local, or zarr-python decodes it.
     remedy
         What would let its chunks be decoded faster, or less often; "" if nothing needs to.
     """
@@ -118,6 +121,7 @@ class FieldExplanation:
     chosen: str = ""
     chunk_share: float = 1.0
     byte_share: float = 1.0
+    decoded_share: float | None = 1.0
 
     @property
     def is_amplified(self) -> bool:
@@ -157,6 +161,7 @@ class FieldExplanation:
             lines.append(
                 f"chosen: {self.chosen}: {self.chunk_share:.1%} of its chunks are read, {self.byte_share:.1%} of its "
                 "bytes are chosen items"
+                + ("" if self.decoded_share is None else f", {self.decoded_share:.1%} are decoded")
             )
         if self.chunks:
             how = "native" if self.native else f"through zarr-python, slow ({self.slow_because})"

@@ -22,16 +22,20 @@ class Edition:
         Of the windows, by the names of arrays. None: those that the dataset was made with.
     slab_rows
         Rows of the slabs that chunks are cut into. 0: blocks are whole, as in states of earlier releases.
+    carries_rows
+        Whether lanes hand rows that windows share from slab to slab. False, as in states of earlier releases: each slab
+        decodes all rows that it needs, and no slabs stay together.
     """
 
     version: Version | None = None
     offsets: Mapping[str, Any] | None = None
     slab_rows: int = 0
+    carries_rows: bool = False
 
     @property
-    def key(self) -> tuple[Version | None, str, int]:
+    def key(self) -> tuple[Version | None, str, int, bool]:
         """The same as something that can be a key; offsets may be lists."""
-        return self.version, repr(self.offsets), self.slab_rows
+        return self.version, repr(self.offsets), self.slab_rows, self.carries_rows
 
     @property
     def lasting(self) -> Edition:
@@ -49,6 +53,8 @@ class Edition:
             json["offsets"] = dict(self.offsets)
         if self.slab_rows:
             json["slab_rows"] = self.slab_rows
+        if self.carries_rows:
+            json["carries_rows"] = True
         return json
 
     @classmethod
@@ -61,7 +67,7 @@ class Edition:
             If it cannot be one; of offsets a ConfigError, which is a ValueError.
         """
         version = Version.from_json(json["store"]) if "store" in json else None
-        return cls(version, offsets_in(json), slab_rows_in(json) if "slab_rows" in json else 0)
+        return cls(version, offsets_in(json), *slabs_in(json))
 
 
 def offsets_in(json: object) -> Mapping[str, Any] | None:
@@ -80,15 +86,17 @@ def offsets_in(json: object) -> Mapping[str, Any] | None:
     return dict(offsets)
 
 
-def slab_rows_in(json: object) -> int:
-    """Return the rows of slabs that a state in its JSON form names; 0 if it names none.
+def slabs_in(json: object) -> tuple[int, bool]:
+    """Return the rows of slabs that a state in its JSON form names, 0 if none, and whether lanes hand rows on.
 
     Raises
     ------
     ConfigError
         If they cannot be any.
     """
-    rows = json.get("slab_rows", 0) if isinstance(json, Mapping) else 0
+    rows, carries = (json.get("slab_rows", 0), json.get("carries_rows", False)) if isinstance(json, Mapping) else (0, 0)
     if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows < 2**62:
         raise ConfigError(f"the state is damaged: slab_rows = {rows!r}")
-    return rows
+    if carries not in (False, True) or (carries and not rows):
+        raise ConfigError(f"the state is damaged: carries_rows = {carries!r}, with slab_rows = {rows!r}")
+    return rows, bool(carries)

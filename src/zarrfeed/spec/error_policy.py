@@ -92,8 +92,6 @@ class Faults:
             num_threads=num_threads,
             num_fetch_threads=num_fetch_threads,
             max_requests=max_requests,
-            coalesce_gap=coalesce.gap,
-            coalesce_limit=coalesce.limit,
             provides_memory=provides_memory,
             cache_bytes=cache_bytes,
             carry_bytes=carry_bytes,
@@ -103,4 +101,5 @@ class Faults:
             timeout_s=float(self.timeout),
             missing_is_error=self.missing == "raise",
             skip_bad=self.skips,
+            **coalesce.engine_options(),
         )

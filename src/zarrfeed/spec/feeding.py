@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from zarrfeed.base.errors import ConfigError, UnknownOptionError
 from zarrfeed.base.suggestions import did_you_mean
-from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_int
 from zarrfeed.spec.field import BLOCK_KINDS, BlockKind
-from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
 _INT64_MAX = 2**63 - 1
 
@@ -60,39 +57,6 @@ class Mixing:
             check_int("block", self.block, 1, _INT64_MAX)
         elif self.block is not None:
             check_choice("block", self.block, ("auto", "slab", *BLOCK_KINDS))
-
-
-@dataclass(frozen=True)
-class Requests:
-    """Which inner chunks of a shard are read in one request, in stores that are not local.
-
-    Attributes
-    ----------
-    coalesce_gap
-        Wanted inner chunks that are at most so many bytes apart are read together. Bytes, or text such as "128KiB".
-    coalesce_limit
-        Bytes of such a request at most, or fewer where memory is short. Bytes, or text such as "8MiB".
-
-    Examples
-    --------
-    >>> import zarrfeed
-    >>> zarrfeed.Requests(coalesce_gap="1MiB").coalesce
-    Coalesce(gap=1048576, limit=8388608)
-    """
-
-    coalesce_gap: int | str = DEFAULT_COALESCE.gap
-    coalesce_limit: int | str = DEFAULT_COALESCE.limit
-
-    def __post_init__(self) -> None:
-        assert self.coalesce is not None
-
-    @cached_property
-    def coalesce(self) -> Coalesce:
-        """The same in bytes."""
-        return Coalesce(
-            gap=parse_bytes(self.coalesce_gap, "coalesce_gap", least=0),
-            limit=parse_bytes(self.coalesce_limit, "coalesce_limit", least=0),
-        )
 
 
 def as_options(kind: type[_Options], argument: str, value: _Options | Mapping[str, Any] | None) -> _Options:

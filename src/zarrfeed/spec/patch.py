@@ -5,7 +5,6 @@ Patches lie on a grid of dimensions that all fields share. cpp/spec/patch_spec.h
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -135,11 +134,6 @@ class FieldPatch:
     def shape(self) -> tuple[int, ...]:
         """Shape of a sample."""
         return tuple(axis.size for axis in self.axes if not axis.dropped)
-
-    @property
-    def num_items(self) -> int:
-        """Items of a sample."""
-        return math.prod(axis.size for axis in self.axes)
 
     def to_core(self, dtype: str, parts: ArrayParts | None) -> core.PatchSpec:
         """Return the same in the form that the engine takes, for batches of a dtype and an array with some stores."""

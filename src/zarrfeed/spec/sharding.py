@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from zarrfeed.base.native import core
+from zarrfeed.base.units import parse_bytes
 
 #: One entry of an index as stored and in memory; and what keeping an index costs beside its entries.
 _ENTRY_BYTES = 16
@@ -83,8 +85,45 @@ class Coalesce:
     gap: int = 128 << 10
     limit: int = 8 << 20
 
+    def engine_options(self) -> dict[str, int]:
+        """Return the same as options of an engine."""
+        return {"coalesce_gap": self.gap, "coalesce_limit": self.limit}
+
 
 DEFAULT_COALESCE = Coalesce()
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Which inner chunks of a shard are read in one request, in stores that are not local.
+
+    Attributes
+    ----------
+    coalesce_gap
+        Wanted inner chunks that are at most so many bytes apart are read together. Bytes, or text such as "128KiB".
+    coalesce_limit
+        Bytes of such a request at most, or fewer where memory is short. Bytes, or text such as "8MiB".
+
+    Examples
+    --------
+    >>> import zarrfeed
+    >>> zarrfeed.Requests(coalesce_gap="1MiB").coalesce
+    Coalesce(gap=1048576, limit=8388608)
+    """
+
+    coalesce_gap: int | str = DEFAULT_COALESCE.gap
+    coalesce_limit: int | str = DEFAULT_COALESCE.limit
+
+    def __post_init__(self) -> None:
+        assert self.coalesce is not None
+
+    @cached_property
+    def coalesce(self) -> Coalesce:
+        """The same in bytes."""
+        return Coalesce(
+            gap=parse_bytes(self.coalesce_gap, "coalesce_gap", least=0),
+            limit=parse_bytes(self.coalesce_limit, "coalesce_limit", least=0),
+        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.redaction import remember, without_secrets
 from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
-from zarrfeed.tools.cli_parser import EXECUTORS, SuggestingParser
+from zarrfeed.tools.cli_parser import EXECUTORS, SuggestingParser, add_sel, select
 from zarrfeed.tools.quiet import quiet
 
 if TYPE_CHECKING:
@@ -278,6 +278,7 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variables", nargs="+", metavar="NAME", help="which arrays of a group (default: all data variables)"
     )
+    add_sel(parser)
 
 
 def _add_dataset_arguments(parser: argparse.ArgumentParser, *, batch_size: int | None) -> None:
@@ -304,7 +305,7 @@ def _open(arguments: argparse.Namespace, *, decode_cf: bool = True) -> Data:
     from zarrfeed.metadata.face.open_data import open as open_data
 
     paths = [arguments.path] if "path" in arguments else arguments.paths
-    return open_data(
+    data = open_data(
         paths[0] if len(paths) == 1 else paths,
         arguments.targets,
         sample_axis=arguments.sample_axis,
@@ -315,6 +316,7 @@ def _open(arguments: argparse.Namespace, *, decode_cf: bool = True) -> Data:
         zarr_format=arguments.zarr_format,
         timeout=arguments.timeout,
     )
+    return select(data, arguments.sel)
 
 
 def _storage_options(arguments: argparse.Namespace) -> dict[str, Any] | None:

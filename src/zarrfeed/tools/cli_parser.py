@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from zarrfeed.base.redaction import without_secrets
 from zarrfeed.base.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from zarrfeed.metadata.face.data import Data
 
 #: What `--executor` takes.
 EXECUTORS = "dask://HOST:PORT, ray or ray://HOST:PORT"
@@ -39,3 +43,71 @@ class SuggestingParser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             error.message = str(error.message) + did_you_mean(value, action.choices or ())
             raise
+
+
+def add_sel(parser: argparse.ArgumentParser) -> None:
+    """Add `--sel`, which chooses samples and items by their labels."""
+    parser.add_argument(
+        "--sel",
+        action="append",
+        type=parse_sel,
+        metavar="DIM=LABELS",
+        help="choose by labels as Data.sel does, such as level=500,850 or time=1990..2015 or latitude=60..30; "
+        "level=500 takes the dimension away, and level=500, does not; may be repeated",
+    )
+
+
+def parse_sel(text: str) -> tuple[str, Any]:
+    """Return the dimension and the labels of `DIM=LABELS`, as text.
+
+    >>> parse_sel("level=500,850"), parse_sel("time=1990..2015"), parse_sel("latitude=60.5..")
+    (('level', ['500', '850']), ('time', slice('1990', '2015', None)), ('latitude', slice('60.5', None, None)))
+    """
+    dim, _, labels = text.partition("=")
+    if not dim or not labels.strip(",."):
+        raise argparse.ArgumentTypeError(f"{text}, must be DIM=LABELS, such as level=500,850 or time=1990..2015")
+    if ".." in labels:
+        first, _, last = labels.partition("..")
+        return dim, slice(first or None, last or None)
+    return dim, [one for one in labels.split(",") if one] if "," in labels else labels
+
+
+def select(data: Data, chosen: Sequence[tuple[str, Any]] | None) -> Data:
+    """Return the samples and items that `--sel` chooses; labels are numbers, else dates or text.
+
+    Raises
+    ------
+    ConfigError
+        As of `Data.sel`.
+    """
+    from zarrfeed.base.errors import ConfigError
+
+    for dim, label in chosen or ():
+        try:
+            as_numbers = _numbers(label)
+        except ValueError:
+            data = data.sel({dim: label})
+            continue
+        try:
+            data = data.sel({dim: as_numbers})
+        except ConfigError as error:  # years look like numbers
+            try:
+                data = data.sel({dim: label})
+            except ConfigError:
+                raise error from None
+    return data
+
+
+def _numbers(label: Any) -> Any:
+    """Return the numbers that labels are written as.
+
+    Raises
+    ------
+    ValueError
+        If one is no number.
+    """
+    if isinstance(label, slice):
+        return slice(*(None if one is None else _numbers(one) for one in (label.start, label.stop)))
+    if isinstance(label, list):
+        return [_numbers(one) for one in label]
+    return int(label) if re.fullmatch(r"-?[0-9]+", label, flags=re.ASCII) else float(label)

@@ -20,7 +20,8 @@ from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.report.store_shares import StoreShares
-from zarrfeed.spec.feeding import Mixing, Requests, as_options
+from zarrfeed.spec.feeding import Mixing, as_options
+from zarrfeed.spec.sharding import Requests
 from zarrfeed.torch.batches.accelerators import has_accelerator
 from zarrfeed.torch.datasets.options import StreamOptions
 from zarrfeed.torch.ranks.distributed import find_rank

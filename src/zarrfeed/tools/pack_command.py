@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zarrfeed.tools.cli_parser import EXECUTORS
+from zarrfeed.tools.cli_parser import EXECUTORS, add_sel, select
 from zarrfeed.tools.progress_bar import show_progress
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     parser.add_argument("--variables", nargs="+", metavar="NAME", help="arrays or columns (default: all)")
     parser.add_argument("--sample-axis", type=int, metavar="AXIS", help="axis of samples (default: 0)")
     parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")
+    add_sel(parser)
     parser.add_argument(
         "--files-are",
         choices=["samples", "runs"],
@@ -76,21 +77,34 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
 
 def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None) -> PackReport:
     """Pack, with a bar on stderr."""
+    from zarrfeed.metadata.face.open_data import open as open_data
     from zarrfeed.packing.pack import pack
 
     with show_progress() as show:
+        opening = {
+            "sample_dim": arguments.sample_dim,
+            "variables": arguments.variables,
+            "storage_options": storage_options,
+            "zarr_format": arguments.zarr_format,
+        }
+        source: Any = arguments.source
+        if arguments.sel:
+            data = open_data(
+                source[0] if len(source) == 1 else source,
+                sample_axis=arguments.sample_axis or 0,
+                timeout=arguments.timeout,
+                **opening,
+            )
+            source, opening = select(data, arguments.sel), {}
         return pack(
-            arguments.source,
+            source,
             arguments.out,
             kind=arguments.kind,
-            variables=arguments.variables,
-            sample_dim=arguments.sample_dim,
-            sample_axis=arguments.sample_axis,
+            sample_axis=None if arguments.sel else arguments.sample_axis,
+            **opening,
             files_are=arguments.files_are,
             targets=arguments.targets,
             resize=arguments.resize,
-            storage_options=storage_options,
-            zarr_format=arguments.zarr_format,
             timeout=arguments.timeout,
             sample_chunk=arguments.sample_chunk,
             shard=None if arguments.shard == "none" else arguments.shard,

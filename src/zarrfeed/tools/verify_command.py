@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zarrfeed.tools.cli_parser import EXECUTORS
+from zarrfeed.tools.cli_parser import EXECUTORS, add_sel, select
 
 if TYPE_CHECKING:
     from zarrfeed.tools.verify import VerifyReport
@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
         help="an array, or a group of arrays and groups: a path, a URL, or a pattern in quotes",
     )
     parser.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)")
+    add_sel(parser)
+    parser.add_argument("--sample-dim", metavar="NAME", help="with --sel: the dimension of samples (default: axis 0)")
     parser.add_argument(
         "--missing", choices=("count", "error"), default="count", help="of chunks the store lacks (default: count)"
     )
@@ -76,6 +78,8 @@ def run(
 
     access = StoreAccess(Faults(timeout=arguments.timeout), storage_options, zarr_format=arguments.zarr_format)
     stores = [store for path in arguments.paths for store in as_stores(path, access) or [path]]
+    if arguments.sample_dim is not None and not arguments.sel:
+        raise ConfigError("--sample-dim is for --sel, and there is none")
     if len(stores) == 1:
         report = _verify_one(stores[0], arguments, storage_options, complain)
         if arguments.json:
@@ -114,15 +118,22 @@ def _verify_one(
     complain: Callable[[str], None],
     progress: Callable[[Any], None] | None = None,
 ) -> VerifyReport:
+    from zarrfeed.metadata.face.open_data import open as open_data
     from zarrfeed.tools.verify import verify
     from zarrfeed.tools.verify.terminal import show_progress
 
     if progress is None:
         with show_progress() as shown:
             return _verify_one(store, arguments, storage_options, complain, shown)
+    options: dict[str, Any] = {"storage_options": storage_options, "zarr_format": arguments.zarr_format}
+    arrays = arguments.arrays
+    if arguments.sel:
+        dim = arguments.sample_dim
+        data = open_data(store, sample_dim=dim, variables=arrays, timeout=arguments.timeout, **options)
+        store, arrays, options = select(data, arguments.sel), None, {}
     return verify(
         store,
-        arguments.arrays,
+        arrays,
         missing=arguments.missing,
         links=arguments.links,
         num_threads=arguments.num_threads,
@@ -131,8 +142,7 @@ def _verify_one(
         restart=arguments.restart,
         executor=arguments.executor,
         timeout=arguments.timeout,
-        storage_options=storage_options,
-        zarr_format=arguments.zarr_format,
+        **options,
         on_progress=progress,
         on_message=complain,
     )

@@ -23,7 +23,7 @@ from tests.support.packing import check_packed, files_of, make_source
 from zarrfeed import ConfigError
 from zarrfeed.packing.pack import pack
 from zarrfeed.packing.pack_report import PackProgress
-from zarrfeed.packing.sources import zarr_source
+from zarrfeed.packing.sources import stored_rows
 from zarrfeed.packing.sources.detect import call_of
 from zarrfeed.packing.sources.source import SourceOptions
 from zarrfeed.packing.targets import measured_codecs
@@ -48,7 +48,7 @@ SMALL: dict[str, Any] = {"sample_chunk": 5, "shard": 600}
 @pytest.fixture(autouse=True)
 def _no_resident_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small sources read chunk by chunk, as large ones are: so a shuffled pack has two passes."""
-    monkeypatch.setattr(zarr_source, "_RESIDENT_BYTES", 0)
+    monkeypatch.setattr(stored_rows, "_RESIDENT_BYTES", 0)
 
 
 @pytest.fixture(scope="module")

@@ -48,5 +48,4 @@ def test_a_patch_lacks_an_axis_of_single_images() -> None:
     axes = (PatchAxis(0, 1, dropped=True), PatchAxis(None, 3), PatchAxis(1, 64), PatchAxis(2, 32, "wrap"))
     patch = FieldPatch(axes, Volumes.of(range(5), []))
     assert patch.shape == (3, 64, 32)
-    assert patch.num_items == 3 * 64 * 32
     assert str(patch) == "patches of 1 x 64 x 32"

@@ -150,10 +150,10 @@ TEST(tasks_get_the_chunk_of_their_field_cell_and_number) {
   CarryTable table(room_for_one());
   const CarriedChunks chunks = SharingPlan::take(table, 0, 2);
   std::vector<Task> tasks(3);
-  tasks[0].chunk = 1;
+  tasks[0].run = 1;
   tasks[0].cell = 1;
-  tasks[1].chunk = 7;
-  tasks[2].chunk = 1;
+  tasks[1].run = 7;
+  tasks[2].run = 1;
   tasks[2].source = 1;
   share_chunks(chunks, tasks);
   CHECK(tasks[0].carried == chunks.at({0, 1, 1}));

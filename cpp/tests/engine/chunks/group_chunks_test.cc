@@ -31,7 +31,7 @@ std::map<ChunkKey, size_t> objects_of(const PlannedVolume& c, GroupChunks& chunk
   for (size_t group = 0; group < c.num_groups(); ++group) {
     const int64_t next = c.plan->plan.next_group[group];
     for (const SharedChunk& one : find_shared(c.plan->plan, c.outputs, group)) {
-      const ChunkKey key(one.source, one.chunk, one.cell);
+      const ChunkKey key(one.source, one.run, one.cell);
       CHECK(of_group[group].contains(key));
       if (one.next) CHECK(of_group[static_cast<size_t>(next)].at(key) == of_group[group].at(key));
     }

@@ -34,7 +34,7 @@ std::map<ChunkKey, size_t> chains_of(const PlannedVolume& c) {
     }
     for (const SharedChunk& one : find_shared(c.plan->plan, c.outputs, group)) {
       const int64_t next = c.plan->plan.next_group[group];
-      if (one.next) handed[static_cast<size_t>(next)].insert({one.source, one.chunk, one.cell});
+      if (one.next) handed[static_cast<size_t>(next)].insert({one.source, one.run, one.cell});
     }
   }
   return chains;

@@ -33,7 +33,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
-from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.local_files import check_metadata_files, is_node, local_path
 from zarrfeed.storage.access.open_errors import open_error
@@ -155,8 +155,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     """
     array = open_array(source, None if access is None else access.zarr_format)
     metadata = array.metadata
-    name = str(source) if not isinstance(source, zarr.Array) else str(array.store_path)
-    name = printable(name.removeprefix("file://"))
+    name = node_name(array) if isinstance(source, zarr.Array) else printable(str(source).removeprefix("file://"))
     if len(metadata.shape) == 0:
         raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
     if math.prod(metadata.shape) == 0:

@@ -21,7 +21,7 @@ import zarr
 from zarr.buffer import cpu
 from zarr.storage import LocalStore, MemoryStore
 
-from zarrfeed.base.errors import StaleMetadataWarning, StoreReadError, ZarrfeedError, printable
+from zarrfeed.base.errors import StaleMetadataWarning, StoreReadError, ZarrfeedError
 from zarrfeed.base.redaction import redact
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.metadata.array.array_changes import layout_changes, metadata_changes
@@ -29,7 +29,7 @@ from zarrfeed.metadata.array.cf import find_decoding
 from zarrfeed.spec.array import ArraySpec, Documented
 from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.retry import reading
 from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.zarr_internals import ArrayMetadata
@@ -117,7 +117,7 @@ async def _documents(array: zarr.Array[Any]) -> dict[str, bytes | None]:
 
 
 def _compared(array: zarr.Array[Any], answer: dict[str, bytes | None] | BaseException) -> OwnMetadata:
-    name = name_of(array)
+    name = node_name(array)
     if isinstance(answer, BaseException):
         cause = answer.__cause__ if isinstance(answer, StoreReadError) and answer.__cause__ is not None else answer
         if says_no_permission(cause):
@@ -162,11 +162,6 @@ def stale_text(name: str, zarr_format: int, changes: str) -> str:
         f"{name}: stale metadata: the consolidated metadata that it was opened by, and its own document {document}, "
         f"differ: {changes}. Consolidate them anew (zarr.consolidate_metadata), or open the array by its own path"
     )
-
-
-def name_of(array: zarr.Array[Any]) -> str:
-    """Return what messages call an array: its path or URL."""
-    return printable(str(array.store_path).removeprefix("file://"))
 
 
 def stale_fields(fields: Sequence[FieldKind]) -> list[str]:

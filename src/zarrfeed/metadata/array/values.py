@@ -15,6 +15,7 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import fill_of, with_fill
 from zarrfeed.storage.chunks.codec_configs import as_meant
@@ -97,7 +98,7 @@ def find_absent(array: zarr.Array[Any], values: npt.NDArray[Any]) -> npt.NDArray
 def absent_error(array: zarr.Array[Any], absent: npt.NDArray[np.bool_], why: str) -> StoreReadError:
     """Return the error for an array whose missing chunks are missed."""
     first = int(np.argmax(absent)) // int(array.chunks[0])
-    name = printable(str(array.store_path).removeprefix("file://"))
+    name = node_name(array)
     return StoreReadError(errno.ENOENT, f"{name}: chunk {first} is missing from the store, and {why}")
 
 

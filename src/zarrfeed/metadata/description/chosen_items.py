@@ -17,7 +17,6 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.coordinate_values import checked_values
 from zarrfeed.metadata.array.item_indexers import find_positions, parse_indexer
-from zarrfeed.metadata.array.own_metadata import name_of
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.coordinates import read_coordinate
@@ -28,6 +27,7 @@ from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.item_choice import Positions, positions_of
 from zarrfeed.spec.static import StaticField
+from zarrfeed.storage.access.checked_nodes import node_name
 
 #: Finds the positions along a dimension, given its number of items, what is known of the array, and its name.
 _Find = Callable[[int, Items | None, str], Positions]
@@ -222,7 +222,7 @@ def _coordinate_of(
         key = (id(described.labels[dim]), described.chosen.get(dim))
         if key not in read:
             array = described.coordinates.get(dim)
-            where = f"coordinate {dim!r}" if array is None else name_of(array)
+            where = f"coordinate {dim!r}" if array is None else node_name(array)
             read[key] = _checked(dim, described.labels[dim], where, described.chosen.get(dim), length, name)
         return read[key]
     if described is not None and dim in described.coordinates:
@@ -230,7 +230,7 @@ def _coordinate_of(
         key = (str(array.store_path), chosen)
         if key not in read:
             assert known is not None
-            read[key] = _checked(dim, read_coordinate(array, known.access), name_of(array), chosen, length, name)
+            read[key] = _checked(dim, read_coordinate(array, known.access), node_name(array), chosen, length, name)
         return read[key]
     stored = None if known is None else known.stored_labels(dim)
     if stored is None or known is None:

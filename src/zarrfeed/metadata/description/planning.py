@@ -31,6 +31,8 @@ class Planning:
         Rows of a slab; 0: blocks are whole. `slab_choice.py` chooses them.
     grains
         What is decoded together of each array, where there are slabs.
+    carries_rows
+        Whether lanes hand rows that windows share from slab to slab.
     aligns
         Whether blocks may be joined so that no chunk is read twice.
     resident
@@ -46,6 +48,7 @@ class Planning:
     resident: bool = True
     slab_rows: int = 0
     grains: tuple[Grain, ...] = ()
+    carries_rows: bool = False
 
     @property
     def may_cut(self) -> bool:
@@ -92,7 +95,8 @@ class Planning:
         layouts = fields.fields[fields.primary].layouts
         if self.slab_rows >= max(layout.spec.rows_per_chunk for layout in layouts):
             return None
-        return replace(Slabs.of(layouts, fields.num_samples, self.slab_rows), grains=self.grains)
+        slabs = Slabs.of(layouts, fields.num_samples, self.slab_rows)
+        return replace(slabs, grains=self.grains, carries_rows=self.carries_rows)
 
     def _patch_order(self, patching: Patching, fields: FieldSet) -> Order:
         """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as argument
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zarr
 
 from zarrfeed.base.errors import ConfigError
@@ -15,6 +17,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import by_field
 from zarrfeed.metadata.description.method_call import MethodCall, applied_only, frozen_by
 from zarrfeed.metadata.description.resolved import ResolvedData, Windowing
+from zarrfeed.metadata.description.split_columns import row_gap, sample_labels
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.gap_coordinates import gap_coordinates
 from zarrfeed.metadata.group.source_names import name_source
@@ -26,6 +29,7 @@ from zarrfeed.plan.samples.blocks import plan_blocks
 from zarrfeed.plan.samples.field_rows import check_gaps_can_be_nan
 from zarrfeed.plan.samples.gap_step import GapStep
 from zarrfeed.plan.samples.gaps import GAP_MODES, GapMode, GapRule, Gaps
+from zarrfeed.plan.samples.split import SplitRule
 from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, reach, with_borders
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.field import BLOCK_KINDS, BlockKind
@@ -307,24 +311,43 @@ class PatchCall(MethodCall):
         return resolved.cut(request)
 
 
+def _freeze_gap(gap: Any) -> Any:
+    """Return a gap in the one way in which an expression writes it."""
+    return _freeze_step(gap) if isinstance(gap, str | timedelta | np.timedelta64) else freeze(gap)
+
+
 @dataclass(frozen=True)
 class SplitCall(MethodCall):
-    """`.split(parts, by=..., seed=..., gap=...)[part]`."""
+    """`.split(parts, by=..., seed=..., gap=..., groups=..., stratify=..., folds=..., fold=...)[part]`."""
 
     function = ".split"
 
-    parts: Any = argument(metadata=frozen_by(lambda parts: tuple(map(freeze, parts))))
-    by: Any = "chunk"
+    parts: Any = argument(metadata=frozen_by(lambda parts: parts if parts is None else tuple(map(freeze, parts))))
+    by: Any = argument(default=None, metadata=frozen_by(lambda by: None if by == "chunk" else by))
     seed: Any = 0
-    gap: Any = 0
+    gap: Any = argument(default=0, metadata=frozen_by(_freeze_gap))
+    groups: Any = argument(default=None, metadata=frozen_by(_freeze_coords))
+    stratify: Any = argument(default=None, metadata=frozen_by(_freeze_coords))
+    folds: Any = None
+    fold: Any = None
     part: int = argument(default=0, repr=False)
 
     def deal(self, resolved: ResolvedData) -> tuple[ResolvedData, ...]:
-        """Return the samples of each part."""
+        """Return the samples of each part. Reads the columns of groups, of classes, and of times."""
         resolved.check_rows("split")
-        field_set, _ = resolved.planned(block="shard" if self.by == "shard" else None)
-        kind: BlockKind | None = "shard" if self.by == "shard" else resolved.choice.kind
-        choices = resolved.choice.split(self.parts, field_set, by=self.by, seed=self.seed, gap=self.gap)
+        rule = SplitRule.checked(
+            self.parts,
+            by=self.by,
+            seed=self.seed,
+            gap=row_gap(resolved, self.gap),
+            groups=sample_labels(resolved, "groups", self.groups),
+            classes=sample_labels(resolved, "stratify", self.stratify),
+            folds=self.folds,
+            fold=self.fold,
+        )
+        field_set, _ = resolved.planned(block="shard" if rule.by == "shard" else None)
+        kind: BlockKind | None = "shard" if rule.by == "shard" else resolved.choice.kind
+        choices = resolved.choice.split(field_set, rule)
         return tuple(replace(resolved, choice=replace(choice, kind=kind), windowing=None) for choice in choices)
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:

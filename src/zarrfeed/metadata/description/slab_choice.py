@@ -15,8 +15,10 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.plan.budget.field_needs import goes_by_blocks
+from zarrfeed.plan.order.carry import Overlap
 from zarrfeed.plan.samples.decoded_bytes import WHOLE_CHUNK, Grain
 from zarrfeed.plan.samples.slab_cost import LEAST_BYTES, MOST_DECODES, SlabCost
+from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.shuffle_measure import GOOD_SHARE, ShuffleMeasure, measure_shuffle
 from zarrfeed.spec.array_sources import ArraySource, array_sources
@@ -52,10 +54,13 @@ def choose_schedule(planning: Planning, resolved: ResolvedData) -> tuple[Plannin
         if reason:
             raise ConfigError(f"mixing: block = {named}, but {reason}; must be 'chunk', or left out")
         is_cut = named < max(layout.spec.rows_per_chunk for layout in _primary(fields).layouts)
-        return _cut(planning, resolved, find_grains(fields), named) if is_cut else (planning, whole)
+        if not is_cut:
+            return planning, whole
+        grains = find_grains(fields)
+        return _carrying(planning, resolved, grains, named) or _cut(planning, resolved, grains, named)
     trials = _Trials(planning, resolved, whole)
     must_cut = named == "slab"
-    if not must_cut and (reason or planning.takes_shards(resolved) or trials.is_good(0)):
+    if not must_cut and (reason or planning.takes_shards(resolved) or trials.is_good(0, False)):
         return planning, whole
     grains = () if reason else find_grains(fields)  # reads a chunk, which nobody does for an order that is good
     if not reason and all(one == WHOLE_CHUNK for one in _grains_of_primary(fields, grains)):
@@ -65,8 +70,8 @@ def choose_schedule(planning: Planning, resolved: ResolvedData) -> tuple[Plannin
     return (planning, whole) if reason else _best(trials, grains, must_cut=must_cut)
 
 
-def with_slab_rows(planning: Planning, resolved: ResolvedData, rows: int) -> Planning:
-    """Return a planning with slabs of so many rows, those of a state; 0: of whole blocks.
+def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries_rows: bool) -> Planning:
+    """Return a planning with slabs of so many rows, those of a state, which lanes may hand on; 0: of whole blocks.
 
     Raises
     ------
@@ -75,16 +80,17 @@ def with_slab_rows(planning: Planning, resolved: ResolvedData, rows: int) -> Pla
     StoreReadError, CorruptChunkError
         As of `find_grains`.
     """
-    if rows == planning.slab_rows:
+    if (rows, carries_rows) == (planning.slab_rows, planning.carries_rows):
         return planning
-    whole = replace(planning, slab_rows=0, grains=())
+    whole = replace(planning, slab_rows=0, grains=(), carries_rows=False)
     if not rows:
         return whole
     fields, _ = whole.order(resolved)
     reason = _why_whole(fields, resolved)
     if reason:
         raise ConfigError(f"the state is of an order of slabs of {rows} rows, but {reason}")
-    return replace(planning, slab_rows=rows, grains=planning.grains or find_grains(fields))
+    grains = planning.grains or find_grains(fields)
+    return replace(planning, slab_rows=rows, grains=grains, carries_rows=carries_rows)
 
 
 def find_grains(fields: FieldSet) -> tuple[Grain, ...]:
@@ -136,20 +142,31 @@ def _why_whole(fields: FieldSet, resolved: ResolvedData) -> str:
 
 def _best(trials: _Trials, grains: tuple[Grain, ...], *, must_cut: bool) -> tuple[Planning, Schedule]:
     """Return slabs that cost little, if they mix well; where whole chunks mix poorly, shorter ones that cost more."""
+    trials.grains = grains
     fields = trials.whole.fields
     assert fields.primary is not None
     cost = SlabCost(fields.fields, fields.primary, grains)
-    trials.grains = grains
+    if trials.shares_rows:
+        _try(trials, replace(cost, strip_of=trials.strip_of), must_cut=must_cut)
+    if not trials.has_good:
+        _try(trials, cost, must_cut=must_cut)
+    return trials.best(must_cut=must_cut)
+
+
+def _try(trials: _Trials, cost: SlabCost, *, must_cut: bool) -> None:
+    """Try slabs that cost little, and, where neither these nor whole chunks mix well, shorter ones that cost more."""
+    carries = cost.strip_of is not None
     cheap = cost.cheap_rows()
-    if (cheap is None or not trials.is_good(cheap)) and (must_cut or trials.whole_is_poor):
+    if cheap is not None:
+        trials.cheap.add((cheap, carries))
+    if (cheap is None or not trials.is_good(cheap, carries)) and (must_cut or trials.whole_is_poor):
         lengths = cost.shorter_than(cheap or cost.chunk_rows)
         low, high = 0, len(lengths) - 1
         while low < high:  # shorter slabs mix better, in the same memory, and decode more
             middle = (low + high) // 2
-            low, high = (low, middle) if trials.is_good(lengths[middle]) else (middle + 1, high)
+            low, high = (low, middle) if trials.is_good(lengths[middle], carries) else (middle + 1, high)
         if lengths:
-            trials.is_good(lengths[low])
-    return trials.best(cheap, must_cut=must_cut)
+            trials.is_good(lengths[low], carries)
 
 
 class _Trials:
@@ -161,31 +178,56 @@ class _Trials:
         The schedule of whole chunks.
     grains
         What is decoded together of each array.
+    cheap
+        The slabs that cost little: their rows, and whether lanes hand rows on.
     """
 
     def __init__(self, planning: Planning, resolved: ResolvedData, whole: Schedule) -> None:
-        self.whole, self.grains = whole, tuple[Grain, ...]()
+        self.whole, self.grains, self.cheap = whole, tuple[Grain, ...](), set[tuple[int, bool]]()
         self._planning, self._resolved = planning, resolved
         self._room = _room(whole)
-        self._tried = {0: (planning, whole)}
-        self._measures = {0: _measure(whole, self._room)}
+        self._tried = {(0, False): (planning, whole)}
+        self._measures = {(0, False): _measure(whole, self._room)}
 
     @property
     def whole_is_poor(self) -> bool:
         """Whether whole chunks mix so badly that training would notice, or do not fit."""
-        measure = self._measures[0]
+        measure = self._measures[0, False]
         return measure is None or measure.is_poor
 
-    def is_good(self, rows: int) -> bool:
-        """Return whether slabs of so many rows mix well in the memory for which orders are chosen."""
-        if rows not in self._measures:
-            self._measures[rows] = None
-            with contextlib.suppress(ConfigError):  # there are more blocks than a plan of windows may have
-                self._tried[rows] = _cut(self._planning, self._resolved, self.grains, rows)
-                self._measures[rows] = _measure(self._tried[rows][1], self._room)
-        return _is_good(self._measures[rows])
+    @property
+    def shares_rows(self) -> bool:
+        """Whether windows of neighbouring slabs share rows, which lanes may hand on."""
+        return self.whole.planner.known.share_chunks
 
-    def best(self, cheap: int | None, *, must_cut: bool) -> tuple[Planning, Schedule]:
+    @property
+    def has_good(self) -> bool:
+        """Whether slabs that were tried mix well."""
+        return any(rows and _is_good(measure) for (rows, _), measure in self._measures.items())
+
+    def strip_of(self, rows: int) -> int:
+        """Return how many slabs of so many rows stay together where lanes hand rows on."""
+        fields = self.whole.fields
+        assert fields.primary is not None
+        slabs = Slabs.of(fields.fields[fields.primary].layouts, fields.num_samples, rows)
+        overlap = Overlap.of(fields.fields, rows, replace(slabs, grains=self.grains, carries_rows=True))
+        return 1 if overlap is None else overlap.wanted_strip
+
+    def is_good(self, rows: int, carries: bool) -> bool:
+        """Return whether slabs of so many rows mix well in the memory for which orders are chosen.
+
+        Slabs of which lanes are to hand rows on do not if there is no memory for that.
+        """
+        if (rows, carries) not in self._measures:
+            self._measures[rows, carries] = None
+            with contextlib.suppress(ConfigError):  # there are more blocks than a plan of windows may have
+                cut = (_carrying if carries else _cut)(self._planning, self._resolved, self.grains, rows)
+                if cut is not None:
+                    self._tried[rows, carries] = cut
+                    self._measures[rows, carries] = _measure(cut[1], self._room)
+        return _is_good(self._measures[rows, carries])
+
+    def best(self, *, must_cut: bool) -> tuple[Planning, Schedule]:
         """Return the longest slabs that mix well; else what mixes best.
 
         Unless chunks `must_cut`, they stay whole where slabs do not mix clearly better. Slabs that decode more than the
@@ -196,30 +238,40 @@ class _Trials:
         ConfigError
             If nothing can be cut, and must be.
         """
-        measured = {rows: self._measures[rows] for rows in self._tried if rows}
+        measured = {slabs: self._measures[slabs] for slabs in self._tried if slabs[0]}
         if must_cut and not measured:
             raise ConfigError(
                 f"mixing: block = 'slab', but slabs of a chunk would decode more than {MOST_DECODES:.0f} times its "
                 "bytes, or be shorter than 1 MiB; must be 'chunk', or left out"
             )
-        good = [rows for rows, measure in measured.items() if _is_good(measure)]
+        good = [slabs for slabs, measure in measured.items() if _is_good(measure)]
         if good:
             measured = {max(good): measured[max(good)]}
-        quality = {rows: 0.0 if measure is None else measure.of_perfect for rows, measure in measured.items()}
+        quality = {slabs: 0.0 if measure is None else measure.of_perfect for slabs, measure in measured.items()}
         if not must_cut:
-            whole = self._measures[0]
+            whole = self._measures[0, False]
             least = 0.0 if whole is None else whole.of_perfect
-            for rows, measure in measured.items():
+            for slabs, measure in measured.items():
                 is_mixed = measure is not None and not measure.is_poor
-                if rows != cheap and not is_mixed and quality[rows] < _GREAT_GAIN * least:
-                    del quality[rows]
-            quality[0] = least + _LEAST_GAIN
+                if slabs not in self.cheap and not is_mixed and quality[slabs] < _GREAT_GAIN * least:
+                    del quality[slabs]
+            quality[0, False] = least + _LEAST_GAIN
         return self._tried[max(quality, key=quality.__getitem__)]
 
 
-def _cut(planning: Planning, resolved: ResolvedData, grains: tuple[Grain, ...], rows: int) -> tuple[Planning, Schedule]:
-    cut = replace(planning, slab_rows=rows, grains=grains)
+def _cut(
+    planning: Planning, resolved: ResolvedData, grains: tuple[Grain, ...], rows: int, *, carries_rows: bool = False
+) -> tuple[Planning, Schedule]:
+    cut = replace(planning, slab_rows=rows, grains=grains, carries_rows=carries_rows)
     return cut, Schedule.make(*cut.order(resolved), cut.options)
+
+
+def _carrying(
+    planning: Planning, resolved: ResolvedData, grains: tuple[Grain, ...], rows: int
+) -> tuple[Planning, Schedule] | None:
+    """Return slabs whose lanes hand on the rows that windows share; None if they share none, or memory has no room."""
+    cut = _cut(planning, resolved, grains, rows, carries_rows=True)
+    return cut if any(one.strip > 1 for one in cut[1].order.orders) else None
 
 
 def _room(whole: Schedule) -> int:

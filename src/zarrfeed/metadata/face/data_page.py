@@ -8,6 +8,7 @@ from zarrfeed.base.page import Row
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.plan.samples.field_rows import describe_join
 from zarrfeed.plan.samples.left_out import LeftOut
+from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.static import StaticField
@@ -21,14 +22,16 @@ def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
     if resolved.patching is not None:
         rows.append(("samples", f"{resolved.patching}, about {resolved.length} an epoch"))
     else:
-        rows += sample_rows(choice.length, choice.num_samples, choice.left_out)
+        rows += sample_rows(
+            choice.length, choice.num_samples, (*choice.left_out, *([choice.dealt] if choice.dealt else []))
+        )
     return rows + field_rows(resolved.fields, resolved.statics)
 
 
-def sample_rows(length: int, num_samples: int, left_out: tuple[LeftOut, ...]) -> list[Row]:
+def sample_rows(length: int, num_samples: int, remarks: tuple[LeftOut | SplitPart, ...]) -> list[Row]:
     """Return how many samples there are, of how many, and why others were left out."""
     count = str(num_samples) if length == num_samples else f"{length} of {num_samples}"
-    return [("samples", count), *(("", str(reason)) for reason in left_out)]
+    return [("samples", count), *(("", str(reason)) for reason in remarks)]
 
 
 def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -> list[Row]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 import numpy.typing as npt
+import zarr
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names_of
-from zarrfeed.base.validate import check_flags
+from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata.description.sample_calls import (
     BlocksCall,
     PatchCall,
@@ -35,6 +37,9 @@ from zarrfeed.plan.samples.split import By
 from zarrfeed.plan.samples.window_rows import WindowRows
 from zarrfeed.plan.samples.windows import Offsets, PadLike
 from zarrfeed.spec.field import BlockKind
+
+#: A value for each sample: the name of a column, its array, or where it is stored.
+SampleColumn: TypeAlias = "str | Path | zarr.Array[Any] | npt.ArrayLike"
 
 
 class SampleMethods(DataMethods):
@@ -364,39 +369,80 @@ class SampleMethods(DataMethods):
 
     @checks_option_names_of("Data")
     def split(
-        self, parts: Sequence[float], *, by: By = "chunk", seed: int = 0, gap: int | None = 0
-    ) -> tuple[Self, ...]:
+        self,
+        parts: Sequence[float] | None = None,
+        *,
+        by: By | None = None,
+        seed: int = 0,
+        gap: int | StepLike | None = 0,
+        groups: SampleColumn | None = None,
+        stratify: SampleColumn | None = None,
+        folds: int | None = None,
+        fold: int | None = None,
+    ) -> tuple[Any, ...]:
         """Deal the samples to parts, such as training and validation, as `torch.utils.data.random_split` does.
 
         Parameters
         ----------
         parts
             Fractions whose sum is 1, or numbers of samples whose sum is `len(data)`; none is 0. What fractions leave
-            over goes to the first parts, one sample each.
+            over goes to the first parts, one sample each. Either parts or `folds` is given.
         by
-            "chunk": whole blocks, drawn at random, so that no chunk is read for two parts (of windows, few are); a part
-            has as many samples as blocks allow. "shard": the same with whole shards. "sample": samples drawn at random;
-            most chunks are then read for every part. "contiguous": runs of samples in the order of the array.
+            "chunk" (None): whole blocks, drawn at random, so that no chunk is read for two parts (of windows, few are);
+            a part has as many samples as blocks allow. "shard": the same with whole shards. "sample": samples drawn at
+            random; most chunks are then read for every part. "contiguous": runs of samples in the order of the array.
+            With `groups`: None, at random; "contiguous", in the order of the array; or "hash", by a hash of the label,
+            so that a group stays in its part when samples and groups are added.
         seed
             Key of what is drawn, in [0, 2**64): the same parts come out of the same seed, in every process.
         gap
-            How many rows, at least, no part reads between the rows of one part and those of the next in the array. So
-            windows stay inside of their own part: after the parts are dealt, a sample is left out if its window has a
-            row of another part. None: nothing is left out, and windows may read rows of other parts.
+            How many rows, at least, no part reads between the rows of one part and those of the next in the array; or a
+            length of time, such as "30D" or a timedelta, by which their times differ at least. So windows stay inside
+            of their own part: after the parts are dealt, a sample is left out if its window has a row of another part.
+            None: nothing is left out, and windows may read rows of other parts.
+        groups
+            Whose samples come to one part all together, such as the patient. The name of a coordinate; "time.year",
+            and month, day, dayofyear, hour, date alike; a path in the store, such as "obs/donor"; or an array with the
+            label of each sample of the arrays, or of each chosen one. Parts have about their fractions.
+        stratify
+            The class of each sample, as `groups` names the group: every part has about its fraction of each class. With
+            by="sample" that is exact to two samples; whole chunks, shards and groups come as near as they can.
+        folds, fold
+            Deal to so many parts of one size, for cross-validation: `folds=5, fold=2` returns training, which is all
+            others, and validation, which is part 2. Without `fold`, a pair of these for each fold.
+
+        Returns
+        -------
+        A `Data` for each part; `explain()` and the page of each say what it has of groups and classes.
 
         Raises
         ------
         ConfigError
             If the parts do not make up the samples, a part would have none, or loses more than half of its samples to
-            the gap; with by="sample", if it loses any, since neighbours are dealt to different parts.
+            the gap; with by="sample", if it loses any, since neighbours are dealt to different parts. If a sample has
+            no label, or arguments do not go together.
 
         Examples
         --------
         >>> import numpy as np, zarrfeed
-        >>> train, test = zarrfeed.open(np.arange(1000)).split((0.8, 0.2), by="sample", seed=1)
+        >>> data = zarrfeed.open(np.arange(1000))
+        >>> train, test = data.split((0.8, 0.2), by="sample", seed=1)
         >>> len(train), len(test)
         (800, 200)
+        >>> patient = np.arange(1000) // 50
+        >>> [len(part) for part in data.split((0.8, 0.2), groups=patient)]
+        [800, 200]
+        >>> [(len(train), len(validation)) for train, validation in data.split(folds=4, by="sample")]
+        [(750, 250), (750, 250), (750, 250), (750, 250)]
         """
-        call = SplitCall(parts, by, seed, gap)
-        dealt = call.deal(self.resolved)
-        return tuple(self._then(replace(call, part=number), part) for number, part in enumerate(dealt))
+        if folds is not None and fold is None:
+            check_int("folds", folds, 2, 2**20)
+            each: list[int | None] = [*range(folds)]
+        else:
+            each = [fold]
+        found = []
+        for one in each:
+            call = SplitCall(parts, by, seed, gap, groups, stratify, folds, one)
+            dealt = enumerate(call.deal(self.resolved))
+            found.append(tuple(self._then(replace(call, part=number), part) for number, part in dealt))
+        return found[0] if len(each) == 1 else tuple(found)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 import zarr
 
-from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
+from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.anndata_columns import ObsColumn, column_at
 from zarrfeed.metadata.array.array import check_any_is_stored, read_layout
@@ -28,6 +28,7 @@ from zarrfeed.spec.layout import Layout, with_conversions
 from zarrfeed.spec.sparse import CsrField, Elements, Int64, absent_marker
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.zarr_internals import with_length
 
 #: Columns whose categories have names: key in the batch -> names, in the order of the codes.
@@ -72,7 +73,7 @@ def elements_by_path(
         if is_csr(node):
             found[path] = node
             continue
-        column = column_at(node, printable(str(node.store_path).removeprefix("file://")), member_of)
+        column = column_at(node, node_name(node), member_of)
         if column is not None:
             found |= {f"{path}{end}": array for end, array in column.fields.items()}
             if column.categories is not None:
@@ -101,7 +102,7 @@ def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:
     ConfigError, UnsupportedError, StoreReadError
         If the group is no such matrix, or its arrays do not belong together; names the matrix.
     """
-    path = printable(str(group.store_path).removeprefix("file://"))
+    path = node_name(group)
     rows, columns = _shape_of(group, path)
     arrays = {key: _array_in(group, key) for key in ("indptr", "indices", "data")}
     for key, array in arrays.items():
@@ -221,7 +222,7 @@ def _in_chunks(spec: ArraySpec, count: int) -> ArraySpec:
 def _array_in(group: zarr.Group, name: str) -> zarr.Array[Any]:
     array = member_of(group, name)
     if not isinstance(array, zarr.Array):
-        path = printable(str(group.store_path).removeprefix("file://"))
+        path = node_name(group)
         raise ConfigError(f"{path}: is a {encoding_of(group)} of AnnData (encoding-type) without the array {name!r}")
     return array
 

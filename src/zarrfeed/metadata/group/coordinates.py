@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.api.asynchronous import open as open_async
-from zarr.storage import LocalStore
 
-from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import together
@@ -30,14 +27,13 @@ from zarrfeed.metadata.array.coordinate_values import checked_values, decode_val
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.values import refuse_repeated_fill
+from zarrfeed.metadata.group.beside import Beside, StoredPath, open_beside, sibling
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.item_choice import Positions, compose
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.checked_nodes import checked
-from zarrfeed.storage.access.key_urls import KeyUrl, url_of
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
-from zarrfeed.storage.access.urls import UrlStore
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
 #: A coordinate is read whole.
@@ -49,7 +45,7 @@ class NoCoordinateError(ConfigError):
 
 
 @dataclass(frozen=True, eq=False)
-class _StoreCoordinates:
+class StoreCoordinates:
     """Where the coordinates of some samples may be: those of all samples, or of the samples of one of many stores.
 
     Attributes
@@ -79,11 +75,11 @@ class _StoreCoordinates:
         """Return the coordinate of a name, decoded."""
         found = self.find(name)
         if self.reopens and isinstance(found, zarr.Array):
-            found = _open(_StoredPath(found.store_path.store, found.store_path.path), self.access)
+            found = open_beside(StoredPath(found.store_path.store, found.store_path.path), self.access)
         if isinstance(found, np.ndarray):
             where, array_dims, values = f"coordinate {name!r}", None, found
         else:
-            where = printable(str(found.store_path).removeprefix("file://"))
+            where = node_name(found)
             array_dims = dimension_names(found)
             if array_dims is not None and dims and array_dims[0] not in (None, *dims):
                 raise ConfigError(f"{where}: lies along {array_dims[0]!r}, must lie along {_one_of(dims)}")
@@ -107,12 +103,12 @@ class _StoreCoordinates:
         where = f": there is no {' or '.join(map(str, tried))}" if tried else ""
         raise ConfigError(f"no array {name!r} lies beside the arrays of the samples{where}; give {name}=array")
 
-    def _look_beside(self, name: str) -> tuple[list[_Beside], tuple[_Beside, Any] | None]:
+    def _look_beside(self, name: str) -> tuple[list[Beside], tuple[Beside, Any] | None]:
         """Return where something of a name may lie beside one of the arrays, and the first that does lie there."""
-        tried = [beside for array in self.near if (beside := _sibling(array, name)) is not None]
+        tried = [beside for array in self.near if (beside := sibling(array, name)) is not None]
         for beside in tried:
             try:
-                return tried, (beside, _open(beside, self.access))
+                return tried, (beside, open_beside(beside, self.access))
             except StoreReadError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -151,7 +147,7 @@ class UnopenedCoordinates:
     source: str | Path
     open: Callable[[str | Path], Coordinates]
 
-    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of _StoreCoordinates
+    def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:  # noqa: ARG002 - as of StoreCoordinates
         """Return the coordinate of a name, decoded."""
         return self.open(self.source).read_known(name)
 
@@ -177,7 +173,7 @@ class Coordinates:
 
     dims: tuple[str, ...]
     other_dims: tuple[str, ...]
-    stores: tuple[_StoreCoordinates | UnopenedCoordinates, ...]
+    stores: tuple[StoreCoordinates | UnopenedCoordinates, ...]
     chosen: Mapping[str, Positions] = field(default_factory=dict)
     split: frozenset[str] = frozenset()
     _read: dict[str, Coordinate] = field(default_factory=dict, repr=False)
@@ -220,8 +216,8 @@ class Coordinates:
         having_one = {name: one for name, one in known.items() if len(one.shape) == 1}
         in_folder: dict[str, zarr.Array[Any]] = {}  # one array is enough to find what lies beside it
         for array in arrays:
-            in_folder.setdefault(_folder(array), array)
-        store = _StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
+            in_folder.setdefault(str(sibling(array, "")), array)
+        store = StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
         return cls(tuple(dims), tuple(name for name in others if name not in dims), (store,))
 
     @classmethod
@@ -235,31 +231,31 @@ class Coordinates:
     def joined(cls, coordinate: Coordinate, parts: Sequence[Coordinates]) -> Coordinates:
         """Return the coordinates of samples that were joined by one: that one alone."""
         others = tuple(dict.fromkeys(name for one in parts for name in one.other_dims))
-        store = _StoreCoordinates(len(coordinate.values), {coordinate.name: coordinate.values})
+        store = StoreCoordinates(len(coordinate.values), {coordinate.name: coordinate.values})
         return cls((coordinate.name,), tuple(name for name in others if name != coordinate.name), (store,))
 
     def with_known(self, known: Mapping[str, npt.NDArray[Any]]) -> Coordinates:
         """Return them with values in memory for some names; only of arrays in one store."""
         (store,) = self.stores
-        assert isinstance(store, _StoreCoordinates)
+        assert isinstance(store, StoreCoordinates)
         return replace(self, stores=(replace(store, known={**store.known, **known}),), _read={})
 
     @property
     def may_grow(self) -> bool:
         """Whether a writer may append to them."""
-        return any(isinstance(store, _StoreCoordinates) and store.may_grow for store in self.stores)
+        return any(isinstance(store, StoreCoordinates) and store.may_grow for store in self.stores)
 
     def at(self, num_samples: int) -> Coordinates:
         """Return them for a later version of the only store, which has so many samples; values are read anew."""
         (store,) = self.stores
-        assert isinstance(store, _StoreCoordinates)
+        assert isinstance(store, StoreCoordinates)
         grown = replace(store, num_samples=num_samples, may_grow=True, reopens=True)
         return replace(self, stores=(grown,), _read={})
 
     @property
-    def _first(self) -> _StoreCoordinates:
+    def _first(self) -> StoreCoordinates:
         """The first store that was opened: of many stores, it is one that others were described by."""
-        return next(store for store in self.stores if isinstance(store, _StoreCoordinates))
+        return next(store for store in self.stores if isinstance(store, StoreCoordinates))
 
     @property
     def num_samples(self) -> int:
@@ -318,7 +314,7 @@ class Coordinates:
             where = f"coordinate {dim!r}"
             if isinstance(found, np.ndarray):
                 return Coordinate(dim, found, where) if found.ndim == 1 else None
-            where = printable(str(found.store_path).removeprefix("file://"))
+            where = node_name(found)
             return Coordinate(dim, read_coordinate(found, self.access), where)
         except (ConfigError, UnsupportedError, StopIteration):  # there is none, or it is no coordinate
             return None
@@ -368,7 +364,7 @@ class Coordinates:
         access = self._first.access
         source = open_source(values, access) if isinstance(values, str | Path) else values
         if isinstance(source, zarr.Array):
-            where = printable(str(source.store_path).removeprefix("file://"))
+            where = node_name(source)
             source = _stored_values(source, where, access)
         return Coordinate(name, checked_values(np.asarray(source), self.num_samples, where), where)
 
@@ -410,61 +406,6 @@ def _calendar(coordinate: Coordinate) -> str | None:
     return None if found is None else str(found.calendar)
 
 
-def _folder(array: zarr.Array[Any]) -> str:
-    return str(_sibling(array, ""))
-
-
-@dataclass(frozen=True, eq=False)
-class _StoredPath:
-    """A path in a store."""
-
-    store: Any = field(repr=False)
-    path: str = ""
-
-    def __str__(self) -> str:
-        return printable(f"{self.store}/{self.path}").removeprefix("file://")
-
-
-#: The location of an array beside another one.
-_Beside: TypeAlias = str | Path | _StoredPath
-
-
-def _sibling(array: zarr.Array[Any], name: str) -> _Beside | None:
-    """Return where an array of a name would lie beside another one; None if that is the root of its store."""
-    store, path = array.store_path.store, array.store_path.path
-    if path:
-        folder, slash, _ = path.rpartition("/")
-        return _StoredPath(store, f"{folder}{slash}{name}")
-    if type(store) is LocalStore:
-        return Path(store.root).parent / name
-    if isinstance(store, UrlStore) and store.url.rpartition("/")[0].count("/") > 1:
-        beside = url_of(store.url.rpartition("/")[0], name)
-        with suppress(ConfigError):  # a name that no key has
-            return str(KeyUrl.of(beside))
-    return None
-
-
-def _open(beside: _Beside, access: StoreAccess) -> Any:
-    """Open an array beside another one.
-
-    Raises
-    ------
-    StoreReadError
-        If it is not there, or cannot be read. And as of `open_source`.
-    """
-    if not isinstance(beside, _StoredPath):
-        return open_source(beside, access)
-    try:
-        opened = access.ask(lambda: open_async(store=beside.store, path=beside.path, mode="r"), str(beside))
-    except StoreReadError:
-        raise
-    except FileNotFoundError as error:
-        raise StoreReadError(errno.ENOENT, f"{beside}: no Zarr array is there") from error
-    except Exception as error:  # what stores and zarr-python's parsers raise is of any class
-        raise StoreReadError(errno_of(error), f"{beside}: cannot be opened: {reason_of(error)}") from error
-    return checked(zarr.Array(opened)) if isinstance(opened, zarr.AsyncArray) else opened
-
-
 def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[Any]:
     """Read an array with one axis, decoded as xarray decodes it.
 
@@ -473,7 +414,7 @@ def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
         As of `Coordinates.read`.
     """
-    return _stored_values(array, printable(str(array.store_path).removeprefix("file://")), access)
+    return _stored_values(array, node_name(array), access)
 
 
 def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:

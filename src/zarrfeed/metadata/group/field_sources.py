@@ -11,6 +11,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.metadata.array.open import arrays_of_group
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.given_stores import is_mapper
 from zarrfeed.storage.access.local_files import check_members
 from zarrfeed.storage.access.store_errors import reason_of
@@ -39,7 +40,7 @@ def arrays_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, za
     except ZarrfeedError as error:
         raise type(error)(f"{side}: {error}" if side else str(error)) from error.__cause__
     except Exception as error:  # a store is anybody's code
-        path = printable(str(group.store_path).removeprefix("file://"))
+        path = node_name(group)
         name = f"{side}: {path}" if side else path
         what = f"{name}: zarr-python cannot list the group: {reason_of(error)}{_remedy_of(group)}"
         raise ConfigError(what) from error

@@ -21,12 +21,12 @@ from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError,
 from zarrfeed.base.redaction import without_secrets
 from zarrfeed.metadata.array.cf import coordinate_attributes
 from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
-from zarrfeed.metadata.array.own_metadata import name_of
 from zarrfeed.metadata.array.values import read_values
 from zarrfeed.metadata.group.coordinates import Coordinates, NoCoordinateError, UnopenedCoordinates
 from zarrfeed.plan.samples.gaps import StoreCoordinate
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.missing import is_missing
+from zarrfeed.storage.access.checked_nodes import node_name
 
 _ADVICE = "pass gaps='ignore' to make windows without regard to gaps"
 
@@ -122,7 +122,7 @@ def _undecoded(known: Coordinates, dim: str) -> Iterator[StoreCoordinate]:
         array = stored.find(dim)
         if not isinstance(array, zarr.Array):
             raise UnsupportedError(f"coordinate {dim!r}: has the dtype {array.dtype}, whose differences mean nothing")
-        where = name_of(array)
+        where = node_name(array)
         attributes = {key: value for key, value in coordinate_attributes(array).items() if key != "units"}
         values = checked_values(decode_values(read_values(array), attributes, where), store.num_samples, where)
         yield StoreCoordinate(first, Coordinate(dim, values, where))

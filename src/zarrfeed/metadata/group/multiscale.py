@@ -24,6 +24,7 @@ from zarrfeed.metadata.array.known_groups import attributes_of_ome, is_path, lev
 from zarrfeed.metadata.group.batch_columns import Array
 from zarrfeed.metadata.patches.patch_levels import check_extent, level_of
 from zarrfeed.spec.level import LevelRows
+from zarrfeed.storage.access.checked_nodes import node_name
 
 #: Kinds of axes along which the levels of an image need not be alike, and labels may have none.
 _CHANNEL = "channel"
@@ -85,7 +86,7 @@ def levels_of(group: zarr.Group, wanted: Any) -> dict[str, ImageLevel]:
         If there is no such level, it is named twice, or nothing is known of where its voxels lie.
     """
     if not is_image(group):
-        raise ConfigError(f"multiscale is for an OME-Zarr image; {_name(group)} has no `multiscales`")
+        raise ConfigError(f"multiscale is for an OME-Zarr image; {node_name(group)} has no `multiscales`")
     if isinstance(wanted, str) or not isinstance(wanted, Sequence) or not wanted:
         raise ConfigError(f"multiscale = {wanted!r}, must be a list of levels: their paths, or their numbers")
     found: dict[str, ImageLevel] = {}
@@ -173,7 +174,7 @@ def _find(group: zarr.Group, wanted: Any) -> tuple[zarr.Group, int, str]:
     if isinstance(wanted, int | np.integer) and not isinstance(wanted, bool):
         if not -len(paths) <= wanted < len(paths):
             shown = ", ".join(map(str, paths))
-            raise ConfigError(f"multiscale names level {wanted}, {_name(group)} has {len(paths)}: {shown}")
+            raise ConfigError(f"multiscale names level {wanted}, {node_name(group)} has {len(paths)}: {shown}")
         return group, int(wanted) % len(paths), str(paths[wanted])
     if not isinstance(wanted, str):
         raise ConfigError(f"multiscale names {wanted!r}, must be the path of a level, or its number")
@@ -189,8 +190,8 @@ def _find(group: zarr.Group, wanted: Any) -> tuple[zarr.Group, int, str]:
             known = [f"{'/'.join(parts[:end])}/{path}" for path in inside]
             raise ConfigError(f"multiscale names {wanted!r}, must be one of {', '.join(map(repr, known))}")
     raise ConfigError(
-        f"multiscale names {wanted!r}, must be one of the levels {', '.join(map(repr, paths))} of {_name(group)}, or "
-        f"the path of an image in it, such as 'labels/cells'{did_you_mean(wanted, paths)}"
+        f"multiscale names {wanted!r}, must be one of the levels {', '.join(map(repr, paths))} of {node_name(group)}, "
+        f"or the path of an image in it, such as 'labels/cells'{did_you_mean(wanted, paths)}"
     )
 
 
@@ -204,10 +205,10 @@ def _level(group: zarr.Group, number: int, *, with_transformations: bool) -> Ima
     dataset = image["datasets"][number]
     path = level_paths(dict(group.attrs))[number]
     if not isinstance(path, str) or not path.strip("/"):
-        where = f"{_name(group)}: multiscales[0].datasets[{number}]"
+        where = f"{node_name(group)}: multiscales[0].datasets[{number}]"
         raise ConfigError(f"{where} has the path {printable(repr(path))}, must be the path of an array in the image")
     array = member_of(group, path)
-    name = f"{_name(group)}/{path}"
+    name = f"{node_name(group)}/{path}"
     if not isinstance(array, zarr.Array):
         raise ConfigError(f"{name}: no array is there, though multiscales[0].datasets[{number}] names it")
     axes = _axes(image, array.ndim)
@@ -273,7 +274,3 @@ def _finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         return None
     return float(value)
-
-
-def _name(group: zarr.Group) -> str:
-    return printable(str(group.store_path).removeprefix("file://"))

@@ -12,6 +12,7 @@ import zarr
 from zarrfeed.base.errors import printable
 from zarrfeed.base.optional_torch import is_tensor
 from zarrfeed.spec.freeze import FrozenList, FrozenMapping, Named
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.given_stores import is_mapper
 
 
@@ -42,7 +43,7 @@ def name_source(source: Any) -> Hashable:
 def store_name(source: Any) -> str:
     """Return what messages call one of many stores: its path or URL, or what stands for it in an expression."""
     if isinstance(source, zarr.Array | zarr.Group):
-        return printable(str(source.store_path).removeprefix("file://"))
+        return node_name(source)
     return printable(source) if isinstance(source, str | Path) else str(name_source(source))
 
 

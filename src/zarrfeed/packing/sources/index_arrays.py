@@ -13,9 +13,10 @@ from typing import Any, TypeGuard
 import numpy as np
 import zarr
 
-from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.base.errors import StoreReadError
 from zarrfeed.packing.sources.source import Int64, Rows
 from zarrfeed.spec.sparse import absent_marker, marked_fill
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.zarr_internals import fill_of, with_fill
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
@@ -66,7 +67,7 @@ def read_columns(indices: Any, begins: Int64, num_columns: int) -> Rows:
         return columns
     of_row = np.diff(np.concatenate(([0], np.cumsum(absent)))[begins - begins[0]])
     if of_row.max() > 1:
-        name = printable(str(indices.store_path).removeprefix("file://"))
+        name = node_name(indices)
         chunk = (elements.start + int(np.argmax(absent))) // int(indices.chunks[0])
         raise StoreReadError(
             errno.ENOENT, f"{name}: chunk {chunk} is missing from the store, and says which columns values have"

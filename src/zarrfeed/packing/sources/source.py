@@ -253,11 +253,24 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SourceCall:
-    """A source by its configuration, which other processes open again."""
+    """A source by its configuration, which other processes open again.
+
+    Attributes
+    ----------
+    kind
+        Its name in `KINDS`.
+    paths
+        Paths and URLs; of a `Data`, its expression, for messages and the manifest.
+    options
+        How the paths are opened.
+    data
+        The `Data`; None for paths.
+    """
 
     kind: str
     paths: tuple[str, ...]
     options: SourceOptions = SourceOptions()
+    data: Any = field(default=None, repr=False)
 
     def open(self) -> Source:
         """Open the source.
@@ -267,12 +280,10 @@ class SourceCall:
         ConfigError
             If it is none, or a library is missing; the message has the line that installs it.
         """
-        module, name = KINDS[self.kind]
-        opener: Callable[[tuple[str, ...], SourceOptions], Source] = getattr(
-            import_module(f"{__package__}.{module}"), name
-        )
+        module, name = OF_DATA if self.data is not None else KINDS[self.kind]
+        opener: Callable[..., Source] = getattr(import_module(f"{__package__}.{module}"), name)
         try:
-            return opener(self.paths, self.options)
+            return opener(self.paths, self.options) if self.data is None else opener(self.data, self.options.timeout)
         except (ZarrfeedError, OSError, MemoryError):
             raise
         except Exception as error:  # what the parsers of libraries raise on damaged files is of any class
@@ -295,6 +306,9 @@ KINDS: dict[str, tuple[str, str]] = {
     "anndata": ("anndata_source", "AnnDataSource"),
 }
 
+
+#: The same of a `Data`.
+OF_DATA = ("data_source", "DataSource")
 
 #: Kinds of files that may be one sample each.
 READ_WHOLE = ("npy", "hdf5", "xarray")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -19,17 +18,15 @@ from typing import Any
 import numpy as np
 import zarr
 
-from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
-from zarrfeed.engine.row_reader import RowReader
+from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.metadata.array.cf import attributes_of, coordinate_attributes, dimension_names, inherited_by_bounds
 from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.metadata.array.open import open_source
-from zarrfeed.metadata.array.own_metadata import name_of, read_own, stale_fields, stale_text
+from zarrfeed.metadata.array.own_metadata import read_own, stale_fields, stale_text
 from zarrfeed.metadata.face.open_data import open as open_data
 from zarrfeed.metadata.group.field_sources import arrays_in
 from zarrfeed.packing.sources.file_reading import check_no_grid, run_note, runs_of, segments_by
 from zarrfeed.packing.sources.file_runs import nested_runs, runs_in
-from zarrfeed.packing.sources.items import float_fill
 from zarrfeed.packing.sources.same_meaning import (
     OF_FIRST_STORE,
     OneAxis,
@@ -42,7 +39,6 @@ from zarrfeed.packing.sources.same_meaning import (
 from zarrfeed.packing.sources.source import (
     Constant,
     Int64,
-    Kind,
     Rows,
     Runs,
     Source,
@@ -50,19 +46,11 @@ from zarrfeed.packing.sources.source import (
     SourceOptions,
     chosen,
 )
-from zarrfeed.plan.schedule.batch_request import RowRequests
+from zarrfeed.packing.sources.stored_rows import StoredRows, array_attributes, describe_array, with_sizes
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.chunks.codec_configs import as_meant
-
-#: Attributes that say how arrays of Zarr v2 are laid out, which their dimension names say in v3.
-_LAYOUT_ATTRIBUTES = ("_ARRAY_DIMENSIONS",)
-#: Samples of bytes or text whose lengths are looked at, to tell how many make a chunk.
-_MEASURED = 16
-#: Arrays of so many bytes, all together, are read once and cached.
-_RESIDENT_BYTES = 64 << 20
-#: A chunk of so many bytes is not decoded more often than need be.
-_LARGE_BYTES = 4 << 20
 
 
 class ZarrSource(Source):
@@ -127,13 +115,12 @@ class ZarrSource(Source):
             )
             version = data.version
             self.stale += tuple(stale_fields([one.field for one in data.resolved.columns]))
-            self._set, selection = data.resolved.planned(room=_RESIDENT_BYTES)
-            self._requests = RowRequests(self._set.num_samples, self._set.block_rows, selection)
-            for name, field in zip(copied if by_name else [""], self._set.fields, strict=True):
-                described = _describe(name, first.arrays[name], field, dim, options.sample_axis)
-                inherited = first.inherited.get(name, {})
+            self._rows = StoredRows(data.resolved, self._policy)
+            for name, field in zip(copied if by_name else [""], self._rows.fields, strict=True):
+                array = first.arrays[name]
+                shape, inherited = first.sample_shape_of(name), first.inherited.get(name, {})
+                described = describe_array(name, array, field, shape, first.dims_of(name))
                 fields[name] = replace(described, attributes={**described.attributes, **inherited})
-        self._local = threading.local()
         self.attributes: Mapping[str, Any] = dict(node.attrs) if by_name else {}
         self._axes = {name: axis.values for name, axis in axes.items()}
         for name, axis in axes.items():
@@ -141,9 +128,9 @@ class ZarrSource(Source):
             shape = axis.values.shape[1:]
             fields[name] = SourceField(name, axis.values.dtype, shape, dims=dims, attributes=axis.attributes)
         self.fields = tuple(fields[name] for name in (names if by_name else [""]))
-        self._dtypes = [f.dtype for f in self.fields if f.name not in axes]
-        self.fields = self._with_sizes()
-        self.block_samples = self._samples_together()
+        self.fields = with_sizes(self.fields, self.num_samples, self.take)
+        if self._reads:
+            self.block_samples = self._rows.samples_together([f for f in self.fields if f.name not in axes])
         self.constants = tuple(first.constants) if options.variables is None else ()
         told = [version, self.num_samples, [str(f) for f in self.fields], list(paths)]
         digests = [hashlib.sha256(axis.values.tobytes()).hexdigest() for axis in axes.values()]
@@ -169,57 +156,23 @@ class ZarrSource(Source):
         whole = runs_of([store.path for store in stores], lengths, segments=segments)
         return None if whole is None else nested_runs(whole, [store.runs() for store in stores])
 
-    def _samples_together(self) -> int:
-        """Return the samples of a chunk that is too large to be decoded again and again."""
-        if not self._reads:
-            return 1
-        copied = [f for f in self.fields if f.name not in self._axes]
-        largest = max(f.mean_bytes for f in copied)
-        stored: Sequence[Any] = self._set.fields
-        rows = [
-            1 if getattr(field, "resident", False) else max(one.spec.rows_per_chunk for one in field.layouts)
-            for field in stored
-        ]
-        matters = [
-            n for n, f in zip(rows, copied, strict=True) if f.mean_bytes == largest or n * f.mean_bytes >= _LARGE_BYTES
-        ]
-        return max(matters)
-
-    def _with_sizes(self) -> tuple[SourceField, ...]:
-        """Return the fields with the mean bytes of some samples, where these are of any length."""
-        if all(f.kind == "number" for f in self.fields):
-            return self.fields
-        some = self.take(np.unique(np.linspace(0, self.num_samples - 1, _MEASURED).astype(np.int64)))
-        return tuple(
-            f if f.kind == "number" else replace(f, mean_bytes=sum(map(len, rows)) // len(rows))
-            for f, rows in zip(self.fields, some, strict=True)
-        )
-
     def take(self, samples: Int64) -> list[Rows]:
         """Return the samples of some numbers."""
-        read = iter(self._copied(samples) if self._reads else ())
+        copied = [f.dtype for f in self.fields if f.name not in self._axes]
+        read = iter(self._rows.take(samples, copied) if self._reads else ())
         return [self._axes[f.name][samples] if f.name in self._axes else next(read) for f in self.fields]
-
-    def _copied(self, samples: Int64) -> list[Rows]:
-        """Return the samples of the arrays whose stored numbers are copied."""
-        reader = getattr(self._local, "reader", None)
-        if reader is None:
-            reader = self._local.reader = RowReader(self._set, self._requests, self._policy)
-        return [
-            rows if rows.dtype == object else _as_stored(rows, dtype)
-            for rows, dtype in zip(reader.read(samples), self._dtypes, strict=True)
-        ]
 
     def close(self) -> None:
         """Let go of the memory of the readers."""
-        self._local = threading.local()
+        if self._reads:
+            self._rows.close()
 
 
 def _stale_arrays(arrays: Sequence[zarr.Array[Any]], access: StoreAccess) -> Iterator[str]:
     """Yield how arrays without samples differ from what consolidated metadata say of them."""
     for array, own in zip(arrays, read_own(arrays, access), strict=True):
         if own.changes:
-            yield stale_text(name_of(array), array.metadata.zarr_format, own.changes)
+            yield stale_text(node_name(array), array.metadata.zarr_format, own.changes)
 
 
 @dataclass(frozen=True)
@@ -296,6 +249,11 @@ class _ArraysOfStore:
         dims, axis = dimension_names(self.arrays[name]), self.axis_of(name)
         return None if dims is None else (dims[axis], *dims[:axis], *dims[axis + 1 :])
 
+    def sample_shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a sample of an array."""
+        shape, axis = self.arrays[name].shape, self.axis_of(name)
+        return (*shape[:axis], *shape[axis + 1 :])
+
     def num_samples(self, names: Sequence[str]) -> int:
         """Return how many samples there are."""
         return int(self.arrays[names[0]].shape[self.axis_of(names[0])]) if names else 0
@@ -305,7 +263,7 @@ class _ArraysOfStore:
         """The arrays without samples, read once."""
         return [
             Constant(
-                name, np.asarray(self._read(name)), dimension_names(array), self._said_of(name, _attributes(array))
+                name, np.asarray(self._read(name)), dimension_names(array), self._said_of(name, array_attributes(array))
             )
             for name, array in self.arrays.items()
             if name not in self.sampled
@@ -350,41 +308,3 @@ def _has_samples(array: zarr.Array[Any], dim: str | None, axis: int) -> bool:
     if dim is not None and names is not None:
         return dim in names
     return -len(array.shape) <= axis < len(array.shape)
-
-
-def _describe(name: str, array: zarr.Array[Any], field: Any, dim: str | None, axis: int) -> SourceField:
-    dims, axis = dimension_names(array), _axis_of(array, dim, axis)
-    if dims is not None:
-        dims = (dims[axis], *(dim for number, dim in enumerate(dims) if number != axis))
-    shape = tuple(n for number, n in enumerate(array.shape) if number != axis)
-    known: dict[str, Any] = {"dims": dims, "attributes": _attributes(array)}
-    if field.item_type:
-        if shape:
-            raise UnsupportedError(f"{name or 'the array'}: text of shape {shape} a sample is not packed")
-        kind: Kind = "text" if field.item_type == "str" else "bytes"
-        return SourceField(name, np.dtype(object), (), kind, **known)
-    if not field.has_rows:
-        raise UnsupportedError(f"{name}: sparse matrices are not packed")
-    return SourceField(
-        name, np.dtype(array.dtype).newbyteorder("="), shape, fill_value=array.metadata.fill_value, **known
-    )
-
-
-def _attributes(array: zarr.Array[Any]) -> dict[str, Any]:
-    attributes = {name: value for name, value in dict(array.attrs).items() if name not in _LAYOUT_ATTRIBUTES}
-    fill = array.metadata.fill_value
-    if array.metadata.zarr_format == 2 and dimension_names(array) is not None and fill is not None:
-        # In v2, xarray takes the fill value of the array for the attribute; in v3, it wants the attribute.
-        is_float = np.dtype(array.dtype).kind == "f"
-        encoded = float_fill(fill) if is_float else fill
-        attributes.setdefault("_FillValue", encoded.item() if isinstance(encoded, np.generic) else encoded)
-    return attributes
-
-
-def _as_stored(rows: Rows, dtype: np.dtype[Any]) -> Rows:
-    """Return rows with the dtype of the array, such as times, whose numbers the engine has."""
-    if rows.dtype == dtype:
-        return rows
-    flat = rows.reshape(len(rows), -1).view(np.uint8)
-    shape = rows.shape[1:-1] if dtype.kind in "SV" else rows.shape[1:]
-    return flat.view(dtype).reshape(len(rows), *shape)

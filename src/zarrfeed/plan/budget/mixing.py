@@ -49,6 +49,9 @@ class MixingLimits:
         Blocks that are decoded once more where the end of a lane cuts one: more than 1 where blocks share chunks.
     carried_rows
         Memory of each lane in addition, in samples.
+    hands_rows_on
+        Whether that is for rows of slabs. A round of lanes then takes up to half of the memory that it leaves, until a
+        batch is mixed well: slabs are there to mix, and one of them is decoded soon.
     typical
         Samples of the batch that is to be mixed well; of a source, its share of them.
     """
@@ -57,6 +60,7 @@ class MixingLimits:
     max_open_batches: int
     reads_of_cut: float = 1.0
     carried_rows: int = 0
+    hands_rows_on: bool = False
     typical: int = TYPICAL_BATCH
 
     @property
@@ -84,8 +88,11 @@ class MixingLimits:
         A round of lanes has to fit in one of `parts` of the memory, and what must be open in all of it.
         """
         rows = lanes * mix * order.max_rows
-        round_fits = rows + lanes * self.carried_rows <= self.max_open_batches // parts * self.batch_size
         carried = -(-lanes * self.carried_rows // self.batch_size)
+        if self.hands_rows_on:
+            round_fits = rows <= (self.max_open_batches - carried) // parts * self.batch_size
+        else:
+            round_fits = rows + lanes * self.carried_rows <= self.max_open_batches // parts * self.batch_size
         open_batches = (min(rows, order.length) - 1) // self.batch_size + 2  # as of `Order.open_batches`
         return round_fits and open_batches + carried <= self.max_open_batches
 
@@ -140,7 +147,8 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
     full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks
     best = 1
     for lanes in LANE_COUNTS:
-        parts = 2 if lanes <= _FEW_BLOCKS else 4 if expected_mix(best, order.mix, limits.typical) < wanted else 8
+        is_mixed = expected_mix(best, order.mix, limits.typical) >= wanted
+        parts = 2 if lanes <= _FEW_BLOCKS else 8 if is_mixed else 2 if limits.hands_rows_on else 4
         if lanes > order.length or not limits.hold(order, lanes, order.mix, parts):
             break
         even = order.length % (lanes * order.max_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * order.mix

@@ -147,7 +147,7 @@ class MixedOrder(MixedSequence):
         """Return the order with lanes, mix and strips of its sources."""
         if not self.permutes_rows:
             return self
-        overlap = room.overlap() if self.carries_chunks else None
+        overlap = room.overlap(self) if self.carries_chunks else None
         if overlap is not None:
             chosen = self._with_chosen(room.limits(self, overlap), lanes, mix)
             strips = [overlap.strip(one) for one in chosen.orders]

@@ -147,10 +147,6 @@ class Mixture:
         """How many sources there are."""
         return len(self.weights)
 
-    def source_at(self, steps: npt.ArrayLike) -> Int64:
-        """Return which source each step takes."""
-        return self.at(steps)[0]
-
     def at(self, steps: npt.ArrayLike) -> tuple[Int64, Int64]:
         """Return which source each step takes, and the position in the source's endless sequence.
 

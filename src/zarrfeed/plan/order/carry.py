@@ -25,12 +25,13 @@ from zarrfeed.base.native import core
 from zarrfeed.plan.order.cached_decodes import Chains, SharingMemory, saved_decodes
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.samples.chunks_over_blocks import chunks_over_blocks
-from zarrfeed.plan.samples.decoded_bytes import decoded_bytes
+from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_in_runs, bytes_of_runs, decoded_bytes
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import distinct
 from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.samples.windows import reach
-from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_sources import ArraySource, array_sources
 from zarrfeed.spec.field import Field, StoredField
 from zarrfeed.spec.layout import Layout
@@ -58,27 +59,37 @@ class Overlap:
     carried_bytes: int
 
     @classmethod
-    def of(cls, fields: Sequence[Field], block_rows: int) -> Overlap | None:
-        """Return what blocks of `block_rows` samples share; None if they share nothing."""
-        shared, carried_bytes = 0.0, 0
+    def of(cls, fields: Sequence[Field], block_rows: int, slabs: Slabs | None = None) -> Overlap | None:
+        """Return what blocks of `block_rows` samples share; None if they share nothing.
 
-        def chunks(spec: ArraySpec, drawing: Sequence[Field]) -> int:
-            rows, beyond = spec.rows_per_chunk, reach(f.window for f in drawing)
-            return sum(-(-one // rows) for one in beyond) + (block_rows % rows != 0)
+        Of `slabs` that hand rows on, they share runs of rows.
+        """
+        shared, carried_bytes = 0.0, 0
+        sources = array_sources(fields)
+        runs_of_sources = runs_of(sources, slabs)
+        cut = {runs.layout.spec.rows_per_chunk for runs in runs_of_sources if not runs.are_chunks}
+        # runs of several arrays end where slabs do, if chunks have whole slabs, or all end together
+        are_even = len(cut) <= 1 or not any(length % block_rows for length in cut)
+
+        def chunks(runs: RowRuns, drawing: Sequence[Field]) -> int:
+            rows, beyond = runs.rows, reach(f.window for f in drawing)
+            straddles = block_rows % rows != 0 if runs.are_chunks else runs.fewest_rows < rows or not are_even
+            return sum(-(-one // rows) for one in beyond) + straddles
 
         for f in fields:
             if isinstance(f, CsrField):  # the last row of a block ends in the next block's chunk
                 share = f.primary.num_blocks / max(1, f.num_samples / block_rows)
                 shared = max(shared, 1 / max(1.0, share))
                 carried_bytes += _GROUPS_AT_ONCE * f.block_bytes
-            elif f.layouts and f.window is not None and carries(f):
-                spec = f.layouts[0].spec
-                shared = max(shared, chunks(spec, [f]) * spec.rows_per_chunk / block_rows)
-        for source in array_sources(fields):
+        for source, runs in zip(sources, runs_of_sources, strict=True):
             drawing = [fields[number] for number, layout in source.draws if layout == 0 and carries(fields[number])]
+            windows = [f for f in drawing if f.window is not None]
+            shared = max([shared, *(chunks(runs, [f]) * runs.rows / block_rows for f in windows)])
             if drawing and drawing[0].patch is None:
-                spec = source.spec
-                carried_bytes += _GROUPS_AT_ONCE * chunks(spec, drawing) * spec.decoded_bytes * spec.num_cells
+                num_runs = chunks(runs, drawing)
+                # a slab decodes one run that the slab before it does not share
+                at_once = _GROUPS_AT_ONCE * num_runs if runs.are_chunks else num_runs + _GROUPS_AT_ONCE - 1
+                carried_bytes += at_once * runs.nbytes * source.spec.num_cells
         return cls(shared, carried_bytes) if carried_bytes else None
 
     @property
@@ -88,7 +99,12 @@ class Overlap:
 
     def strip(self, order: Order) -> int:
         """Return how many neighbouring blocks stay together: so many that strips share little, but less than a lane."""
-        return max(1, min(math.ceil(STRIP_REACHES * self.chunks), order.num_blocks // order.lanes))
+        return max(1, min(self.wanted_strip, order.num_blocks // order.lanes))
+
+    @property
+    def wanted_strip(self) -> int:
+        """How many neighbouring blocks stay together if lanes are long: so many that strips share little."""
+        return math.ceil(STRIP_REACHES * self.chunks)
 
 
 def carries(field: Field) -> bool:
@@ -106,9 +122,17 @@ def lanes_of(order: Order, stride: int) -> int:
     return sum(one.lanes // math.gcd(one.lanes, stride) for one in order.orders)
 
 
+def runs_of(sources: Sequence[ArraySource], slabs: Slabs | None) -> tuple[RowRuns, ...]:
+    """Return what lanes hand on of each of the `array_sources`: whole chunks, or the runs of rows of slabs."""
+    return tuple(RowRuns(one.layout) for one in sources) if slabs is None else slabs.runs_of(sources)
+
+
 @dataclass(frozen=True)
 class CarryPlan:
     """The chunks that each group of a plan shares with others, in the form that the engine takes.
+
+    `run_rows` has the rows of the runs that the chunks of each source are cut into, or 0; it is empty if none is cut.
+    The chunks below are numbers of such runs (`RowRuns`).
 
     Group i shares the entries `begin[i]:begin[i + 1]`: a source (`array_sources`), a chunk of it along the sample axis,
     and whether `next_group[i]`, the next one of its lane, needs the chunk, too. If it does not, several segments of
@@ -124,28 +148,37 @@ class CarryPlan:
     take_begin: Int64
     take_source: Int64
     take_chunk: Int64
+    run_rows: Int64
 
     def to_core(self) -> core.CarryPlan:
         """Return the same in the form that the engine takes."""
-        return core.CarryPlan(**{one.name: getattr(self, one.name) for one in dataclasses.fields(self)})
+        arrays = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        if not len(self.run_rows):
+            del arrays["run_rows"]
+        return core.CarryPlan(**arrays)
 
 
 def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:
     """Return what the groups of a plan share of `fields`."""
     lanes = _Lanes.of(plan)
     shared, takes = [_no_entries()], [_no_entries()]
+    run_rows = np.zeros(0, dtype=np.int64)
     if not any(f.patch is not None for f in fields):  # of patches, the engine finds which chunks are shared
-        for source in array_sources(fields):
+        sources = array_sources(fields)
+        for source, runs in zip(sources, runs_of(sources, plan.order.slabs), strict=True):
             if not _carries_some(source, fields):
                 continue
-            needs = _Needs.of(plan, *_chunks_over_blocks(plan.order, source, fields))
+            if not runs.are_chunks:
+                run_rows = np.append(run_rows, np.zeros(source.number + 1 - len(run_rows), dtype=np.int64))
+                run_rows[source.number] = runs.rows
+            needs = _Needs.of(plan, *_runs_over_blocks(plan.order, source, fields, runs))
             group, chunk, on = needs.shared(lanes)
             shared.append((group, np.full(len(group), source.number), chunk, on))
             chains = needs.chains(lanes).of_shared_chunks()
             takes.append((chains.first, np.full(len(chains), source.number), chains.cell, np.zeros_like(chains.cell)))
     begin, source_of, chunk, on = _by_group(shared, plan)
     take_begin, take_source, take_chunk, _ = _by_group(takes, plan)
-    return CarryPlan(lanes.following, begin, source_of, chunk, on, take_begin, take_source, take_chunk)
+    return CarryPlan(lanes.following, begin, source_of, chunk, on, take_begin, take_source, take_chunk, run_rows)
 
 
 _Entries: TypeAlias = tuple[Int64, Int64, Int64, Int64]
@@ -232,6 +265,12 @@ class _Needs:
         return cls(*np.divmod(pairs, num_chunks), segments.astype(np.int64))
 
     @property
+    def shared_pairs(self) -> Int64:
+        """The pairs of a group and a chunk that several segments of the group need: group x `num_chunks` + chunk."""
+        several = self.segments > 1
+        return self.group[several] * self.num_chunks + self.chunk[several]
+
+    @property
     def num_chunks(self) -> int:
         """More than any number of a chunk."""
         return int(self.chunk.max(initial=0)) + 1
@@ -280,13 +319,18 @@ class SourceReads:
 
 def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory) -> list[SourceReads]:
     """Return what an epoch decodes of each of the `array_sources` of fields that are no patches."""
-    lanes, sources = _Lanes.of(plan), array_sources(fields)
+    lanes, sources, slabs = _Lanes.of(plan), array_sources(fields), plan.order.slabs
+    runs_of_sources, grains = runs_of(sources, slabs), () if slabs is None else slabs.grains
     needs: dict[int, _Needs] = {}
     found = []
     for number, source in enumerate(sources):
         cells = source.spec.num_cells
-        held_index, chunk = _chunks_over_blocks(plan.order, source, fields)
-        if memory.carry_bytes and _carries_some(source, fields):
+        runs = runs_of_sources[number]
+        hands_on = bool(memory.carry_bytes) and _carries_some(source, fields)
+        if not hands_on:
+            runs = RowRuns(source.layout)
+        held_index, chunk = _runs_over_blocks(plan.order, source, fields, runs)
+        if hands_on:
             needs[number] = _Needs.of(plan, held_index, chunk)
             decoded = 0  # which the memory that is shared decides
         else:
@@ -296,22 +340,60 @@ def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory
             rows = plan.groups.length * sum(1 if one is None else len(one.offsets) for one in windows)
             decoded = int(np.minimum(over_block[plan.groups.held_index], rows).sum())
         in_part = None
-        if plan.order.slabs is not None and plan.order.slabs.grains:
-            each = decoded_bytes(plan.order.listed_reads, source, fields, plan.order.slabs.grains[number])
+        if grains and not hands_on:
+            each = decoded_bytes(plan.order.listed_reads, source, fields, grains[number])
             of_pieces = each.of_pieces(plan.groups.held_index, plan.groups.length / plan.groups.block_rows)
             in_part = float(of_pieces.sum()) / each.of_chunk * cells
-        distinct_chunks = len(_chunks_read(plan, held_index, chunk)) * cells
-        found.append(
-            SourceReads(decoded * cells, distinct_chunks, len(np.unique(chunk)) * cells, decoded * cells, in_part)
-        )
+        read, of_all = (np.unique(one // runs.of_chunk) for one in (_chunks_read(plan, held_index, chunk), chunk))
+        found.append(SourceReads(decoded * cells, len(read) * cells, len(of_all) * cells, decoded * cells, in_part))
     chains = [one.chains(lanes) for one in needs.values()]
-    chunk_bytes = [sources[number].spec.decoded_bytes * sources[number].spec.num_cells for number in needs]
+    chunk_bytes = [runs_of_sources[number].nbytes * sources[number].spec.num_cells for number in needs]
     saved = saved_decodes(chains, chunk_bytes, memory.keep_bytes) if memory.keep_bytes else [0] * len(chains)
     most = _most_decodes(list(needs.values()), chains, chunk_bytes, memory, memory.ends(plan.last_step))
     for number, made, less, at_most in zip(needs, chains, saved, most, strict=True):
         cells = sources[number].spec.num_cells
         found[number] = replace(found[number], decoded=(len(made) - less) * cells, most=at_most * cells)
+        if grains:
+            source, runs, caches = sources[number], runs_of_sources[number], memory.keep_bytes > 0
+            nbytes = _decoded_in_runs(plan, source, fields, grains[number], runs, needs[number], made, less, caches)
+            found[number] = replace(found[number], in_part=nbytes / source.spec.decoded_bytes * cells)
     return found
+
+
+def _decoded_in_runs(
+    plan: EpochPlan,
+    source: ArraySource,
+    fields: Sequence[Field],
+    grain: Grain,
+    runs: RowRuns,
+    needs: _Needs,
+    chains: Chains,
+    saved: int,
+    caches: bool,
+) -> float:
+    """Return the bytes that chains of groups decode of runs of rows, in one cell.
+
+    A chain that hands a run on, or may cache it, decodes all of its rows; another one decodes those that it wants.
+    `saved` chains find a run cached.
+    """
+    of_run = bytes_of_runs(runs, grain)[chains.cell % runs.of_chunk].astype(np.float64)
+    alike = chains.num_alike() > 1 if caches else np.zeros(len(chains), dtype=bool)
+    several = np.isin(chains.first * needs.num_chunks + chains.cell, needs.shared_pairs)
+    alone = np.flatnonzero(~(several | alike | (chains.last > chains.first)))
+    held_index, run, nbytes = bytes_in_runs(plan.order.listed_reads, source, fields, grain, runs)
+    num_runs = max(int(run.max(initial=0)) + 1, needs.num_chunks)
+    begin = plan.groups.begin[chains.first[alone]]
+    # of a group of several segments, the one that needs the run
+    segments = plan.groups.begin[chains.first[alone] + 1] - begin
+    wanted = plan.groups.held_index[joined_ranges(begin, segments)] * num_runs + np.repeat(chains.cell[alone], segments)
+    known = held_index * num_runs + run
+    at = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
+    found = np.zeros(len(alone))
+    if len(known):
+        np.add.at(found, np.repeat(np.arange(len(alone)), segments), np.where(known[at] == wanted, nbytes[at], 0))
+    of_run[alone] = np.where(found > 0, found, of_run[alone])
+    of_cached = float(of_run[alike].mean()) if alike.any() else 0.0
+    return float(of_run.sum()) - saved * of_cached
 
 
 def _most_decodes(
@@ -355,13 +437,13 @@ def _chunks_read(plan: EpochPlan, held_index: Int64, chunk: Int64) -> Int64:
     return np.unique(chunk[read[held_index]])
 
 
-def _chunks_over_blocks(order: Order, source: ArraySource, fields: Sequence[Field]) -> tuple[Int64, Int64]:
-    """Return held indices of blocks and the chunks of a source that their samples need, each pair once; sorted."""
+def _runs_over_blocks(order: Order, source: ArraySource, fields: Sequence[Field], runs: RowRuns) -> tuple[Int64, Int64]:
+    """Return held indices of blocks and the runs of a source that their samples need, each pair once; sorted."""
     found = []
     for number, layout in source.draws:
         field = fields[number]
         assert isinstance(field, StoredField)
-        found.append(chunks_over_blocks(order.listed_reads, field, field.layouts[layout]))
+        found.append(chunks_over_blocks(order.listed_reads, field, field.layouts[layout], runs.cut))
     if len(found) == 1:
         return found[0]
     held_index, chunk = (np.concatenate(column) for column in zip(*found, strict=True))

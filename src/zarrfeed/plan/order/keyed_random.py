@@ -10,7 +10,7 @@ import numpy.typing as npt
 UInt64: TypeAlias = npt.NDArray[np.uint64]
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-_GAMMA, WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
+GAMMA, WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 class KeyedRandom:
@@ -19,11 +19,11 @@ class KeyedRandom:
     def __init__(self, *key: int) -> None:
         self._state = 0
         for word in key:
-            self._state = _finish(((self._state + _GAMMA) & WORD) ^ word)
+            self._state = _finish(((self._state + GAMMA) & WORD) ^ word)
 
     def word(self) -> int:
         """Return the next word."""
-        self._state = (self._state + _GAMMA) & WORD
+        self._state = (self._state + GAMMA) & WORD
         return _finish(self._state)
 
 
@@ -36,8 +36,8 @@ def keys_of(*words: int | Int64) -> UInt64:
     """Return `key_of` of arrays of words that broadcast against each other, with at least one axis."""
     state = np.zeros(1, dtype=np.uint64)
     for word in words:
-        state = _finish_all((state + np.uint64(_GAMMA)) ^ np.asarray(word).astype(np.uint64))
-    return _finish_all(state + np.uint64(_GAMMA))
+        state = finish_all((state + np.uint64(GAMMA)) ^ np.asarray(word).astype(np.uint64))
+    return finish_all(state + np.uint64(GAMMA))
 
 
 def below(words: UInt64, bounds: Int64) -> Int64:
@@ -68,7 +68,8 @@ def _finish(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def _finish_all(z: UInt64) -> UInt64:
+def finish_all(z: UInt64) -> UInt64:
+    """Apply the finisher of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) to words."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

@@ -69,8 +69,8 @@ class Room(Protocol):
     def num_threads(self) -> int:
         """Decode threads of a reader without others."""
 
-    def overlap(self) -> SharedChunks | None:
-        """Return what neighbouring blocks of the fields share; None if they share nothing."""
+    def overlap(self, order: Order) -> SharedChunks | None:
+        """Return what neighbouring blocks of an order share; None if they share nothing."""
 
     def limits(self, order: Order, overlap: SharedChunks | None = None) -> Limits:
         """Return what memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
@@ -100,7 +100,7 @@ class Order(OrderRules, unfolds=True):
         """Return the order with the lanes and the mix that are named, or with those that suit layout and memory."""
         if not self.permutes_rows:
             return self
-        overlap = room.overlap() if self.carries_chunks else None
+        overlap = room.overlap(self) if self.carries_chunks else None
         if overlap is not None:
             chosen = room.limits(self, overlap).choose(self, lanes, mix)
             wide = replace(self, lanes=chosen[0], mix=chosen[1])

@@ -195,16 +195,20 @@ class OrderRules(ReadBlocks):
 
     @property
     def carries_chunks(self) -> bool:
-        """Whether lanes may hand chunks from group to group: whole ones, so that there are none to hand of slabs."""
-        return self.shuffle and self.slabs is None
+        """Whether lanes may hand chunks from group to group, or, of slabs, runs of their rows."""
+        return self.shuffle and self._shares_chunks
 
     @property
     def caches_chunks(self) -> bool:
         """Whether memory that is left caches decoded chunks that several strips of blocks, or lanes, need.
 
-        Slabs are there to be decoded without the rest of their chunk, and a chunk is cached as a whole.
+        Of slabs, runs of rows are cached, if lanes hand these on.
         """
-        return self.slabs is None
+        return self._shares_chunks
+
+    @property
+    def _shares_chunks(self) -> bool:
+        return self.slabs is None or self.slabs.carries_rows
 
     def groups_bytes(self, *, are_shared: bool) -> int:
         """Return what the groups of an epoch's plan take; `are_shared` says whether blocks share chunks."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from zarrfeed.plan.samples.field_rows import FindChunks, chunk_finder, find_rows, follows_rule
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import AT_ONCE, Int64, common_runs, distinct
 from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.array_parts import ArrayParts
@@ -18,14 +19,18 @@ from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
 
 
-def chunks_over_blocks(selection: Selection, field: Field, layout: Layout) -> tuple[Int64, Int64]:
-    """Return held indices of blocks and the chunks of a layout that their samples need, each pair once; sorted."""
+def chunks_over_blocks(selection: Selection, field: Field, layout: Layout, run_rows: int = 0) -> tuple[Int64, Int64]:
+    """Return held indices of blocks and the chunks of a layout that their samples need, each pair once; sorted.
+
+    With `run_rows`, chunks are cut into runs of so many rows (`RowRuns`), and the numbers are those of runs.
+    """
+    runs = RowRuns(layout, run_rows)
     window = field.window
     offsets = np.unique((0,) if window is None else window.reads)
-    find_chunks = chunk_finder(field, layout)
+    find_chunks = chunk_finder(field, runs)
     if not follows_rule(field):
         return _pairs_of_samples(selection, offsets, find_chunks, None)
-    apart = _samples_of_chunk(field, layout)
+    apart = _samples_of_run(field, runs)
     held_index, begin, end = selection.runs(apart)
     breaks = np.flatnonzero(np.diff(offsets) > apart)
     first, last = offsets[np.append(0, breaks + 1)], offsets[np.append(breaks, len(offsets) - 1)]
@@ -43,7 +48,7 @@ def chunks_over_blocks(selection: Selection, field: Field, layout: Layout) -> tu
     if unclear.any():  # where another layout, or no array, has some of the rows
         held_indices = distinct(held_index[unclear])
         if layout.parts is not None and field.row_map is None:
-            found.add_pairs(*_pairs_in_parts(selection, offsets, field, layout.parts, apart, held_indices))
+            found.add_pairs(*_pairs_in_parts(selection, offsets, field, layout.parts, runs, held_indices))
         else:  # row by row
             found.add_pairs(*_pairs_of_samples(selection, offsets, find_chunks, held_indices))
     return found.sorted()
@@ -54,7 +59,7 @@ def _pairs_in_parts(
     offsets: Int64,
     field: Field,
     parts: ArrayParts,
-    apart: int,
+    runs: RowRuns,
     held_indices: Int64,
 ) -> tuple[Int64, Int64]:
     """Return held indices of blocks and chunks of a layout that has parts of the rows: of some blocks.
@@ -63,17 +68,18 @@ def _pairs_in_parts(
     offset of the last one, and those rows lie in parts.
     """
     found = _Pairs()
+    apart = _samples_of_run(field, runs)
     held_index, begin, last = _runs_in_segments(selection, field, held_indices)
     is_long = last - begin >= apart
     for some, most in ((np.flatnonzero(is_long), apart), (np.flatnonzero(~is_long), 1)):
         breaks = np.flatnonzero(np.diff(offsets) > most)
         first, behind = offsets[np.append(0, breaks + 1)], offsets[np.append(breaks, len(offsets) - 1)]
         at_once = max(1, AT_ONCE // len(first))
-        for runs in (some[i : i + at_once] for i in range(0, len(some), at_once)):
+        for each in (some[i : i + at_once] for i in range(0, len(some), at_once)):
             # the rows of runs and groups of offsets, one entry for each of them
-            low = np.stack([find_rows(field, begin[runs], offset) for offset in first.tolist()], axis=1).ravel()
-            high = np.stack([find_rows(field, last[runs], offset) for offset in behind.tolist()], axis=1).ravel()
-            of_block = np.repeat(held_index[runs], len(first))
+            low = np.stack([find_rows(field, begin[each], offset) for offset in first.tolist()], axis=1).ravel()
+            high = np.stack([find_rows(field, last[each], offset) for offset in behind.tolist()], axis=1).ravel()
+            of_block = np.repeat(held_index[each], len(first))
             # and of each part that they meet from here on
             part = np.searchsorted(parts.end, low, side="right")
             counts = np.maximum(0, np.searchsorted(parts.begin, high, side="right") - part)
@@ -81,7 +87,7 @@ def _pairs_in_parts(
             low = np.maximum(np.repeat(low, counts), parts.begin[part])
             high = np.minimum(np.repeat(high, counts), parts.end[part] - 1)
             there = low <= high
-            found.add(np.repeat(of_block, counts)[there], parts.chunk_of(low[there]), parts.chunk_of(high[there]))
+            found.add(np.repeat(of_block, counts)[there], runs.of(low[there]), runs.of(high[there]))
     return found.sorted()
 
 
@@ -102,11 +108,11 @@ def _runs_in_segments(selection: Selection, field: Field, held_indices: Int64) -
     return held_index[np.searchsorted(begin, low, side="right") - 1], low, high - 1
 
 
-def _samples_of_chunk(field: Field, layout: Layout) -> int:
-    """Return how far apart two samples may be if no chunk lies between their rows."""
+def _samples_of_run(field: Field, runs: RowRuns) -> int:
+    """Return how far apart two samples may be if no run of rows lies between their rows."""
     rows = None if field.row_map is None else field.row_map.rows
     step = abs(rows.step) if isinstance(rows, range) else 1
-    return max(1, layout.spec.rows_per_chunk // step)
+    return max(1, runs.fewest_rows // step)
 
 
 def _lacks_rows(field: Field, layout: Layout) -> bool:

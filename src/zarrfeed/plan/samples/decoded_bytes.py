@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import distinct
 from zarrfeed.plan.samples.selection import Int64, Selection
 from zarrfeed.spec.array import ArraySpec
@@ -24,6 +25,8 @@ from zarrfeed.spec.layout import Layout
 
 #: Runs of rows that are looked at one by one, in chunks whose rows are scattered; more are counted as whole chunks.
 _MOST_RUNS = 1 << 22
+#: Axes of an array of whose chunks a crop is kept, at most (cpp/transform/patches/chunk_crop.h).
+_MOST_AXES = 16
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,65 @@ def decoded_bytes(selection: Selection, source: ArraySource, fields: Sequence[Fi
     held_index, low, high = _runs_of_rows(selection, source, fields)
     held_index, chunk, low, high = _cut_at_chunks(layout, held_index, low, high)
     rows, size = spec.rows_per_chunk, spec.decoded_bytes
-    inner, outer = _runs_of_row(spec)
+    outer = _runs_of_row(spec)[1]
     if not grain.nbytes or grain.nbytes >= size or (outer > 1 and outer * len(low) > _MOST_RUNS):
         pair = distinct(held_index * (layout.num_chunks + 1) + chunk)
         of_block = np.bincount(pair // (layout.num_chunks + 1), minlength=len(selection.held)) * size
         return DecodedBytes(of_block.astype(np.int64) * spec.num_cells, size * spec.num_cells)
+    pair, of_pair = _bytes_of_pairs(spec, grain, held_index * (layout.num_chunks + 1) + chunk, low, high)
+    of_block = np.zeros(len(selection.held), dtype=np.int64)
+    np.add.at(of_block, pair // (layout.num_chunks + 1), of_pair)
+    rows_of_grain = 1 + grain.nbytes / (size / rows) if outer == 1 else float(rows)
+    return DecodedBytes(of_block * spec.num_cells, size * spec.num_cells, rows_of_grain)
+
+
+def can_be_cut(spec: ArraySpec, grain: Grain) -> bool:
+    """Return whether lanes may hand on some rows of a chunk: its rows lie side by side, and need not all be decoded."""
+    is_small = 0 < grain.nbytes < spec.decoded_bytes
+    return is_small and spec.choice is None and _runs_of_row(spec)[1] == 1 and len(spec.shape) <= _MOST_AXES
+
+
+def bytes_of_runs(runs: RowRuns, grain: Grain) -> Int64:
+    """Return the bytes that each run of a chunk decodes, in one cell, shape (runs of a chunk,)."""
+    number = np.arange(runs.of_chunk)
+    if runs.are_chunks:
+        return np.array([runs.nbytes])
+    return _bytes_of_pairs(runs.layout.spec, grain, number, *runs.rows_in_chunk(number))[1]
+
+
+def bytes_in_runs(
+    selection: Selection, source: ArraySource, fields: Sequence[Field], grain: Grain, runs: RowRuns
+) -> tuple[Int64, Int64, Int64]:
+    """Return held indices of blocks, runs, and the bytes that the rows that a block needs of a run decode, in one cell.
+
+    Each pair comes once; pairs ascend.
+    """
+    layout, num_runs = source.layout, (source.layout.num_chunks + 1) * runs.of_chunk
+    held_index, chunk, low, high = _cut_at_chunks(layout, *_runs_of_rows(selection, source, fields))
+    counts = high // runs.rows - low // runs.rows + 1
+    held_index, chunk, low, high = (np.repeat(of_rows, counts) for of_rows in (held_index, chunk, low, high))
+    number = joined_ranges(0, counts) + low // runs.rows
+    low, high = np.maximum(low, number * runs.rows), np.minimum(high, (number + 1) * runs.rows - 1)
+    pair = held_index * num_runs + chunk * runs.of_chunk + number
+    if runs.are_chunks:
+        pair = distinct(pair)
+        return *np.divmod(pair, num_runs), np.full(len(pair), runs.nbytes)
+    pair, of_pair = _bytes_of_pairs(source.spec, grain, pair, low, high)
+    return *np.divmod(pair, num_runs), of_pair
+
+
+def _bytes_of_pairs(spec: ArraySpec, grain: Grain, pair: Int64, low: Int64, high: Int64) -> tuple[Int64, Int64]:
+    """Return distinct pairs of a block and a chunk, ascending, and the bytes that rows of the chunk decode in a cell.
+
+    Each entry of `pair` has the rows from `low` to `high`, counted from the first one of the chunk.
+    """
+    rows, size = spec.rows_per_chunk, spec.decoded_bytes
+    inner, outer = _runs_of_row(spec)
     # one entry for each run of bytes from here on
     begin = (np.arange(outer) * rows * inner)[:, None]
     first = ((begin + low * inner) // grain.nbytes).ravel()
     last = ((begin + (high + 1) * inner - 1) // grain.nbytes).ravel()
-    pair = np.tile(held_index * (layout.num_chunks + 1) + chunk, outer)
+    pair = np.tile(pair, outer)
     order = np.lexsort((first, pair))
     pair, first, last = pair[order], first[order], last[order]
     # the grains of a run that no run before it touches: runs are ordered by pair, and by their first grain
@@ -98,15 +150,12 @@ def decoded_bytes(selection: Selection, source: ArraySource, fields: Sequence[Fi
     touched = np.maximum(last - first + 1, 0)
     short = num_grains * grain.nbytes - size  # what the last grain lacks
     taken = touched * grain.nbytes - np.where((touched > 0) & (last == num_grains - 1), short, 0)
-    # one entry for each block and chunk from here on
+    # one entry for each pair from here on
     starts = np.flatnonzero(np.append(True, np.diff(number) != 0)[: len(pair)])
     of_pair = np.add.reduceat(taken, starts) if len(starts) else taken
     if not grain.is_fused and len(starts):
         of_pair = np.where(2 * np.add.reduceat(touched, starts) > num_grains, size, of_pair)
-    of_block = np.zeros(len(selection.held), dtype=np.int64)
-    np.add.at(of_block, pair[starts] // (layout.num_chunks + 1), of_pair)
-    rows_of_grain = 1 + grain.nbytes / (size / rows) if outer == 1 else float(rows)
-    return DecodedBytes(of_block * spec.num_cells, size * spec.num_cells, rows_of_grain)
+    return pair[starts], of_pair
 
 
 def _runs_of_rows(selection: Selection, source: ArraySource, fields: Sequence[Field]) -> tuple[Int64, Int64, Int64]:

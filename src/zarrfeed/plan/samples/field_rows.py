@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.field import Field
-from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.row_map import NO_ROW, OneRow
 
 #: Returns the read chunk along the sample axis of the row at an offset from each of some samples; -1 where another
@@ -38,13 +38,13 @@ def describe_join(field: Field) -> str:
     return "" if rows is None or isinstance(rows, OneRow) else rows.describe(field.num_rows)
 
 
-def chunk_finder(field: Field, layout: Layout) -> FindChunks:
-    """Return the function that finds the chunks of a layout of a field."""
+def chunk_finder(field: Field, runs: RowRuns) -> FindChunks:
+    """Return the function that finds the chunks, or the runs that these are cut into, of a layout of a field."""
 
     def find_chunks(samples: Int64, offset: int) -> Int64:
         rows = find_rows(field, samples, offset)
-        outside = (rows < 0) | (rows >= layout.spec.num_samples)
-        return np.where(outside, -1, layout.chunk_of(np.where(outside, 0, rows)))
+        outside = (rows < 0) | (rows >= runs.layout.spec.num_samples)
+        return np.where(outside, -1, runs.of(np.where(outside, 0, rows)))
 
     return find_chunks
 

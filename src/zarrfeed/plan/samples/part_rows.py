@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
@@ -70,6 +72,35 @@ class Runs:
         return joined_ranges(self.begin, self.end - self.begin)
 
 
+@dataclass(frozen=True, eq=False)
+class RowGap:
+    """The rows that nobody reads before the rows of another part.
+
+    Attributes
+    ----------
+    rows
+        How many, at most.
+    begin
+        The first of them by the row that follows them, shape (rows of the arrays,). None: there are always `rows`.
+    written
+        The gap as messages show it.
+    """
+
+    rows: int = 0
+    begin: Int64 | None = None
+    written: str = "0"
+
+    @classmethod
+    def in_time(cls, ascending: npt.NDArray[Any], gap: Any, written: str) -> Self:
+        """Return the gap where rows of two parts differ by `gap` at least in a coordinate that ascends."""
+        begin = np.searchsorted(ascending, ascending - gap, side="right").astype(np.int64)
+        return cls(int((np.arange(len(ascending)) - begin).max(initial=0)), begin, written)
+
+    def before(self, first: Int64) -> Runs:
+        """Return the rows of the gap before each row at which another part begins."""
+        return Runs(first - self.rows if self.begin is None else self.begin[first], first)
+
+
 @dataclass(frozen=True)
 class _OwnedRuns:
     """Runs of rows, each of which belongs to one part; they are disjoint, and ascend.
@@ -104,9 +135,9 @@ class _OwnedRuns:
 
 
 def separate_parts(
-    parts: Sequence[Selection], fields: FieldSet, *, gap: int, exactly: bool, left_out: tuple[LeftOut, ...]
+    parts: Sequence[Selection], fields: FieldSet, *, gap: RowGap, exactly: bool, left_out: tuple[LeftOut, ...]
 ) -> list[Selection]:
-    """Leave out what makes two parts of a split read one row, or rows with fewer than `gap` others between them.
+    """Leave out what makes two parts of a split read one row, or rows with less than `gap` between them.
 
     Parameters
     ----------
@@ -115,7 +146,7 @@ def separate_parts(
     fields
         Of the dataset that is split.
     gap
-        How many rows that no part reads follow what a part reads, before the rows of another part.
+        The rows that no part reads behind what a part reads, before the rows of another part.
     exactly
         Whether a part that loses a sample is refused; else one that loses more than half of them is.
     left_out
@@ -127,9 +158,9 @@ def separate_parts(
         If a part is refused.
     """
     offsets, num_samples = offsets_of(fields.windows), fields.num_samples
-    if gap == 0 and offsets == (0,):
+    if gap.rows == 0 and offsets == (0,):
         return [replace(part, left_out=left_out) for part in parts]
-    distance = offsets[-1] - offsets[0] + gap
+    distance = offsets[-1] - offsets[0] + gap.rows
     steps = [1 if exactly or part.samples is not None else part.step for part in parts]
     ends_of = [part.runs(step)[1:] for part, step in zip(parts, steps, strict=True)]
     borders = _borders_of_parts(ends_of)
@@ -141,7 +172,7 @@ def separate_parts(
     segments = _segments_of(fields)
     owned = _owned_rows(rows, sampled, near, offsets, segments)
     first = owned.first_rows()
-    before_others = Runs(first - gap, first)
+    before_others = gap.before(first)
 
     separated = []
     for number, (part, step) in enumerate(zip(parts, steps, strict=True)):
@@ -151,12 +182,13 @@ def separate_parts(
         if not len(lost):
             separated.append(replace(part, left_out=left_out))
             continue
-        left = LeftOut(int((lost.end - lost.begin).sum()), part.length, WITHIN_GAP if gap else OTHER_PART)
+        left = LeftOut(int((lost.end - lost.begin).sum()), part.length, WITHIN_GAP if gap.rows else OTHER_PART)
         if exactly or 2 * left.samples > left.of:
             before, after = -offsets[0], offsets[-1]
             raise ConfigError(
-                f"part {number} of the split: {left}. Windows reach {before} rows back and {after} ahead, gap = {gap}. "
-                'Use by="contiguous" or longer parts, or let windows read rows of other parts with gap=None'
+                f"part {number} of the split: {left}. Windows reach {before} rows back and {after} ahead, gap = "
+                f'{gap.written}. Use by="contiguous" or longer parts, or let windows read rows of other parts with '
+                "gap=None"
             )
         if step == 1:
             begin, last = ends_of[number]

@@ -20,7 +20,8 @@ from zarrfeed.plan.samples.gaps import GapRule
 from zarrfeed.plan.samples.left_out import IN_GAP, LeftOut, merged
 from zarrfeed.plan.samples.sample_set import SampleBuilder, Samples, collected, distinct, pieces_of, runs_in, stretches
 from zarrfeed.plan.samples.selection import Int64, Select, Selection, select_blocks, select_samples, selection_of
-from zarrfeed.plan.samples.split import By, split_selection
+from zarrfeed.plan.samples.split import SplitRule, split_selection
+from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.plan.samples.window_rows import ChosenWindows, WindowRows, bounds_of, choose_windows
 from zarrfeed.spec.block_edges import Edges
 from zarrfeed.spec.field import BlockKind, Field, FieldSet
@@ -50,6 +51,8 @@ class SampleChoice:
         Whether the samples are windows, so that which rows they read is settled.
     left_out
         What was left out because of the rows of windows.
+    dealt
+        What the part of a split has that was dealt by groups or classes.
     borders
         The first sample of each store, or of each segment that a store names, and the number of samples at the end:
         windows do not leave these. None: windows may read all rows.
@@ -65,6 +68,7 @@ class SampleChoice:
     bounds: range | None = None
     windowed: bool = False
     left_out: tuple[LeftOut, ...] = ()
+    dealt: SplitPart | None = None
     borders: Int64 | None = None
     has_segments: bool = False
 
@@ -146,7 +150,7 @@ class SampleChoice:
         None where all samples are chosen, not by blocks, and blocks have one length.
         """
         if isinstance(self.samples, Selection) and self.block_rows == block_rows:
-            return replace(self.samples, left_out=self.left_out)
+            return replace(self.samples, left_out=self.left_out, dealt=self.dealt)
         samples = self.ascending()
         if isinstance(samples, range) or len(samples) == self.num_samples:
             made = selection_of(samples, None, num_samples=self.num_samples, block_rows=block_rows, edges=edges)
@@ -156,7 +160,7 @@ class SampleChoice:
             made = Selection.of_samples(samples, block_rows, edges)
         if made is None and self.left_out and self.num_samples:  # of a join: what is left out is not on the axis
             made = Selection.of_range(range(self.num_samples), block_rows)
-        return None if made is None else replace(made, left_out=self.left_out)
+        return None if made is None else replace(made, left_out=self.left_out, dealt=self.dealt)
 
     def check_rows_are_open(self, method: str) -> None:
         """Raise ConfigError if windows were made of the samples, so that a method cannot choose among them any more."""
@@ -259,9 +263,7 @@ class SampleChoice:
         left_out = (*self.left_out, LeftOut(lost, len(samples), IN_GAP))
         return replace(self, samples=remaining, block_rows=0, left_out=left_out)
 
-    def split(
-        self, parts: Sequence[float], fields: FieldSet, *, by: By, seed: int, gap: int | None
-    ) -> tuple[Self, ...]:
+    def split(self, fields: FieldSet, rule: SplitRule) -> tuple[Self, ...]:
         """Deal the samples to parts, as `Data.split` describes it; by blocks of the fields where it deals blocks.
 
         Raises
@@ -269,18 +271,17 @@ class SampleChoice:
         ConfigError
             As `Data.split` does.
         """
-        selections = split_selection(
-            fields,
-            self.selection(fields.block_rows, fields.edges),
-            parts,
-            by=by,
-            seed=seed,
-            gap=gap,
-            left_out=self.left_out,
-        )
+        whole = self.selection(fields.block_rows, fields.edges)
         return tuple(
-            replace(self, samples=part, block_rows=fields.block_rows, bounds=None, left_out=part.left_out)
-            for part in selections
+            replace(
+                self,
+                samples=part,
+                block_rows=fields.block_rows,
+                bounds=None,
+                left_out=part.left_out,
+                dealt=part.dealt or self.dealt,
+            )
+            for part in split_selection(fields, whole, rule, left_out=self.left_out)
         )
 
     def _at(self, positions: Samples) -> Samples:

@@ -20,6 +20,7 @@ from zarrfeed.plan.samples.held_blocks import MANY_BLOCKS, HeldBlocks, ListedBlo
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.plan.samples.sample_set import AT_ONCE, Samples, SampleSet, as_samples, flagged, rank_of
+from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.spec.block_edges import Edges, StoreEdges
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -50,6 +51,8 @@ class Selection:
         Whether it was made of whole blocks.
     left_out
         Samples that are not selected because of the rows of their windows, one entry a reason.
+    dealt
+        What the part of a split has that was dealt by groups or classes.
     """
 
     held: HeldBlocks
@@ -57,6 +60,7 @@ class Selection:
     samples: SampleSet | None = None
     whole_blocks: bool = False
     left_out: tuple[LeftOut, ...] = ()
+    dealt: SplitPart | None = None
 
     @classmethod
     def of_range(cls, samples: range, block_rows: int, edges: Edges | None = None) -> Selection:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from zarrfeed.plan.samples.decoded_bytes import Grain, decoded_bytes
+from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_of_runs, can_be_cut, decoded_bytes
 from zarrfeed.plan.samples.held_blocks import ListedBlocks, RunBlocks
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.plan.samples.slabs import Slabs
+from zarrfeed.plan.samples.windows import reach
 from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.array_sources import ArraySource, array_sources
 from zarrfeed.spec.field import Field
@@ -52,11 +54,15 @@ class SlabCost:
         The number of the one whose chunks are cut.
     grains
         Of each of the `array_sources`.
+    strip_of
+        Returns how many slabs of some rows a lane reads one after another, each of which finds the rows that it shares
+        with the one before decoded. None: lanes hand no rows on.
     """
 
     fields: tuple[Field, ...]
     primary: int
     grains: tuple[Grain, ...]
+    strip_of: Callable[[int], int] | None = None
 
     @cached_property
     def chunk_rows(self) -> int:
@@ -70,15 +76,23 @@ class SlabCost:
         return max(1, math.ceil(LEAST_BYTES / max(1, sum(of_fields))))
 
     def decodes(self, rows: int) -> float:
-        """Return the bytes that slabs of so many rows decode, as a multiple of those of the chunks."""
+        """Return the bytes that slabs of so many rows decode, as a multiple of those of the chunks.
+
+        Where lanes hand rows on, a run of rows is decoded once for a strip, and the rows behind a strip once more.
+        """
         edges = Slabs.of(self._layouts, self._spans[-1].stop, rows).edges
         runs = [RunBlocks.between(span.start, span.stop, edges) for span in self._spans]
         held = ListedBlocks(*(np.concatenate([getattr(one, name) for one in runs]) for name in _OF_BLOCKS))
-        decoded = sum(
-            int(decoded_bytes(Selection(held), source, self.fields, grain).of_blocks.sum())
-            for source, grain in zip(self._sources, self.grains, strict=True)
-        )
-        return decoded / self._chunk_bytes
+        strip = 1 if self.strip_of is None else self.strip_of(rows)
+        decoded = 0.0
+        for source, grain, of_chunks in zip(self._sources, self.grains, self._chunk_bytes, strict=True):
+            of_slabs = int(decoded_bytes(Selection(held), source, self.fields, grain).of_blocks.sum())
+            once = of_slabs
+            if strip > 1 and any(reach(self.fields[number].window for number in source.fields)):
+                of_source = RowRuns(source.layout, rows if can_be_cut(source.spec, grain) else 0)
+                once = int(bytes_of_runs(of_source, grain).sum()) * of_chunks // source.spec.decoded_bytes
+            decoded += once + max(0, of_slabs - once) / strip
+        return decoded / sum(self._chunk_bytes)
 
     def cheap_rows(self) -> int | None:
         """Return the shortest slabs that are cheap to decode, and to read: their rows. None: only whole chunks are."""
@@ -120,17 +134,19 @@ class SlabCost:
         return sorted(found, key=lambda span: span.start)
 
     @cached_property
-    def _chunk_bytes(self) -> int:
-        """Decoded bytes of all chunks of the spans; the last chunk of a store is stored whole."""
-        total = 0
+    def _chunk_bytes(self) -> list[int]:
+        """Decoded bytes of all chunks of the spans, of each array; the last chunk of a store is stored whole."""
+        found = []
         for source in self._sources:
+            total = 0
             rows, parts = source.spec.rows_per_chunk, source.layout.parts
             for span in self._spans:
                 begin, end = np.array([span.start]), np.array([span.stop])
                 if parts is not None:
                     begin, end = np.maximum(parts.begin, span.start), np.minimum(parts.end, span.stop)
                 total += int((-(-np.maximum(0, end - begin) // rows)).sum()) * rows * _row_bytes(source)
-        return total
+            found.append(total)
+        return found
 
     def _lengths(self) -> Iterator[int]:
         """Yield the rows of slabs that are shorter than a chunk, ascending."""

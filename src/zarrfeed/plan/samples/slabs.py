@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from zarrfeed.plan.samples.decoded_bytes import Grain
+from zarrfeed.plan.samples.decoded_bytes import Grain, can_be_cut
 from zarrfeed.plan.samples.held_blocks import ListedBlocks, RunBlocks
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Selection
+from zarrfeed.spec.array_sources import ArraySource
 from zarrfeed.spec.block_edges import Int64, StoreEdges
 from zarrfeed.spec.layout import Layout
 
@@ -41,6 +43,9 @@ class Slabs:
         Where slabs begin.
     grains
         What is decoded together of each of the `array_sources`, for counting. Empty: nothing is known.
+    carries_rows
+        Whether lanes hand rows that windows share from slab to slab, in runs as long as a slab (`RowRuns`). False: each
+        slab decodes all rows that it needs.
 
     Examples
     --------
@@ -53,6 +58,7 @@ class Slabs:
     rows: int
     edges: StoreEdges = field(compare=False, repr=False)
     grains: tuple[Grain, ...] = ()
+    carries_rows: bool = False
     _last: list[tuple[Selection | None, Selection]] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
@@ -75,6 +81,15 @@ class Slabs:
         ascending = np.argsort(first, kind="stable")
         return cls(rows, StoreEdges(np.append(first[ascending], num_samples), np.concatenate(each)[ascending]))
 
+    def runs_of(self, sources: Sequence[ArraySource]) -> tuple[RowRuns, ...]:
+        """Return what lanes hand on of each of the `array_sources`: runs of rows, or chunks that cannot be cut."""
+        if not self.carries_rows or not self.grains:
+            return tuple(RowRuns(source.layout) for source in sources)
+        return tuple(
+            RowRuns(source.layout, self.rows if can_be_cut(source.spec, grain) else 0)
+            for source, grain in zip(sources, self.grains, strict=True)
+        )
+
     def cut(self, selection: Selection | None, num_samples: int) -> Selection:
         """Return the same samples slab by slab, of a selection whose blocks are whole chunks; None: of all samples.
 
@@ -86,7 +101,11 @@ class Slabs:
         run = range(num_samples) if selection is None else selection.as_run()
         if run is not None:
             held = RunBlocks.between(run.start, run.stop, self.edges)
-            made = Selection(held, left_out=() if selection is None else selection.left_out)
+            made = (
+                Selection(held)
+                if selection is None
+                else Selection(held, left_out=selection.left_out, dealt=selection.dealt)
+            )
         else:
             assert selection is not None
             made = replace(selection, held=self._cut_blocks(selection), whole_blocks=False)

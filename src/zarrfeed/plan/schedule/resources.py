@@ -93,9 +93,11 @@ class FieldFacts:
         maps = {id(rows): rows.nbytes for rows in found if not isinstance(rows, range)}
         return 2 * sum(borders.values()) + sum(maps.values())
 
-    def overlap(self, block_rows: int) -> Overlap | None:
-        """Return what neighbouring blocks of so many samples share; None if they share nothing."""
-        return Overlap.of(self._fields.fields, block_rows) if self.share_chunks or self.num_listed else None
+    def overlap(self, order: Order) -> Overlap | None:
+        """Return what neighbouring blocks of an order share; None if they share nothing."""
+        if not (self.share_chunks or self.num_listed):
+            return None
+        return Overlap.of(self._fields.fields, order.full_rows, order.slabs)
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class ResourcePlanner:
             least = self.order_memory(order_with(lanes), RankInfo(0, ranks, ranks).consumer()).least_budget
             return self.options.budget is None or least <= self.options.budget // ranks
 
-        overlap = self.known.overlap(order.block_rows) if order.strip > 1 else None
+        overlap = self.known.overlap(order) if order.strip > 1 else None
         limits = self.limits(order_with(order.lanes), overlap)
         few_cuts = limits.cuts_little(lanes, part.fewest_blocks)
         return few_cuts and limits.hold(part.whole, lanes, order.mix, 2) and (fits(lanes) or not fits(order.lanes))
@@ -238,9 +240,9 @@ class ResourcePlanner:
         """Decode threads for which orders are chosen, on any machine."""
         return _ORDER_THREADS
 
-    def overlap(self) -> Overlap | None:
-        """Return what neighbouring blocks of the fields share; None if they share nothing."""
-        return self.known.overlap(self.fields.block_rows)
+    def overlap(self, order: Order) -> Overlap | None:
+        """Return what neighbouring blocks of an order share; None if they share nothing."""
+        return self.known.overlap(order)
 
     def carries(self, order: Order) -> bool:
         """Return whether memory has room for what the lanes of an order carry from block to block."""
@@ -259,7 +261,10 @@ class ResourcePlanner:
         if overlap is None:
             return limits
         carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)
-        return replace(limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows)
+        hands_rows_on = order.slabs is not None and order.slabs.carries_rows
+        return replace(
+            limits, reads_of_cut=overlap.reads_of_cut, carried_rows=carried_rows, hands_rows_on=hands_rows_on
+        )
 
     def _threads(self, rank_info: RankInfo, consumer: Consumer) -> int:
         """Return how many decode threads a consumer starts."""
@@ -272,7 +277,7 @@ class ResourcePlanner:
         lanes = lanes_of(order, stride)
         wanted = order.carried_bytes(self.fields.fields, lanes, threads)
         if wanted is None:
-            overlap = self.known.overlap(order.block_rows) if keeps_neighbours(order) else None
+            overlap = self.known.overlap(order) if keeps_neighbours(order) else None
             if overlap is None:
                 return 0
             wanted = overlap.carried_bytes * lanes
@@ -290,7 +295,7 @@ class ResourcePlanner:
             return memory
         overlap = None
         if not any(f.patch is not None for f in fields):
-            overlap = Overlap.of([f for f in fields if f.is_streamed], order.block_rows)
+            overlap = Overlap.of([f for f in fields if f.is_streamed], order.full_rows, order.slabs)
         if not memory.carry_bytes and overlap is not None:
             lanes = lanes_of(order, self._stride(order, consumer))
             carry_bytes = max(overlap.carried_bytes * lanes, memory.budget // _CARRY_DIVISOR)

@@ -21,7 +21,9 @@ VERSION = 2
 _WITH_COMBS = 3
 #: The version of states that name "slab_rows", which earlier releases would overlook as well.
 _WITH_SLABS = 4
-_READABLE = (1, VERSION, _WITH_COMBS, _WITH_SLABS)
+#: The version of states that name "carries_rows": earlier releases would read the epoch in another order.
+_WITH_CARRIED_ROWS = 5
+_READABLE = (1, VERSION, _WITH_COMBS, _WITH_SLABS, _WITH_CARRIED_ROWS)
 _MOST_STRATA = 1 << 16
 _GAP_ADVICE = (
     ". Windows of this dataset heed gaps of the time, those of earlier releases did not: window(..., gaps='ignore') "
@@ -211,13 +213,20 @@ class EpochState(OrderState):
 def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> dict[str, Any]:
     """Return what `state_dict()` gives: the state, and what its epoch order depends on; the same on all nodes."""
     return {
-        "version": _WITH_SLABS if state.edition.slab_rows else _WITH_COMBS if state.combs else VERSION,
+        "version": _version(state),
         **state.to_json(),
         **part.whole.describe_state(state),
         "position": state.used,
         "order": part.whole.describe() | _describe_nodes(part) | ({} if state.mix is None else {"mix": state.mix}),
         "layout": describe_layout(fields),
     }
+
+
+def _version(state: EpochState) -> int:
+    """Return the lowest version whose readers understand all entries of a state."""
+    if state.edition.carries_rows:
+        return _WITH_CARRIED_ROWS
+    return _WITH_SLABS if state.edition.slab_rows else _WITH_COMBS if state.combs else VERSION
 
 
 def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_mix: bool = False) -> EpochState:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order.carry import STRIP_REACHES
+from zarrfeed.plan.order.keyed_random import GAMMA, finish_all
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.order_state import OrderState
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
@@ -37,7 +38,6 @@ Affinity: TypeAlias = Literal["node"]
 _LEAST_RUNS = 8
 #: What random numbers are for; part of their key.
 _DEALING, _SEED_OF_NODE = 0x6465616C, 0x6E6F6465
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -198,12 +198,5 @@ def seed_of_node(seed: int, node: int) -> int:
 
 def _random(seed: int, purpose: int, numbers: Int64) -> npt.NDArray[np.uint64]:
     """Return a random word for each number, by SplitMix64: the word of a number depends on no other number."""
-    state = _finish(np.array([seed], dtype=np.uint64) ^ np.uint64(purpose * _GOLDEN % 2**64))
-    return _finish(state + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
-
-
-def _finish(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Apply the finisher of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    state = finish_all(np.array([seed], dtype=np.uint64) ^ np.uint64(purpose * GAMMA % 2**64))
+    return finish_all(state + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GAMMA))

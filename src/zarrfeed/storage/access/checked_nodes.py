@@ -5,7 +5,7 @@ What holds: the attributes of a node that passed are an object of JSON.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import zarr
 
@@ -15,6 +15,11 @@ from zarrfeed.storage.access.open_errors import shown
 Node = TypeVar("Node")
 #: Characters of a value that a message shows.
 _MOST_CHARS = 100
+
+
+def node_name(node: zarr.Array[Any] | zarr.Group) -> str:
+    """Return the path or URL by which messages name an array or a group."""
+    return printable(str(node.store_path).removeprefix("file://"))
 
 
 def checked(node: Node, name: str | None = None) -> Node:
@@ -35,7 +40,7 @@ def checked(node: Node, name: str | None = None) -> Node:
     if isinstance(node, zarr.Array | zarr.Group):
         attributes: object = node.metadata.attributes
         if not isinstance(attributes, dict):
-            name = name or printable(str(node.store_path).removeprefix("file://"))
+            name = name or node_name(node)
             raise ConfigError(
                 f"{name}: attributes = {shown(attributes, _MOST_CHARS)}, must be an object of JSON, such as {{}}"
             )

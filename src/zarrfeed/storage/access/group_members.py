@@ -14,9 +14,8 @@ from typing import Any
 import zarr
 from zarr.storage import LocalStore
 
-from zarrfeed.base.errors import printable
 from zarrfeed.base.redaction import redact
-from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.store_errors import is_transient
@@ -68,7 +67,7 @@ async def read_members(group: zarr.Group) -> dict[str, Any]:
             redact(one)  # it was returned, and is not handled here
             if not isinstance(one, Exception) or isinstance(one, OSError) or is_transient(one):
                 raise one
-            path = printable(str(group.store_path).removeprefix("file://"))
+            path = node_name(group)
             folder = Path(group.store.root, group.path, name) if isinstance(group.store, LocalStore) else None
             raise open_error(f"{path}/{name}", one, folder) from one
     return members

@@ -26,6 +26,7 @@ from zarr.dtype import UInt64
 
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import (
     ArrayMetadata,
@@ -108,7 +109,7 @@ def as_meant(array: zarr.Array[Any], name: str | None = None) -> zarr.Array[Any]
     """
     metadata: ArrayMetadata = array.metadata
     changed: ArrayMetadata
-    name = name or printable(str(array.store_path).removeprefix("file://"))
+    name = name or node_name(array)
     if isinstance(metadata, ArrayV2Metadata):
         changed = _read_v2(metadata, name, array)
     elif not any(_is_read(codec) for codec in metadata.codecs):

@@ -24,8 +24,8 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.executors import host_name, run_in_order
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import CacheOptions
+from zarrfeed.storage.access.portable import as_location
 from zarrfeed.tools.cache.warm import ArrayInStore, WarmedArray, Warming
-from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify import Progress
 from zarrfeed.tools.verify.find_arrays import find_arrays
 

@@ -19,7 +19,7 @@ from zarrfeed.base.in_order import results_in_order
 from zarrfeed.base.system import usable_cores
 from zarrfeed.metadata.description.measured_fields import MeasuredField
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.tools.portable import from_bytes, to_bytes
+from zarrfeed.storage.access.portable import from_bytes, to_bytes
 from zarrfeed.tools.stats.moments import Moments
 from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 

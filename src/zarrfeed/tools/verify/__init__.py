@@ -12,21 +12,24 @@ from typing import Any, Literal
 
 import zarr
 
-from zarrfeed.base.errors import ProgressFileError, ZarrfeedError, printable
+from zarrfeed.base.errors import ConfigError, ProgressFileError, ZarrfeedError
 from zarrfeed.base.executors import open_executor
 from zarrfeed.base.system import usable_cores
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.array.open import check_storage_options
+from zarrfeed.metadata.face.data import Data
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
+from zarrfeed.storage.access.checked_nodes import node_name
+from zarrfeed.storage.access.portable import as_location
 from zarrfeed.storage.chunks.chunk_keys import keys_of, misplaced_key
-from zarrfeed.tools.portable import as_location
 from zarrfeed.tools.verify.chunk_ranges import Shared, describe_store, slices_in_order
-from zarrfeed.tools.verify.chunks import ArrayCheck, prepare_check
+from zarrfeed.tools.verify.chunks import ArrayCheck, Box, prepare_check
 from zarrfeed.tools.verify.find_arrays import Found, find_arrays
 from zarrfeed.tools.verify.links import links_out
 from zarrfeed.tools.verify.progress_file import Checked, ProgressFile, default_path, fingerprint
+from zarrfeed.tools.verify.selected_chunks import find_selected
 from zarrfeed.tools.verify.verify_report import MOST_LISTED, ArrayReport, Cause, Finding, VerifyReport
 
 __all__ = ["ArrayReport", "Finding", "Progress", "VerifyReport", "verify"]
@@ -50,7 +53,7 @@ class Progress:
 
 
 def verify(
-    store: str | Path | zarr.Array[Any] | zarr.Group | Any,
+    store: str | Path | zarr.Array[Any] | zarr.Group | Data | Any,
     arrays: Sequence[str] | None = None,
     *,
     missing: Literal["count", "error"] = "count",
@@ -73,7 +76,8 @@ def verify(
     ----------
     store
         An array, or a group, whose groups are checked as well: a path, a URL, an open `zarr.Array` or `zarr.Group`, or
-        a store (of zarr-python, of obstore, a mapper of fsspec).
+        a store (of zarr-python, of obstore, a mapper of fsspec). Or a `Data`: of its arrays, the chunks that have a
+        selected sample and a selected item are checked, and no others.
     arrays
         Paths of the arrays or groups below `store` that are checked, such as ["train", "test/x"]. None: all.
     missing
@@ -128,6 +132,8 @@ def verify(
     >>> report = zarrfeed.verify(array)
     >>> report.ok, report.arrays[0].good
     (True, 10)
+    >>> zarrfeed.verify(zarrfeed.open(array).select(slice(25, 45))).arrays[0].good
+    3
     """
     for name, value in (("missing", missing), ("links", links)):
         check_choice(name, value, ("count", "error"))
@@ -136,10 +142,16 @@ def verify(
     budget = parse_bytes(memory_budget)
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, zarr_format=zarr_format)
     check_storage_options(access, store)
+    if isinstance(store, Data):
+        _check_for_data(arrays=arrays, executor=executor, zarr_format=zarr_format)
     causes: tuple[tuple[Cause, str], ...] = (("missing", missing), ("link", links))
     errors = tuple(cause for cause, of in causes if of == "error")
     shared = None if executor is None else describe_store(store)
-    found = find_arrays(store if shared is None else as_location(store), arrays, access)
+    boxes: Mapping[str, Sequence[Box]] = {}
+    if isinstance(store, Data):
+        found, boxes = find_selected(store, access)
+    else:
+        found = find_arrays(store if shared is None else as_location(store), arrays, access)
     run = _Run(
         found,
         access=access,
@@ -147,6 +159,7 @@ def verify(
         budget=budget,
         on_progress=on_progress or (lambda _: None),
         say=on_message or (lambda _: None),
+        boxes=boxes,
     )
     file = None
     if progress_file is not None:
@@ -157,6 +170,18 @@ def verify(
         return run.all(file, known, errors)
     with open_executor(executor, None) as (pool, at_once):
         return run.all(file, known, errors, Shared(pool, at_once, shared, access, num_threads, budget))
+
+
+def _check_for_data(**arguments: object) -> None:
+    """Raise ConfigError for an argument that is for a store, where a `Data` is given."""
+    remedy = {
+        "arrays": "open these arrays alone, zarrfeed.open(..., variables=[...])",
+        "executor": "threads of this process check it; to check all of a store elsewhere, give its path",
+        "zarr_format": "give it to zarrfeed.open",
+    }
+    for name, value in arguments.items():
+        if value is not None:
+            raise ConfigError(f"{name} is for a store, and a Data is given: {remedy[name]}")
 
 
 class _Run:
@@ -171,6 +196,7 @@ class _Run:
         budget: int,
         on_progress: Callable[[Progress], None],
         say: Callable[[str], None],
+        boxes: Mapping[str, Sequence[Box]],
     ) -> None:
         self._found, self._access = found, access
         self._on_progress, self._say = on_progress, say
@@ -183,8 +209,10 @@ class _Run:
         self._saved_at = 0.0
         for path, array in found.arrays.items():
             with self._noting(path):
-                check = prepare_check(array, path, access, num_threads=num_threads, budget=budget)
-                self._checked[path] = Checked(fingerprint(array))
+                of_array = boxes.get(path)
+                check = prepare_check(array, path, access, num_threads=num_threads, budget=budget, boxes=of_array)
+                selected = None if check is None else check.numbering.selected
+                self._checked[path] = Checked(fingerprint(array, selected))
                 if check is not None:
                     self._checks[path] = check
         self._total = sum(check.numbering.num_chunks for check in self._checks.values())
@@ -279,7 +307,7 @@ class _Run:
         if keys is None:
             return ""
         prefix = f"{array.store_path.path}/".lstrip("/")
-        name = printable(str(array.store_path).removeprefix("file://"))
+        name = node_name(array)
         try:
             other = self._access.ask(lambda: misplaced_key(array.store_path.store, prefix, keys), name)
         except Exception:  # noqa: BLE001 (of any class: a store that cannot be listed)
@@ -310,7 +338,8 @@ class _Run:
             checked, check = self._checked.get(path, Checked("")), self._checks.get(path)
             chunks = 0 if check is None else check.numbering.num_chunks
             report = checked.report(path, chunks, self._problems.get(path, ""))
-            misplaced = self._misplaced(path) if chunks and report.missing == chunks else ""
+            is_whole = check is not None and check.numbering.selected is None
+            misplaced = self._misplaced(path) if is_whole and chunks and report.missing == chunks else ""
             arrays.append(replace(report, stale=self._found.stale.get(path, ""), misplaced=misplaced))
             # what was counted is what there is, or a defect of ours would pass for a good store
             if not arrays[-1].problem and checked.done != chunks:

@@ -22,7 +22,7 @@ from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.base.executors import host_name, run_in_order
 from zarrfeed.base.waits import result_of
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.tools.portable import as_location, from_bytes, to_bytes
+from zarrfeed.storage.access.portable import as_location, from_bytes, to_bytes
 from zarrfeed.tools.verify.chunks import ArrayCheck, SliceResult, prepare_check
 from zarrfeed.tools.verify.find_arrays import find_arrays
 from zarrfeed.tools.verify.progress_file import Checked, fingerprint

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ from zarrfeed.base.errors import (
     MemoryBudgetError,
     StoreReadError,
     UnsupportedError,
-    printable,
 )
 from zarrfeed.base.native import core
 from zarrfeed.base.units import format_bytes
@@ -34,6 +33,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, regular_chunk_shape, sync
@@ -42,6 +42,10 @@ from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.storage.chunks.location import StoreSource, locate_array
 from zarrfeed.storage.chunks.zarr_decoder import make_decoder
 from zarrfeed.tools.verify.verify_report import Cause, Finding
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+#: Positions along each axis of an array, whose product is selected.
+Box: TypeAlias = tuple[Int64, ...]
 
 #: A slice is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
 _SLICE_BYTES, _SLICE_CHUNKS, _SLICE_REQUESTS = 8 << 20, 4096, 64
@@ -73,10 +77,13 @@ class Numbering:
         Read chunks of the array along each axis.
     along
         Those of a shard; ones where a chunk is an object of its own.
+    selected
+        The numbers of the chunks that are checked, ascending; slices count these. None: all chunks.
     """
 
     grid: tuple[int, ...]
     along: tuple[int, ...]
+    selected: Int64 | None = None
 
     @property
     def objects(self) -> tuple[int, ...]:
@@ -90,13 +97,37 @@ class Numbering:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks of the array."""
-        return math.prod(self.grid)
+        """Chunks that are checked."""
+        return math.prod(self.grid) if self.selected is None else len(self.selected)
 
     @property
     def num_numbers(self) -> int:
-        """Numbers of all chunks, those of shards beyond the end of the array included."""
-        return math.prod(self.objects) * self.per_object
+        """Numbers that slices count: of all chunks those of shards beyond the end of the array are among them."""
+        return math.prod(self.objects) * self.per_object if self.selected is None else len(self.selected)
+
+    def selecting(self, boxes: Iterable[Box] | None, chunk_shape: tuple[int, ...]) -> Numbering:
+        """Return the numbering of the chunks that boxes of the array lie in; None: of all chunks."""
+        if boxes is None:
+            return self
+        found = [np.zeros(0, dtype=np.int64)]
+        for box in boxes:
+            number = np.zeros(1, dtype=np.int64)
+            for axis, positions in enumerate(box):
+                there, inner = np.divmod(np.unique(positions // chunk_shape[axis]), self.along[axis])
+                stride = math.prod(self.objects[axis + 1 :]) * self.per_object
+                of_axis = there * stride + inner * math.prod(self.along[axis + 1 :])
+                number = (number[:, None] + of_axis).ravel()
+            found.append(number)
+        return replace(self, selected=np.unique(np.concatenate(found)))
+
+    def runs(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs of numbers [first, end) that a slice [begin, end) has."""
+        if self.selected is None:
+            yield begin, end
+            return
+        numbers = self.selected[begin:end]
+        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+            yield int(run[0]), int(run[-1]) + 1
 
     def locate(self, number: int) -> tuple[tuple[int, ...], int, bool]:
         """Return the object that a chunk is in, its position there, and whether it is within the array."""
@@ -141,9 +172,15 @@ class ArrayCheck(Protocol):
 
 
 def prepare_check(
-    array: zarr.Array[Any], path: str, access: StoreAccess, *, num_threads: int, budget: int
+    array: zarr.Array[Any],
+    path: str,
+    access: StoreAccess,
+    *,
+    num_threads: int,
+    budget: int,
+    boxes: Iterable[Box] | None = None,
 ) -> ArrayCheck | None:
-    """Return the check of an array; None if it has no element.
+    """Return the check of the chunks of an array that boxes lie in, or of all; None if it has no element.
 
     Raises
     ------
@@ -160,17 +197,17 @@ def prepare_check(
         with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
             spec = read_layout(array, access=access)
     if spec is not None and spec.source is None:
-        return _LocalCheck(spec, path, access.policy, num_threads=num_threads, budget=budget)
+        return _LocalCheck(spec, path, access.policy, num_threads=num_threads, budget=budget, boxes=boxes)
     if spec is None:
-        return _StoreCheck(
-            array, _whole_chunks(array, access), None, path, access.policy, num_threads=num_threads, budget=budget
-        )
+        whole = _whole_chunks(array, access, boxes)
+        return _StoreCheck(array, whole, None, path, access.policy, num_threads=num_threads, budget=budget)
     axes = spec.num_key_axes
     grid = tuple(-(-n // c) for n, c in zip(spec.shape[:axes], spec.chunk_shape[:axes], strict=True))
     along = (1,) * axes if spec.shard is None else spec.shard.chunks
     assert isinstance(spec.source, StoreSource)
     source = replace(spec.source, chunk_keys=None)  # what is missing is counted, to the last chunk
-    whole = _Stored(Numbering(grid, along), source, spec.decoded_bytes, spec.shard, spec.item_type)
+    numbering = Numbering(grid, along).selecting(boxes, spec.chunk_shape)
+    whole = _Stored(numbering, source, spec.decoded_bytes, spec.shard, spec.item_type)
     return _StoreCheck(array, whole, spec, path, access.policy, num_threads=num_threads, budget=budget)
 
 
@@ -185,10 +222,10 @@ class _Stored:
     item_type: str = ""
 
 
-def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
+def _whole_chunks(array: zarr.Array[Any], access: StoreAccess, boxes: Iterable[Box] | None) -> _Stored:
     """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
     metadata = array.metadata
-    name = _name(array)
+    name = node_name(array)
     shape = regular_chunk_shape(metadata, name)
     check_sizes(name, metadata.shape, shape, array.dtype.itemsize)
     make_decoder(array, name)  # refuses codecs that run code
@@ -197,11 +234,8 @@ def _whole_chunks(array: zarr.Array[Any], access: StoreAccess) -> _Stored:
     assert source is not None  # zarr-python decodes
     grid = tuple(-(-int(n) // c) for n, c in zip(metadata.shape, shape, strict=True))
     text = "str" if array.dtype.kind in "OTU" else ""
-    return _Stored(Numbering(grid, (1,) * len(grid)), source, math.prod(shape) * array.dtype.itemsize, None, text)
-
-
-def _name(array: zarr.Array[Any]) -> str:
-    return printable(str(array.store_path).removeprefix("file://"))
+    numbering = Numbering(grid, (1,) * len(grid)).selecting(boxes, shape)
+    return _Stored(numbering, source, math.prod(shape) * array.dtype.itemsize, None, text)
 
 
 def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
@@ -232,12 +266,21 @@ def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tupl
 class _LocalCheck:
     """Chunks of a local directory that the engine decodes: all in C++, on threads of a pool, without the GIL."""
 
-    def __init__(self, spec: ArraySpec, path: str, policy: Faults, *, num_threads: int, budget: int) -> None:
+    def __init__(
+        self,
+        spec: ArraySpec,
+        path: str,
+        policy: Faults,
+        *,
+        num_threads: int,
+        budget: int,
+        boxes: Iterable[Box] | None,
+    ) -> None:
         self._path, self._policy = path, policy
         along = spec.shard.chunks if spec.shard else ()
         along += (1,) * (len(spec.shape) - len(along))
         grid = tuple(-(-n // c) for n, c in zip(spec.shape, spec.chunk_shape, strict=True))
-        self.numbering = Numbering(grid, along)
+        self.numbering = Numbering(grid, along).selecting(boxes, spec.chunk_shape)
         index, cached = _index_bytes(spec.shard, spec.num_shards, budget)
         each = _COPIES * spec.decoded_bytes + _OVERHEAD + index
         count = _fit(spec.name, each, cached, num_threads, budget)
@@ -257,8 +300,14 @@ class _LocalCheck:
 
     def _check(self, begin: int, end: int) -> SliceResult:
         assert self._checker is not None
-        good, stored_bytes, decoded_bytes, found = self._checker.check(begin, end)
-        return SliceResult(good, stored_bytes, decoded_bytes, [self._finding(*one) for one in found])
+        result = SliceResult()
+        for first, last in self.numbering.runs(begin, end):
+            good, stored_bytes, decoded_bytes, found = self._checker.check(first, last)
+            result.good += good
+            result.stored_bytes += stored_bytes
+            result.decoded_bytes += decoded_bytes
+            result.findings += [self._finding(*one) for one in found]
+        return result
 
     def _finding(self, _: int, chunks: int, key: str, inner: str, bad: tuple[str, str] | None) -> Finding:
         if bad is None:
@@ -292,7 +341,7 @@ class _StoreCheck:
         index, cached = _index_bytes(stored.shard, objects, budget)
         coalesce = Coalesce(limit=min(Coalesce.limit, budget // 64))
         each = _COPIES * stored.chunk_bytes + _OVERHEAD + index + (coalesce.limit if stored.shard else 0)
-        name = _name(array)
+        name = node_name(array)
         requests = _fit(name, each, cached, stored.source.max_requests, budget)
         self._checker = core.ChunkChecker(spec.to_core()) if spec and stored.source.decoder is None else None
         self.step = max(1, min(_SLICE_REQUESTS, _SLICE_BYTES // max(1, stored.chunk_bytes)))
@@ -330,7 +379,7 @@ class _StoreCheck:
         result = SliceResult()
         # object -> numbers and positions of its chunks
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        for number in range(begin, end):
+        for number in (number for run in self.numbering.runs(begin, end) for number in range(*run)):
             there, position, inside = self.numbering.locate(number)
             if inside:
                 wanted.setdefault(there, []).append((number, position))

@@ -24,9 +24,9 @@ from zarrfeed.metadata.array.array_changes import metadata_changes
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.metadata.array.known_groups import member_of
 from zarrfeed.metadata.array.open import open_source
-from zarrfeed.metadata.array.own_metadata import OwnMetadata, name_of, read_own, stale_text
+from zarrfeed.metadata.array.own_metadata import OwnMetadata, read_own, stale_text
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.local_files import METADATA_NAMES, check_metadata_files
 from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.store_errors import reason_of
@@ -85,7 +85,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     if not isinstance(node, zarr.Array | zarr.Group):
         refuse_dask(source)
         raise ConfigError(f"got a {type(source).__name__}, a store must be a path, a URL, a zarr.Array or a zarr.Group")
-    found = Found(printable(str(node.store_path).removeprefix("file://")))
+    found = Found(node_name(node))
     if type(node.store) is LocalStore:
         found.root = Path(os.path.realpath(Path(node.store.root) / node.path))
         found.store = str(found.root)
@@ -158,7 +158,7 @@ class _Walk:
                 changes = metadata_changes(copy.metadata, own.metadata) if isinstance(copy, zarr.Array) else []
                 if changes:
                     self._found.stale.setdefault(
-                        name, stale_text(name_of(own), own.metadata.zarr_format, "; ".join(changes))
+                        name, stale_text(node_name(own), own.metadata.zarr_format, "; ".join(changes))
                     )
 
     def visit(self, path: str) -> bool:
@@ -230,7 +230,7 @@ def note_stale(found: Found, arrays: Mapping[str, zarr.Array[Any]], owns: Sequen
     """Note the arrays whose own documents say something else than what they were opened by."""
     for (path, array), own in zip(arrays.items(), owns, strict=True):
         if own.changes:
-            found.stale[path] = stale_text(name_of(array), array.metadata.zarr_format, own.changes)
+            found.stale[path] = stale_text(node_name(array), array.metadata.zarr_format, own.changes)
 
 
 async def _keys(group: zarr.Group) -> list[str]:

@@ -24,7 +24,7 @@ from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, ProgressFileError
 from zarrfeed.base.own_files import followed, read_side_file
-from zarrfeed.tools.verify.chunks import SliceResult
+from zarrfeed.tools.verify.chunks import Int64, SliceResult
 from zarrfeed.tools.verify.verify_report import MOST_LISTED, ArrayReport, Finding
 
 _MARK = "zarrfeed verify, 1"
@@ -87,9 +87,11 @@ class Checked:
         )
 
 
-def fingerprint(array: zarr.Array[Any]) -> str:
-    """Return what changes if the metadata of an array does, but for its attributes."""
+def fingerprint(array: zarr.Array[Any], selected: Int64 | None = None) -> str:
+    """Return what changes if the metadata of an array do, but for its attributes, or the chunks that are selected."""
     described = {name: value for name, value in array.metadata.to_dict().items() if name != "attributes"}
+    if selected is not None:
+        described["selected"] = hashlib.sha256(selected.astype("<i8").tobytes()).hexdigest()
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -24,7 +24,8 @@ from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import Mixing, Requests, as_options
+from zarrfeed.spec.feeding import Mixing, as_options
+from zarrfeed.spec.sharding import Requests
 from zarrfeed.torch.batches.batch import BatchAssembler
 from zarrfeed.torch.batches.host_rows import with_shared_rows
 from zarrfeed.torch.batches.static_tensors import StaticTensors

@@ -24,8 +24,9 @@ from zarrfeed.plan.shares.affinity import Affinity
 from zarrfeed.plan.shares.partition import Even
 from zarrfeed.report.object_explain import ObjectExplanation, explain_objects
 from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import Mixing, Requests, as_options
+from zarrfeed.spec.feeding import Mixing, as_options
 from zarrfeed.spec.field import Field, FieldSet, IndexField, ObjectField
+from zarrfeed.spec.sharding import Requests
 from zarrfeed.torch.batches.object_batch import ObjectAssembler, makes_tensors, name_of, open_and_decode
 from zarrfeed.torch.batches.transform import Transform
 from zarrfeed.torch.datasets.options import StreamOptions

@@ -14,10 +14,10 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.planning import Planning
-from zarrfeed.metadata.description.slab_choice import with_slab_rows
+from zarrfeed.metadata.description.slab_choice import with_slabs
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.spec.edition import Edition, offsets_in, slab_rows_in
+from zarrfeed.spec.edition import Edition, offsets_in, slabs_in
 from zarrfeed.torch.passes.versions import Versions
 
 #: Schedules that are remembered: of the pass under way, of a state that is loaded, of the next pass, of one before.
@@ -51,6 +51,7 @@ class Editions:
         self.current = Edition(
             None if self.versions is None or data is None else data.version,
             slab_rows=0 if planning is None else planning.slab_rows,
+            carries_rows=planning is not None and planning.carries_rows,
         )
         has_windows = data is not None and data.growth is None and data.resolved.windowing is not None
         self._data, self._windows = data, data if has_windows else None
@@ -62,7 +63,7 @@ class Editions:
     def complete(self, edition: Edition) -> Edition:
         """Return an edition with what it leaves open: the version that the last pass reads."""
         version = None if self.versions is None else edition.version or self.current.version
-        return Edition(version, None if self._windows is None else edition.offsets, edition.slab_rows)
+        return replace(edition, version=version, offsets=None if self._windows is None else edition.offsets)
 
     def schedule(self, edition: Edition) -> Schedule:
         """Return the schedule of an edition that leaves nothing open; reads nothing but a coordinate, for gaps.
@@ -82,7 +83,7 @@ class Editions:
             else:
                 assert self._data is not None
                 resolved = self._data.resolved
-            planning = with_slab_rows(self._planning, resolved, edition.slab_rows)
+            planning = with_slabs(self._planning, resolved, edition.slab_rows, carries_rows=edition.carries_rows)
             made = Schedule.make(*planning.order(resolved), planning.options)
             while len(self._schedules) >= _REMEMBERED:
                 del self._schedules[next(iter(self._schedules))]
@@ -120,9 +121,9 @@ class Editions:
         offsets = offsets_in(state)
         if offsets is not None and self._windows is None:
             raise ConfigError("the state has offsets of windows, and the samples are none: call Data.window()")
-        slab_rows = slab_rows_in(state)
+        slab_rows, carries_rows = slabs_in(state)
         self._check_blocks(slab_rows)
-        return replace(edition, offsets=offsets, slab_rows=slab_rows)
+        return replace(edition, offsets=offsets, slab_rows=slab_rows, carries_rows=carries_rows)
 
     def _check_blocks(self, slab_rows: int) -> None:
         """Raise ConfigError if a state has other blocks than those that the user named."""

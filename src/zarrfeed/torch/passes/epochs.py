@@ -40,7 +40,7 @@ from zarrfeed.torch.ranks.distributed import in_worker
 State: TypeAlias = dict[str, Any]
 
 #: What holds for the epochs after a state as well: slabs, offsets until others are named, and the orders of sources.
-LASTING = ("offsets", "slab_rows", "sources", "unit")
+LASTING = ("offsets", "slab_rows", "carries_rows", "sources", "unit")
 
 #: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
 #: once. Workers that were killed or interrupted never ask.

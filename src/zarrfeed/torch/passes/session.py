@@ -26,6 +26,7 @@ from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.plan.schedule.empty_epoch import check_has_batches
 from zarrfeed.plan.schedule.epoch_plan import Schedule
+from zarrfeed.plan.schedule.order_terms import OrderTerms
 from zarrfeed.plan.schedule.resources import Resources
 from zarrfeed.plan.schedule.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.plan.shares.partition import Consumer, Division, RankInfo
@@ -33,6 +34,7 @@ from zarrfeed.plan.shares.runs import RunDivision
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.report.shuffle_advice import warn_of_shuffle
+from zarrfeed.spec.array_sources import array_sources
 from zarrfeed.spec.edition import Edition
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.version import Version
@@ -49,6 +51,7 @@ from zarrfeed.torch.passes.session_options import SessionOptions
 from zarrfeed.torch.ranks.callers import check_resumed_epoch
 from zarrfeed.torch.ranks.distributed import in_worker, rank_in_node, worker_and_count
 from zarrfeed.torch.ranks.launchers import warn_of_launcher
+from zarrfeed.torch.ranks.same_order import SameOrder
 
 
 class Session:
@@ -87,6 +90,8 @@ class Session:
         if self.editions.versions is None:  # a store that grows may have too few samples yet
             self._check_has_batches(of_node.division(EpochState(0), consumer), consumer)
         self.epochs = EpochTable(EpochState(0, edition=self.editions.current.lasting).to_json())
+        terms = OrderTerms(schedule, options.affinity, grows=self.editions.versions is not None)
+        self._same_order = SameOrder((one.spec.name for one in array_sources(schedule.fields.fields)), terms)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_own"}
@@ -390,10 +395,19 @@ class Session:
     # Passes
 
     def _rank_of_pass(self) -> RankInfo:
-        """Return which rank a pass that begins now is for; say so if each rank reads everything unasked."""
+        """Return which rank a pass that begins now is for; say so if each rank reads everything unasked.
+
+        Raises
+        ------
+        ConfigError
+            If another rank reads another order.
+        """
         if self.options.ranks.is_unknown():
             warn_of_launcher(self.epochs.is_first)
-        return self._rank_in_node()
+        rank_info = self._rank_in_node()
+        if self.options.ranks.is_of_group() and rank_info.split_over == 1:  # else accelerate reads for all ranks
+            self._same_order.check()
+        return rank_info
 
     def _check_has_batches(self, division: Division | RunDivision, consumer: Consumer) -> None:
         """Raise ConfigError if a whole epoch has no batch on any rank."""

@@ -61,7 +61,15 @@ class RankFinder:
         """Return whether nobody says which rank reads: no argument does, and torch.distributed is not initialised."""
         if self._carried is not None and self._is_carried():
             return self._carried_unknown
-        return self._rank is None and self._world_size is None and not _is_initialised()
+        return self._is_unnamed and not _is_initialised()
+
+    def is_of_group(self) -> bool:
+        """Return whether this is a training process whose rank is that of torch.distributed, unless none is there."""
+        return self._is_unnamed and not in_worker()
+
+    @property
+    def _is_unnamed(self) -> bool:
+        return self._rank is None and self._world_size is None
 
     def _is_carried(self) -> bool:
         # A forked worker inherits what was carried to its parent, or to a process before that.

@@ -143,8 +143,8 @@ def test_slabs_that_decode_again_are_taken_only_where_whole_chunks_mix_poorly(la
     assert poor.slab_rows == 1
     assert poor.fields[0].amplification == pytest.approx(2, abs=0.05)
     better = make(pairs, memory_budget="2GiB").explain()
-    assert better.slab_rows > 1
-    assert better.fields[0].amplification < poor.fields[0].amplification
+    assert better.fields[0].amplification < 1.13  # lanes hand rows on, for which 300 MiB have no room
+    assert (poor.strip > 1, better.strip > 1) == (False, True)
     for explained in (poor, better):
         assert explained.shuffling is not None
         assert explained.shuffling.share > 0.85

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.support.pictures import encoded, numbered_png, picture
+from tests.support.users import as_nobody
 from zarrfeed import ConfigError
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.engine.image_decoder import pixels_of
@@ -276,19 +276,6 @@ def test_a_call_opens_it_again(tmp_path: Path) -> None:
     source = SourceCall("images", (str(write(tmp_path)),), SourceOptions(size=(2, 2))).open()
     assert isinstance(source, ImageFolder)
     assert (source.kind, source.num_samples, source.constants, source.attributes) == ("images", 7, (), {})
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Give up root's right to read everything, if we have it."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.fixture

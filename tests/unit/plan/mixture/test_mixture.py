@@ -87,7 +87,7 @@ def test_steps_are_those_of_counting_with_big_integers(mixture: Mixture, end: in
     source, position = mixture.at(steps)
     expected = plain(mixture, end)
     assert (source.tolist(), position.tolist()) == expected
-    assert mixture.source_at(steps).tolist() == expected[0]
+    assert mixture.at(steps)[0].tolist() == expected[0]
 
 
 @examples(80)
@@ -114,7 +114,7 @@ def test_every_step_has_one_position_and_the_other_way_round(mixture: Mixture, d
 @examples(60)
 @given(mixture=mixtures(), end=st.integers(0, 1500))
 def test_counts_are_those_of_the_steps_before(mixture: Mixture, end: int) -> None:
-    source = mixture.source_at(np.arange(end))
+    source = mixture.at(np.arange(end))[0]
     assert mixture.taken(end).tolist() == [int((source == one).sum()) for one in range(mixture.num_sources)]
     for column in range(mixture.columns):
         rows = len(source[column :: mixture.columns])
@@ -137,7 +137,7 @@ def errors(sources: npt.NDArray[Any], weights: tuple[int, ...]) -> float:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("weights", USUAL.values(), ids=USUAL.keys())
 def test_errors_are_below_2_in_a_column_and_at_most_8_at_any_prefix(weights: tuple[int, ...], seed: int) -> None:
-    sources = Mixture(weights, seed).source_at(np.arange(24_000))
+    sources = Mixture(weights, seed).at(np.arange(24_000))[0]
     assert errors(sources, weights) <= 8
     assert max(errors(sources[column::24], weights) for column in range(24)) < 2
 
@@ -157,7 +157,7 @@ def test_a_rank_has_the_weights_too_and_a_regular_stride_of_every_source(world_s
 
 def test_seeds_make_different_mixtures_and_equal_ones_the_same() -> None:
     steps = np.arange(480)
-    first, again, other = (Mixture((7, 2, 1), seed).source_at(steps) for seed in (0, 0, 1))
+    first, again, other = (Mixture((7, 2, 1), seed).at(steps)[0] for seed in (0, 0, 1))
     assert first.tolist() == again.tolist() != other.tolist()
     assert Mixture((7, 2, 1), 0) == Mixture((7, 2, 1), 0) != Mixture((7, 2, 1), 1)
     assert hash(Mixture((7, 2, 1), 0)) == hash(Mixture((7, 2, 1), 0))
@@ -218,7 +218,7 @@ def test_the_examples_of_the_docstrings_run(module: ModuleType) -> None:
 
 def test_changes_hold_from_the_next_row_on() -> None:
     mixture = Mixture((1, 0), 0, columns=4, changes=((5, (0, 1)), (12, (1, 0))))
-    assert mixture.source_at(np.arange(16)).tolist() == [0] * 8 + [1] * 4 + [0] * 4
+    assert mixture.at(np.arange(16))[0].tolist() == [0] * 8 + [1] * 4 + [0] * 4
     assert mixture.steps_of(0, np.arange(12)).tolist() == [*range(8), *range(12, 16)]
     assert mixture.steps_of(1, np.arange(8)).tolist() == [*range(8, 12), -1, -1, -1, -1]
 
@@ -239,7 +239,7 @@ def test_a_change_to_the_same_weights_changes_nothing() -> None:
 def test_fractions_are_carried_over_so_that_frequent_changes_add_no_error() -> None:
     stages = [((i % 9) + 1, 3, 10 - (i % 9)) for i in range(100)]
     mixture = Mixture(stages[0], 1, changes=tuple((i * 24, stages[i]) for i in range(1, 100)))
-    source = mixture.source_at(np.arange(2400))
+    source = mixture.at(np.arange(2400))[0]
     due = np.repeat(np.array(stages) / np.sum(stages, axis=1, keepdims=True), 24, axis=0).cumsum(axis=0)
     for one in range(3):
         taken = np.cumsum(source == one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from zarrfeed.plan.samples import chunks_over_blocks as module
 from zarrfeed.plan.samples import sample_set
 from zarrfeed.plan.samples.chunks_over_blocks import chunks_over_blocks
 from zarrfeed.plan.samples.field_rows import chunk_finder
+from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import as_samples
 from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.block_edges import Edges
@@ -68,8 +70,8 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
                 selection = Selection.of_samples(as_samples(chosen), 35, edges)
                 samples = [selection.listed(np.array([held_index])) for held_index in range(len(selection.blocks))]
                 held_indices = np.repeat(np.arange(len(samples)), [len(of_block) for of_block in samples]).tolist()
-                for layout in field.layouts:
-                    find = chunk_finder(field, layout)
+                for layout, cut in itertools.product(field.layouts, (0, 3, 5)):
+                    find = chunk_finder(field, RowRuns(layout, cut))
                     wanted: set[tuple[int, int]] = set()
                     for offset in of:
                         of_samples = find(np.concatenate(samples), offset).tolist()
@@ -78,9 +80,9 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
                         monkeypatch.setattr(module, "AT_ONCE", at_once)
                         monkeypatch.setattr(sample_set, "AT_ONCE", at_once)
                         found = list(
-                            zip(*map(np.ndarray.tolist, chunks_over_blocks(selection, field, layout)), strict=True)
+                            zip(*map(np.ndarray.tolist, chunks_over_blocks(selection, field, layout, cut)), strict=True)
                         )
-                        with case(kind, of, len(chosen), at_once):
+                        with case(kind, of, len(chosen), at_once, cut):
                             assert found == sorted(wanted) if pad is None else wanted <= set(found)
 
 

@@ -231,6 +231,7 @@ TIMES = START.astype("M8[s]") + np.arange(10) * np.timedelta64(1, "D")
         (TIMES, "January", "time = 'January': 'January' is no date, must be such as '2015'"),
         (TIMES, slice("2015-02-30", None), "time = '2015-02-30': the date '2015-02-30' does not exist"),
         (TIMES, ["2015-01-01", "x"], "time = 'x': 'x' is no date"),
+        (TIMES, [pd.Timestamp("2015-01-02T00:00:00.000000001")], "time has no Timestamp('2015-01-02 00:00:00.0000"),
         (TIMES.astype("M8[ns]"), ["9999"], "has labels that are too far away"),
         (TIMES - TIMES[0], "1h", "must be time differences: timedelta64 or timedelta"),
         (TIMES - TIMES[0], np.timedelta64(1, "M"), "must be time differences"),

@@ -21,7 +21,7 @@ from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.selection import Int64, Selection, make_selection, select_samples
-from zarrfeed.plan.samples.split import split_blocks
+from zarrfeed.plan.samples.split import block_parts
 
 N, ROWS = 103, 8
 
@@ -376,9 +376,9 @@ def test_no_part_of_whole_blocks_is_ever_empty(n: int, data: st.DataObject) -> N
     seed = data.draw(st.integers(0, 2**64 - 1))
     if len(lengths) > len(whole.blocks):
         with pytest.raises(ConfigError, match="every part must have a block"):
-            split_blocks(whole, lengths.tolist(), seed)
+            block_parts(whole, lengths.tolist(), seed)
         return
-    parts = split_blocks(whole, lengths.tolist(), seed)
+    parts = [whole.at(np.sort(held)) for held in block_parts(whole, lengths.tolist(), seed)]
     assert len(parts) == len(lengths)
     assert all(part.length > 0 for part in parts)
     assert np.array_equal(np.sort(np.concatenate([part.blocks for part in parts])), whole.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import zarr
@@ -82,6 +83,20 @@ def test_windows_take_longer_slabs_and_shorter_ones_only_up_to_two_decodes() -> 
     decodes = [pairs.decodes(rows) for rows in shorter]
     assert decodes == sorted(decodes)
     assert cost(4055.625, 24, 512 * KIB, window=range(6)).cheap_rows() is None
+
+
+def test_rows_that_lanes_hand_on_are_decoded_once_for_a_strip() -> None:
+    alone = cost(4055.625, 24, 512 * KIB)
+    for window, cheap in (((0, 1), 2), (range(6), 4)):
+        apart = cost(4055.625, 24, 512 * KIB, window=window)
+        strips = replace(apart, strip_of=lambda _: 16)
+        for rows in (1, 2, 4, 8):
+            once, of_each = alone.decodes(rows), apart.decodes(rows)
+            assert strips.decodes(rows) == pytest.approx(once + (of_each - once) / 16)
+        assert strips.cheap_rows() == cheap
+        assert replace(apart, strip_of=lambda _: 1).decodes(2) == apart.decodes(2)
+    whole = replace(cost(4055.625, 24, 0, window=(0, 1)), strip_of=lambda _: 100)
+    assert whole.decodes(2) == pytest.approx(1.0, rel=0.15)  # a chunk that cannot be cut is handed on whole
 
 
 def test_years_of_two_lengths_are_counted_together() -> None:

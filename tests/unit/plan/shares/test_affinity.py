@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,16 @@ from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError
 from zarrfeed.base.native import core
+from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.samples.selection import make_selection
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState, make_state_dict, read_state_dict
-from zarrfeed.plan.shares.affinity import Dealing, seed_of_node
+from zarrfeed.plan.shares.affinity import Dealing, blocks_together, seed_of_node
 from zarrfeed.plan.shares.partition import Consumer, RankInfo
+from zarrfeed.spec.field import FieldSet, StoredField
+from zarrfeed.spec.window import Window
 
 # ---- the parts
 
@@ -237,6 +240,23 @@ def check_run(delivered: Delivered, left: list[list[int]], parts: list[list[int]
             assert max(together.values(), default=0) <= 1
         if size == 1 and setup.even != "drop":
             assert set(mine) <= set(together)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("offsets", "together"),
+    [(None, 1), ((0,), 1), ((-1, 0), 8), ((0, 1), 8), ((-1, 1), 16), ((0, 5), 16), ((-9, 40), 104)],
+)
+def test_blocks_whose_windows_share_chunks_are_dealt_together(
+    offsets: tuple[int, ...] | None, together: int, num_nodes: int
+) -> None:
+    """Windows reach into so many chunks of 4 rows before and after their own: 8 times as many blocks make a run."""
+    field = StoredField("x", read_layout(zarr.array(np.zeros((4000, 2), "f4"), chunks=(4, 2))))
+    if offsets is not None:
+        field = replace(field, window=Window(offsets))
+    order = make_order(4000, 4, None, shuffle=True, seed=0, lanes=2, mix=1)
+    found = blocks_together(FieldSet((field,), (None,), 0, 4), order, num_nodes)
+    assert found == min(together, 1000 // (8 * num_nodes))  # a node has 8 runs at least
 
 
 @pytest.mark.parametrize("kind", ORDERS)

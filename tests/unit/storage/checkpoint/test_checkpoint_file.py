@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, server: ObjectServer) 
 def test_what_was_written_is_read(where: Where, size: int, checksum: str) -> None:
     data = content(size)
     digest = where.save(data, checksum=checksum, memory_budget=2 * PART_BYTES)
+    assert re.fullmatch("[0-9a-f]{64}", digest)
+    assert where.save(data + b"x", checksum=checksum) != digest == where.save(data, checksum=checksum)
     with where.reader(memory_budget=2 * PART_BYTES) as file:
         assert file.read() == data
         assert (file.size, file.digest) == (size, digest)

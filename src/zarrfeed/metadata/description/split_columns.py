@@ -1,0 +1,86 @@
+"""What `Data.split` asks of each sample: the label of its group or class, and the time between samples."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.validate import check_int
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.group.sample_columns import read_column
+from zarrfeed.plan.samples.deal_units import SampleLabels
+from zarrfeed.plan.samples.gap_step import GapStep
+from zarrfeed.plan.samples.part_rows import RowGap
+
+_LONGEST_GAP = 2**40
+
+
+def sample_labels(resolved: ResolvedData, argument: str, column: Any) -> SampleLabels | None:
+    """Return a label for each sample that is chosen; None for no column.
+
+    Parameters
+    ----------
+    resolved
+        The samples.
+    argument
+        What the user calls the column: "groups" or "stratify".
+    column
+        Its name; an array, or a stored one, with a value for each sample of the arrays, or for each that is chosen.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+        If it cannot be read, or a sample has no label.
+    """
+    if column is None:
+        return None
+    samples, num_samples = resolved.choice.listed(), resolved.choice.num_samples
+    if isinstance(column, str):
+        known = resolved.origin.coordinates
+        if known is None:
+            raise ConfigError(f"{argument} = {column!r}: nothing is stored with these samples; give an array of values")
+        name, values = column, read_column(known, column)[:num_samples]
+    elif isinstance(column, Path | zarr.Array):
+        name, values = argument, resolved.coordinate(argument, column).values
+    else:
+        name, values = argument, np.asarray(column)
+    if values.ndim != 1 or len(values) not in (num_samples, len(samples)):
+        raise ConfigError(
+            f"{argument}: has the shape {values.shape}, must have a value for each of the {num_samples} samples of the "
+            f"arrays" + (f", or for each of the {len(samples)} that are chosen" if len(samples) < num_samples else "")
+        )
+    if len(values) == num_samples:
+        values = values[slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples]
+    return SampleLabels.found(name, values, samples, num_samples)
+
+
+def row_gap(resolved: ResolvedData, gap: Any) -> RowGap | None:
+    """Return the rows of a gap between parts, which is a number of rows, or a length of time; None for None.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither, or the times of the samples do not ascend.
+    """
+    if gap is None:
+        return None
+    if not isinstance(gap, str | timedelta | np.timedelta64):
+        check_int("gap", gap, 0, _LONGEST_GAP)
+        return RowGap(int(gap), written=str(gap))
+    step = None
+    with suppress(ConfigError):  # which is about `step=`
+        step = GapStep.parse(gap)
+    if step is None or step.unit != "ns":
+        raise ConfigError(f"gap = {gap!r}, must be a number of rows, or a length of time such as '30D' or a timedelta")
+    times = resolved.coordinate()
+    if not times.is_time:
+        raise ConfigError(f"gap = {gap!r} is a time, and {times.where} has values of {times.values.dtype}: give rows")
+    if (np.diff(times.values) < np.timedelta64(0)).any():
+        raise ConfigError(f"gap = {gap!r} is a time, and {times.where} does not ascend: give a number of rows")
+    return RowGap.in_time(times.values.astype("M8[ns]"), np.timedelta64(int(step.count), "ns"), str(step))

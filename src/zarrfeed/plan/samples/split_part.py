@@ -1,0 +1,68 @@
+"""`SplitPart`: what a part of a split has of groups and classes, for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from zarrfeed.plan.samples.deal_units import SampleLabels
+from zarrfeed.spec.block_edges import Int64
+
+_MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """What one part has.
+
+    Attributes
+    ----------
+    part, parts
+        Its number, of how many.
+    samples, of
+        How many samples it has, of how many that were dealt.
+    groups, of_groups
+        How many groups it has, of how many that were dealt; 0 and 0 where samples were not dealt by groups.
+    classes
+        How many of its samples are of each class that was dealt, by label. Empty where there are no strata.
+    """
+
+    part: int
+    parts: int
+    samples: int
+    of: int
+    groups: int = 0
+    of_groups: int = 0
+    classes: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def counted(
+        cls,
+        part: int,
+        parts: int,
+        samples: Int64,
+        dealt: Int64,
+        groups: SampleLabels | None,
+        classes: SampleLabels | None,
+    ) -> Self:
+        """Count what the samples of a part have, of all samples that were dealt."""
+        of_classes: tuple[tuple[str, int], ...] = ()
+        if classes is not None:
+            counts = np.bincount(classes.codes[samples], minlength=len(classes.distinct))
+            of_classes = tuple((classes.text(code), int(counts[code])) for code in classes.of(dealt).tolist())
+        num_groups, of_groups = (0, 0) if groups is None else (len(groups.of(one)) for one in (samples, dealt))
+        return cls(part, parts, len(samples), len(dealt), num_groups, of_groups, of_classes)
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        line = f"part {self.part} of {self.parts}: {self.samples} of {self.of} samples"
+        if self.of_groups:
+            line += f", {self.groups} of {self.of_groups} groups"
+        if self.classes:
+            most = sorted(self.classes, key=lambda one: -one[1])[:_MOST_SHOWN]
+            shown = ", ".join(f"{label} {count}" for label, count in self.classes if (label, count) in most)
+            more = len(self.classes) - len(most)
+            line += f"; by class: {shown}" + (f", and {more} more classes" if more > 0 else "")
+        return line
