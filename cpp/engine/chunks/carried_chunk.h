@@ -10,9 +10,9 @@
 //     the chunk themselves.
 //   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
 //     cycle keeps a chunk alive.
-//   * Of a chunk that patches are cut out of, or that is cut into runs of rows, no more than a crop is carried. Every task that shares the chunk finds
-//     its items in the crop (shared_chunks.h says why). The task that decodes the chunk is served from all of it, or from
-//     the crop if no more was decoded.
+//   * Of a chunk that patches are cut out of, or that is cut into runs of rows, no more than a crop is carried. Every
+//     task that shares the chunk finds its items in the crop (shared_chunks.h says why). The task that decodes the chunk
+//     is served from all of it, or from the crop if no more was decoded.
 //   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
 //     group that may still make one, lets go of the chunk.
 

@@ -6,8 +6,9 @@
 // chunk, and evicts the one that is needed last.
 //
 // Invariants:
-//   * A chunk, or a run of its rows (row_runs.h), is cached whole, in one CarriedChunk for all chains that take it while it is cached. So what that class
-//     guarantees holds here, too: one task decodes, others wait, and failures are each task's own.
+//   * A chunk, or a run of its rows (row_runs.h), is cached whole, in one CarriedChunk for all chains that take it while
+//     it is cached. So what that class guarantees holds here, too: one task decodes, others wait, and failures are each
+//     task's own.
 //   * Memory for every cached chunk is reserved before the first task may decode it, and free again when the last task
 //     and the last group let go of it. So there is memory for it, and the memory of the lanes is not touched.
 //   * A chunk is evicted when the last chain has taken it, or for a chunk that is needed sooner. Where no memory is
@@ -32,9 +33,9 @@ class PlannedCache {
   /// `chunk_bytes` has the size of a decoded chunk of each source.
   PlannedCache(const std::vector<size_t>& chunk_bytes, size_t max_bytes);
 
-  /// Borrows both. Finds the chunks of an epoch that several chains need, and forgets those of the epoch before. Of listed patches,
-  /// and of more than `most_takes` chunks and chains, there are none. Throws Error(kConfig) if the plan contradicts
-  /// itself.
+  /// Borrows both. Finds the chunks of an epoch that several chains need, and forgets those of the epoch before. Of
+  /// listed patches, and of more than `most_takes` chunks and chains, there are none. Throws Error(kConfig) if the plan
+  /// contradicts itself.
   void open(const EpochPlan& plan, const OutputTable& outputs, size_t most_takes = kMostTakes);
   /// Returns the cached chunks of those that a group is the first of its chain to need. Called once for each group, in
   /// the order of admission.

@@ -1,9 +1,10 @@
 #pragma once
 // Which chunks a group of the plan shares with the next one of its lane, and what of them is carried. Pure.
 //
-// Of a chunk of rows, all is carried, or the runs that the plan cuts it into (row_runs.h). Of a chunk of patches, the crop is carried that the column of the group needs:
-// across the sweep axis what the group needs, along it all that lies in the volume. What a group needs of a source is
-// what all outputs need that draw from it, such as patches and their wider contexts.
+// Of a chunk of rows, all is carried, or the runs that the plan cuts it into (row_runs.h). Of a chunk of patches, the
+// crop is carried that the column of the group needs: across the sweep axis what the group needs, along it all that lies
+// in the volume. What a group needs of a source is what all outputs need that draw from it, such as patches and their
+// wider contexts.
 //
 // Invariants:
 //   * Each patch of a group finds in the crop of the group every item that it needs of the chunk.

@@ -41,7 +41,8 @@ std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
   return data;
 }
 
-/// Lets groups share all chunks, or the runs that these are cut into, with the next group of their lane, and some also with groups of other lanes.
+/// Lets groups share all chunks, or the runs that these are cut into, with the next group of their lane, and some also
+/// with groups of other lanes.
 void share_chunks_at_random(OwnedPlan& plan, const Engine& engine, std::mt19937_64& random) {
   if (random() % 2 == 0) cut_chunks(plan, engine.outputs(), random);
   share_all_chunks(plan, engine);
