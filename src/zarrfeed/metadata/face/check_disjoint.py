@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
@@ -60,20 +62,19 @@ def check_disjoint(*parts: Data) -> None:
             owner[rows] = number
 
 
-def _rows_of(part: Data) -> list[Int64]:
-    """Return the rows that the samples of a part read, some at a time; padded windows read none beyond a segment."""
+def _rows_of(part: Data) -> Iterator[Int64]:
+    """Yield the rows that the samples of a part read, some at a time; padded windows read none beyond a segment."""
     windows = [column.window for column in part.resolved.columns if column.window is not None]
     offsets = offsets_of(windows) if windows else (0,)
     borders = next((one.pad.borders for one in windows if one.pad is not None and one.pad.borders is not None), None)
-    rows = []
     for samples in pieces_of(part.resolved.choice.ascending()):
         first, end = (0, part.resolved.choice.num_samples) if borders is None else borders.around(samples)
-        rows += [np.unique(np.clip(samples + offset, first, np.asarray(end) - 1)) for offset in offsets]
-    return rows
+        for offset in offsets:
+            yield np.unique(np.clip(samples + offset, first, np.asarray(end) - 1))
 
 
 def _refusal(parts: tuple[Data, ...], first: int, second: int) -> str:
-    ours, theirs = (np.unique(np.concatenate(_rows_of(parts[number]))) for number in (first, second))
+    ours, theirs = (np.unique(np.concatenate([*_rows_of(parts[number])])) for number in (first, second))
     shared = np.intersect1d(ours, theirs)
     shown = ", ".join(map(str, shared[:_SHOWN].tolist())) + (", ..." if len(shared) > _SHOWN else "")
     return f"check_disjoint: parts {first} and {second} both read {len(shared)} rows of the arrays: {shown}"
