@@ -31,6 +31,15 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
             "spec/item_choice",
         )
     },
+    **{
+        f"{name}.py": ("parity/test_splits.py",)
+        for name in (
+            "metadata/description/split_columns",
+            "metadata/face/check_disjoint",
+            "metadata/group/sample_columns",
+            "plan/samples/split_part",
+        )
+    },
     "spec/version.py": ("unit/torch/passes/test_versions.py",),
     "spec/edition.py": ("unit/torch/passes/test_editions.py", "unit/torch/passes/test_versions.py"),
     "spec/images.py": ("unit/engine/test_image_reader.py",),
