@@ -296,12 +296,14 @@ void bind_plans(py::module_& m) {
   py::class_<CarryPlan>(m, "CarryPlan")
       .def(py::init([](const Int64Array& next_group, const Int64Array& begin, const Int64Array& source,
                        const Int64Array& chunk, const Int64Array& on, const Int64Array& take_begin,
-                       const Int64Array& take_source, const Int64Array& take_chunk, const Int64Array& run_rows) {
-             return CarryPlan{copy(next_group), copy(begin),       copy(source),     copy(chunk),   copy(on),
-                              copy(take_begin), copy(take_source), copy(take_chunk), copy(run_rows)};
+                       const Int64Array& take_source, const Int64Array& take_chunk,
+                       const std::optional<Int64Array>& run_rows) {
+             return CarryPlan{copy(next_group),  copy(begin),      copy(source),
+                              copy(chunk),       copy(on),         copy(take_begin),
+                              copy(take_source), copy(take_chunk), run_rows ? copy(*run_rows) : std::vector<int64_t>()};
            }),
            py::kw_only(), py::arg("next_group"), py::arg("begin"), py::arg("source"), py::arg("chunk"), py::arg("on"),
-           py::arg("take_begin"), py::arg("take_source"), py::arg("take_chunk"), py::arg("run_rows") = Int64Array(0));
+           py::arg("take_begin"), py::arg("take_source"), py::arg("take_chunk"), py::arg("run_rows") = py::none());
   py::class_<PythonPlan>(m, "EpochPlan")
       .def(py::init([](uint64_t seed, uint64_t epoch, bool shuffle, int64_t lanes, int64_t length, int64_t num_samples,
                        int64_t sample_step, int64_t first, int64_t stride, int64_t begin, int64_t count, int64_t steps,

@@ -144,7 +144,7 @@ class CarryPlan:
         take_begin: npt.NDArray[np.int64],
         take_source: npt.NDArray[np.int64],
         take_chunk: npt.NDArray[np.int64],
-        run_rows: npt.NDArray[np.int64] = ...,
+        run_rows: npt.NDArray[np.int64] | None = None,
     ) -> None: ...
 
 class MixtureStage:

@@ -115,7 +115,7 @@ def test_datasets_can_still_be_pickled() -> None:
         ),
         (
             lambda: zarrfeed.open(ROWS).split([0.5, 0.5], by="chunks"),  # type: ignore[arg-type]
-            "by = 'chunks', must be one of 'chunk', 'shard', 'sample', 'contiguous'; did you mean 'chunk'?",
+            "by = 'chunks', must be one of 'chunk', 'shard', 'sample', 'contiguous', 'hash'; did you mean 'chunk'?",
         ),
         (
             lambda: zarrfeed.verify("nowhere", missing="eror"),  # type: ignore[arg-type]
