@@ -215,6 +215,17 @@ def _workers_of_torch_end_at_once() -> None:
             iterators.__init__ = _keeping(iterators.__init__)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _torch_hears_of_workers_that_die() -> None:
+    """Let torch install its handler of SIGCHLD anew where a module before this one put an earlier one in its place.
+
+    Lightning does so when a fit ends. torch's own loaders then wait for a dead worker until their timeout: 240 s here.
+    """
+    handling: Any = sys.modules.get("torch.utils.data._utils.signal_handling")
+    if handling is not None and signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL:
+        handling._SIGCHLD_handler_set = False
+
+
 def _keeping(start: Callable[..., None]) -> Callable[..., None]:
     from zarrfeed.torch.passes.worker_shutdown import keep_until_shutdown
 
