@@ -335,7 +335,7 @@ class SplitCall(MethodCall):
     def deal(self, resolved: ResolvedData) -> tuple[ResolvedData, ...]:
         """Return the samples of each part. Reads the columns of groups, of classes, and of times."""
         resolved.check_rows("split")
-        rule = SplitRule.checked(
+        rule = SplitRule(
             self.parts,
             by=self.by,
             seed=self.seed,

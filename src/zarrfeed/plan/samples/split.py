@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -47,60 +47,44 @@ class SplitRule:
     folds: int | None = None
     fold: int | None = None
 
-    @classmethod
-    def checked(
-        cls,
-        parts: Sequence[float] | None,
-        *,
-        by: By | None,
-        seed: int,
-        gap: RowGap | None,
-        groups: SampleLabels | None,
-        classes: SampleLabels | None,
-        folds: int | None,
-        fold: int | None,
-    ) -> Self:
-        """Return the rule.
-
-        Raises
-        ------
-        ConfigError
-            If arguments are wrong, or do not go together.
-        """
-        check_int("seed", seed, 0, 2**64 - 1)
-        if by is not None:
-            check_choice("by", by, get_args(By))
-        if (parts is None) == (folds is None):
+    def __post_init__(self) -> None:
+        """Raise ConfigError if arguments are wrong, or do not go together."""
+        check_int("seed", self.seed, 0, 2**64 - 1)
+        if self.by is not None:
+            check_choice("by", self.by, get_args(By))
+        if (self.parts is None) == (self.folds is None):
             raise ConfigError(
-                f"parts = {parts!r} and folds = {folds!r}: one of them must be given, such as (0.8, 0.2) or folds=5"
+                f"parts = {self.parts!r} and folds = {self.folds!r}: one of them must be given, such as (0.8, 0.2) or "
+                "folds=5"
             )
-        if folds is not None:
-            check_int("folds", folds, 2, 2**20)
-            check_int("fold", fold, 0, folds - 1)
-        elif fold is not None:
-            raise ConfigError(f"fold = {fold!r} names one of several folds: give folds, too, such as folds=5")
-        if groups is not None and by not in _OF_GROUPS:
-            raise ConfigError(f'by = {by!r}: groups are dealt whole; leave by out, or give "contiguous" or "hash"')
-        if by == "hash" and groups is None:
+        if self.folds is not None:
+            check_int("folds", self.folds, 2, 2**20)
+            check_int("fold", self.fold, 0, self.folds - 1)
+        elif self.fold is not None:
+            raise ConfigError(f"fold = {self.fold!r} names one of several folds: give folds, too, such as folds=5")
+        if self.groups is not None and self.by not in _OF_GROUPS:
+            raise ConfigError(f'by = {self.by!r}: groups are dealt whole; leave by out, or give "contiguous" or "hash"')
+        if self.by == "hash" and self.groups is None:
             raise ConfigError('by = "hash" deals groups by a hash of their labels: give groups, too')
-        if classes is not None and by in ("contiguous", "hash"):
-            raise ConfigError(f"by = {by!r} deals samples whatever their classes are: leave by or stratify out")
-        return cls(parts, by or "chunk", seed, gap, groups, classes, folds, fold)
+        if self.classes is not None and self.by in ("contiguous", "hash"):
+            raise ConfigError(f"by = {self.by!r} deals samples whatever their classes are: leave by or stratify out")
+
+    @property
+    def dealt_parts(self) -> Sequence[float] | None:
+        """What is dealt: the folds, which have one size, or the parts as they were given."""
+        return self.parts if self.folds is None else [1 / self.folds] * self.folds
 
     @property
     def fractions(self) -> list[float]:
         """The fraction of each part that is dealt."""
-        if self.folds is not None:
-            return [1 / self.folds] * self.folds
-        numbers = _numbers(self.parts)
+        numbers = _numbers(self.dealt_parts)
         if not _are_fractions(numbers):
             raise ConfigError(f"parts = {self.parts}, with groups or strata must be fractions with the sum 1")
         return numbers
 
     def lengths(self, total: int) -> list[int]:
         """Return the number of samples of every part that is dealt."""
-        parts = self.parts if self.folds is None else [1 / self.folds] * self.folds
-        return _lengths(parts, total)
+        return _lengths(self.dealt_parts, total)
 
 
 @dataclass(frozen=True)
@@ -134,7 +118,7 @@ def split_selection(
     """
     if rule.groups is not None:
         dealt = _deal_groups(fields, selection, rule)
-    elif rule.by in ("chunk", "shard"):
+    elif rule.by in (None, "chunk", "shard"):
         dealt = _deal_blocks(fields, selection, rule)
     else:
         dealt = _deal_samples(fields, selection, rule)
