@@ -17,6 +17,7 @@ from zarrfeed.metadata.group.sample_columns import read_column
 from zarrfeed.plan.samples.deal_units import SampleLabels
 from zarrfeed.plan.samples.gap_step import GapStep
 from zarrfeed.plan.samples.part_rows import RowGap
+from zarrfeed.plan.samples.sample_set import as_index
 
 _LONGEST_GAP = 2**40
 
@@ -56,7 +57,7 @@ def sample_labels(resolved: ResolvedData, argument: str, column: Any) -> SampleL
             f"arrays" + (f", or for each of the {len(samples)} that are chosen" if len(samples) < num_samples else "")
         )
     if len(values) == num_samples:
-        values = values[slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples]
+        values = values[as_index(samples)]
     return SampleLabels.found(name, values, samples, num_samples)
 
 

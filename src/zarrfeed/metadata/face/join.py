@@ -22,6 +22,7 @@ from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.plan.samples.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, join_axes, joined_borders
 from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.expression import Expression, JoinCall
@@ -184,8 +185,7 @@ def _join_input(key: str, data: Data, name: str, given: Any) -> JoinInput:
     """Return the coordinate of the samples that an input has."""
     coordinate = data.resolved.coordinate(name, given)
     samples = data.resolved.choice.listed()
-    chosen = slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples
-    return JoinInput(key, Coordinate(name, coordinate.values[chosen], coordinate.where), samples)
+    return JoinInput(key, Coordinate(name, coordinate.values[as_index(samples)], coordinate.where), samples)
 
 
 def _combined(parts: Mapping[str, Data], joined: Joined, name: str, *, drops: bool) -> ResolvedData:

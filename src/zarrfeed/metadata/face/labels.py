@@ -15,6 +15,7 @@ from zarrfeed.metadata.description.sample_calls import IselCall, SelCall
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.metadata.stores.labels_by_store import split_by_labels
 from zarrfeed.plan.samples.labels import METHODS, LabelIndex, Method
+from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import Coordinate
 
@@ -82,8 +83,7 @@ def _samples_with(
     if len(samples) == len(coordinate.values):
         index = LabelIndex(coordinate)
     else:
-        chosen = slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples
-        index = LabelIndex(Coordinate(name, coordinate.values[chosen], coordinate.where), samples)
+        index = LabelIndex(Coordinate(name, coordinate.values[as_index(samples)], coordinate.where), samples)
     found: slice | Int64 = index.find(label, method)
     if growth is None:
         return found

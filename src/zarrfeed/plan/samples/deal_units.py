@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.spec.block_edges import Int64
 from zarrfeed.spec.missing import is_missing
 
@@ -73,7 +74,7 @@ class SampleLabels:
                 raise ConfigError(f"{name}: has labels of the types {', '.join(kinds)}, must be of one") from None
         distinct, of_each = np.unique(values, return_inverse=True)
         codes = np.zeros(num_samples, dtype=np.int64)
-        codes[slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples] = of_each
+        codes[as_index(samples)] = of_each
         return cls(name, codes, distinct)
 
     def of(self, samples: Int64) -> Int64:

@@ -367,6 +367,11 @@ def pieces_of(samples: Samples) -> Iterator[Int64]:
         yield np.arange(piece.start, piece.stop, piece.step, dtype=np.int64)
 
 
+def as_index(samples: range | Int64) -> slice | Int64:
+    """Return what takes the values of some samples from an array; that of a range copies nothing."""
+    return slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples
+
+
 def distinct(numbers: Int64) -> Int64:
     """Return numbers in ascending order, each once; `numpy.unique` hashes them, which takes several times as long."""
     ascending: Int64 = np.sort(numbers)
