@@ -167,6 +167,19 @@ def test_a_gap_in_time_heeds_missing_days(tmp_path: Path) -> None:
         assert samples_of(train).tolist() == np.flatnonzero(time <= time[begin] - gap).tolist()
 
 
+@pytest.mark.parametrize("day", [0.0, np.nan])
+def test_a_gap_in_time_needs_times_that_ascend(tmp_path: Path, day: float) -> None:
+    """A time that goes back, or one that is missing, behind which no row has a known distance."""
+    time = np.arange(300, dtype=float)
+    time[150] = day
+    store = numbered(tmp_path / "x.zarr", 300, 10)
+    zarr.open_group(store).create_array(
+        "time", data=time, dimension_names=("time",), attributes={"units": "days since 2000-01-01"}
+    )
+    with pytest.raises(ConfigError, match=r"gap = '30D' is a time, and .*time does not ascend: give a number of rows"):
+        opened(store).split((0.5, 0.5), by="contiguous", gap="30D")
+
+
 @examples(25)
 @given(data=st.data(), seed=st.integers(0, 2**64 - 1))
 def test_parts_share_no_row(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int) -> None:

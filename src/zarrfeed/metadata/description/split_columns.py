@@ -82,6 +82,6 @@ def row_gap(resolved: ResolvedData, gap: Any) -> RowGap | None:
     times = resolved.coordinate()
     if not times.is_time:
         raise ConfigError(f"gap = {gap!r} is a time, and {times.where} has values of {times.values.dtype}: give rows")
-    if (np.diff(times.values) < np.timedelta64(0)).any():
+    if not (np.diff(times.values) >= np.timedelta64(0)).all():  # which NaT is not, either
         raise ConfigError(f"gap = {gap!r} is a time, and {times.where} does not ascend: give a number of rows")
     return RowGap.in_time(times.values.astype("M8[ns]"), np.timedelta64(int(step.count), "ns"), str(step))
