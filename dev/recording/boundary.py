@@ -51,7 +51,7 @@ class Boundary:
         instead = {id(getattr(core, name)): one for name, one in recorded.items()}
         for name in _FACTORIES:
             self._wrap_factories(getattr(core, name))
-        for module in [module for key, module in sys.modules.items() if key.partition(".")[0] == package]:
+        for module in [module for key, module in list(sys.modules.items()) if key.partition(".")[0] == package]:
             for attribute, value in list(vars(module).items()):
                 if id(value) in instead:
                     setattr(module, attribute, instead[id(value)])

@@ -291,7 +291,7 @@ def test_figures_of_a_gpu_stand_beside_the_survey(tmp_path: Path, monkeypatch: p
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Nvcomp(Library()).version() == "6.1.23"
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for name in [name for name in sys.modules if name.partition(".")[0] == "nvidia"]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] == "nvidia"]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(NoNvcompError, match="not installed"):
         Nvcomp.find()

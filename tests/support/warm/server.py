@@ -146,7 +146,7 @@ class Preloaded:
         os.environ.update({name: self.environment[name] for name in _ONE_THREAD if name in self.environment})
         self.set = {name: value for name, value in os.environ.items() if self.environment.get(name) != value}
         self.added_filters = [entry for entry in warnings.filters if entry not in self.filters]
-        self.tops = {name for name in sys.modules if "." not in name and _folder_of(name)} - {"__main__"}
+        self.tops = {name for name in list(sys.modules) if "." not in name and _folder_of(name)} - {"__main__"}
 
     def _import(self, modules: Iterable[str]) -> set[str]:
         """Import modules; return the names of the variables that they read."""
