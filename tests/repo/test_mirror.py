@@ -126,6 +126,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "engine/sample_lookup.py": ("unit/engine/test_lookups.py", "unit/engine/test_ahead.py"),
     "engine/vlen_parts.py": ("parity/test_many_stores.py",),
     "spec/row_map.py": ("unit/engine/test_row_maps.py",),
+    "metadata/face/conditions.py": ("parity/test_conditions.py",),
+    "metadata/face/data_choice.py": ("unit/metadata/face/test_data.py", "parity/test_conditions.py"),
     "metadata/face/data_items.py": ("unit/metadata/face/test_data.py",),
     "metadata/face/data_methods.py": ("unit/metadata/face/test_data.py",),
     "metadata/face/data_samples.py": ("unit/metadata/face/test_data.py",),

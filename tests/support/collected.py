@@ -50,7 +50,9 @@ class _Modules:
             self.offenders.append(f"{report.nodeid} starts the threads {threads} as it is imported")
         if report.failed:
             path = str(Path.cwd() / report.nodeid.partition("::")[0])
-            for name in [name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == path]:
+            for name in [
+                name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == path
+            ]:
                 del sys.modules[name]
 
 

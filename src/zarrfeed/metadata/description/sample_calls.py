@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as argument
 from datetime import timedelta
@@ -33,7 +33,15 @@ from zarrfeed.plan.samples.split import SplitRule
 from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, reach, with_borders
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.field import BLOCK_KINDS, BlockKind
-from zarrfeed.spec.freeze import FrozenArray, FrozenMapping, freeze, freeze_labels, freeze_offsets, freeze_rows
+from zarrfeed.spec.freeze import (
+    FrozenArray,
+    FrozenMapping,
+    Named,
+    freeze,
+    freeze_labels,
+    freeze_offsets,
+    freeze_rows,
+)
 from zarrfeed.spec.window import Window
 
 
@@ -94,6 +102,30 @@ class _IndexerCall(MethodCall):
         else:
             yield repr(self.indexers)
         yield from others
+
+
+def _freeze_conditions(conditions: Mapping[Any, Any]) -> FrozenMapping:
+    """Return the text of conditions; functions are known by their names."""
+    items: list[tuple[Hashable, Hashable]] = []
+    for column, one in conditions.items():
+        items.append((column, one if isinstance(one, str) else Named(getattr(one, "__name__", type(one).__name__))))
+    return FrozenMapping(tuple(items))
+
+
+@dataclass(frozen=True)
+class WhereCall(_IndexerCall):
+    """`.where(column=condition)`; the samples that meet the conditions take part in comparisons."""
+
+    function = ".where"
+
+    indexers: Mapping[Any, Any] = argument(metadata=frozen_by(_freeze_conditions))
+    samples: Any = argument(kw_only=True, default=None, repr=False, metadata=frozen_by(freeze_rows))
+
+    def _arguments(self) -> Iterator[str]:
+        table, *others = named = dict(getattr(self.indexers, "items", ()))
+        if not others and isinstance(named[table], str):
+            return (repr(text) for text in (table, named[table]) if text)
+        return super()._arguments()
 
 
 def _freeze_indexers(freezer: Callable[[Any], Any]) -> Callable[[Any], FrozenMapping]:

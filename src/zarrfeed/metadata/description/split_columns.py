@@ -1,4 +1,4 @@
-"""What `Data.split` asks of each sample: the label of its group or class, and the time between samples."""
+"""Columns of the samples that are chosen: values to choose by, labels of groups and classes, and gaps in time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import ConfigError
@@ -41,6 +42,18 @@ def sample_labels(resolved: ResolvedData, argument: str, column: Any) -> SampleL
     """
     if column is None:
         return None
+    name, values = chosen_values(resolved, argument, column)
+    return SampleLabels.found(name, values, resolved.choice.listed(), resolved.choice.num_samples)
+
+
+def chosen_values(resolved: ResolvedData, argument: str, column: Any) -> tuple[str, npt.NDArray[Any]]:
+    """Return the name of a column, and a value for each sample that is chosen; arguments are those of `sample_labels`.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+        If it cannot be read, or has another number of values.
+    """
     samples, num_samples = resolved.choice.listed(), resolved.choice.num_samples
     if isinstance(column, str):
         known = resolved.origin.coordinates
@@ -56,9 +69,7 @@ def sample_labels(resolved: ResolvedData, argument: str, column: Any) -> SampleL
             f"{argument}: has the shape {values.shape}, must have a value for each of the {num_samples} samples of the "
             f"arrays" + (f", or for each of the {len(samples)} that are chosen" if len(samples) < num_samples else "")
         )
-    if len(values) == num_samples:
-        values = values[as_index(samples)]
-    return SampleLabels.found(name, values, samples, num_samples)
+    return name, values[as_index(samples)] if len(values) == num_samples else values
 
 
 def row_gap(resolved: ResolvedData, gap: Any) -> RowGap | None:

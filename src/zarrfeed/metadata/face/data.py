@@ -10,6 +10,7 @@ import numpy.typing as npt
 from zarrfeed.base.page import as_html
 from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.face.data_choice import ChoiceMethods
 from zarrfeed.metadata.face.data_items import ItemMethods
 from zarrfeed.metadata.face.data_page import data_rows
 from zarrfeed.metadata.face.data_samples import SampleMethods
@@ -20,7 +21,7 @@ from zarrfeed.spec.version import Version
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Data(SampleMethods, ItemMethods):
+class Data(ChoiceMethods, SampleMethods, ItemMethods):
     """A description of samples: which arrays, which samples of them, and how their items are converted.
 
     `zarrfeed.open` and `zarrfeed.from_xarray` make one; each method returns another one and leaves this one as it is.

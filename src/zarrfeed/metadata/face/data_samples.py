@@ -1,4 +1,4 @@
-"""`SampleMethods`: the methods of `Data` that choose samples, and the rows or voxels of each."""
+"""`SampleMethods`: the methods of `Data` that say which rows or voxels a sample has, and deal samples to parts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.metadata.description.sample_calls import (
-    BlocksCall,
     PatchCall,
-    SelectCall,
     SplitCall,
     WindowCall,
     WithOffsetsCall,
 )
 from zarrfeed.metadata.face.data_methods import DataMethods
-from zarrfeed.metadata.face.labels import select_labels, select_positions
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchSampling
 from zarrfeed.metadata.patches.read_weights import WeightsLike, read_weights
@@ -31,142 +28,16 @@ from zarrfeed.plan.patches.tiling import Border
 from zarrfeed.plan.samples.gap_step import StepLike
 from zarrfeed.plan.samples.gap_windows import gap_warning
 from zarrfeed.plan.samples.gaps import GapMode
-from zarrfeed.plan.samples.labels import Method
-from zarrfeed.plan.samples.selection import Select
 from zarrfeed.plan.samples.split import By
 from zarrfeed.plan.samples.window_rows import WindowRows
 from zarrfeed.plan.samples.windows import Offsets, PadLike
-from zarrfeed.spec.field import BlockKind
 
 #: A value for each sample: the name of a column, its array, or where it is stored.
 SampleColumn: TypeAlias = "str | Path | zarr.Array[Any] | npt.ArrayLike"
 
 
 class SampleMethods(DataMethods):
-    """The part of `Data` that says which samples there are."""
-
-    def select(self, samples: Select) -> Self:
-        """Choose samples by their positions in this description.
-
-        Parameters
-        ----------
-        samples
-            A slice, distinct indices in any order (negative ones count from the end), or a mask (bool) with a flag for
-            each sample of this description. Samples are read in the order of the array or shuffled, never in the order
-            of a list. They keep their index in the array, which `return_index=True` delivers.
-
-        Notes
-        -----
-        Chunks without a selected sample are not read. Windows read rows of selected samples alone, so `select` precedes
-        `window`.
-
-        Examples
-        --------
-        >>> import numpy as np, zarrfeed
-        >>> data = zarrfeed.open(np.arange(100)).select(slice(10, 50)).select([0, 3, -1])
-        >>> zarrfeed.ZarrDataset(data)[[0, 1, 2]]
-        tensor([10, 13, 49])
-        """
-        return self._then(SelectCall(samples))
-
-    def sel(
-        self, labels: Mapping[str, Any] | None = None, *, method: Method | None = None, coords: Any = None, **named: Any
-    ) -> Self:
-        """Choose samples, and items of other dimensions, by label as xarray does: `data.sel(time="2015", level=500)`.
-
-        Chunks without a chosen sample or item are not read, and Blosc blocks without one are not decoded.
-
-        Parameters
-        ----------
-        labels
-            The same as a mapping, for names that are no keywords.
-        method
-            "nearest": for a label that the coordinate lacks, the nearest value is taken.
-        coords
-            The coordinate, where none is stored: a value for each sample of the arrays, selected or not; a value for
-            each item of another dimension; or its array. Of several dimensions, a mapping of their names to these.
-        **named
-            The name of a dimension, or of another coordinate along the sample dimension, with a slice of labels, both
-            ends included; a list of labels; one label; or a mask. Labels of times are datetime64, datetime, or text:
-            "2015-03" names the whole month, but in a list its first instant.
-            Along the sample dimension, a label names all samples that have it, and samples stay in the order of the
-            array. Along other dimensions, items come in the order of the labels, a single label drops the dimension,
-            and a slice may have a negative step. Arrays without the dimension stay as they are.
-
-        Raises
-        ------
-        ConfigError
-            If no array has the dimension, no such coordinate is stored, a label is missing or ambiguous, or a slice is
-            taken of a coordinate that is not sorted.
-
-        Examples
-        --------
-        >>> import numpy as np, zarr, zarrfeed
-        >>> hours = np.arange("2015-01-01", "2017-01-01", dtype="M8[h]")
-        >>> len(zarrfeed.open(np.arange(len(hours))).sel(time="2016-02", coords=hours)) // 24
-        29
-        >>> group = zarr.create_group({})
-        >>> _ = group.create_array("z", data=np.arange(12).reshape(4, 3), dimension_names=("time", "level"))
-        >>> _ = group.create_array("level", data=np.array([850, 500, 300]), dimension_names=("level",))
-        >>> data = zarrfeed.open(group, sample_dim="time")
-        >>> zarrfeed.ZarrDataset(data.sel(level=[300, 850]))[2]
-        {'z': tensor([8, 6])}
-        >>> zarrfeed.ZarrDataset(data.sel(level=520, method="nearest"))[2]
-        {'z': tensor(7)}
-        """
-        return self._then(
-            *select_labels(self.resolved, labels, named, method=method, coords=coords, growth=self.growth)
-        )
-
-    def isel(self, positions: Mapping[Any, Any] | None = None, **named: Any) -> Self:
-        """Choose samples, and items of other dimensions, by position as xarray does: `data.isel(channel=[2, 0])`.
-
-        Along the sample dimension, `data.isel(time=slice(0, 100))` is `data.select(slice(0, 100))`.
-
-        Parameters
-        ----------
-        positions
-            The same as a mapping, {"time": slice(0, 100)}; of arrays without names of dimensions, {1: [2, 0]} names
-            axis 1 of the array.
-        **named
-            The name of the sample dimension, with a position, or what `select` takes. Or the name of another dimension,
-            with an integer, which drops the dimension; a slice with any step; a list of integers in any order; or a
-            mask. Arrays without the dimension stay as they are.
-
-        Raises
-        ------
-        ConfigError
-            If no array has the dimension, or a position is out of range.
-
-        Examples
-        --------
-        >>> import numpy as np, zarrfeed
-        >>> data = zarrfeed.open(np.arange(24).reshape(4, 3, 2)).isel({1: [2, 0], 2: -1})
-        >>> zarrfeed.ZarrDataset(data)[0]
-        tensor([5, 1])
-        """
-        return self._then(select_positions(self.resolved, positions, named))
-
-    @checks_option_names_of("Data")
-    def blocks(self, blocks: npt.ArrayLike, *, of: BlockKind = "chunk") -> Self:
-        """Choose what of the samples lies in some chunks along the sample axis.
-
-        Parameters
-        ----------
-        blocks
-            Indices of chunks of the array along the sample axis, or a single one; negative ones count from the end. Of
-            several arrays, the chunks of the primary one count, which `explain()` of a dataset names.
-        of
-            "chunk": in a sharded array, an inner chunk. "shard": indices are of whole shards.
-
-        Examples
-        --------
-        >>> import numpy as np, zarr, zarrfeed
-        >>> array = zarr.array(np.arange(100), chunks=(10,))
-        >>> len(zarrfeed.open(array).blocks([0, 3, -1]))
-        30
-        """
-        return self._then(BlocksCall(blocks, of))
+    """The part of `Data` that makes samples of rows and voxels, and parts of samples."""
 
     @checks_option_names_of("Data")
     def window(

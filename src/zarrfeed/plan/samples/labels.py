@@ -190,12 +190,15 @@ class LabelIndex:
             lacking = _first_where(~_as_bool(keys[last] == wanted))
             if lacking is not None:
                 raise self._lacks(labels[lacking - 1])
-            again = _first_where(np.searchsorted(keys, wanted, side="right") - index > 1)
-            if again is not None:
+            counts = np.searchsorted(keys, wanted, side="right") - index
+            again = _first_where(counts > 1)
+            if again is not None and self.noun == "sample":  # a filter: each label names all samples that have it
+                index = np.repeat(index - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+            elif again is not None:
                 first, second = (self._at(int(index[again - 1]) + i) for i in (0, 1))
                 raise ConfigError(
                     f"sel: {self.name} = {_shown(labels[again - 1])} is ambiguous: {self.coordinate.where} has "
-                    f"{self._text(first)} and {self._text(second)}. Give the label alone to take all of them"
+                    f"{self._text(first)} and {self._text(second)}"
                 )
         positions: Int64 = index if self._order is None else self._order[index]
         ordered = np.sort(positions)

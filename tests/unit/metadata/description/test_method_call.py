@@ -43,6 +43,7 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "time_features": lambda data: data.time_features("hour", coords=np.arange(N).astype("M8[h]")),
     "select": lambda data: data.select([1, 2]),
     "isel": lambda data: data.isel(time=3),
+    "where": lambda data: data.where(time=lambda time: time > 3),
     "window": lambda data: data.window(0, segment_ends=[N]),
 }
 #: Calls for items of other kinds.

@@ -147,6 +147,25 @@ def test_a_label_alone_names_all_that_have_it(values: list[int], label: int) -> 
             positions(values, label)
 
 
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.sets(st.integers(0, 4), min_size=1))
+def test_a_list_names_all_samples_that_have_one_of_its_labels(values: list[int], wanted: set[int]) -> None:
+    index = LabelIndex(Coordinate("time", np.array(values), "a.zarr/time"))
+    labels = list(wanted)
+    if wanted <= {*values}:
+        found = index.find(labels)
+        positions = np.arange(len(values))[found]
+        assert np.sort(positions).tolist() == np.flatnonzero(np.isin(values, labels)).tolist()
+    else:
+        with pytest.raises(ConfigError, match="time has no"):
+            index.find(labels)
+
+
+def test_a_label_of_two_items_is_ambiguous() -> None:
+    index = LabelIndex(Coordinate("level", np.array([5, 3, 5]), "a.zarr/level"), noun="item")
+    with pytest.raises(ConfigError, match=r"level = 5 is ambiguous: a.zarr/level has 5 \(index 0\) and 5 \(index 2\)"):
+        index.find([3, 5])
+
+
 def test_other_forms_of_labels() -> None:
     times = START.astype("M8[s]") + np.arange(10) * np.timedelta64(1, "D")
     assert positions(times, times == times[3]) == [3]
@@ -195,8 +214,7 @@ TIMES = START.astype("M8[s]") + np.arange(10) * np.timedelta64(1, "D")
             "(index 2) behind 2015-01-01T00:00:00 (index 1)"),
         ([0.0, np.nan, 2.0, 1.0], slice(0, 1), "has 1.0 (index 3) behind 2.0 (index 2)"),
         ([np.nan, np.nan], slice(0, 1), "a.zarr/time has no value of any sample"),
-        ([3, 5, 5], [5], "time = 5 is ambiguous: a.zarr/time has 5 (index 1) and 5 (index 2). Give the label alone"),
-        ([5, 3, 5], [3, 5], "time = 5 is ambiguous: a.zarr/time has 5 (index 0) and 5 (index 2)"),
+        ([3, 5, 5], [5, 5], "two labels name 5 (index 1), must name each sample once"),
         ([3, 5], [3, 3], "two labels name 3 (index 0), must name each sample once"),
         ([3, 5], [], "has labels of shape (0,), must be a list of at least one"),
         ([3, 5], [[3]], "has labels of shape (1, 1), must be"),

@@ -1,0 +1,113 @@
+"""`Data.where`: the samples whose columns meet conditions, which are functions, or text as pandas takes it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.description.split_columns import chosen_values
+from zarrfeed.plan.samples.selection import Int64
+
+#: Takes the values of the chosen samples, shape (samples,), and returns a mask of that shape.
+Condition: TypeAlias = Callable[[npt.NDArray[Any]], Any]
+
+
+def given_conditions(condition: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions of a call by their columns; text is known by the path of its table, "" for none.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is no condition, or there is none.
+    """
+    given: dict[str, Any] = {}
+    match condition:
+        case ():
+            pass
+        case (str(text),):
+            given[""] = text
+        case (str(table), str(text)):
+            given[table] = text
+        case (Mapping() as mapping,):
+            given |= mapping
+        case _:
+            raise ConfigError("where: takes text, a table and text, or a mapping of columns to functions")
+    if twice := [name for name in named if name in given]:
+        raise ConfigError(f"where: {twice[0]!r} is named twice")
+    for name, one in named.items():
+        given[name] = one
+    if not given:
+        raise ConfigError("where: names nothing, must name a column, such as where(quality=lambda q: q > 0.5)")
+    for name, one in given.items():
+        if not callable(one) and not (isinstance(one, str) and isinstance(condition[0] if condition else None, str)):
+            raise ConfigError(
+                f"where: {name} = {one!r}, must be a function of its values, such as lambda v: v > 0; sel({name}=...) "
+                "takes labels"
+            )
+    return given
+
+
+def samples_that_meet(resolved: ResolvedData, conditions: Mapping[str, Any]) -> Int64:
+    """Return the positions of the samples that meet all conditions, among those that are chosen.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+        As `Data.where` does.
+    """
+    resolved.check_rows("where")
+    resolved.choice.check_rows_are_open("where")
+
+    @functools.cache
+    def column(name: str) -> npt.NDArray[Any]:
+        return chosen_values(resolved, "where", name)[1]
+
+    meets = np.ones(len(resolved.choice.listed()), dtype=np.bool_)
+    for name, one in conditions.items():
+        mask = np.asarray(_evaluated(one, name, column) if isinstance(one, str) else one(column(name)))
+        if mask.shape != meets.shape or mask.dtype.kind != "b":
+            raise ConfigError(
+                f"where: {_shown(name, one)} gives an array of shape {mask.shape} and dtype {mask.dtype}, must give a "
+                f"mask (bool) of shape {meets.shape}"
+            )
+        meets &= mask
+    if not meets.any():
+        said = " and ".join(_shown(name, one) for name, one in conditions.items())
+        raise ConfigError(f"where: no sample of {len(meets)} meets {said}")
+    return np.flatnonzero(meets)
+
+
+def _shown(name: str, condition: Any) -> str:
+    return repr(condition) if isinstance(condition, str) else f"the condition on {name}"
+
+
+def _evaluated(text: str, table: str, column: Callable[[str], npt.NDArray[Any]]) -> Any:
+    """Return what text says of each sample, by pandas; `table` is the path of the columns that it names, or empty."""
+    try:
+        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+    except SyntaxError as error:
+        raise ConfigError(f"where: {text!r}: {error.msg}") from error
+    functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
+    try:
+        import pandas
+    except ImportError as error:
+        raise ConfigError(
+            f"where: {text!r} needs pandas: pip install pandas; or give a function of a column, such as "
+            "where(quality=lambda q: q > 0.5)"
+        ) from error
+    columns = {name: column(f"{table}/{name}" if table else name) for name in sorted(names)}
+    if not columns:
+        raise ConfigError(f"where: {text!r} names no column")
+    texts = {name: values.astype(object) if values.dtype.kind == "T" else values for name, values in columns.items()}
+    try:
+        return pandas.DataFrame(texts).eval(text.strip(), engine="python")
+    except Exception as error:
+        raise ConfigError(f"where: {text!r}: {error}") from error
