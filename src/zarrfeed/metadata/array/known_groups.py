@@ -46,9 +46,18 @@ def refusal(group: zarr.Group) -> ZarrfeedError | None:
 def without_arrays(group: zarr.Group) -> ZarrfeedError:
     """Return the error for a group that has no arrays but, maybe, groups."""
     groups = [key for key, member in _members(group) if isinstance(member, zarr.Group)]
-    inside = f"; groups in it, which are not entered: {', '.join(groups)}" if groups else ""
-    text = f"{_name(group)}: is a group without arrays{inside}"
+    text = f"{_name(group)}: is a group without arrays"
+    if groups:
+        arrays = [f"{key}/{name}" for key in groups[:_MOST_PATHS] for name in _arrays_in(group, key)]
+        named = f", by their paths such as {arrays[0]!r}" if arrays else ""
+        text += f"; groups in it, which are entered where variables= names arrays in them{named}: {', '.join(groups)}"
     return (_of_parents(group) if groups else None) or ConfigError(text)
+
+
+def _arrays_in(group: zarr.Group, key: str) -> list[str]:
+    inside = member_of(group, key)
+    members = _members(inside) if isinstance(inside, zarr.Group) else []
+    return [name for name, one in members if isinstance(one, zarr.Array)]
 
 
 def not_an_array(name: str, group: zarr.Group) -> ZarrfeedError:

@@ -77,8 +77,8 @@ def open(
         Arrays of a group that lack it are left out; others are refused.
     variables
         Names of the arrays of `samples`, a group or a mapping, that are read (of an array of records: of the members);
-        or for both sides, {"samples": [...], "targets": [...]}. None: all; of a group as xarray writes it, data
-        variables but scalars.
+        those in groups of the group by their paths, such as "s1/x"; or for both sides, {"samples": [...], "targets":
+        [...]}. None: all; of a group as xarray writes it, data variables but scalars.
     multiscale
         Levels of `samples`, an OME-Zarr image, by their paths or their numbers, the finest one first: ["0", "2"]. Paths
         of labels in it, such as "labels/cells" or "labels/cells/1", may be among them. Each is an array of the samples;

@@ -50,6 +50,7 @@ from zarrfeed.metadata.group.multiscale import (
     warn_of_channels,
     with_levels,
 )
+from zarrfeed.metadata.group.nested_arrays import nested_arrays
 from zarrfeed.metadata.group.variables import Variables, sample_dim_advice, select_variables, variables_of
 from zarrfeed.plan.samples.windows import check_segment_ends
 from zarrfeed.spec.array import Documented
@@ -229,8 +230,9 @@ class _SideReader:
                 with naming(side):
                     raise known
             arrays = arrays_in(side, source, self._access)
-            if not arrays:
+            if not arrays and (episodes_of(source) is not None or not any("/" in name for name in variables or ())):
                 source, arrays = self._replay_buffer(source)
+            arrays |= nested_arrays(side, source, variables, self._access)
             self.known.update(arrays)
             coordinates = named_coordinates(arrays.values(), dict(source.attrs))
             named = self._data_of(arrays, source) if variables is None else select_variables(side, arrays, variables)

@@ -1,0 +1,124 @@
+"""Arrays in groups of a group, by the paths that `variables=` gives; every sample holds its own index."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import zarrfeed
+from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset
+
+N = 23
+#: Path -> an offset to the index that the values have.
+ARRAYS = {"s1/x": 0, "s1/y": 100, "s2/x": 200, "deep/er/z": 300}
+
+
+def write(path: Path, zarr_format: Any = 3) -> Path:
+    root = zarr.create_group(path, zarr_format=zarr_format)
+    for number, (name, offset) in enumerate(ARRAYS.items()):
+        names: Any = {"dimension_names": ("time", "c")} if zarr_format == 3 else {}
+        array = root.create_array(name, shape=(N, 2), chunks=(3 + number, 2), dtype="i4", **names)
+        array[:] = np.arange(N)[:, None] + offset
+    names = {"dimension_names": ("time",)} if zarr_format == 3 else {}
+    root.create_array("s1/time", data=np.arange(N) * 6, attributes={"units": "hours since 2015-01-01"}, **names)
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return write(tmp_path / "x.zarr")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("is_consolidated", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_samples_are_those_of_the_arrays(
+    zarr_format: Any, is_consolidated: bool, shuffle: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "x.zarr", zarr_format)
+    if is_consolidated:
+        zarr.consolidate_metadata(path)
+    names = ["s2/x", "deep/er/z", "s1/y"]
+    for given in (path, zarr.open_group(path, mode="r")):
+        data = zarrfeed.open(given, variables=names)
+        assert [field.name for field in data.fields] == names
+        rows = []
+        for batch in ZarrIterableDataset(data, batch_size=5, shuffle=shuffle, seed=1):
+            assert list(batch) == names
+            index = batch["s2/x"][:, 0] - 200
+            for name in names:
+                assert batch[name].tolist() == [[row + ARRAYS[name]] * 2 for row in index.tolist()]
+            rows += index.tolist()
+        assert sorted(rows) == list(range(N))
+
+
+def test_arrays_of_the_group_itself_may_be_among_them(store: Path) -> None:
+    zarr.open_group(store).create_array("top", data=np.arange(N))
+    data = zarrfeed.open(store, variables=["top", "s1/x"])
+    (batch,) = ZarrIterableDataset(data, batch_size=N)
+    assert batch["top"].tolist() == batch["s1/x"][:, 0].tolist() == list(range(N))
+    assert [field.name for field in zarrfeed.open(store).fields] == ["top"]
+
+
+def test_methods_take_these_names(store: Path) -> None:
+    data = zarrfeed.open(store, variables=["s1/x", "s2/x"], sample_dim="time")
+    march = data.sel(time=slice("2015-01-02", "2015-01-03")).window({"s1/x": (0, 1)}).cast({"s2/x": "float64"})
+    (batch,) = ZarrIterableDataset(march, batch_size=N)
+    assert batch["s1/x"][:, :, 0].tolist() == [[row, row + 1] for row in range(4, 11)]
+    assert batch["s2/x"][:, 0].tolist() == [200.0 + row for row in range(4, 11)]
+    assert zarrfeed.stats(data)["s2/x"].mean == pytest.approx(200 + (N - 1) / 2)
+    assert zarrfeed.verify(data).ok
+
+
+def test_both_sides_of_a_batch_and_many_stores(store: Path) -> None:
+    sides = {"samples": ["s1/x"], "targets": ["deep/er/z"]}
+    both = zarrfeed.open([store, store], [store, store], variables=sides)
+    read = [(x["s1/x"][:, 0], z["deep/er/z"][:, 0]) for x, z in ZarrIterableDataset(both, batch_size=5)]
+    assert np.concatenate([x for x, _ in read]).tolist() == [*range(N)] * 2
+    assert np.concatenate([z for _, z in read]).tolist() == [*range(300, 300 + N)] * 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (None, "are entered where variables= names arrays in them, by their paths such as 's1/time': deep, s1, s2"),
+        (["s1"], "is a group without arrays"),
+        (["s1/x", "s1/q"], "'s1/q' is no array in samples; arrays in s1: s1/time, s1/x, s1/y"),
+        (["s1/x", "s1/xx"], "did you mean 's1/x'?"),
+        (["deep/er"], "'deep/er' is no array in samples; arrays in deep/er: deep/er/z"),
+        (["deep/nowhere/z"], "'deep/nowhere/z' is no array in samples; groups in deep: deep/er"),
+        (["s3/x"], "'s3/x' is no array in samples; groups: deep, s1, s2"),
+        (["../x.zarr/s1/x"], "is no array in samples"),
+        (["/s1/x"], "is no array in samples"),
+        (["s1//x"], "is no array in samples"),
+    ],
+)
+def test_other_names_are_refused(variables: list[str] | None, message: str, store: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        zarrfeed.open(store, variables=variables)
+
+
+def test_an_array_that_is_damaged_is_an_error_with_its_path(store: Path) -> None:
+    (store / "s1" / "x" / "zarr.json").write_text("{")
+    with pytest.raises(zarrfeed.StoreReadError, match="s1/x"):
+        zarrfeed.open(store, variables=["s1/x"])
+
+
+def test_a_replay_buffer_is_named_from_its_data(tmp_path: Path) -> None:
+    root = zarr.create_group(tmp_path / "buffer.zarr")
+    root.create_array("data/state", data=np.arange(10))
+    root.create_array("meta/episode_ends", data=np.array([4, 10]))
+    assert len(zarrfeed.open(tmp_path / "buffer.zarr", variables=["state"]).window((0, 1))) == 8
+    with pytest.raises(ConfigError, match="'data/state' is no array in samples; arrays: state"):
+        zarrfeed.open(tmp_path / "buffer.zarr", variables=["data/state"])
+
+
+def test_a_packed_store_has_no_groups(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"'s1/x' lies in a group; give names of your own: zarrfeed.open\(\{"):
+        zarrfeed.pack(zarrfeed.open(store, variables=["s1/x"]), tmp_path / "out.zarr")
