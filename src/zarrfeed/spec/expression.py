@@ -91,6 +91,7 @@ class OpenCall(Call):
     window: int | str | None = None
     evict: bool = False
     cache: str | None = dataclasses.field(default=None, compare=False)  # where bytes are kept, not what they are
+    depth: int = 0
 
 
 @dataclass(frozen=True)

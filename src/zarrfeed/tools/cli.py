@@ -99,8 +99,8 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 def _as_options(message: str) -> str:
     """Return a message with arguments spelt as options: `sample_dim='time'` becomes `--sample-dim time`."""
     return re.sub(
-        r"\b(sample_dim|variables)='([^']*)'",
-        lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[2])}",
+        r"\b(sample_dim|variables|depth)=(?:\['([^']*)'\]|'([^']*)'|(\d+))",
+        lambda found: f"--{found[1].replace('_', '-')} {shlex.quote(found[found.lastindex or 2])}",
         message,
     )
 
@@ -278,6 +278,9 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variables", nargs="+", metavar="NAME", help="which arrays of a group (default: all data variables)"
     )
+    parser.add_argument(
+        "--depth", type=int, default=0, metavar="N", help="levels of groups that are entered (default: 0)"
+    )
     add_sel(parser)
 
 
@@ -311,6 +314,7 @@ def _open(arguments: argparse.Namespace, *, decode_cf: bool = True) -> Data:
         sample_axis=arguments.sample_axis,
         sample_dim=arguments.sample_dim,
         variables=arguments.variables,
+        depth=arguments.depth,
         decode_cf=decode_cf,
         storage_options=_storage_options(arguments),
         zarr_format=arguments.zarr_format,

@@ -153,6 +153,22 @@ def test_variables_that_disagree_in_length_are_told_with_the_option_to_give(
         zarrfeed.ZarrIterableDataset(weather)
 
 
+def test_groups_in_a_group_are_entered_by_a_depth_or_by_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = zarr.create_group(tmp_path / "x.zarr")
+    for name in ("s1/x", "s2/x"):
+        root.create_array(name, data=np.arange(4))
+    message = fails(["info", str(tmp_path / "x.zarr")], capsys)
+    assert "groups in it, which --depth 1 enters, or --variables s1/x: s1, s2" in message
+    assert cli.main(["info", str(tmp_path / "x.zarr"), "--depth", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "samples['s1/x']" in shown
+    assert "samples['s2/x']" in shown
+    assert cli.main(["info", str(tmp_path / "x.zarr"), "--variables", "s2/x"]) == 0
+    assert "s1/x" not in capsys.readouterr().out
+
+
 def test_a_dimension_that_does_not_exist_is_told_with_those_that_do(
     weather: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,8 +49,8 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
     text = f"{_name(group)}: is a group without arrays"
     if groups:
         arrays = [f"{key}/{name}" for key in groups[:_MOST_PATHS] for name in _arrays_in(group, key)]
-        named = f", by their paths such as {arrays[0]!r}" if arrays else ""
-        text += f"; groups in it, which are entered where variables= names arrays in them{named}: {', '.join(groups)}"
+        named = str(arrays[:1]) if arrays else "[...]"
+        text += f"; groups in it, which depth=1 enters, or variables={named}: {', '.join(groups)}"
     return (_of_parents(group) if groups else None) or ConfigError(text)
 
 

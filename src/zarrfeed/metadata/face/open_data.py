@@ -40,6 +40,7 @@ def open(
     sample_axis: int = 0,
     sample_dim: str | None = None,
     variables: Variables | None = None,
+    depth: int = 0,
     multiscale: Sequence[str | int] | None = None,
     decode_cf: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -79,6 +80,8 @@ def open(
         Names of the arrays of `samples`, a group or a mapping, that are read (of an array of records: of the members);
         those in groups of the group by their paths, such as "s1/x"; or for both sides, {"samples": [...], "targets":
         [...]}. None: all; of a group as xarray writes it, data variables but scalars.
+    depth
+        How many levels of groups in the group `samples` are entered: their arrays have names such as "s1/x". 0: none.
     multiscale
         Levels of `samples`, an OME-Zarr image, by their paths or their numbers, the finest one first: ["0", "2"]. Paths
         of labels in it, such as "labels/cells" or "labels/cells/1", may be among them. Each is an array of the samples;
@@ -172,7 +175,7 @@ def open(
         raise ConfigError(f"multiscale = {multiscale!r} with refresh = {refresh!r}: levels are read as they are now")
     check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
     opening = Opening(
-        samples, targets, sample_axis, sample_dim, variables, multiscale, decode_cf, access, grows is not None
+        samples, targets, sample_axis, sample_dim, variables, multiscale, decode_cf, access, grows is not None, depth
     )
     stores = as_stores(samples, access)
     if stores is not None:
@@ -195,6 +198,7 @@ def open(
         window=freeze(window),
         evict=bool(evict),
         cache=None if cache is None else str(cache),
+        depth=int(depth),
     )
     if stores is not None:
         shared = SharedAccess()

@@ -50,7 +50,7 @@ from zarrfeed.metadata.group.multiscale import (
     warn_of_channels,
     with_levels,
 )
-from zarrfeed.metadata.group.nested_arrays import nested_arrays
+from zarrfeed.metadata.group.nested_arrays import names_below, nested_arrays
 from zarrfeed.metadata.group.variables import Variables, sample_dim_advice, select_variables, variables_of
 from zarrfeed.plan.samples.windows import check_segment_ends
 from zarrfeed.spec.array import Documented
@@ -66,6 +66,8 @@ from zarrfeed.storage.append.appended import marks_of
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore
 
+#: Levels of groups that are entered, at most.
+_DEEPEST = 64
 #: What an array may be given as: also a tensor, or a mapper of fsspec, whose types are not imported here.
 FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
@@ -82,6 +84,7 @@ def open_fields(
     decode_cf: bool = True,
     access: StoreAccess | None = None,
     may_grow: bool = False,
+    depth: int = 0,
 ) -> Opened:
     """Open and align all arrays that a dataset consists of. Reads metadata only.
 
@@ -107,6 +110,8 @@ def open_fields(
         How stores are reached.
     may_grow
         Whether a writer may be at work: the arrays may then have different numbers of samples for a moment.
+    depth
+        How many levels of groups in `samples` are entered for arrays.
 
     Raises
     ------
@@ -122,7 +127,10 @@ def open_fields(
     reader = _SideReader("samples", sample_axis, sample_dim, decode_cf, access, may_grow)
     sides = ("samples",) if targets is None else ("samples", "targets")
     names = variables_of(sides, variables)
-    reader.read(samples, names[0], multiscale)
+    check_int("depth", depth, 0, _DEEPEST)
+    if depth and (names[0] is not None or multiscale is not None):
+        raise ConfigError(f"depth = {depth} is for all arrays below a group: give neither variables= nor multiscale=")
+    reader.read(samples, names[0], multiscale, depth)
     segment_ends, packed_ends, categories = reader.segment_ends, reader.packed_ends, reader.categories
     arrays, known = reader.arrays, reader.known
     for one in arrays:
@@ -200,9 +208,21 @@ class _SideReader:
         self._unproved: list[int] = []  # numbers of arrays that were not
 
     def read(
-        self, source: Source, variables: Sequence[str] | None, multiscale: Sequence[str | int] | None = None
+        self,
+        source: Source,
+        variables: Sequence[str] | None,
+        multiscale: Sequence[str | int] | None = None,
+        depth: int = 0,
     ) -> None:
         """Read all arrays."""
+        if depth:
+            source = open_source(source, self._access)
+            if not isinstance(source, zarr.Group):
+                raise ConfigError(f"depth = {depth}: {self._side} must be a group")
+            variables = names_below(self._side, source, depth, self._sample_dim, self._access)
+            if not variables:
+                where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
+                raise ConfigError(f"depth = {depth}: there is no data variable{where} in {self._side}")
         self._read(source, variables, multiscale)
         self._compare_with_own()
 

@@ -1,4 +1,4 @@
-"""Arrays in groups of a group, which `variables=` names by their paths: "s1/x"."""
+"""Arrays in groups of a group: those that `variables=` names by their paths, such as "s1/x", or all to a depth."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.metadata.array.cf import data_variables, dimension_names
+from zarrfeed.metadata.array.known_groups import refusal
 from zarrfeed.metadata.group.beside import StoredPath, open_beside
-from zarrfeed.metadata.group.field_sources import arrays_in
+from zarrfeed.metadata.group.field_sources import arrays_in, naming
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.checked_nodes import checked
 
 
 def nested_arrays(
@@ -33,6 +36,33 @@ def nested_arrays(
                 raise _refusal(side, group, name, node, access)
             found[name] = node
     return found
+
+
+def names_below(side: str, group: zarr.Group, depth: int, sample_dim: str | None, access: StoreAccess) -> list[str]:
+    """Return the paths of the data variables in a group, and in the groups in it down to a depth; its own come first.
+
+    Of those, the ones that have the sample dimension, if it is named.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError
+        If a member is damaged, or a group is of a kind whose arrays are no fields of one sample.
+    """
+    known = refusal(group)
+    if known is not None:
+        with naming(side):
+            raise known
+    arrays = arrays_in(side, group, access)
+    names = [
+        name
+        for name in data_variables(arrays, dict(group.attrs))
+        if sample_dim is None or sample_dim in (dimension_names(arrays[name]) or ())
+    ]
+    for name in sorted(group.group_keys()) if depth else ():
+        inside = checked(group[name])
+        assert isinstance(inside, zarr.Group)
+        names += [f"{name}/{below}" for below in names_below(side, inside, depth - 1, sample_dim, access)]
+    return names
 
 
 def _node_at(group: zarr.Group, name: str, access: StoreAccess) -> Any:

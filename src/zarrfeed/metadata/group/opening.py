@@ -34,6 +34,7 @@ class Opening:
     decode_cf: bool
     access: StoreAccess
     may_grow: bool
+    depth: int = 0
 
     def __post_init__(self) -> None:
         for source in (self.samples, self.targets):

@@ -87,7 +87,7 @@ def test_both_sides_of_a_batch_and_many_stores(store: Path) -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (None, "are entered where variables= names arrays in them, by their paths such as 's1/time': deep, s1, s2"),
+        (None, "groups in it, which depth=1 enters, or variables=['s1/time']: deep, s1, s2"),
         (["s1"], "is a group without arrays"),
         (["s1/x", "s1/q"], "'s1/q' is no array in samples; arrays in s1: s1/time, s1/x, s1/y"),
         (["s1/x", "s1/xx"], "did you mean 's1/x'?"),
@@ -122,3 +122,50 @@ def test_a_replay_buffer_is_named_from_its_data(tmp_path: Path) -> None:
 def test_a_packed_store_has_no_groups(store: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"'s1/x' lies in a group; give names of your own: zarrfeed.open\(\{"):
         zarrfeed.pack(zarrfeed.open(store, variables=["s1/x"]), tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize(
+    ("depth", "expected"), [(1, ["s1/x", "s1/y", "s2/x"]), (2, ["deep/er/z", "s1/x", "s1/y", "s2/x"]), (9, None)]
+)
+def test_all_data_variables_to_a_depth(depth: int, expected: list[str] | None, store: Path) -> None:
+    expected = expected or ["deep/er/z", "s1/x", "s1/y", "s2/x"]
+    for given in (store, zarr.open_group(store, mode="r")):
+        data = zarrfeed.open(given, depth=depth, sample_dim="time")
+        assert [field.name for field in data.fields] == expected
+        assert data == zarrfeed.open(given, depth=depth, sample_dim="time")
+        (batch,) = ZarrIterableDataset(data, batch_size=N)
+        for name in expected:
+            assert batch[name][:, 0].tolist() == [row + ARRAYS[name] for row in range(N)]
+    assert str(data).endswith(f"sample_dim='time', depth={depth})")
+
+
+def test_its_own_arrays_come_first_and_those_without_the_sample_dimension_are_left_out(store: Path) -> None:
+    root = zarr.open_group(store)
+    root.create_array("top", data=np.arange(N), dimension_names=("time",))
+    root.create_array("s2/static", data=np.arange(4), dimension_names=("c",))
+    names = [field.name for field in zarrfeed.open(store, depth=1, sample_dim="time").fields]
+    assert names == ["top", "s1/x", "s1/y", "s2/x"]
+    with pytest.raises(ConfigError, match="they must be equal; give sample_dim='time'"):
+        zarrfeed.open(store, depth=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": 1, "variables": ["s1/x"]}, "give neither variables= nor multiscale="),
+        ({"depth": -1}, "depth = -1"),
+        ({"depth": True}, "depth = True"),
+        ({"depth": 1, "sample_dim": "tiem"}, "there is no data variable with the dimension 'tiem' in samples"),
+    ],
+)
+def test_depths_that_are_refused(options: dict[str, Any], message: str, store: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        zarrfeed.open(store, **options)
+    with pytest.raises(ConfigError, match="depth = 1: samples must be a group"):
+        zarrfeed.open(store / "s1" / "x", depth=1)
+
+
+def test_groups_of_kinds_that_are_no_fields_are_refused(store: Path) -> None:
+    zarr.open_group(store).create_group("cells", attributes={"encoding-type": "anndata"})
+    with pytest.raises(ConfigError, match="cells: is AnnData"):
+        zarrfeed.open(store, depth=1)
