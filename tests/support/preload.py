@@ -2,7 +2,7 @@
 
 A process of "spawn" imports them anew, which takes 2 CPU seconds and more. A Process and a DataLoader pickle the same
 objects for both methods. So tests use "forkserver" where an object has to be pickled, and "spawn" where a test is about
-a process that starts with nothing.
+a process that starts with nothing. The workers of `tests.support.ranks` start by "spawn" from a warm interpreter.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from zarrfeed import Digest, ZarrDataLoader, ZarrIterableDataset, audit
 Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
 
-#: Seconds that anything may take. Generous: a process that is spawned imports torch, and the machine may be busy.
+#: Seconds that anything may take. Generous: the machine may be busy.
 LIMIT_S = 240
 _GRACE_S = 30.0
 
@@ -183,11 +183,15 @@ class Ranks:
 
 
 def _serve(pipe: Connection, stack_file: str, python: str) -> None:
-    """Run what comes through the pipe until it is closed; `python` is a command of `warm`, for a forkserver."""
+    """Run what comes through the pipe until it is closed.
+
+    `python` is a command of `warm`: it starts a forkserver, and the workers of "spawn", which imported torch anew.
+    """
     os.setpgid(0, 0)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     start_forkserver_when_needed(lambda: python)
+    multiprocessing.set_executable(python)
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message="each chunk is decoded by")
     warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -335,7 +339,7 @@ class _Chain(IterableDataset[Any]):
 
 
 def read_chained(cells: list[Cell]) -> list[Delivery]:
-    """Read one epoch of each cell in the same workers: they start once, which takes seconds where they are spawned.
+    """Read one epoch of each cell in the same workers, which start once.
 
     The cells must have workers alike, and go through torch's DataLoader.
     """
