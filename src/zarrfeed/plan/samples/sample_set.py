@@ -219,12 +219,13 @@ def _set_flags(flags: npt.NDArray[np.uint8], begin: Int64, end: Int64) -> None:
         some = slice(int(np.searchsorted(end, low, side="right")), int(np.searchsorted(begin, high)))
         if some.start >= some.stop:
             continue
-        edges = np.zeros(_FLAGS_AT_ONCE + 1, dtype=np.int8)
-        edges[np.maximum(begin[some], low) - low] += 1
-        edges[np.minimum(end[some], high) - low] -= 1
+        begins, ends = np.maximum(begin[some], low), np.minimum(end[some], high)
+        first = int(begins[0]) // 8
+        edges = np.zeros(8 * (-(-int(ends[-1]) // 8) - first) + 1, dtype=np.int8)
+        edges[begins - 8 * first] += 1
+        edges[ends - 8 * first] -= 1
         packed = np.packbits(np.cumsum(edges[:-1], dtype=np.int8), bitorder="little")
-        there = flags[low // 8 : high // 8]
-        there |= packed[: len(there)]
+        flags[first : first + len(packed)] |= packed
 
 
 class _RunList:
