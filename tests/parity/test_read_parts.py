@@ -80,7 +80,7 @@ def test_few_rows_cost_their_own_bytes(layout: str, tmp_path: Path) -> None:
     path = stored(tmp_path / "a", array, (ROWS, ITEMS), compressors=codec, **options)
     chunk = chunk_of(path)
     row = ITEMS * array.itemsize
-    block = 1 if codec is None else int.from_bytes(chunk[8:12], "little")
+    block = row if codec is None else int.from_bytes(chunk[8:12], "little")
 
     def cost_of(rows: list[int]) -> int:
         """Return the stored bytes of the blocks that rows lie in, roughly where they are compressed."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import os
 import pickle
 import random
 import resource
@@ -33,6 +34,8 @@ MEMORY_BYTES = 1 << 30
 PAGE = mmap.PAGESIZE
 LIBC = ctypes.CDLL(None, use_errno=True)
 M_PERTURB = -6
+#: Of memory that malloc returns: what is not written must not come out. Python's debug allocator has one of its own.
+FILLINGS = (0x55,) if os.environ.get("PYTHONMALLOC") == "debug" else (0x55, 0xAA)
 
 
 class Guarded:
@@ -161,7 +164,7 @@ def try_all(name: str, changes: int) -> dict[str, int]:
     outcomes: Counter[str] = Counter()
     for damaged in damages(good, changes, random.Random(name)):
         found: list[str | bytes] = []
-        for filling in (0x55, 0xAA):  # of memory that malloc returns: what is not written must not come out
+        for filling in FILLINGS:
             LIBC.mallopt(M_PERTURB, filling)
             try:
                 found.append(to_bytes(decode_guarded(codec, memory.put(damaged), expected)))
@@ -169,8 +172,8 @@ def try_all(name: str, changes: int) -> dict[str, int]:
                 raise
             except Exception as error:  # noqa: BLE001 (of any class: the pipeline makes a DecodeError of it)
                 found.append("refused" if type(error).__name__ == "DecodeError" else "refused by the codec")
-        first, second = found
-        assert first == second, "it depends on what was in memory before"
+        first = found[0]
+        assert found == [first] * len(found), "it depends on what was in memory before"
         outcomes[first if isinstance(first, str) else "decoded"] += 1
         # a checksum or a filter returns no more than it was given
         assert isinstance(first, str) or is_object or len(first) <= max(limit, len(damaged)), (len(first), limit)

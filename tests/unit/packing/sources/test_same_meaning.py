@@ -83,6 +83,13 @@ WAYS: dict[str, dict[int, dict[str, Any]]] = {
 }
 
 
+#: Name -> options of `pack`.
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "split": {"split": {"a": 0.7, "b": 0.3}},
+    "shuffled": {"shuffle": 5},
+}
+
 #: Formats of stores and files.
 KINDS = ("v3", "v2", "nc", "hdf5")
 
@@ -94,28 +101,26 @@ def test_times_of_several_stores_are_one_axis_by_value(kind: str, way: str, tmp_
     freq = "h" if way in ("fractions of the first store's unit", "a time zone") else "D"
     paths = written(tmp_path, {year: year_of(year, freq=freq, until="01-25") for year in (2018, 2019)}, kind, WAYS[way])
     expected = times_of(*paths)
-    # each kind and each way is packed in each mode
-    is_split = (KINDS.index(kind) + list(WAYS).index(way)) % 2 == 1
-    other: dict[str, Any] = {"split": {"split": {"a": 0.7, "b": 0.3}}} if is_split else {"shuffled": {"shuffle": 5}}
-    modes: dict[str, dict[str, Any]] = {"plain": {}, **other}
-    for name, options in modes.items():
-        out, source = tmp_path / f"{name}.zarr", "hdf5" if kind == "hdf5" else None
-        more: dict[str, Any] = {"sample_dim": "time", "sample_chunk": 7 if freq == "D" else 7 * 24, **options}
-        report = pack(paths, out, kind=source, verify=True, **more)
-        assert report.ok, report
-        assert report.proof is not None
-        assert any("long_name" in line for line in report.proof.not_compared), str(report)
-        groups = [out / "a", out / "b"] if name == "split" else [out]
-        got = times_of(*groups)
-        samples = np.concatenate([xarray.open_zarr(one, consolidated=False).x.values[:, 0] for one in groups])
-        if name == "shuffled":
-            order = np.argsort(samples)
-            got, samples = got[order], samples[order]
-        assert np.array_equal(got, expected), name
-        is_there = got != np.iinfo(np.int64).min
-        assert np.array_equal(got[is_there] // 10**9, samples[is_there]), name
-    packed = zarrfeed.open(tmp_path / "plain.zarr", sample_dim="time")
-    assert len(packed.sel(time="2019")) == len(expected) // 2 - 1
+    # each kind, and each way, is packed in each mode
+    mode = list(MODES)[(KINDS.index(kind) + list(WAYS).index(way)) % len(MODES)]
+    out, source = tmp_path / "packed.zarr", "hdf5" if kind == "hdf5" else None
+    more: dict[str, Any] = {"sample_dim": "time", "sample_chunk": 7 if freq == "D" else 7 * 24, **MODES[mode]}
+    report = pack(paths, out, kind=source, verify=True, **more)
+    assert report.ok, report
+    assert report.proof is not None
+    assert any("long_name" in line for line in report.proof.not_compared), str(report)
+    groups = [out / "a", out / "b"] if mode == "split" else [out]
+    got = times_of(*groups)
+    samples = np.concatenate([xarray.open_zarr(one, consolidated=False).x.values[:, 0] for one in groups])
+    if mode == "shuffled":
+        order = np.argsort(samples)
+        got, samples = got[order], samples[order]
+    assert np.array_equal(got, expected)
+    is_there = got != np.iinfo(np.int64).min
+    assert np.array_equal(got[is_there] // 10**9, samples[is_there])
+    if mode == "plain":
+        packed = zarrfeed.open(out, sample_dim="time")
+        assert len(packed.sel(time="2019")) == len(expected) // 2 - 1
 
 
 def test_times_that_stores_count_alike_are_copied(tmp_path: Path) -> None:

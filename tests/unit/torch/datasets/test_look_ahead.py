@@ -67,9 +67,13 @@ def check(batch: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "num_workers"), [*((name, 0) for name in samplers()), ("random", 2), ("with replacement", 2)]
+    ("name", "batches", "num_workers"),
+    [
+        *((name, 5, 0) for name in samplers()),
+        *(("random", batches, num_workers) for batches in (1, 64) for num_workers in (0, 2)),
+        ("with replacement", 5, 2),
+    ],
 )
-@pytest.mark.parametrize("batches", [1, 5, 64])
 def test_batches_are_those_without_it(store: Path, name: str, batches: int, num_workers: int) -> None:
     plain = BatchSampler(samplers()[name], BATCH_SIZE, drop_last=False)
     ahead = LookAhead(BatchSampler(samplers()[name], BATCH_SIZE, drop_last=False), batches)
