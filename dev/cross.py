@@ -5,8 +5,8 @@ python dev/cross.py aarch64 --kernel vmlinuz --busybox busybox                 r
 python dev/cross.py macos      every source of the engine, compiled for macOS on arm64 and neither linked nor run
 
 qemu-aarch64 runs one program, and this machine's kernel does what that asks for, with pages of this machine. Two
-programs are left out: qemu-aarch64 passes on neither a limit of memory (engine_end) nor that pages are given back
-(shared_pool). With a kernel, qemu-system-aarch64 emulates a whole system, and all programs run. Debian has kernels:
+subjects are left out: qemu-aarch64 passes on neither a limit of memory (engine_end) nor that pages are given back
+(shared_pool). With a kernel, qemu-system-aarch64 emulates a whole system, and all subjects run. Debian has kernels:
 `dpkg --add-architecture arm64 && apt update`, `apt download` of busybox-static:arm64 and of
 linux-image-VERSION-arm64:arm64, or of trixie's linux-image-VERSION-arm64-16k, whose pages have 16 KiB; then `dpkg -x`.
 
@@ -18,6 +18,7 @@ does not compile or a test fails.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -47,10 +48,11 @@ mkdir -p /dev/shm
 mount -t tmpfs tmpfs /tmp
 uname -r -m
 grep -m 1 KernelPageSize /proc/self/smaps
-for program in /tests/*; do
-  if timeout 1200 $program >/tmp/log 2>&1; then result=passed; else result=failed; cat /tmp/log; fi
-  echo "$result: ${program##*/}"
-done
+while read program subject; do
+  if timeout 1200 /tests/$program $subject </dev/null >/tmp/log 2>&1; then result=passed
+  else result=failed; cat /tmp/log; fi
+  echo "$result: $subject"
+done </subjects
 poweroff -f
 """
 
@@ -74,8 +76,8 @@ def fetch_blosc2(folder: Path, platform: str) -> Path:
     return folder / "blosc2"
 
 
-def build_for_aarch64(build: Path, jobs: int) -> list[Path]:
-    """Build the C++ tests for aarch64, and return the programs."""
+def build_for_aarch64(build: Path, jobs: int) -> dict[str, Path]:
+    """Build the C++ tests for aarch64, and return the program of each subject."""
     if not SYSROOT.is_dir():
         raise SystemExit(f"{SYSROOT} is not there: apt install qemu-user libc6-arm64-cross libgcc-s1-arm64-cross")
     blosc2 = fetch_blosc2(build / "blosc2", "manylinux_2_28_aarch64")
@@ -89,22 +91,28 @@ def build_for_aarch64(build: Path, jobs: int) -> list[Path]:
         *("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fno-sanitize=undefined"),
         "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",
         "-DCMAKE_EXE_LINKER_FLAGS=-s",  # else each has 20 MB of what zig says of libc++
-        *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=5"),
+        *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=12"),
     ]
     subprocess.run(configure, check=True, env=environment)
-    programs = sorted(f"{path.stem}" for path in (ROOT / "cpp" / "tests").rglob("*_test.cc"))
-    subprocess.run(["cmake", "--build", str(build), "-j", str(jobs), "--target", *programs], check=True)
-    return [build / "cpp" / "tests" / name for name in programs]
+    subprocess.run(["cmake", "--build", str(build), "-j", str(jobs), "--target", "zarrfeed_tests"], check=True)
+    return find_tests(build)
 
 
-def run_by_user_emulation(build: Path, programs: Sequence[Path], jobs: int) -> int:
+def find_tests(build: Path) -> dict[str, Path]:
+    """Return the program of each subject of the C++ tests that ctest knows of."""
+    listed = subprocess.check_output(["ctest", "--test-dir", str(build), "--show-only=json-v1"], text=True)
+    commands = {test["name"]: test.get("command", []) for test in json.loads(listed)["tests"]}
+    return {name: Path(command[-2]) for name, command in commands.items() if command and command[-1] == name}
+
+
+def run_by_user_emulation(build: Path, tests: Mapping[str, Path], jobs: int) -> int:
     """Run the tests, each as a process of this machine; return ctest's exit status."""
-    names = "|".join({path.name.removesuffix("_test") for path in programs} - NEED_A_KERNEL)
+    names = "|".join(tests.keys() - NEED_A_KERNEL)
     test = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "-j", str(jobs)]
     return subprocess.run([*test, "-R", f"^({names})$", "--timeout", "1200"], check=False).returncode
 
 
-def run_on_kernel(build: Path, programs: Sequence[Path], kernel: Path, busybox: Path) -> int:
+def run_on_kernel(build: Path, tests: Mapping[str, Path], kernel: Path, busybox: Path) -> int:
     """Start a kernel whose first process runs the tests one by one; return how many did not pass."""
     root = build / "root"
     shutil.rmtree(root, ignore_errors=True)
@@ -112,8 +120,10 @@ def run_on_kernel(build: Path, programs: Sequence[Path], kernel: Path, busybox: 
         (root / name).mkdir(parents=True)
     for_linkers = shutil.ignore_patterns("*.a", "*.o")
     shutil.copytree(SYSROOT / "lib", root / "lib", symlinks=True, ignore=for_linkers)
-    for program in programs:
+    for program in set(tests.values()):
         shutil.copy(program, root / "tests")
+    subjects = "".join(f"{program.name} {subject}\n" for subject, program in tests.items())
+    (root / "subjects").write_text(subjects)
     for name in ("busybox", "sh"):
         shutil.copy(busybox, root / "bin" / name)
     (root / "init").write_text(INIT)
@@ -130,8 +140,8 @@ def run_on_kernel(build: Path, programs: Sequence[Path], kernel: Path, busybox: 
         for line in system.stdout or ():
             print(line, end="", flush=True)
             passed += line.startswith("passed: ")
-    print(f"{passed} of {len(programs)} programs passed")
-    return len(programs) - passed
+    print(f"{passed} of {len(tests)} subjects passed")
+    return len(tests) - passed
 
 
 def compile_for_macos(build: Path, jobs: int) -> int:
@@ -170,10 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build.mkdir(parents=True, exist_ok=True)
         if options.system == "macos":
             return compile_for_macos(build, options.jobs)
-        programs = build_for_aarch64(build, options.jobs)
+        tests = build_for_aarch64(build, options.jobs)
         if options.kernel:
-            return int(run_on_kernel(build, programs, options.kernel, options.busybox) != 0)
-        return int(run_by_user_emulation(build, programs, options.jobs) != 0)
+            return int(run_on_kernel(build, tests, options.kernel, options.busybox) != 0)
+        return int(run_by_user_emulation(build, tests, options.jobs) != 0)
 
 
 if __name__ == "__main__":

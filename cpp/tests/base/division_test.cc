@@ -9,8 +9,7 @@
 #include "base/huge_pages.h"
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-
+namespace zarrfeed::testing::division_test {
 namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = std::numeric_limits<int64_t>::min();
@@ -41,3 +40,5 @@ TEST(sizes_are_rounded_up_where_their_sum_does_not_fit) {
   CHECK_EQ(round_up(size_t{1}, size_t{4096}), size_t{4096});
   CHECK_EQ(round_up(size_t{4096}, size_t{4096}), size_t{4096});
 }
+
+}  // namespace zarrfeed::testing::division_test

@@ -8,8 +8,7 @@
 #include "tests/support/check.h"
 #include "tests/support/child.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::process_test {
 
 TEST(the_start_of_a_process_is_the_same_for_all_who_ask) {
   const pid_t process = getpid();
@@ -39,3 +38,5 @@ TEST(a_process_that_ended_is_not_running) {
   CHECK(!is_running(child, 0));
   CHECK_EQ(process_start(child), uint64_t{0});
 }
+
+}  // namespace zarrfeed::testing::process_test

@@ -8,9 +8,7 @@
 
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::stored_bytes_test {
 namespace {
 
 std::vector<uint8_t> of(Bytes bytes) {
@@ -43,3 +41,5 @@ TEST(parts_of_a_chunk_are_found_by_their_place_in_the_chunk_and_others_are_refus
                                                {16},     {},   {}, {19}, {},           {}};
   for (size_t begin = 0; begin < from.size(); ++begin) CHECK(of(stored.from(begin)) == from[begin]);
 }
+
+}  // namespace zarrfeed::testing::stored_bytes_test

@@ -16,9 +16,7 @@
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::blosc_table_test {
 namespace {
 
 constexpr size_t kHeader = BloscHeader::kBytes;
@@ -162,3 +160,5 @@ TEST(a_block_whose_stream_leaves_its_range_is_refused) {
   raw.flags |= BloscHeader::kMemcpyed;
   CHECK_THROWS(kCorrupt, "ends outside of the chunk", decode_blosc_block(raw, Bytes(bad).first(1023), out, scratch));
 }
+
+}  // namespace zarrfeed::testing::blosc_table_test

@@ -10,9 +10,7 @@
 #include "tests/support/decoding.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::blosc_test {
 namespace {
 
 ByteVector blosc(const ByteVector& stored, size_t room) {
@@ -178,3 +176,5 @@ TEST(blosc_with_changed_bytes_never_crashes) {
   }
   decode_damaged(victims, random);
 }
+
+}  // namespace zarrfeed::testing::blosc_test

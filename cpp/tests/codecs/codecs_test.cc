@@ -19,9 +19,7 @@
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::codecs_test {
 namespace {
 
 struct Format {
@@ -352,3 +350,5 @@ TEST(the_bound_of_stored_bytes_admits_what_compressors_make_of_noise) {
     }
   }
 }
+
+}  // namespace zarrfeed::testing::codecs_test

@@ -15,9 +15,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::admission_test {
 namespace {
 
 /// Groups that serve these steps, as far as admission looks at them.
@@ -230,3 +228,5 @@ TEST(a_part_that_begins_too_early_or_needs_more_batches_is_refused) {
   CHECK_THROWS(kBudget, "needs 3 batches open at once", admit(wide, 2));
   admit(wide, 3);
 }
+
+}  // namespace zarrfeed::testing::admission_test

@@ -12,9 +12,7 @@
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::batch_memory_test {
 namespace {
 
 constexpr int64_t kBatch = 8;
@@ -90,3 +88,5 @@ TEST(buffers_of_a_batch_are_used_again_once_they_are_released) {
     memory.release(second);
   }
 }
+
+}  // namespace zarrfeed::testing::batch_memory_test

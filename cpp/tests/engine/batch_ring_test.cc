@@ -10,9 +10,7 @@
 #include "plan/placement.h"
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::batch_ring_test {
 namespace {
 
 int64_t pick(std::mt19937_64& random, int64_t low, int64_t high) {
@@ -216,3 +214,5 @@ TEST(the_first_step_that_nobody_claimed_is_named) {
   CHECK_EQ(owned.ring.first_unclaimed(1), int64_t{17});
   CHECK_EQ(owned.ring.first_unclaimed(3), int64_t{30});  // the slot was claimed in an earlier turn alone
 }
+
+}  // namespace zarrfeed::testing::batch_ring_test

@@ -7,9 +7,7 @@
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_cache_test {
 namespace {
 
 EngineOptions with_cache(size_t cache_bytes) {
@@ -92,3 +90,5 @@ TEST(a_sample_may_be_delivered_many_times_in_one_plan) {
     }
   }
 }
+
+}  // namespace zarrfeed::testing::engine_cache_test

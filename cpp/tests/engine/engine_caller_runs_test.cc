@@ -14,9 +14,7 @@
 #include "tests/support/feeding.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_caller_runs_test {
 namespace {
 
 EngineOptions alone(int64_t batch_size, size_t num_threads = 4, size_t cache_bytes = 0) {
@@ -161,3 +159,5 @@ TEST(a_stop_on_another_thread_waits_for_the_consumer_and_ends_its_work) {
     drain(engine, data, spec, 16);
   }
 }
+
+}  // namespace zarrfeed::testing::engine_caller_runs_test

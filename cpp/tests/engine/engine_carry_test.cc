@@ -8,9 +8,7 @@
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_carry_test {
 namespace {
 
 EngineOptions with_carry(size_t carry_bytes, size_t threads, int64_t batch_size) {
@@ -91,3 +89,5 @@ TEST(an_epoch_that_is_given_up_leaves_nothing_behind) {
   drain(engine, data, spec, 4);
   CHECK_EQ(engine.stats().chunks_read - before, uint64_t{8});
 }
+
+}  // namespace zarrfeed::testing::engine_carry_test

@@ -16,8 +16,7 @@
 #include "tests/support/child.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::engine_end_test {
 
 TEST(an_epoch_may_be_given_up_at_any_batch) {
   const Dataset data = rich_dataset();
@@ -288,3 +287,5 @@ TEST(a_forked_child_is_refused_rather_than_left_waiting) {
   CHECK_EQ(result, 0);
   check_batch(engine, data, *batch, 0, 8, reference_order(spec));
 }
+
+}  // namespace zarrfeed::testing::engine_end_test

@@ -17,9 +17,7 @@
 #include "tests/support/feeding.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_faults_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -306,3 +304,5 @@ TEST(random_windows_that_lack_a_row_are_skipped) {
     });
   }
 }
+
+}  // namespace zarrfeed::testing::engine_faults_test

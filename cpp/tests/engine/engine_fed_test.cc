@@ -15,9 +15,7 @@
 #include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_fed_test {
 namespace {
 
 EngineOptions with_requests(size_t max_requests, int64_t batch_size, size_t num_threads = 3) {
@@ -227,3 +225,5 @@ TEST(a_store_that_stalls_does_not_hold_up_stop) {
   CHECK_THROWS(kClosed, "", rest());
   stopper.join();
 }
+
+}  // namespace zarrfeed::testing::engine_fed_test

@@ -23,9 +23,7 @@
 #include "tests/support/reading.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_parts_test {
 namespace {
 
 using Row = std::vector<uint8_t>;
@@ -439,3 +437,5 @@ TEST(fields_that_do_not_fit_into_their_tensor_are_refused) {
   refused([](FieldSpec& field) { field.offsets = {0, 1}; }, "field 1 does not fit into its tensor");
   refused([](FieldSpec& field) { field.slot->tensor = 2; }, "field 1 does not fit into its tensor");
 }
+
+}  // namespace zarrfeed::testing::engine_parts_test

@@ -13,8 +13,7 @@
 #include "tests/support/patch_volume.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::engine_patches_test {
 
 TEST(patches_are_those_of_the_volume_whatever_is_carried) {
   for (int64_t i = 0; i < 24; ++i) {
@@ -169,3 +168,5 @@ TEST(patches_and_their_contexts_are_cut_out_of_chunks_that_are_decoded_once) {
   volume.read(engine, volume.plan_spec(3, true), 3);
   CHECK_EQ(volume.read(engine, volume.plan_spec(3, true), 3, size_t{1} << 30), uint64_t{4} * 3 * 3);
 }
+
+}  // namespace zarrfeed::testing::engine_patches_test

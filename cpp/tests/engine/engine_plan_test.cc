@@ -11,9 +11,7 @@
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_plan_test {
 namespace {
 
 /// Takes batches to the end.
@@ -212,3 +210,5 @@ TEST(memory_that_one_field_does_not_get_is_an_error_and_the_others_give_theirs_b
   engine.memory(0)->retire();  // keeps what is out
   CHECK_EQ(engine.memory(0)->mapped_bytes(), size_t{0});
 }
+
+}  // namespace zarrfeed::testing::engine_plan_test

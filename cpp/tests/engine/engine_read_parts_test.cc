@@ -15,9 +15,7 @@
 #include "tests/support/faulty_calls.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_read_parts_test {
 namespace {
 
 constexpr size_t kRow = 32'768;
@@ -219,3 +217,5 @@ TEST(a_chunk_that_is_wanted_again_is_read_whole_and_cached) {
   CHECK_EQ(decoded[0], uint64_t{kRow});
   CHECK_EQ(decoded[3], uint64_t{kRow} + kChunk);
 }
+
+}  // namespace zarrfeed::testing::engine_read_parts_test

@@ -21,9 +21,7 @@
 #include "tests/support/reading.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_sources_test {
 namespace {
 
 /// How often each object of each array was read.
@@ -306,3 +304,5 @@ TEST(outputs_of_one_array_may_convert_its_items_in_their_own_way) {
     release(engine, *batch);
   }
 }
+
+}  // namespace zarrfeed::testing::engine_sources_test

@@ -11,9 +11,7 @@
 #include "tests/support/packed_store.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_store_test {
 namespace {
 
 /// Moves the chunks of an array into one file.
@@ -84,3 +82,5 @@ TEST(an_error_of_such_a_store_has_the_array_and_the_key) {
     CHECK_THROWS(kIo, "array0 chunk 7.0: cannot be read", drained());
   }
 }
+
+}  // namespace zarrfeed::testing::engine_store_test

@@ -18,9 +18,7 @@
 #include "tests/support/reading.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_stress_test {
 namespace {
 
 std::unique_ptr<Dataset> random_dataset(std::mt19937_64& random) {
@@ -365,3 +363,5 @@ TEST(many_datasets_are_read_at_once_with_errors_early_ends_and_slow_consumers) {
     for (const std::string& what : wrong) CHECK_EQ(what, std::string());
   }
 }
+
+}  // namespace zarrfeed::testing::engine_stress_test

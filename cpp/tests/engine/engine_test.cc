@@ -11,9 +11,7 @@
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::engine_test {
 namespace {
 
 /// Buffers that the test owns and provides, a set a batch.
@@ -333,3 +331,5 @@ TEST(blocks_need_not_be_chunks) {
     }
   }
 }
+
+}  // namespace zarrfeed::testing::engine_test

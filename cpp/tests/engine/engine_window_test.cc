@@ -7,8 +7,7 @@
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::engine_window_test {
 
 TEST(windows_over_all_kinds_of_fields_arrive_row_by_row) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -71,3 +70,5 @@ TEST(a_window_that_reaches_beyond_the_array_is_an_error_and_reads_nothing_there)
     }
   }
 }
+
+}  // namespace zarrfeed::testing::engine_window_test

@@ -13,9 +13,7 @@
 
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::fetch_queue_test {
 namespace {
 
 Task task_of(size_t field, int64_t chunk) {
@@ -144,3 +142,5 @@ TEST(an_epoch_begins_with_nothing_in_flight) {
   queue.next(0, never_together, fetches);
   CHECK(fetches.empty());
 }
+
+}  // namespace zarrfeed::testing::fetch_queue_test

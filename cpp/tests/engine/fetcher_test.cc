@@ -17,9 +17,7 @@
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::fetcher_test {
 namespace {
 
 /// A store that answers when the test says so. The bytes of an object are its key.
@@ -292,3 +290,5 @@ TEST(new_readers_leave_the_old_ones_to_the_threads_that_hold_them) {
   c.fetcher.fetch(tasks);
   CHECK_EQ(c.store(0).open.size(), size_t{1});
 }
+
+}  // namespace zarrfeed::testing::fetcher_test

@@ -15,9 +15,7 @@
 #include "tests/support/child.h"
 #include "tests/support/pools.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::shared_pool_end_test {
 namespace {
 
 /// A process that owns a pool, and has sent two handles of it.
@@ -126,3 +124,5 @@ TEST(a_pool_is_not_opened_in_place_of_another_one) {
   CHECK(!other->is_opened());
   CHECK_EQ(result_of_child([&] { return opened(*other)->id() == other->id() ? 0 : 1; }), 0);
 }
+
+}  // namespace zarrfeed::testing::shared_pool_end_test

@@ -22,8 +22,7 @@
 #include "tests/support/child.h"
 #include "tests/support/pools.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::shared_pool_test {
 
 TEST(a_slot_is_used_again_when_its_last_lease_ends_and_not_before) {
   const auto pool = make_pool();
@@ -397,3 +396,5 @@ TEST(no_slot_is_written_while_a_process_sees_it) {
   CHECK(slots.load() <= 66);  // what may be under way, what is written, and what a child held
   CHECK_EQ(pool->num_leases(), size_t{0});
 }
+
+}  // namespace zarrfeed::testing::shared_pool_test

@@ -12,9 +12,7 @@
 #include "base/error.h"
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::skip_log_test {
 namespace {
 
 SkippedChunk bad_chunk(size_t field, int64_t chunk) {
@@ -88,3 +86,5 @@ TEST(a_cleared_log_is_empty) {
   log.clear();
   CHECK(log.take(0).slots.empty());
 }
+
+}  // namespace zarrfeed::testing::skip_log_test

@@ -15,9 +15,7 @@
 #include "tests/support/plans.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::task_builder_parts_test {
 namespace {
 
 /// Field, cell, row or -1, and the step in rows of the field.
@@ -223,3 +221,5 @@ TEST(samples_of_a_group_in_one_chunk_of_a_part_share_the_rows_of_the_group) {
     }
   }
 }
+
+}  // namespace zarrfeed::testing::task_builder_parts_test

@@ -17,9 +17,7 @@
 #include "tests/support/plans.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::task_builder_test {
 namespace {
 
 /// A row that somebody needs: field, cell, row of the array, and its step in rows of the field.
@@ -69,7 +67,7 @@ void check_tasks(const OutputTable& fields, const EpochPlan& plan, size_t most_l
         if (of_output.rows != nullptr) {
           rows.assign(of_output.placements().begin(), of_output.placements().end());
         } else {
-          WindowRows(field, plan)
+          zarrfeed::WindowRows(field, plan)
               .find(std::span(*samples).subspan(of_output.begin, of_output.end - of_output.begin), task.chunk, rows);
         }
         const bool is_cut = field.is_stored() && !RowRuns(plan, *field.source(), task.source).are_chunks();
@@ -189,3 +187,5 @@ TEST(a_window_that_reaches_beyond_the_array_is_refused) {
     CHECK_THROWS(kConfig, "reaches beyond the array", TaskBuilder(fields, plan->plan).build(0, scratch, tasks));
   }
 }
+
+}  // namespace zarrfeed::testing::task_builder_test

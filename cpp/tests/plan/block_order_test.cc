@@ -10,9 +10,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::block_order_test {
 namespace {
 
 /// All held indices of an order.
@@ -126,3 +124,5 @@ TEST(block_orders_that_contradict_their_table_are_refused) {
   const auto many = BlockTable::of_runs({{0, 0, 0, 1, 1}}, (int64_t{1} << 32) + 1);
   CHECK_THROWS(kConfig, "2^32", BlockOrder::natural(many, 0, false));
 }
+
+}  // namespace zarrfeed::testing::block_order_test

@@ -9,9 +9,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::block_table_test {
 namespace {
 
 /// Checks all that a table says against its blocks.
@@ -105,3 +103,5 @@ TEST(numbers_that_do_not_fit_together_are_refused) {
   CHECK_THROWS(kConfig, "without rows", BlockTable::of_list(one, one, zero));
   CHECK_THROWS(kConfig, "below 0", BlockTable::of_list(negative, one, one));
 }
+
+}  // namespace zarrfeed::testing::block_table_test

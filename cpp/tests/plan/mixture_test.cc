@@ -13,9 +13,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::mixture_test {
 namespace {
 
 constexpr uint64_t kOne = uint64_t{1} << 62;
@@ -162,3 +160,5 @@ TEST(numbers_that_do_not_fit_together_are_refused) {
   bad.first_row = -1;
   refused(2, 1, paths, bad);
 }
+
+}  // namespace zarrfeed::testing::mixture_test

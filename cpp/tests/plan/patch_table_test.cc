@@ -7,9 +7,7 @@
 
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::patch_table_test {
 namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
@@ -96,3 +94,5 @@ TEST(tables_that_do_not_fit_together_are_refused) {
     CHECK_THROWS(kConfig, "patch table", table.check());
   }
 }
+
+}  // namespace zarrfeed::testing::patch_table_test

@@ -17,9 +17,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::row_order_test {
 namespace {
 
 std::vector<int64_t> permutation(uint64_t key, size_t n) {
@@ -406,3 +404,5 @@ TEST(steps_that_are_evenly_apart_are_those_that_are_looked_up_one_by_one) {
   }
   CHECK(even > 200);
 }
+
+}  // namespace zarrfeed::testing::row_order_test

@@ -10,8 +10,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::sample_stream_test {
 
 TEST(a_stream_lists_the_samples_of_the_order) {
   for (const uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
@@ -53,3 +52,5 @@ TEST(a_plan_that_lacks_a_step_is_refused) {
   std::vector<int64_t> out(9);
   CHECK_THROWS(kConfig, "nothing serves step 8", stream.next(out));
 }
+
+}  // namespace zarrfeed::testing::sample_stream_test

@@ -10,9 +10,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::sample_table_test {
 namespace {
 
 constexpr unsigned kBits = 4;  // small pages, so that samples have many
@@ -110,3 +108,5 @@ TEST(runs_and_pages_that_do_not_fit_together_are_refused) {
   CHECK_THROWS(kConfig, why, pages({0, 3, 2}));
   CHECK_THROWS(kConfig, why, pages({}));
 }
+
+}  // namespace zarrfeed::testing::sample_table_test

@@ -9,9 +9,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::unfolding_test {
 namespace {
 
 /// The same plan without groups.
@@ -120,3 +118,5 @@ TEST(a_plan_that_contradicts_its_block_order_is_refused) {
   CHECK_THROWS(kConfig, "below 0", with_extra(-1, spec.num_steps()));
   CHECK_THROWS(kConfig, "ascending order", with_extra(spec.first, spec.num_steps()));
 }
+
+}  // namespace zarrfeed::testing::unfolding_test

@@ -10,9 +10,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::array_parts_test {
 namespace {
 
 /// Up to 6 parts, some of them side by side and some with rows of nobody between.
@@ -91,3 +89,5 @@ TEST(a_key_is_of_the_part_whose_prefix_it_begins_with) {
   CHECK_EQ(parts.part_of_key("/data/b.zarr/c/0").value(), size_t{2});
   CHECK(!parts.part_of_key("/dat").has_value());
 }
+
+}  // namespace zarrfeed::testing::array_parts_test

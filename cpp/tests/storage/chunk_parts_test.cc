@@ -17,9 +17,7 @@
 #include "tools/local_reader.h"
 #include "transform/output.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::chunk_parts_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -214,3 +212,5 @@ TEST(no_store_of_an_array_is_held_open) {
     CHECK_EQ(open_descriptors(), before);
   }
 }
+
+}  // namespace zarrfeed::testing::chunk_parts_test

@@ -29,9 +29,7 @@
 #include "tests/support/temp_dir.h"
 #include "tools/local_reader.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::chunk_reader_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -417,3 +415,5 @@ TEST(inner_chunks_are_read_on_threads_that_share_indices) {
     reader->close();
   }
 }
+
+}  // namespace zarrfeed::testing::chunk_reader_test

@@ -25,9 +25,7 @@
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::file_store_test {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
@@ -452,3 +450,5 @@ TEST(a_file_that_is_written_to_between_two_reads_of_parts_is_no_chunk) {
           std::string(result.error->what()) == "ended at byte 600 of 5000: it was changed while being read");
   }
 }
+
+}  // namespace zarrfeed::testing::file_store_test

@@ -19,9 +19,7 @@
 
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::python_store_test {
 namespace {
 
 bool is_readable(int descriptor) {
@@ -257,3 +255,5 @@ TEST(nothing_ends_after_clear_while_another_thread_answers) {
     CHECK_EQ(after.load(), 0);
   }
 }
+
+}  // namespace zarrfeed::testing::python_store_test

@@ -13,9 +13,7 @@
 #include "tests/support/plans.h"
 #include "tests/support/shards.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::shard_index_test {
 namespace {
 
 constexpr uint64_t kShardBytes = 1000;
@@ -154,3 +152,5 @@ TEST(random_overlaps_are_found_as_by_looking_at_all_pairs) {
     }
   }
 }
+
+}  // namespace zarrfeed::testing::shard_index_test

@@ -24,9 +24,7 @@
 #include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::shard_reader_test {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 16;
@@ -421,3 +419,5 @@ TEST(a_shard_that_was_replaced_loses_its_old_index_and_not_the_new_one) {
   for (ReadRequest& part : std::exchange(store->parts, {})) part.done({.status = ReadStatus::kOk});
   CHECK_EQ(done, size_t{2});
 }
+
+}  // namespace zarrfeed::testing::shard_reader_test

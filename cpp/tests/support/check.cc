@@ -36,7 +36,8 @@ void fail(const Where& where, const std::string& what) {
   throw CheckFailed(message);
 }
 
-Test::Test(const char* test_name, void (*test_body)()) noexcept : name(test_name), body(test_body) {
+Test::Test(const char* test_file, const char* test_name, void (*test_body)()) noexcept
+    : file(test_file), name(test_name), body(test_body) {
   (last_test == nullptr ? first_test : last_test->next) = this;
   last_test = this;
 }
@@ -54,10 +55,12 @@ Context::~Context() {
   contexts().pop_back();
 }
 
-int run_tests(std::string_view part) {
+int run_tests(std::string_view subject, std::string_view part) {
+  const std::string source = "/" + std::string(subject) + "_test.cc";
   int run = 0;
   int failed = 0;
   for (const Test* test = first_test; test != nullptr; test = test->next) {
+    if (!subject.empty() && !std::string_view(test->file).ends_with(source)) continue;
     if (std::string_view(test->name).find(part) == std::string_view::npos) continue;
     ++run;
     if (!passes(*test)) ++failed;

@@ -1,5 +1,7 @@
 #pragma once
-// A test framework of one page. One executable per subject: its tests register themselves, main() is in main.cc.
+// A test framework of one page. A source `subject_test.cc` has the tests of one subject. They register themselves in the
+// program of their folder, and main.cc runs those of a subject. Each source has a namespace of its own, so that sources
+// can be compiled together.
 //
 //   TEST(a_sentence_that_is_true) { CHECK_EQ(1 + 1, 2); }
 //
@@ -33,18 +35,20 @@ struct Where {
 
 [[noreturn]] void fail(const Where& where, const std::string& what);
 
-/// One test of this executable; made by TEST, in the order of the source.
+/// One test of this program; made by TEST, in the order of the source.
 class Test {
  public:
-  Test(const char* name, void (*body)()) noexcept;
+  Test(const char* file, const char* name, void (*body)()) noexcept;
 
+  const char* const file;
   const char* const name;
   void (*const body)();
   const Test* next = nullptr;
 };
 
-/// Runs the tests whose name contains `part`; all of them for an empty one. Returns the exit status.
-int run_tests(std::string_view part);
+/// Runs the tests of `subject`, or of all subjects if it is empty, whose name contains `part`. Returns the exit status,
+/// which is not 0 if there is no such test.
+int run_tests(std::string_view subject, std::string_view part);
 
 /// How many times the usual number of rounds to run: what the environment says in ZARRFEED_STRESS, or once.
 int64_t stress();
@@ -101,9 +105,9 @@ void check_throws(const Where& where, const Body& body, ErrorKind kind, const st
 
 }  // namespace zarrfeed::testing
 
-#define TEST(name)                                           \
-  static void name();                                        \
-  static ::zarrfeed::testing::Test test_##name{#name, name}; \
+#define TEST(name)                                                     \
+  static void name();                                                  \
+  static ::zarrfeed::testing::Test test_##name{__FILE__, #name, name}; \
   static void name()
 
 #define ZARRFEED_HERE          \

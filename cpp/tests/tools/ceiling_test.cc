@@ -12,8 +12,7 @@
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::ceiling_test {
 
 TEST(every_chunk_is_read_once_at_any_number_of_threads) {
   const TempDir directory;
@@ -82,3 +81,5 @@ TEST(memory_that_the_system_does_not_give_is_an_error_and_not_a_wait) {
   });
   CHECK_EQ(result, 7);
 }
+
+}  // namespace zarrfeed::testing::ceiling_test

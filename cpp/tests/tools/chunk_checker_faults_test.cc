@@ -15,9 +15,7 @@
 #include "tests/support/temp_dir.h"
 #include "tools/chunk_checker.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::chunk_checker_faults_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -110,3 +108,5 @@ TEST(a_shard_whose_index_does_not_come_is_one_finding) {
   }
   faults.release();
 }
+
+}  // namespace zarrfeed::testing::chunk_checker_faults_test

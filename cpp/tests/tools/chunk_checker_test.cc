@@ -13,9 +13,7 @@
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::chunk_checker_test {
 namespace {
 
 ChunkCheck check_all(const TestArray& array, int64_t step = 1 << 20) {
@@ -141,3 +139,5 @@ TEST(bytes_from_elsewhere_are_decoded_or_refused) {
   CHECK_THROWS(kCorrupt, "decodes to 31 bytes", checker.check_bytes(Bytes{chunk}.first(31)));
   CHECK_THROWS(kConfig, "not in a local directory", checker.check(0, 1));
 }
+
+}  // namespace zarrfeed::testing::chunk_checker_test

@@ -10,9 +10,7 @@
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::patch_ceiling_test {
 namespace {
 
 constexpr int64_t kRows = 20;
@@ -74,3 +72,5 @@ TEST(what_is_no_patch_is_refused) {
   const std::vector<PatchStart> elsewhere{{.volume = 1, .at = {}}};
   CHECK_THROWS(kConfig, "not there", measure_patch_ceiling(patched(array), elsewhere, {}));
 }
+
+}  // namespace zarrfeed::testing::patch_ceiling_test

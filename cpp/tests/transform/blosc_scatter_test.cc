@@ -14,7 +14,7 @@
 #include "tests/support/check.h"
 #include "tests/support/compress.h"
 
-namespace zarrfeed::testing {
+namespace zarrfeed::testing::blosc_scatter_test {
 namespace {
 
 constexpr uint8_t kUntouched = 0xa5;
@@ -192,4 +192,4 @@ TEST(any_range_of_elements_is_unshuffled) {
 }
 
 }  // namespace
-}  // namespace zarrfeed::testing
+}  // namespace zarrfeed::testing::blosc_scatter_test

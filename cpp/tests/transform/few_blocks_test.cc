@@ -18,9 +18,7 @@
 #include "tests/support/plans.h"
 #include "transform/output.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::few_blocks_test {
 namespace {
 
 constexpr uint8_t kUntouched = 0xa5;
@@ -281,3 +279,5 @@ TEST(all_rows_of_a_chunk_are_not_looked_at_one_by_one) {
   const OutputRows some{&output, 200};
   CHECK(touch_few_blocks(0, stored, {&some, 1}, std::span(rows).first(200), scratch));
 }
+
+}  // namespace zarrfeed::testing::few_blocks_test

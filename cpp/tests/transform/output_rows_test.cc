@@ -15,9 +15,7 @@
 #include "tests/support/plans.h"
 #include "transform/output.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::output_rows_test {
 namespace {
 
 /// A field of rows in memory that are never looked at.
@@ -185,3 +183,5 @@ TEST(a_mask_says_which_rows_are_padded) {
   mask.scatter_resident(targets);
   CHECK_EQ(out, (std::vector<uint8_t>{1, 0, 0}));
 }
+
+}  // namespace zarrfeed::testing::output_rows_test

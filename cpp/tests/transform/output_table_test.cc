@@ -8,8 +8,7 @@
 #include "tests/support/check.h"
 #include "tests/support/reading.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::output_table_test {
 
 TEST(outputs_of_one_source_share_its_array) {
   Dataset data = rich_dataset();
@@ -51,3 +50,5 @@ TEST(a_source_that_is_not_there_or_another_array_is_refused) {
   refused(4, 0, "is another one", [](FieldSpec& field) { field.array.chunk_shape[0] = 4; });
   refused(4, 0, "is another one", [](FieldSpec& field) { field.array.swap_bytes = 4; });
 }
+
+}  // namespace zarrfeed::testing::output_table_test

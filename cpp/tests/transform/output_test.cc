@@ -21,9 +21,7 @@
 #include "tests/support/temp_dir.h"
 #include "tools/local_reader.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::output_test {
 namespace {
 
 /// Reads, decodes and scatters the rows of one chunk's samples through the reader, as a decode thread does.
@@ -179,3 +177,5 @@ TEST(fields_that_are_not_stored_give_their_rows) {
   index.scatter_resident(targets);
   CHECK_EQ(number, int64_t{1} << 40);
 }
+
+}  // namespace zarrfeed::testing::output_test

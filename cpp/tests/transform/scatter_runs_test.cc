@@ -12,8 +12,7 @@
 #include "tests/support/decoding.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::scatter_runs_test {
 
 TEST(runs_arrive_and_exactly_the_blocks_that_they_touch_are_decoded) {
   std::mt19937_64 random(21);
@@ -59,3 +58,5 @@ TEST(a_chunk_of_another_size_is_refused) {
   BloscScatterScratch scratch;
   CHECK_THROWS(kCorrupt, "the metadata implies 8192", scatter_runs(stored, 8192, runs, false, codecs, scratch));
 }
+
+}  // namespace zarrfeed::testing::scatter_runs_test

@@ -16,9 +16,7 @@
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::scatter_test {
 namespace {
 
 constexpr uint8_t kUntouched = 0xa5;
@@ -361,3 +359,5 @@ TEST(an_item_size_without_a_kernel_is_refused_when_the_box_is_made) {
     CHECK_THROWS(kUnsupported, "items of " + std::to_string(item), BoxCopy(array, cell));
   }
 }
+
+}  // namespace zarrfeed::testing::scatter_test

@@ -14,9 +14,7 @@
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::touched_blocks_test {
 namespace {
 
 ArraySpec array_of(std::vector<int64_t> chunk_shape, std::vector<int> order, size_t item_bytes) {
@@ -316,3 +314,5 @@ TEST(what_would_take_more_memory_than_the_chunk_is_decoded_whole) {
   touched.add(column);
   CHECK(touched.are_most());
 }
+
+}  // namespace zarrfeed::testing::touched_blocks_test

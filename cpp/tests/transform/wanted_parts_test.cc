@@ -20,9 +20,7 @@
 #include "transform/few_blocks.h"
 #include "transform/output.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::wanted_parts_test {
 namespace {
 
 constexpr uint8_t kUntouched = 0xa5;
@@ -318,3 +316,5 @@ TEST(damage_of_header_or_table_makes_no_rows_that_the_whole_chunk_does_not_have)
   CHECK(refused > 200);
   CHECK(decoded > 200);
 }
+
+}  // namespace zarrfeed::testing::wanted_parts_test

@@ -14,8 +14,7 @@
 #include "tests/support/child.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::buffer_pool_test {
 
 TEST(the_buffer_released_last_is_handed_out_first) {
   BufferPool memory(1000, false);
@@ -198,3 +197,5 @@ TEST(a_forked_child_gives_nothing_back) {
   });
   CHECK_EQ(result, 0);
 }
+
+}  // namespace zarrfeed::testing::buffer_pool_test

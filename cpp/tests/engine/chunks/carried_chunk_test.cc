@@ -10,9 +10,7 @@
 #include "plan/row_order.h"
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::carried_chunk_test {
 namespace {
 
 constexpr size_t kChunkBytes = 1000;
@@ -185,3 +183,5 @@ TEST(crops_and_whole_chunks_share_the_limit) {
   CHECK(memory.acquire(0) != nullptr);
   memory.release(0, other, 1200);
 }
+
+}  // namespace zarrfeed::testing::carried_chunk_test

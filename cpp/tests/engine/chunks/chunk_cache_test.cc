@@ -7,9 +7,7 @@
 
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::chunk_cache_test {
 namespace {
 
 constexpr size_t kChunkBytes = 10'000;
@@ -120,3 +118,5 @@ TEST(threads_may_share_it) {
   for (std::thread& thread : threads) thread.join();
   CHECK(cache.bytes() <= cache.max_bytes());
 }
+
+}  // namespace zarrfeed::testing::chunk_cache_test

@@ -10,8 +10,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::crop_memory_test {
 
 TEST(room_is_at_most_a_sixteenth_more_than_is_needed) {
   CHECK_EQ(CropMemory::room_for(1), size_t{64});
@@ -82,3 +81,5 @@ TEST(no_more_is_held_than_the_limit_and_no_memory_has_two_owners) {
   CHECK(refused > 50);
   for (const auto& [bytes, size] : in_use) memory.release(bytes, size);
 }
+
+}  // namespace zarrfeed::testing::crop_memory_test

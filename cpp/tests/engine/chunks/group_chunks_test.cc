@@ -15,9 +15,7 @@
 #include "tests/support/patch_volume.h"
 #include "tests/support/stores.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::group_chunks_test {
 namespace {
 
 constexpr size_t kMuch = size_t{1} << 30;
@@ -84,3 +82,5 @@ TEST(a_cleared_epoch_keeps_no_chunk) {
   chunks.clear();
   for (const auto& one : seen) CHECK(one.expired());
 }
+
+}  // namespace zarrfeed::testing::group_chunks_test

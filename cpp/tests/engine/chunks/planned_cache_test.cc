@@ -17,9 +17,7 @@
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::planned_cache_test {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{8} * 7 * 5 * 4;
@@ -205,3 +203,5 @@ TEST(chunks_of_rows_are_those_that_the_plan_lists) {
   cache.open(owned.plan, outputs);
   CHECK_EQ(cache.num_chunks(), size_t{0});
 }
+
+}  // namespace zarrfeed::testing::planned_cache_test

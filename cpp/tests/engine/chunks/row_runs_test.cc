@@ -11,9 +11,7 @@
 #include "tests/support/stores.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::row_runs_test {
 namespace {
 
 constexpr int64_t kRows = 30;
@@ -82,3 +80,5 @@ TEST(chunks_whose_rows_do_not_lie_side_by_side_are_refused) {
   const EpochPlan plan = plan_with(run_rows);
   CHECK_THROWS(kConfig, "do not lie side by side", RowRuns(plan, source, 0));
 }
+
+}  // namespace zarrfeed::testing::row_runs_test

@@ -11,8 +11,7 @@
 
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-
+namespace zarrfeed::testing::io_threads_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -146,3 +145,5 @@ TEST(an_end_waits_for_what_is_not_in_storage) {
   CHECK(is_done.load());
   opener.join();
 }
+
+}  // namespace zarrfeed::testing::io_threads_test

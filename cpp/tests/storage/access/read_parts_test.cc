@@ -11,9 +11,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::read_parts_test {
 namespace {
 
 /// Answers as it was told.
@@ -128,3 +126,5 @@ TEST(an_empty_chunk_takes_no_read) {
   CHECK(out.parts == nullptr && out.bytes.empty());
   CHECK_EQ(chunk.calls, 0);
 }
+
+}  // namespace zarrfeed::testing::read_parts_test

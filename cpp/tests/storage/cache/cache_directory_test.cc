@@ -23,9 +23,7 @@
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::cache_directory_test {
 namespace {
 
 constexpr uint64_t kLimit = 64 << 20;
@@ -477,3 +475,5 @@ TEST(a_writer_holds_a_lock_on_what_it_writes) {
   CHECK_EQ(seen.unlocked, size_t{0});
   CHECK(seen.locked > 0);
 }
+
+}  // namespace zarrfeed::testing::cache_directory_test

@@ -19,9 +19,7 @@
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::cache_entry_test {
 namespace {
 
 std::vector<uint8_t> content(size_t size) {
@@ -80,3 +78,5 @@ TEST(an_entry_is_whole_if_its_writer_is_interrupted_again_and_again) {
   CHECK_EQ(error, 0);
   CHECK(written == expected);
 }
+
+}  // namespace zarrfeed::testing::cache_entry_test

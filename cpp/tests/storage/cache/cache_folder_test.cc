@@ -20,9 +20,7 @@
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::cache_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -449,3 +447,5 @@ TEST(a_folder_of_root_serves_and_what_a_user_adds_is_the_users_alone) {
   });
   as_user(kOther, [&] { CHECK_THROWS(kConfig, "uid 65533", CacheDirectory::open(scratch.string(), kLimit)); });
 }
+
+}  // namespace zarrfeed::testing::cache_folder_test

@@ -31,9 +31,7 @@
 #include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::node_cache_test {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
@@ -480,3 +478,5 @@ TEST(entries_that_were_written_hold_up_neither_the_next_ones_nor_the_end) {
   CHECK(std::chrono::steady_clock::now() - begin < kLongest / 2);
   CHECK_EQ(one.counters->written_bytes.load(), uint64_t{83} * kMaxBytes);
 }
+
+}  // namespace zarrfeed::testing::node_cache_test

@@ -16,9 +16,7 @@
 #include "tests/support/child.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::owned_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -141,3 +139,5 @@ TEST(names_are_listed_once_and_users_and_groups_have_names) {
   CHECK_EQ(name_of_user(4000000001U), std::string("uid 4000000001"));
   CHECK_EQ(name_of_group(4000000001U), std::string("gid 4000000001"));
 }
+
+}  // namespace zarrfeed::testing::owned_files_test

@@ -20,9 +20,7 @@
 #include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::staged_files_test {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 16;
@@ -140,3 +138,5 @@ TEST(a_shard_that_is_replaced_is_not_read_by_the_index_that_the_cache_has) {
     }
   }
 }
+
+}  // namespace zarrfeed::testing::staged_files_test

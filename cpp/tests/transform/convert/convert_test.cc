@@ -20,8 +20,7 @@
 #include "transform/convert/isa.h"
 #include "transform/scatter.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::convert_test {
 
 static_assert(std::numeric_limits<long double>::digits >= 64 || sizeof(long double) == 8,
               "the oracle wants a long double that holds 64 bit integers");
@@ -495,3 +494,5 @@ TEST(boxes_write_what_their_samples_become) {
     CHECK(got_fill == expected_fill);
   }
 }
+
+}  // namespace zarrfeed::testing::convert_test

@@ -16,9 +16,7 @@
 #include "tests/support/check.h"
 #include "tests/support/plans.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
-
+namespace zarrfeed::testing::patch_copy_test {
 namespace {
 
 constexpr uint16_t kUntouched = 0xa5a5;
@@ -479,3 +477,5 @@ TEST(what_does_not_fit_the_array_is_refused) {
     CHECK_THROWS(kConfig, "patches do not fit", PatchCopy(array, bad));
   }
 }
+
+}  // namespace zarrfeed::testing::patch_copy_test

@@ -13,8 +13,7 @@
 #include "tests/support/plans.h"
 #include "transform/convert/item_copy.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::testing;
+namespace zarrfeed::testing::transpose_test {
 
 TEST(each_item_of_a_matrix_comes_to_its_place_and_nothing_else_is_written) {
   std::mt19937_64 random(1);
@@ -72,3 +71,5 @@ TEST(items_are_copied_in_reverse_order) {
     }
   }
 }
+
+}  // namespace zarrfeed::testing::transpose_test
