@@ -164,6 +164,7 @@ def test_descriptions_compare_by_the_samples_that_meet_the_conditions(data: Data
             "quality = 0.5, must be a function of its values, such as",
         ),
         (lambda data: data.where({"site": "north"}), "sel(site=...) takes labels"),
+        (lambda data: data.where("quality > 0.5", site="north"), "site = 'north', must be a function of its values"),
         (lambda data: data.where({"quality": np.isnan}, quality=np.isnan), "'quality' is named twice"),
         (lambda data: data.where(lambda q: q), "takes text, a table and text, or a mapping"),
         (lambda data: data.where("quality >"), "'quality >': invalid syntax"),

@@ -28,6 +28,7 @@ def given_conditions(condition: tuple[Any, ...], named: Mapping[str, Any]) -> di
         If an argument is no condition, or there is none.
     """
     given: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
     match condition:
         case ():
             pass
@@ -36,21 +37,21 @@ def given_conditions(condition: tuple[Any, ...], named: Mapping[str, Any]) -> di
         case (str(table), str(text)):
             given[table] = text
         case (Mapping() as mapping,):
-            given |= mapping
+            functions |= mapping
         case _:
             raise ConfigError("where: takes text, a table and text, or a mapping of columns to functions")
-    if twice := [name for name in named if name in given]:
+    if twice := [name for name in named if name in given or name in functions]:
         raise ConfigError(f"where: {twice[0]!r} is named twice")
-    for name, one in named.items():
-        given[name] = one
-    if not given:
-        raise ConfigError("where: names nothing, must name a column, such as where(quality=lambda q: q > 0.5)")
-    for name, one in given.items():
-        if not callable(one) and not (isinstance(one, str) and isinstance(condition[0] if condition else None, str)):
+    functions |= named
+    for name, one in functions.items():
+        if not callable(one):
             raise ConfigError(
                 f"where: {name} = {one!r}, must be a function of its values, such as lambda v: v > 0; sel({name}=...) "
                 "takes labels"
             )
+    given |= functions
+    if not given:
+        raise ConfigError("where: names nothing, must name a column, such as where(quality=lambda q: q > 0.5)")
     return given
 
 

@@ -155,13 +155,13 @@ def check_packable(data: Data) -> None:
         name = one.items.key or "the array"
         if one.field.row_map is not None:
             raise ConfigError(f"pack: {name} is a level of an image pyramid; pack each level by its path")
-        if one.field.has_rows and "/" in name:
-            raise UnsupportedError(
-                f"pack: {name!r} lies in a group; give names of your own: zarrfeed.open({{{name.rpartition('/')[2]!r}: "
-                "path of the array}})"
-            )
-        if (not one.field.has_rows and not one.field.item_type) or "/" in name:
+        if not one.field.has_rows and not one.field.item_type:
             raise UnsupportedError(f"pack: {name} is an element of AnnData; pack the path of the store or file")
+        if "/" in name:
+            own = name.rpartition("/")[2]
+            raise UnsupportedError(
+                f"pack: {name!r} lies in a group; give names of your own: zarrfeed.open({{{own!r}: path of the array}})"
+            )
         if one.items.is_record:
             raise UnsupportedError(f"pack: {name} has records, which are not packed; leave it out with variables=")
 

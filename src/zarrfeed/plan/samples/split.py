@@ -71,7 +71,7 @@ class SplitRule:
 
     @property
     def dealt_parts(self) -> Sequence[float] | None:
-        """What is dealt: the folds, which have one size, or the parts as they were given."""
+        """The shares that are dealt: the folds, which have one size, or the parts as they were given."""
         return self.parts if self.folds is None else [1 / self.folds] * self.folds
 
     @property

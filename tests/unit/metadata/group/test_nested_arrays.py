@@ -120,7 +120,8 @@ def test_a_replay_buffer_is_named_from_its_data(tmp_path: Path) -> None:
 
 
 def test_a_packed_store_has_no_groups(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"'s1/x' lies in a group; give names of your own: zarrfeed.open\(\{"):
+    advice = r"'s1/x' lies in a group; give names of your own: zarrfeed.open\(\{'x': path of the array\}\)$"
+    with pytest.raises(UnsupportedError, match=advice):
         zarrfeed.pack(zarrfeed.open(store, variables=["s1/x"]), tmp_path / "out.zarr")
 
 
