@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.faults.harness.row import Row
+from tests.faults.harness.row import Row, UnspecifiedError
 from tests.faults.harness.runner import run_row
 from tests.faults.io.shim import Calls, Fault, injected
+from tests.faults.process.exits import check_temporary_files
 from tests.faults.rows import ROWS, SHORT
 from tests.faults.run import main, to_markdown
 from tests.support.fault_rows import mixed
@@ -47,6 +51,21 @@ def test_the_names_of_rows_are_distinct() -> None:
 def test_a_fault_is_not_taken_for_injected_without_the_library(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="not preloaded"), injected(Fault(Calls.READ, tmp_path)):
         pass
+
+
+@pytest.mark.parametrize("dies_in", ["write", "close", "unlink"])
+def test_a_probe_of_tempfile_is_no_file_of_ours(tmp_path: Path, dies_in: str) -> None:
+    """A process may be killed while `tempfile` looks whether it can write to a folder."""
+    (tmp_path / "tmp").mkdir()
+    code = f"import os, tempfile; os.{dies_in} = lambda *_: os.kill(os.getpid(), 9); tempfile.gettempdir()"
+    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    ended = subprocess.run([sys.executable, "-c", code], env=variables, check=False)
+    assert ended.returncode == -9
+    (left,) = (tmp_path / "tmp").iterdir()
+    check_temporary_files(tmp_path, "killed")
+    left.write_bytes(b"batches")
+    with pytest.raises(UnspecifiedError, match=f"killed: temporary files are left: .*{left.name}"):
+        check_temporary_files(tmp_path, "killed")
 
 
 def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,8 @@ _QUEUE_LEFT_LOCKED = re.compile(
 )
 #: Python's word about zarr-python, if Ctrl-C comes after it made a coroutine and before that is with the event loop.
 _NEVER_AWAITED = re.compile(r".*RuntimeWarning: coroutine .* was never awaited\n( .*\n)?(RuntimeWarning: Enable .*\n)?")
+#: Content of the file by which Python's tempfile finds out whether a folder can be written to.
+_OF_TEMPFILE = b"blat"
 #: multiprocessing's thread in a worker that hands over a tensor, and finds that the main process has gone.
 _OF_A_SENDER = "multiprocessing/resource_sharer.py"
 
@@ -85,22 +87,21 @@ def send_while_reading(process: int, number: int, directory: Path, after_s: floa
 def check_temporary_files(directory: Path, where: str) -> None:
     """Raise UnspecifiedError if a process left temporary files.
 
-    Some are not ours. The folder with a socket through which multiprocessing sends descriptors is left by any
-    process that is killed, such as workers of torch's DataLoader whatever they read. And torch's loader, when a worker
-    does not answer, makes ten empty files to see whether descriptors are left; the signal of the worker's death
-    interrupts that. It has a cache, too.
+    Some are not ours, and are left by any process that is killed at that moment, whatever it reads: the folder with a
+    socket through which multiprocessing sends descriptors; the file that `tempfile` writes into each candidate for the
+    folder of temporary files, and deletes; ten empty files by which torch's loader, when a worker does not answer,
+    sees whether descriptors are left; torch's cache.
     """
-    left = [path for path in (directory / "tmp").iterdir() if not (_is_of_multiprocessing(path) or _is_of_torch(path))]
+    left = [path for path in (directory / "tmp").iterdir() if not _is_of_a_library(path)]
     if left:
         raise UnspecifiedError(f"{where}: temporary files are left: {left}")
 
 
-def _is_of_torch(path: Path) -> bool:
-    return path.name.startswith("torchinductor_") or (path.is_file() and not path.stat().st_size)
-
-
-def _is_of_multiprocessing(path: Path) -> bool:
-    return path.name.startswith("pymp-") and all(inside.is_socket() for inside in path.iterdir())
+def _is_of_a_library(path: Path) -> bool:
+    if path.is_dir():
+        is_of_multiprocessing = path.name.startswith("pymp-") and all(inside.is_socket() for inside in path.iterdir())
+        return is_of_multiprocessing or path.name.startswith("torchinductor_")
+    return path.is_file() and path.read_bytes() in (b"", _OF_TEMPFILE)
 
 
 def leave(attempt: Try) -> str:
