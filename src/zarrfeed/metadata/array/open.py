@@ -16,7 +16,7 @@ from zarrfeed.metadata.array.array import open_node
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
 from zarrfeed.storage.access.given_stores import as_store
-from zarrfeed.storage.access.group_members import arrays_of, read_members
+from zarrfeed.storage.access.group_members import checked_members, members_of, read_members
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
@@ -51,12 +51,11 @@ def check_storage_options(access: StoreAccess, *sources: Any) -> None:
         raise ConfigError("storage_options are for URLs such as s3://bucket/key, and none of the sources is one")
 
 
-def arrays_of_group(group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
-    """Return the arrays in a group, by name and in the order of their names."""
+def members_of_group(group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any] | zarr.Group]:
+    """Return the arrays and the groups in a group, by name and in the order of their names."""
     if type(group.store) is LocalStore:
-        return arrays_of(group)
-    found = access.ask(lambda: read_members(group), str(group.store_path))
-    return {name: checked(zarr.Array(one)) for name, one in found.items() if isinstance(one, zarr.AsyncArray)}
+        return members_of(group)
+    return checked_members(access.ask(lambda: read_members(group), str(group.store_path)))
 
 
 def open_store(store: Store, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:

@@ -9,7 +9,7 @@ from typing import Any
 import zarr
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
-from zarrfeed.metadata.array.open import arrays_of_group
+from zarrfeed.metadata.array.open import members_of_group
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.given_stores import is_mapper
@@ -23,7 +23,12 @@ def leaves(source: Any) -> list[Any]:
 
 
 def arrays_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:
-    """Return the arrays in a group, by name.
+    """Return the arrays in a group, by name. Raises as `members_in`."""
+    return {name: one for name, one in members_in(side, group, access).items() if isinstance(one, zarr.Array)}
+
+
+def members_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any] | zarr.Group]:
+    """Return the arrays and the groups in a group, by name.
 
     Errors name the side of the batch, which may be "", and the member that is damaged.
 
@@ -34,7 +39,7 @@ def arrays_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, za
     """
     check_members(group)
     try:
-        arrays = arrays_of_group(group, access)
+        return members_of_group(group, access)
     except StoreReadError:
         raise
     except ZarrfeedError as error:
@@ -44,7 +49,6 @@ def arrays_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, za
         name = f"{side}: {path}" if side else path
         what = f"{name}: zarr-python cannot list the group: {reason_of(error)}{_remedy_of(group)}"
         raise ConfigError(what) from error
-    return arrays
 
 
 def _remedy_of(group: zarr.Group) -> str:

@@ -13,9 +13,8 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import data_variables, dimension_names
 from zarrfeed.metadata.array.known_groups import refusal
 from zarrfeed.metadata.group.beside import StoredPath, open_beside
-from zarrfeed.metadata.group.field_sources import arrays_in, naming
+from zarrfeed.metadata.group.field_sources import members_in, naming
 from zarrfeed.storage.access.access import StoreAccess
-from zarrfeed.storage.access.checked_nodes import checked
 
 
 def nested_arrays(
@@ -52,15 +51,15 @@ def names_below(side: str, group: zarr.Group, depth: int, sample_dim: str | None
     if known is not None:
         with naming(side):
             raise known
-    arrays = arrays_in(side, group, access)
+    members = members_in(side, group, access)
+    arrays = {name: one for name, one in members.items() if isinstance(one, zarr.Array)}
     names = [
         name
         for name in data_variables(arrays, dict(group.attrs))
         if sample_dim is None or sample_dim in (dimension_names(arrays[name]) or ())
     ]
-    for name in sorted(group.group_keys()) if depth else ():
-        inside = checked(group[name])
-        assert isinstance(inside, zarr.Group)
+    groups = {name: one for name, one in members.items() if isinstance(one, zarr.Group)}
+    for name, inside in groups.items() if depth else ():
         names += [f"{name}/{below}" for below in names_below(side, inside, depth - 1, sample_dim, access)]
     return names
 
@@ -85,7 +84,10 @@ def _refusal(side: str, group: zarr.Group, name: str, node: Any, access: StoreAc
         node = _node_at(group, above, access) if above else group
     where, prefix = (f" in {above}", f"{above}/") if above else ("", "")
     nearest = node if isinstance(node, zarr.Group) else group
-    arrays = [f"{prefix}{one}" for one in arrays_in(side, nearest, access)]
-    groups = [f"{prefix}{one}" for one in sorted(nearest.group_keys())] if not arrays else []
-    lists = f"groups{where}: {', '.join(groups)}" if groups else f"arrays{where}: {', '.join(arrays) or 'none'}"
+    members = members_in(side, nearest, access)
+    arrays = [f"{prefix}{name}" for name, one in members.items() if isinstance(one, zarr.Array)]
+    groups = [f"{prefix}{name}" for name, one in members.items() if isinstance(one, zarr.Group)]
+    lists = f"arrays{where}: {', '.join(arrays) or 'none'}"
+    if groups and not arrays:
+        lists = f"groups{where}: {', '.join(groups)}"
     return ConfigError(f"variables: {printable(name)!r} is no array in {side}; {lists}{did_you_mean(name, arrays)}")

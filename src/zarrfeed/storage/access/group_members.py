@@ -8,6 +8,7 @@ task ends, and the error is that of the first damaged member in the order of nam
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,14 @@ def members_of(group: zarr.Group) -> dict[str, zarr.Array[Any] | zarr.Group]:
     Exception
         Of any class, if the store cannot be listed or read.
     """
+    return checked_members(sync(read_members(group)))
+
+
+def checked_members(members: Mapping[str, Any]) -> dict[str, zarr.Array[Any] | zarr.Group]:
+    """Return what `read_members` returned, as arrays and groups that are no longer asynchronous."""
     return {
         name: checked(zarr.Group(one) if isinstance(one, zarr.AsyncGroup) else zarr.Array(one))
-        for name, one in sync(read_members(group)).items()
+        for name, one in members.items()
     }
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import re
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from zarr.storage import LocalStore
 
 import zarrfeed
 from zarrfeed import ConfigError, UnsupportedError, ZarrIterableDataset
@@ -170,3 +174,36 @@ def test_groups_of_kinds_that_are_no_fields_are_refused(store: Path) -> None:
     zarr.open_group(store).create_group("cells", attributes={"encoding-type": "anndata"})
     with pytest.raises(ConfigError, match="cells: is AnnData"):
         zarrfeed.open(store, depth=1)
+
+
+class Unsteady(LocalStore):
+    """A store that counts the listings of each folder, the first of which fails."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, read_only=True)
+        self.listings: Counter[str] = Counter()
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        self.listings[prefix] += 1
+        if self.listings[prefix] == 1:
+            raise ConnectionResetError(errno.ECONNRESET, "on purpose")
+        async for name in super().list_dir(prefix):
+            yield name
+
+    def below_root(self) -> dict[str, int]:
+        """Return the counts of all folders but the root, whose arrays any description knows: it is listed before."""
+        return {path: count for path, count in self.listings.items() if path}
+
+
+def test_each_group_of_a_store_that_fails_once_is_listed_once_more(store: Path) -> None:
+    unsteady = Unsteady(store)
+    data = zarrfeed.open(unsteady, depth=2, retries=1)
+    assert [field.name for field in data.fields] == ["deep/er/z", "s1/x", "s1/y", "s2/x"]
+    assert unsteady.below_root() == dict.fromkeys(["s1", "deep", "deep/er", "s2"], 2)
+
+
+def test_the_error_for_a_path_lists_a_group_once(store: Path) -> None:
+    unsteady = Unsteady(store)
+    with pytest.raises(ConfigError, match=re.escape("groups in deep: deep/er")):
+        zarrfeed.open(unsteady, variables=["deep/re"], retries=1)
+    assert unsteady.below_root() == {"deep": 2}
