@@ -347,7 +347,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    info_command.run(arguments, lambda decode_cf=True: _open(arguments, decode_cf=decode_cf), _show)
+    if arguments.tree:
+        info_command.draw_trees(arguments, _storage_options(arguments), _show)
+    else:
+        info_command.run(arguments, lambda decode_cf=True: _open(arguments, decode_cf=decode_cf), _show)
     return 0
 
 

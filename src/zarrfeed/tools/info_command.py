@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ConfigError
 
@@ -64,10 +64,28 @@ def add_arguments(
         help='with --advise: what the disk brings in a second, such as "2GB" (default: measured, if that is possible)',
     )
     parser.add_argument(
+        "--tree",
+        action="store_true",
+        help="draw the arrays and groups that lie there, with dimensions, types and chunks, and nothing else",
+    )
+    parser.add_argument(
         "--json",
         metavar="PATH",
         help="with --advise: write the report as JSON there; -: to stdout, in place of the page",
     )
+
+
+def draw_trees(
+    arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None, say: Callable[[object], None]
+) -> None:
+    """Print the arrays and groups of each store as a tree. Raises as `store_tree`."""
+    from zarrfeed.spec.error_policy import Faults
+    from zarrfeed.storage.access.access import StoreAccess
+    from zarrfeed.tools.store_tree import store_tree
+
+    access = StoreAccess(Faults(timeout=arguments.timeout), storage_options, zarr_format=arguments.zarr_format)
+    for path in arguments.paths:
+        say(store_tree(path, access))
 
 
 def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Callable[[object], None]) -> None:

@@ -9,6 +9,7 @@ format (`encoding-type`), and the replay buffers of robot learning (`data/`, `me
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -51,6 +52,8 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
         arrays = [f"{key}/{name}" for key in groups[:_MOST_PATHS] for name in _arrays_in(group, key)]
         named = str(arrays[:1]) if arrays else "[...]"
         text += f"; groups in it, which depth=1 enters, or variables={named}: {', '.join(groups)}"
+        root = _root(group)
+        text += "" if root is None else f"; zarrfeed info --tree {shlex.quote(root)} draws all that lies there"
     return (_of_parents(group) if groups else None) or ConfigError(text)
 
 
