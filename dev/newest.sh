@@ -52,8 +52,9 @@ unset PYTHONPATH PYTHONHOME
 
 if [ "$with_torch" = no ]; then
   pip install --upgrade zarr numpy obstore xxhash
-  # What is new here is Python and zarr-python: the engine is not made fast, which is most of compiling it.
-  pip wheel --no-deps --wheel-dir "$work/wheel" -C cmake.build-type=None -C cmake.define.CMAKE_CXX_FLAGS=-O0 .
+  # What is new here is Python and zarr-python: the engine is not made fast, and its sources are compiled together.
+  pip wheel --no-deps --wheel-dir "$work/wheel" -C cmake.build-type=None -C cmake.define.CMAKE_CXX_FLAGS=-O0 \
+    -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=12 .
   pip install --force-reinstall --no-deps "$work"/wheel/*.whl
   cd "$work"
   python "$root/tests/support/without_torch.py"
