@@ -9,6 +9,7 @@ import errno
 import os
 import shlex
 import tarfile
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.storage.access.file_kinds import CALLED, is_zip, kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.access.local_files import NODE_NAMES, is_node, lacking
+from zarrfeed.storage.files.hdf5 import is_hdf5
 
 #: Files below a folder, or in an archive, that are looked at to tell what is in it.
 _LOOKED_AT = 1000
@@ -147,6 +149,9 @@ def _folder(path: Path) -> str:
         kinds = {kind_of_name(name) for name in below} - {None, "zarr"}
         if len(kinds) == 1:
             (kind,) = kinds
+            pattern = _pattern_of_hdf5(path, names)
+            if pattern:
+                return f"the folder has {_FOLDERS[str(kind)]} in it: give them as a pattern, {pattern!r}"
             objects = f", or read them as they are: {_objects(path)}" if kind == "images" else ""
             return f"the folder has {_FOLDERS[str(kind)]} in it; {_packed(path)}{objects}"
         if kinds:
@@ -154,6 +159,14 @@ def _folder(path: Path) -> str:
             return f"the folder has {listed} in it; `zarrfeed pack` writes files of one kind as Zarr"
     wanted = ", ".join(NODE_NAMES)
     return f"the folder has none of {wanted}; {_or_objects()}"
+
+
+def _pattern_of_hdf5(folder: Path, names: Iterable[str]) -> str:
+    """Return the pattern of the HDF5 files in a folder, which are read in place; "" if the first file is none."""
+    for name in names:
+        if kind_of_name(name) is not None and (folder / name).is_file():
+            return str(folder / f"*{Path(name).suffix}") if is_hdf5(folder / name) else ""
+    return ""
 
 
 def _names_below(folder: Path) -> list[str]:

@@ -34,6 +34,7 @@ from zarrfeed.storage.access.store_errors import array_is_gone, errno_of, is_tra
 from zarrfeed.storage.access.zarr_internals import open_store, unwrapped, with_store
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
+from zarrfeed.storage.files.table_store import TableStore
 
 #: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
 _FORKED_TIMEOUT_S = 30.0
@@ -143,7 +144,7 @@ class StoreSource:
     @cached_property
     def limiter(self) -> RequestLimiter | None:
         """What requests wait for their turn at; None where they need not."""
-        near = type(self.store) in (LocalStore, MemoryStore, ZipStore)  # a subclass may do anything
+        near = type(self.store) in (LocalStore, MemoryStore, TableStore, ZipStore)  # a subclass may do anything
         first = _FIRST_CONNECTIONS if self.is_far else _FIRST_REQUESTS
         return None if near else shared_limiter(self.store, self.max_requests, is_transient, first)
 
