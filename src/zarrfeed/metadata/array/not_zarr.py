@@ -149,9 +149,9 @@ def _folder(path: Path) -> str:
         kinds = {kind_of_name(name) for name in below} - {None, "zarr"}
         if len(kinds) == 1:
             (kind,) = kinds
-            pattern = _pattern_of_hdf5(path, names)
-            if pattern:
-                return f"the folder has {_FOLDERS[str(kind)]} in it: give them as a pattern, {pattern!r}"
+            in_place = _pattern_of_hdf5(path, names)
+            if in_place:
+                return f"the folder has {_FOLDERS[str(kind)]} in it: give them as a pattern, {in_place!r}"
             objects = f", or read them as they are: {_objects(path)}" if kind == "images" else ""
             return f"the folder has {_FOLDERS[str(kind)]} in it; {_packed(path)}{objects}"
         if kinds:

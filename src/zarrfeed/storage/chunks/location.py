@@ -119,6 +119,14 @@ class StoreSource:
         return _MAX_CONNECTIONS if self.is_far else _MAX_REQUESTS
 
     @property
+    def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
+        """Where the engine finds the chunks in a file of another format; empty where Python reads them."""
+        if self.decoder is not None or not isinstance(self.store, TableStore):
+            return ()
+        table = self.store.table(self.prefix.rstrip("/"))
+        return (table.core,) if table.inline is None else ()
+
+    @property
     def max_stored_bytes(self) -> int:
         """Return how many bytes a chunk as stored has at most; 0 where the engine decodes it, which knows."""
         return 0 if self.decoder is None else self.decoder.most_stored_bytes
@@ -276,6 +284,8 @@ def locate_array(
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
         return Location(root=str((Path(store.root) / path).absolute()), metadata_key=metadata_key)
     prefix = f"{path}/" if path else ""
+    if isinstance(store, TableStore):
+        store.table(path)  # a damaged one is refused now
     has_metadata = False
     try:  # consolidated metadata may be all there is, or all that may be read
         has_metadata = (access or StoreAccess()).ask(lambda: store.exists(prefix + metadata_key), name)

@@ -11,13 +11,15 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from io import FileIO
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
+from zarrfeed.base.native import core
 from zarrfeed.storage.files.data_file import DataFile
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -94,6 +96,23 @@ class ChunkTable:
     def _index(self, stored: int) -> tuple[int, ...]:
         number = stored if self.numbers is None else int(self.numbers[stored])
         return tuple(int(n) for n in np.unravel_index(number, self.grid)) if self.grid else ()
+
+    @cached_property
+    def core(self) -> core.ChunkTable:
+        """The table in the form that the engine takes; all engines of a process share it."""
+        return core.ChunkTable(
+            path=os.fsencode(self.file.path),
+            file_bytes=self.file.size,
+            modified_ns=self.file.mtime_ns,
+            grid=self.grid,
+            numbers=np.empty(0, np.int64) if self.numbers is None else self.numbers,
+            offsets=self.offsets,
+            lengths=self.lengths,
+            padded_bytes=self.padded_bytes,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "core"}
 
     def find(self, index: Sequence[int]) -> Extent | None:
         """Return where a chunk lies; None if it was never written, or there is no such chunk."""
