@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import xarray as xr
 import zarr
 from torch.utils.data import DataLoader
@@ -174,3 +176,46 @@ def test_files_are_read_as_they_are_now(tmp_path: Path) -> None:
     year_of(path, 1990, 20)
     with pytest.raises(ConfigError, match=r"refresh = 'epoch': .*y\.nc is read as it is now"):
         zarrfeed.open(path, sample_dim="time", refresh="epoch")
+
+
+def test_sparse_rows_of_anndata_files_are_those_of_scipy(tmp_path: Path) -> None:
+    matrices = [sp.random(40, 30, 0.2, format="csr", dtype="f4", random_state=seed) for seed in range(2)]
+    paths = [tmp_path / f"{number}.h5ad" for number in range(2)]
+    for path, matrix in zip(paths, matrices, strict=True):
+        with h5py.File(path, "w") as file:
+            group = file.create_group("X")
+            group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": matrix.shape})
+            for name in ("data", "indices", "indptr"):
+                group.create_dataset(name, data=getattr(matrix, name), chunks=(16,), compression="gzip")
+            file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+    whole = sp.vstack(matrices).toarray()
+    for source, first, length in ((paths[1], 40, 40), (paths, 0, 80)):
+        data = zarrfeed.open(source, variables=["X"])
+        order: list[int] = []
+        for batch, index in ZarrIterableDataset(data, batch_size=16, shuffle=True, return_index=True):
+            assert np.array_equal(batch["X"].to_dense(), whole[first + index.numpy()])
+            order += index.tolist()
+        assert sorted(order) == list(range(length))
+
+
+def test_a_pickled_dataset_needs_no_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.h5"
+    written = write_random(path, 3)
+    pickled = pickle.dumps(ZarrIterableDataset(open_all(path), batch_size=5, return_index=True))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    order, rows = delivered(pickle.loads(pickled))
+    assert rows == expected(written, order)
+
+
+def test_text_of_fixed_length_booleans_and_enumerations_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    kinds = h5py.enum_dtype({"a": 1, "b": 5}, basetype="i2")
+    with h5py.File(path, "w") as file:
+        file["flag"] = np.array([True, False, True])
+        file["name"] = np.array([b"abc", b"", b"de"])
+        file.create_dataset("kind", data=np.array([1, 5, 1]), dtype=kinds)
+    (batch,) = ZarrIterableDataset(zarrfeed.open(path, variables=["flag", "kind"]), batch_size=3)
+    assert batch["flag"].tolist() == [True, False, True]
+    assert batch["kind"].tolist() == [1, 5, 1]
+    array = zarr.open_array(store=open_hdf5(path), path="name", mode="r")
+    assert np.asarray(array[...]).tolist() == [b"abc", b"", b"de"]

@@ -119,6 +119,11 @@ class StoreSource:
         return _MAX_CONNECTIONS if self.is_far else _MAX_REQUESTS
 
     @property
+    def file_format(self) -> str:
+        """Return the format of the file that the array lies in; "" if it lies in a store of Zarr."""
+        return self.store.file_format if isinstance(self.store, TableStore) else ""
+
+    @property
     def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
         """Where the engine finds the chunks in a file of another format; empty where Python reads them."""
         if self.decoder is not None or not isinstance(self.store, TableStore):

@@ -67,7 +67,7 @@ def open_hdf5(path: Path) -> TableStore:
         If the file is damaged, or a program writes to it.
     """
     file = DataFile.of(path.absolute())
-    store = TableStore(file, read_table)
+    store = TableStore(file, "HDF5", read_table)
     with _opened(file) as opened:
         _add_group(store, "", opened, set())
     return store

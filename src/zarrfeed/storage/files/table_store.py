@@ -38,6 +38,8 @@ class TableStore(Store):
     ----------
     file
         The file as it is when its metadata are read.
+    file_format
+        What people call the format.
     read_table
         Finds the chunks of an array, when the first of them is needed.
 
@@ -51,9 +53,9 @@ class TableStore(Store):
     supports_deletes = False
     supports_listing = True
 
-    def __init__(self, file: DataFile, read_table: ReadTable) -> None:
+    def __init__(self, file: DataFile, file_format: str, read_table: ReadTable) -> None:
         super().__init__(read_only=True)
-        self.file = file
+        self.file, self.file_format = file, file_format
         self.refused: dict[str, str] = {}
         self._read_table = read_table
         self._documents: dict[str, bytes] = {}
