@@ -245,11 +245,11 @@ bool FileStore::open_file(const std::string& path, PendingRead& pending) const {
   return true;
 }
 
-ReadStatus FileStore::select(PendingRead& pending, const ByteRange& range, const Place& place) const {
-  pending.object_bytes = place.bytes;
-  pending.offset = place.begin;
-  pending.end = place.end;
-  pending.size = static_cast<size_t>(place.bytes);
+ReadStatus FileStore::select(PendingRead& pending, const ByteRange& range, const ObjectExtent& object) const {
+  pending.object_bytes = object.bytes;
+  pending.offset = object.begin;
+  pending.end = object.end;
+  pending.size = static_cast<size_t>(object.bytes);
   pending.done = 0;
   if (range.kind == ByteRange::Kind::kAll) {
     check_stored_size(pending.size, max_bytes_);

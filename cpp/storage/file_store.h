@@ -63,8 +63,8 @@ class FileStore : public ByteStore, public std::enable_shared_from_this<FileStor
                            const ByteRange& range = {}) const;
 
  protected:
-  /// Where in an open file an object lies.
-  struct Place {
+  /// The bytes of an object in an open file.
+  struct ObjectExtent {
     uint64_t begin = 0;
     uint64_t bytes = 0;         ///< of the object
     uint64_t end = UINT64_MAX;  ///< of its bytes in the file: zeros follow
@@ -75,8 +75,8 @@ class FileStore : public ByteStore, public std::enable_shared_from_this<FileStor
   /// Opens a regular file below the array's directory, or at an absolute path, and sets `pending.version`. Returns false
   /// if there is no file. Throws Error(kIo).
   bool open_file(const std::string& path, PendingRead& pending) const;
-  /// Says in `pending` which bytes of the open file `range` wants of the object at `place`.
-  ReadStatus select(PendingRead& pending, const ByteRange& range, const Place& place) const;
+  /// Says in `pending` which bytes of the open file `range` wants of `object`.
+  ReadStatus select(PendingRead& pending, const ByteRange& range, const ObjectExtent& object) const;
 
  private:
   /// Reads the parts of an open chunk that `range` is content with. `may_wait`: also from the device.
