@@ -25,6 +25,34 @@ from zarrfeed.storage.files.data_file import DataFile
 Int64: TypeAlias = npt.NDArray[np.int64]
 
 
+#: An array that lies in a file in one piece is read in chunks of about so many bytes.
+_CHUNK_BYTES = 1 << 20
+
+
+def chunk_grid(shape: Sequence[int], chunks: Sequence[int]) -> tuple[int, ...]:
+    """Return the chunks along each axis."""
+    return tuple(-(-n // max(1, c)) for n, c in zip(shape, chunks, strict=True))
+
+
+def rows_per_chunk(shape: Sequence[int], item_bytes: int) -> int:
+    """Return the length of the chunks in which an array is read that lies in a file in one piece.
+
+    It is a power of two, so that the chunks of arrays whose rows differ in size lie in each other.
+    """
+    length = shape[0] if shape else 1
+    rows = _CHUNK_BYTES // max(1, item_bytes * math.prod(shape[1:]))
+    return min(_power_of_two(max(1, rows)), _power_of_two(2 * length - 1))
+
+
+def _power_of_two(most: int) -> int:
+    """Return the largest power of two that is at most a number.
+
+    >>> [_power_of_two(n) for n in (1, 3, 4)]
+    [1, 2, 4]
+    """
+    return 1 << (max(1, most).bit_length() - 1)
+
+
 class Extent(NamedTuple):
     """A run of bytes in a file."""
 
@@ -73,6 +101,21 @@ class ChunkTable:
         offsets, lengths = (np.ascontiguousarray(column) for column in extents.reshape(-1, 2).T)
         is_full = len(numbers) == math.prod(grid)
         return cls(file, name, grid, None if is_full else numbers, offsets, lengths).checked()
+
+    @classmethod
+    def of_rows(
+        cls, file: DataFile, name: str, shape: Sequence[int], item_bytes: int, offset: int, inline: bytes | None = None
+    ) -> ChunkTable:
+        """Return the table of an array that lies in one piece, in C order, from `offset` on, in chunks of rows."""
+        rows = rows_per_chunk(shape, item_bytes)
+        length, row_bytes = shape[0] if shape else 1, item_bytes * math.prod(shape[1:])
+        grid = chunk_grid(shape, (rows, *shape[1:])[: len(shape)])
+        if not row_bytes * length:
+            return cls.of_chunks(file, name, grid, np.empty(0, np.int64), np.empty((0, 2), np.int64))
+        firsts = np.arange(0, length, rows, dtype=np.int64)
+        lengths = (np.minimum(firsts + rows, length) - firsts) * row_bytes
+        offsets = offset + firsts * row_bytes
+        return cls(file, name, grid, None, offsets, lengths, rows * row_bytes, inline).checked()
 
     def checked(self) -> ChunkTable:
         """Return the table, unless a chunk lies outside of the file.

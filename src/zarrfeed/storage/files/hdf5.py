@@ -8,7 +8,6 @@ which that cannot be said is refused by name.
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,22 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from zarr.dtype import parse_dtype
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
-from zarrfeed.storage.files.chunk_table import ChunkTable
+from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, rows_per_chunk
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.hdf5_filters import Filter, codecs_of
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, member_name
-from zarrfeed.storage.files.table_store import TableStore
+from zarrfeed.storage.files.table_store import TableStore, array_document, check_items
 
 #: A file begins with this, or has it at byte 512, 1024, 2048, ..., behind a block of the user's.
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_USER_BYTES = 1 << 26
-#: A dataset that lies in the file in one piece is read in chunks of about so many bytes.
-_CHUNK_BYTES = 1 << 20
-#: Kinds of items that Zarr has, too, and the bytes that one has at most.
-_MOST_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "S": 2**24}
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
@@ -88,20 +82,13 @@ def read_table(file: DataFile, path: str) -> ChunkTable:
         name = f"{file}/{path}"
         if dataset.chunks is not None:
             return _listed(file, name, dataset, opened.userblock_size)
-        rows = _rows_per_chunk(dataset)
-        length = dataset.shape[0] if dataset.shape else 1
-        row_bytes = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
-        grid = tuple(-(-n // c) for n, c in zip(dataset.shape, (rows, *dataset.shape[1:]), strict=False))
         inline, offset = None, dataset.id.get_offset()
         if _layout_of(dataset) == "compact":
             inline, offset = np.asarray(dataset[()]).tobytes(), 0
-        if offset is None or not row_bytes * length:
+        if offset is None:  # nothing was ever written
+            grid = chunk_grid(dataset.shape, _chunks_of(dataset))
             return ChunkTable.of_chunks(file, name, grid, np.empty(0, np.int64), np.empty((0, 2), np.int64))
-        firsts = np.arange(0, length, rows, dtype=np.int64)
-        lengths = (np.minimum(firsts + rows, length) - firsts) * row_bytes
-        return ChunkTable(
-            file, name, grid, None, offset + firsts * row_bytes, lengths, rows * row_bytes, inline
-        ).checked()
+        return ChunkTable.of_rows(file, name, dataset.shape, dataset.dtype.itemsize, offset, inline)
 
 
 def _library() -> Any:
@@ -197,20 +184,14 @@ def _document_of(dataset: Any) -> dict[str, Any]:
         raise UnsupportedError("its values lie in other files (external storage)")
     filters = [created.get_filter(number) for number in range(created.get_nfilters())]
     codecs = codecs_of([Filter(one[0], one[2], one[3].decode("utf-8", "replace")) for one in filters], dtype.itemsize)
-    chunks = dataset.chunks or (_rows_per_chunk(dataset), *dataset.shape[1:])[: len(dataset.shape)]
-    described = parse_dtype(dtype, zarr_format=2)
-    fill = np.asarray(dataset.fillvalue, dtype)[()]
-    return {
-        "zarr_format": 2,
-        "shape": dataset.shape,
-        "chunks": [max(1, n) for n in chunks],
-        "dtype": dtype.str,
-        "order": "C",
-        "fill_value": described.to_json_scalar(described.cast_scalar(fill), zarr_format=2),
-        "filters": codecs[:-1] or None,
-        "compressor": codecs[-1] if codecs else None,
-        "dimension_separator": ".",
-    }
+    return array_document(dataset.shape, _chunks_of(dataset), dtype, dataset.fillvalue, codecs)
+
+
+def _chunks_of(dataset: Any) -> tuple[int, ...]:
+    """Return the shape of the chunks in which a dataset is read."""
+    if dataset.chunks is not None or not dataset.shape:
+        return dataset.chunks or ()
+    return (rows_per_chunk(dataset.shape, dataset.dtype.itemsize), *dataset.shape[1:])
 
 
 def _dtype_of(dataset: Any) -> np.dtype[Any]:
@@ -223,8 +204,7 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
     enum = h5py.check_enum_dtype(dtype)
     if enum is not None:
         dtype, stored = np.dtype(dtype.str), stored.get_super()
-    if dtype.itemsize > _MOST_ITEM_BYTES.get(dtype.kind, 0):
-        raise UnsupportedError(f"its items are {'text or lists of any length' if dtype.kind == 'O' else dtype}")
+    check_items(dtype)
     if dtype.kind == "S":
         is_plain = stored.get_strpad() == h5py.h5t.STR_NULLPAD or dtype.itemsize == 1
     else:
@@ -235,28 +215,9 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
     return plain
 
 
-def _rows_per_chunk(dataset: Any) -> int:
-    """Return the length of the chunks in which a dataset without chunks is read.
-
-    It is a power of two, so that the chunks of arrays whose rows differ in size lie in each other.
-    """
-    length = int(dataset.shape[0]) if dataset.shape else 1
-    rows = _CHUNK_BYTES // max(1, int(dataset.dtype.itemsize) * math.prod(map(int, dataset.shape[1:])))
-    return min(_power_of_two(max(1, rows)), _power_of_two(2 * length - 1))
-
-
-def _power_of_two(most: int) -> int:
-    """Return the largest power of two that is at most a number.
-
-    >>> [_power_of_two(n) for n in (1, 3, 4)]
-    [1, 2, 4]
-    """
-    return 1 << (max(1, most).bit_length() - 1)
-
-
 def _listed(file: DataFile, name: str, dataset: Any, user_bytes: int) -> ChunkTable:
     """Return the table of a dataset in chunks."""
-    grid = tuple(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    grid = chunk_grid(dataset.shape, dataset.chunks)
     found: list[Any] = []
     dataset.id.chunk_iter(found.append)
     masked = next((one for one in found if one.filter_mask), None)

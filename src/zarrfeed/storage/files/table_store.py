@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.dtype import parse_dtype
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_table import ChunkTable
@@ -22,6 +24,44 @@ from zarrfeed.storage.files.data_file import DataFile
 
 #: The documents of a node in Zarr v2; an array has the first one, a group the second.
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
+
+
+#: Kinds of items that Zarr has, too, and the bytes that one has at most.
+_MOST_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "S": 2**24}
+
+
+def check_items(dtype: np.dtype[Any]) -> None:
+    """Raise UnsupportedError if Zarr has no items like those of a dtype; says what they are."""
+    if dtype.itemsize > _MOST_ITEM_BYTES.get(dtype.kind, 0):
+        raise UnsupportedError(f"its items are {'text or lists of any length' if dtype.kind == 'O' else dtype}")
+
+
+def array_document(
+    shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any], fill: Any = 0, codecs: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Return the document of Zarr v2 of an array.
+
+    Parameters
+    ----------
+    shape, chunks, dtype
+        Of the array; its chunks are in C order.
+    fill
+        The value of items that were never written.
+    codecs
+        Configurations of numcodecs, in the order in which they encode.
+    """
+    described = parse_dtype(dtype, zarr_format=2)
+    return {
+        "zarr_format": 2,
+        "shape": list(shape),
+        "chunks": [max(1, n) for n in chunks],
+        "dtype": dtype.str,
+        "order": "C",
+        "fill_value": described.to_json_scalar(described.cast_scalar(np.asarray(fill, dtype)[()]), zarr_format=2),
+        "filters": list(codecs[:-1]) or None,
+        "compressor": codecs[-1] if codecs else None,
+        "dimension_separator": ".",
+    }
 
 
 class ReadTable(Protocol):
@@ -68,6 +108,14 @@ class TableStore(Store):
         self._members[path] = []
         self._add(path, _GROUP, {"zarr_format": 2}, attributes)
 
+    def add_groups_above(self, path: str) -> None:
+        """Add the groups that a path lies in, without attributes, unless they were added before."""
+        names = path.split("/")[:-1]
+        for end in range(1, len(names) + 1):
+            group = "/".join(names[:end])
+            if group not in self._members:
+                self.add_group(group, {})
+
     def add_array(self, path: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         """Add an array with its document of Zarr v2; the group that it lies in was added before."""
         self._arrays.add(path)
@@ -84,7 +132,7 @@ class TableStore(Store):
     def check_readable(self, path: str) -> None:
         """Raise UnsupportedError, with the reason, if there is an array at a path that cannot be read."""
         if path in self.refused:
-            raise UnsupportedError(f"{self}/{path}: {self.refused[path]}")
+            raise UnsupportedError(f"{self}/{path}".rstrip("/") + f": {self.refused[path]}")
 
     def refused_in(self, group: str) -> list[str]:
         """Return the paths of the arrays in a group that cannot be read."""
