@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import zarrfeed
 from tests.support.hdf5_files import bytes_of, write_random
 from zarrfeed import ConfigError, CorruptChunkError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.storage.files import hdf5
+from zarrfeed.storage.files import chunk_table
 from zarrfeed.storage.files.hdf5 import open_hdf5
 from zarrfeed.tools import cli
 
@@ -46,7 +46,7 @@ def open_all(path: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("seed", range(40))
 def test_samples_are_those_of_h5py(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.h5"
-    monkeypatch.setattr(hdf5, "_CHUNK_BYTES", 2 ** (4 + seed % 8))
+    monkeypatch.setattr(chunk_table, "_CHUNK_BYTES", 2 ** (4 + seed % 8))
     written = write_random(path, seed)
     for name, values in written.items():
         array = zarr.open_array(store=open_hdf5(path), path=name, mode="r")

@@ -63,7 +63,7 @@ def open_hdf5(path: Path) -> TableStore:
     file = DataFile.of(path.absolute())
     store = TableStore(file, "HDF5", read_table)
     with _opened(file) as opened:
-        _add_group(store, "", opened, set())
+        _add_group(store, "", opened, {})
     return store
 
 
@@ -112,32 +112,44 @@ def _opened(file: DataFile) -> Iterator[Any]:
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 
-def _add_group(store: TableStore, path: str, group: Any, seen: set[tuple[int, int]]) -> None:
-    """Add a group with all that lies in it; an object with several names has the first one."""
+def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int, int], str]) -> None:
+    """Add a group with all that lies in it.
+
+    A dataset has all of its names, those of links in the file among them. A group that has several is entered by the
+    first one, so that groups that lie in each other end; `entered` has the names of those that were.
+    """
     h5py = _library()
+    entered[_address(group)] = path
     store.add_group(path, attributes_of(group))
+    file_number, _ = _address(group.file["/"])
     for key in group:
         below = f"{path}/{member_name(key)}".lstrip("/")
         link = group.get(key, getlink=True)
         if isinstance(link, h5py.ExternalLink):
             store.refused[below] = f"is a link to {printable(link.path)} in {printable(link.filename)}: give that file"
             continue
-        if isinstance(link, h5py.SoftLink):
-            store.refused[below] = f"is a soft link: give {printable(link.path)} itself"
-            continue
         try:
             node = group[key]
-            info = h5py.h5o.get_info(node.id)
+            address = _address(node)
         except (KeyError, OSError, RuntimeError) as error:
             store.refused[below] = f"HDF5 cannot open it: {error}"
             continue
-        if (info.fileno, info.addr) in seen:
-            continue
-        seen.add((info.fileno, info.addr))
-        if isinstance(node, h5py.Group):
-            _add_group(store, below, node, seen)
-        elif isinstance(node, h5py.Dataset) and node.shape is not None and not is_dimension_alone(node):
+        if address[0] != file_number:
+            store.refused[below] = f"is a link into {printable(node.file.filename)}: give that file"
+        elif address in entered:
+            store.refused[below] = f"is the group {printable(entered[address] or '/')}: give that one"
+        elif isinstance(node, h5py.Group):
+            _add_group(store, below, node, entered)
+        elif isinstance(node, h5py.Dataset) and node.shape is None:
+            store.refused[below] = "has no values (a null dataspace)"
+        elif isinstance(node, h5py.Dataset) and not is_dimension_alone(node):
             _add_dataset(store, below, node)
+
+
+def _address(node: Any) -> tuple[int, int]:
+    """Return the number of the file that a group or a dataset lies in, and where it lies there."""
+    info = _library().h5o.get_info(node.id)
+    return info.fileno, info.addr
 
 
 def _add_dataset(store: TableStore, path: str, dataset: Any) -> None:

@@ -188,7 +188,7 @@ def open_netcdf3(path: Path) -> TableStore:
     """
     file = DataFile.of(path.absolute())
     header = _read_header(file)
-    store = TableStore(file, read_table)
+    store = TableStore(file, "NetCDF", read_table)
     store.add_group("", json_attributes(header.attributes))
     for one in header.variables:
         shape = header.shape(one, file)

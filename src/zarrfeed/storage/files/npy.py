@@ -42,7 +42,7 @@ def open_npy(path: Path) -> TableStore:
         If the array of an .npy cannot be read in place; says why.
     """
     file = DataFile.of(path.absolute())
-    store = TableStore(file, read_table)
+    store = TableStore(file, "NumPy", read_table)
     if _is_one_array(path):
         (array,) = arrays_in(file, None, 0)
         _add(store, "", array)

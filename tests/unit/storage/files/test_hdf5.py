@@ -114,7 +114,8 @@ def _refused(file: h5py.File) -> None:
     layout = h5py.VirtualLayout((6, 4), "f4")
     layout[...] = h5py.VirtualSource(file["good"])
     file.create_virtual_dataset("virtual", layout)
-    file["soft"] = h5py.SoftLink("/good")
+    file["void"] = h5py.Empty("f4")
+    file["dangling"] = h5py.SoftLink("/nowhere")
     file["away"] = h5py.ExternalLink("other.h5", "/x")
     file.create_dataset("outside", (6,), "f4", external=[("raw.bin", 0, 24)])
     file["half"] = np.zeros(6, "f4")
@@ -134,7 +135,8 @@ def test_datasets_that_cannot_be_read_are_refused_by_name_if_they_are_chosen(pat
         "lzf": "filter 32000 \\(LZF\\)",
         "scaled": "filter 6 \\(scale-offset\\)",
         "virtual": "layout is virtual",
-        "soft": "soft link: give /good",
+        "void": "has no values",
+        "dangling": "HDF5 cannot open it",
         "away": "link to /x in other.h5",
         "outside": "external storage",
         "odd": "stored otherwise than NumPy",
@@ -143,6 +145,27 @@ def test_datasets_that_cannot_be_read_are_refused_by_name_if_they_are_chosen(pat
             zarrfeed.open(path, variables=[name])
     with pytest.raises(ConfigError, match="'nowhere' is not in samples, must be one of 'good', 'half'"):
         zarrfeed.open(path, variables=["nowhere"])
+
+
+def test_links_in_a_file_are_names_of_its_datasets(path: Path) -> None:
+    with h5py.File(path.with_name("other.h5"), "w") as other:
+        other["far"] = VALUES + 100
+    with h5py.File(path, "w") as file:
+        file["first/x"] = VALUES
+        file["hard"], file["soft"] = file["first/x"], h5py.SoftLink("first/x")
+        file["group"], file["first/up"] = file["first"], file["/"]
+        file["through"], file["other"] = h5py.SoftLink("/other/far"), h5py.ExternalLink("other.h5", "/")
+    data = zarrfeed.open(path, variables=["first/x", "hard", "soft"])
+    for batch in zarrfeed.ZarrIterableDataset(data, batch_size=2, shuffle=True):
+        assert all(np.array_equal(batch[name], batch["first/x"]) for name in batch)
+    for name, reason in {
+        "group/x": "'group/x' is no array",
+        "first/up/first/x": "is no array",
+        "through": "link into .*other.h5",
+        "other": "link to / in other.h5",
+    }.items():
+        with pytest.raises((ConfigError, UnsupportedError), match=reason):
+            zarrfeed.open(path, variables=[name])
 
 
 def test_a_group_of_which_no_dataset_can_be_read_says_why(path: Path) -> None:
