@@ -89,7 +89,7 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                      std::string metadata_key, std::string key_prefix, const std::string& key_separator,
                      std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python,
                      size_t max_stored_bytes, std::shared_ptr<ArrayParts> parts,
-                     std::vector<std::vector<int64_t>> chosen) {
+                     std::vector<std::vector<int64_t>> chosen, const std::vector<std::shared_ptr<ChunkTable>>& tables) {
   const auto items = static_cast<std::string_view>(fill);
   ArraySpec array{.name = std::move(name),
                   .shape = std::move(shape),
@@ -107,11 +107,15 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                   .in_python = in_python,
                   .max_stored_bytes = max_stored_bytes,
                   .parts = std::move(parts),
+                  .tables = {tables.begin(), tables.end()},
                   .chosen = std::move(chosen)};
   check_axes(array);
   if (array.parts != nullptr &&
       array.parts->rows_per_chunk != array.chunk_shape[static_cast<size_t>(array.sample_axis)]) {
     throw Error(ErrorKind::kConfig, array.name + ": parts have chunks of another length");
+  }
+  if (!tables.empty() && tables.size() != (array.parts == nullptr ? 1 : array.parts->name.size())) {
+    throw Error(ErrorKind::kConfig, array.name + ": each of its parts needs a table of chunks");
   }
   return array;
 }
@@ -140,6 +144,29 @@ std::shared_ptr<ArrayParts> make_parts(const Int64Array& begin, const Int64Array
   if (!fits) throw Error(ErrorKind::kConfig, "parts of an array must ascend, and each have rows, a prefix and a name");
   parts->number_chunks();
   return parts;
+}
+
+std::shared_ptr<ChunkTable> make_table(const py::bytes& path, uint64_t file_bytes, int64_t modified_ns,
+                                       std::vector<int64_t> grid, const Int64Array& numbers, const Int64Array& offsets,
+                                       const Int64Array& lengths, uint64_t padded_bytes) {
+  auto table = std::make_shared<ChunkTable>(ChunkTable{.path = std::string(static_cast<std::string_view>(path)),
+                                                       .file_bytes = file_bytes,
+                                                       .modified_ns = modified_ns,
+                                                       .grid = std::move(grid),
+                                                       .numbers = copy(numbers),
+                                                       .offsets = copy(offsets),
+                                                       .lengths = copy(lengths),
+                                                       .padded_bytes = padded_bytes});
+  const size_t count = table->offsets.size();
+  bool fits = table->lengths.size() == count && (table->numbers.empty() || table->numbers.size() == count) &&
+              std::ranges::is_sorted(table->numbers);
+  for (size_t i = 0; fits && i < count; ++i) {
+    const int64_t offset = table->offsets[i];
+    const int64_t length = table->lengths[i];
+    fits = offset >= 0 && length >= 0 && static_cast<uint64_t>(offset) + static_cast<uint64_t>(length) <= file_bytes;
+  }
+  if (!fits) throw Error(ErrorKind::kConfig, "a table of chunks must ascend, and its chunks lie in the file");
+  return table;
 }
 
 /// (number of the tensor, bytes of a row of the tensor, offset in it)
@@ -346,13 +373,17 @@ void bind_specs(py::module_& m) {
   py::class_<ArrayParts, std::shared_ptr<ArrayParts>>(m, "ArrayParts")
       .def(py::init(&make_parts), py::kw_only(), py::arg("begin"), py::arg("end"), py::arg("prefixes"),
            py::arg("names"), py::arg("rows_per_chunk"));
+  py::class_<ChunkTable, std::shared_ptr<ChunkTable>>(m, "ChunkTable")
+      .def(py::init(&make_table), py::kw_only(), py::arg("path"), py::arg("file_bytes"), py::arg("modified_ns"),
+           py::arg("grid"), py::arg("numbers"), py::arg("offsets"), py::arg("lengths"), py::arg("padded_bytes") = 0);
   py::class_<ArraySpec>(m, "ArraySpec")
       .def(py::init(&make_array), py::kw_only(), py::arg("name"), py::arg("shape"), py::arg("chunk_shape"),
            py::arg("storage_order"), py::arg("sample_axis"), py::arg("item_bytes"), py::arg("swap_bytes"),
            py::arg("fill"), py::arg("codecs"), py::arg("root"), py::arg("metadata_key"), py::arg("key_prefix"),
            py::arg("key_separator"), py::arg("num_key_axes") = py::none(), py::arg("shard") = py::none(),
            py::arg("in_python") = false, py::arg("max_stored_bytes") = 0,
-           py::arg("parts") = std::shared_ptr<ArrayParts>{}, py::arg("chosen") = std::vector<std::vector<int64_t>>{});
+           py::arg("parts") = std::shared_ptr<ArrayParts>{}, py::arg("chosen") = std::vector<std::vector<int64_t>>{},
+           py::arg("tables") = std::vector<std::shared_ptr<ChunkTable>>{});
   py::class_<PatchSpec>(m, "PatchSpec")
       .def(py::init(&make_patch), py::kw_only(), py::arg("axes"), py::arg("volumes"), py::arg("fill") = py::bytes());
   py::class_<FieldSpec>(m, "FieldSpec")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "spec/array_parts.h"
+#include "spec/chunk_table.h"
 #include "spec/codec_spec.h"
 #include "spec/shard_spec.h"
 
@@ -39,6 +40,8 @@ struct ArraySpec {
   size_t max_stored_bytes = 0;  ///< of a chunk that Python decodes, too; 0: as `codecs` say
   /// The stores that the rows lie in, one after another; `root` is empty then. Null: one store has all rows.
   std::shared_ptr<const ArrayParts> parts;
+  /// Where its chunks lie in files of another format: of each part, or of the whole array. Empty: they are objects.
+  std::vector<std::shared_ptr<const ChunkTable>> tables;
   /// By axis, the items that samples have, in their order; an axis without entries is whole. Empty: samples have all items.
   /// Nobody looks at other items: chunks without a chosen item are no cells, and the rest of a decoded chunk is undefined.
   std::vector<std::vector<int64_t>> chosen;

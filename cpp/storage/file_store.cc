@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -54,8 +55,15 @@ ReadResult result_of(ReadStatus status, const PendingRead& pending) {
 /// waiting, and `may_wait` is false.
 bool read_bytes(const PendingRead& file, MutableBytes out, uint64_t offset, size_t& done, bool may_wait) {
   while (done < out.size()) {
-    const MutableBytes rest = out.subspan(done);
-    const auto at = static_cast<off_t>(offset + done);
+    MutableBytes rest = out.subspan(done);
+    const uint64_t from = offset + done;
+    if (from >= file.end) {  // the file has no bytes for the rest of the object
+      std::memset(rest.data(), 0, rest.size());
+      done = out.size();
+      break;
+    }
+    rest = rest.first(std::min<uint64_t>(rest.size(), file.end - from));
+    const auto at = static_cast<off_t>(from);
     ssize_t n = -1;
 #ifdef RWF_NOWAIT
     if (!may_wait) {
@@ -97,6 +105,7 @@ PendingRead& PendingRead::operator=(PendingRead&& other) noexcept {
     close();
     fd = std::exchange(other.fd, -1);
     offset = other.offset;
+    end = other.end;
     size = other.size;
     done = other.done;
     object_bytes = other.object_bytes;
@@ -211,14 +220,19 @@ bool FileStore::stop(std::chrono::steady_clock::time_point deadline) {
 }
 
 ReadStatus FileStore::open_chunk(const std::string& key, PendingRead& pending, const ByteRange& range) const {
+  if (!open_file(key, pending)) {
+    check_array_exists(key);
+    check_no_link_to_nothing(key);
+    return ReadStatus::kMissing;
+  }
+  return select(pending, range, {.bytes = pending.version.size});
+}
+
+bool FileStore::open_file(const std::string& path, PendingRead& pending) const {
   // O_NONBLOCK: a named pipe in the place of a chunk must not hang us; regular files ignore it.
-  pending.fd = open_retrying(directory_, key.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  pending.fd = open_retrying(directory_, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (pending.fd < 0) {
-    if (errno == ENOENT) {
-      check_array_exists(key);
-      check_no_link_to_nothing(key);
-      return ReadStatus::kMissing;
-    }
+    if (errno == ENOENT) return false;
     throw io_error("cannot be opened", errno);
   }
   struct stat info{};
@@ -227,10 +241,15 @@ ReadStatus FileStore::open_chunk(const std::string& key, PendingRead& pending, c
     throw Error::io(S_ISDIR(info.st_mode) ? "is a directory, not a chunk" : "is not a regular file",
                     S_ISDIR(info.st_mode) ? EISDIR : EINVAL);
   }
-  pending.object_bytes = static_cast<uint64_t>(info.st_size);
   pending.version = version_of(info);
-  pending.offset = 0;
-  pending.size = static_cast<size_t>(info.st_size);
+  return true;
+}
+
+ReadStatus FileStore::select(PendingRead& pending, const ByteRange& range, const ObjectExtent& object) const {
+  pending.object_bytes = object.bytes;
+  pending.offset = object.begin;
+  pending.end = object.end;
+  pending.size = static_cast<size_t>(object.bytes);
   pending.done = 0;
   if (range.kind == ByteRange::Kind::kAll) {
     check_stored_size(pending.size, max_bytes_);
@@ -244,7 +263,7 @@ ReadStatus FileStore::open_chunk(const std::string& key, PendingRead& pending, c
       throw_corrupt("the stored object has " + std::to_string(pending.object_bytes) + " bytes, at least " +
                     std::to_string(end) + " are needed");
     }
-    pending.offset = range.kind == ByteRange::Kind::kAt ? range.offset : pending.object_bytes - range.size;
+    pending.offset += range.kind == ByteRange::Kind::kAt ? range.offset : pending.object_bytes - range.size;
     pending.size = static_cast<size_t>(range.size);
   }
   return ReadStatus::kOk;

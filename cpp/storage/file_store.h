@@ -26,8 +26,9 @@ struct PendingRead {
   void close();
 
   int fd = -1;
-  uint64_t offset = 0;  ///< in the file, of what is wanted
-  size_t size = 0;      ///< of what is wanted
+  uint64_t offset = 0;        ///< in the file, of what is wanted
+  uint64_t end = UINT64_MAX;  ///< in the file, of the object: zeros are read behind it
+  size_t size = 0;            ///< of what is wanted
   size_t done = 0;
   uint64_t object_bytes = 0;
   ObjectVersion version;
@@ -61,8 +62,23 @@ class FileStore : public ByteStore, public std::enable_shared_from_this<FileStor
   ReadStatus read_blocking(const std::string& key, Buffer& out, PendingRead& pending,
                            const ByteRange& range = {}) const;
 
+ protected:
+  /// The bytes of an object in an open file.
+  struct ObjectExtent {
+    uint64_t begin = 0;
+    uint64_t bytes = 0;         ///< of the object
+    uint64_t end = UINT64_MAX;  ///< of its bytes in the file: zeros follow
+  };
+
+  /// Finds an object, opens its file, and says in `pending` what is to be read of it.
+  virtual ReadStatus open_chunk(const std::string& key, PendingRead& pending, const ByteRange& range) const;
+  /// Opens a regular file below the array's directory, or at an absolute path, and sets `pending.version`. Returns false
+  /// if there is no file. Throws Error(kIo).
+  bool open_file(const std::string& path, PendingRead& pending) const;
+  /// Says in `pending` which bytes of the open file `range` wants of `object`.
+  ReadStatus select(PendingRead& pending, const ByteRange& range, const ObjectExtent& object) const;
+
  private:
-  ReadStatus open_chunk(const std::string& key, PendingRead& pending, const ByteRange& range) const;
   /// Reads the parts of an open chunk that `range` is content with. `may_wait`: also from the device.
   ReadStatus read_open_parts(Buffer& out, PendingRead& pending, const ByteRange& range, bool may_wait) const;
   [[nodiscard]] ReadResult read_or_fail(const ReadRequest& request) const;

@@ -5,6 +5,7 @@
 
 #include "storage/chunk_key.h"
 #include "storage/file_store.h"
+#include "storage/table_store.h"
 
 namespace zarrfeed {
 
@@ -25,6 +26,9 @@ std::shared_ptr<ByteStore> Stores::make_uncached(size_t source, const ArraySpec&
   if (array.in_python) {
     if (bridge_ == nullptr) bridge_ = std::make_shared<StoreBridge>();
     return std::make_shared<PythonStore>(bridge_, source, max_requests_, coalesce_);
+  }
+  if (!array.tables.empty()) {
+    return std::make_shared<TableStore>(array.tables, array.key, array.parts != nullptr, max_chunk_bytes, io_);
   }
   // Of an array in several stores, keys are whole paths: no directory is held open for each of them.
   const size_t depth = array.parts != nullptr ? parts_of_key(array) : 0;

@@ -57,6 +57,20 @@ class ArrayParts:
         rows_per_chunk: int,
     ) -> None: ...
 
+class ChunkTable:
+    def __init__(
+        self,
+        *,
+        path: bytes,
+        file_bytes: int,
+        modified_ns: int,
+        grid: Sequence[int],
+        numbers: npt.NDArray[np.int64],
+        offsets: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        padded_bytes: int = 0,
+    ) -> None: ...
+
 class ArraySpec:
     def __init__(
         self,
@@ -80,6 +94,7 @@ class ArraySpec:
         max_stored_bytes: int = 0,
         parts: ArrayParts | None = None,
         chosen: Sequence[Sequence[int]] = (),
+        tables: Sequence[ChunkTable] = (),
     ) -> None: ...
 
 class PatchSpec:

@@ -28,6 +28,7 @@ EXTRAS: set[str] = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["pro
 MODULES = {
     "cli": ["argcomplete", "rich"],
     "demo": ["argcomplete", "h5py", "iris_sample_data", "rich"],
+    "hdf5": ["h5py"],
     "pack": ["h5netcdf", "h5py", "pyarrow", "xarray"],
     "plot": ["matplotlib"],
     "remote": ["obstore"],

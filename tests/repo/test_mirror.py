@@ -57,6 +57,11 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         f"packing/{name}.py": ("unit/packing/sources/test_anndata_source.py",)
         for name in ("work/sparse_rows", "sources/anndata_elements", "sources/csr_rows")
     },
+    **{
+        f"storage/files/{name}.py": ("parity/test_files.py", "unit/storage/files/test_hdf5.py")
+        for name in ("chunk_table", "data_file", "hdf5_filters", "hdf5_names", "table_store")
+    },
+    "base/json_attributes.py": ("unit/packing/sources/test_hdf5_source.py",),
     "storage/access/portable.py": ("process/test_shared_tools.py",),
     "base/ray_executor.py": ("integration/test_ray.py",),
     "packing/sources/source.py": ("unit/packing/sources/test_detect.py",),
@@ -285,7 +290,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "packing/sources/arrow_columns.py": ("unit/packing/sources/test_arrow_source.py",),
     "packing/sources/arrow_files.py": ("unit/packing/sources/test_arrow_source.py",),
     "packing/sources/hdf5_datasets.py": ("unit/packing/sources/test_hdf5_source.py",),
-    "packing/sources/npy_files.py": ("unit/packing/sources/test_npy_source.py",),
+    "storage/files/npy_arrays.py": ("unit/packing/sources/test_npy_source.py", "unit/storage/files/test_npy.py"),
+    "storage/files/open_file.py": ("unit/storage/files/test_npy.py", "unit/storage/files/test_netcdf3.py"),
     "packing/sources/items.py": ("unit/packing/sources/test_npy_source.py",),
     "packing/sources/file_source.py": ("unit/packing/sources/test_npy_source.py",),
     "tools/stats/": ("unit/tools/test_stats.py", "process/test_shared_tools.py"),

@@ -62,7 +62,7 @@ class EngineFields:
 
     def python_sources(self) -> dict[int, StoreSource]:
         """Return the stores of the arrays that Python reads, by the numbers of their sources in the engine."""
-        stores = ((source.number, source.spec.source) for source in self.sources)
+        stores = ((source.number, source.spec.source) for source in self.sources if source.spec.in_python)
         return {number: store for number, store in stores if isinstance(store, StoreSource)}
 
     def cached_sources(self) -> dict[int, core.CachedArray]:

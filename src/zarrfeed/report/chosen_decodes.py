@@ -36,7 +36,7 @@ def decoded_share(field: Field) -> float | None:
     decoded = total = 0.0
     for layout in field.layouts:
         spec = layout.spec
-        if spec.source is not None or spec.slow_codecs or spec.item_type:
+        if spec.in_python or spec.slow_codecs or spec.item_type:
             return None
         stored = layout.num_chunks * spec.as_stored.num_cells * spec.decoded_bytes
         total += stored
@@ -44,7 +44,8 @@ def decoded_share(field: Field) -> float | None:
         if not codecs:
             decoded += stored * np.prod(spec.sample_shape) / np.prod(spec.as_stored.sample_shape)
             continue
-        block = stored_block_bytes(layout) if codecs == ["blosc"] else None
+        is_local = spec.source is None
+        block = stored_block_bytes(layout) if codecs == ["blosc"] and is_local else None
         if block is None or block < _LEAST_BLOCK:
             decoded += layout.num_chunks * spec.num_cells * spec.decoded_bytes
         else:

@@ -23,6 +23,7 @@ from zarrfeed.report.chosen_decodes import decoded_share
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
 from zarrfeed.report.field_reads import FieldReads
 from zarrfeed.report.sparse_explain import explain_csr
+from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import FieldSet, ResidentField, StoredField, VlenField
 from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.spec.sparse import CsrField
@@ -132,7 +133,7 @@ def _explain_array(field: StoredField | VlenField, reading: FieldReading) -> Fie
         name=field.name,
         source=spec.name,
         description=(
-            f"{spec.shape} {items}, Zarr v{spec.zarr_format}, read chunks {spec.chunk_shape}{size}, "
+            f"{spec.shape} {items}, {_format(spec)}, read chunks {spec.chunk_shape}{size}, "
             f"{describe_codecs(spec)}{order}"
             + (f", in shards {spec.shard_shape}" if spec.shard is not None else "")
             + (f", samples along axis {spec.sample_axis}" if spec.sample_axis else "")
@@ -166,6 +167,12 @@ def _images(field: StoredField | VlenField, num_threads: int, ahead: int) -> str
         return ""
     threads = f"{num_threads} thread{'s' * (num_threads > 1)} for images alone"
     return f"{field.images}; by {library_name()}, {threads}, up to {ahead} batch{'es' * (ahead != 1)} ahead"
+
+
+def _format(spec: ArraySpec) -> str:
+    """Return the format that an array is stored in."""
+    file_format = spec.source.file_format if isinstance(spec.source, StoreSource) else ""
+    return f"{file_format} in place" if file_format else f"Zarr v{spec.zarr_format}"
 
 
 def _stores(field: StoredField | VlenField) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -19,11 +20,15 @@ from zarrfeed.spec.sharding import ShardSpec
 
 
 class StoreLocation(Protocol):
-    """Where the chunks of an array are, in a store that Python reads (`storage/chunks/location.py`)."""
+    """Where the chunks of an array are, in a store that is no local directory (`storage/chunks/location.py`)."""
 
     @property
     def max_requests(self) -> int:
         """How many requests the store is asked at once at most."""
+
+    @property
+    def chunk_tables(self) -> Sequence[core.ChunkTable]:
+        """Where the engine finds the chunks of each part in local files; empty where Python reads them."""
 
     @property
     def max_stored_bytes(self) -> int:
@@ -99,7 +104,8 @@ class ArraySpec:
     root, metadata_key
         Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
     source
-        Its store then; None for a local one, which the engine reads by itself.
+        Its store then; None for a local one, which the engine reads by itself, as it does where the store has
+        `chunk_tables`.
     staged
         What a local array is called in a node cache; None: there is no cache.
     key_prefix, key_separator
@@ -152,6 +158,11 @@ class ArraySpec:
     def has_other_document(self) -> bool:
         """Whether the array is described otherwise than by its own metadata document."""
         return self.documented is not None and self.documented.spec is not None
+
+    @property
+    def in_python(self) -> bool:
+        """Whether Python reads the chunks for the engine."""
+        return self.source is not None and not self.source.chunk_tables
 
     @property
     def slow_codecs(self) -> tuple[str, ...]:
@@ -278,8 +289,9 @@ class ArraySpec:
             key_separator=self.key_separator,
             num_key_axes=self.num_key_axes,
             shard=None if self.shard is None else self.shard.to_core(index_cache_bytes),
-            in_python=self.source is not None,
+            in_python=self.in_python,
             max_stored_bytes=0 if self.source is None else self.source.max_stored_bytes,
             parts=None if parts is None else parts.to_core(),
             chosen=() if self.choice is None else self.choice.to_core(),
+            tables=() if self.source is None else self.source.chunk_tables,
         )

@@ -19,6 +19,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.spec.conversion import Decoding
 from zarrfeed.storage.access.zarr_internals import ArrayV3Metadata
+from zarrfeed.storage.files.table_store import TableStore
 
 #: The attribute in which xarray keeps the names of dimensions where Zarr has no place for them, that is, in v2.
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
@@ -91,10 +92,13 @@ def find_decoding(array: zarr.Array[Any]) -> Decoding | None:
 
 
 def attributes_of(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Return the attributes of an array; in v2, its fill value is `_FillValue` where xarray wrote the array."""
+    """Return the attributes of an array; in v2, its fill value is `_FillValue` where xarray wrote the array.
+
+    In files of other formats, the fill value of missing chunks is another thing, and the attribute is there itself.
+    """
     attributes = dict(array.metadata.attributes)
-    v3 = isinstance(array.metadata, ArrayV3Metadata)
-    if not v3 and _DIMENSIONS in attributes and array.metadata.fill_value is not None:
+    is_of_xarray = not isinstance(array.metadata, ArrayV3Metadata) and not isinstance(array.store, TableStore)
+    if is_of_xarray and _DIMENSIONS in attributes and array.metadata.fill_value is not None:
         attributes["_FillValue"] = array.metadata.fill_value
     return attributes
 

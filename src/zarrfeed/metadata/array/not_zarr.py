@@ -9,6 +9,7 @@ import errno
 import os
 import shlex
 import tarfile
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.storage.access.file_kinds import CALLED, is_zip, kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.access.local_files import NODE_NAMES, is_node, lacking
+from zarrfeed.storage.files.open_file import is_read_in_place
 
 #: Files below a folder, or in an archive, that are looked at to tell what is in it.
 _LOOKED_AT = 1000
@@ -105,16 +107,15 @@ def _file(path: Path) -> str:
     content = kind_of_content(path)
     named = kind_of_name(path.name)
     kind = named if named in CALLED and content != "zarr" else content
-    if named == "npy" or kind is None:
+    if kind is None:
         kind = named
-    if content == "zarr" and named != "npy":
+    if content == "zarr":
         return f"it is a zip file without a Zarr store: unzip it, {_or_objects()}"
     if content == "webdataset" and _has_zarr(path):
         folder = printable(shlex.quote(str(path.parent)))
         return f"it is a tar archive of a Zarr store, which has to be unpacked: tar -xf {_quoted(path)} -C {folder}"
     if kind in CALLED:
-        memory = ", or give the array in memory: numpy.load(path, mmap_mode='r')" if path.suffix == ".npy" else ""
-        return f"it is {CALLED[kind]}; {_packed(path)}{memory}"
+        return f"it is {CALLED[kind]}; {_packed(path)}"
     if path.suffix.lower() == ".json" and b'"refs"' in _beginning(path):
         return (
             "it is a file of references (kerchunk, VirtualiZarr): give the mapper "
@@ -147,6 +148,10 @@ def _folder(path: Path) -> str:
         kinds = {kind_of_name(name) for name in below} - {None, "zarr"}
         if len(kinds) == 1:
             (kind,) = kinds
+            in_place = _pattern_in_place(path, names)
+            if in_place:
+                samples = f", if each has samples; {_packed(path)} otherwise" if kind == "npy" else ""
+                return f"the folder has {_FOLDERS[str(kind)]} in it: give them as a pattern, {in_place!r}{samples}"
             objects = f", or read them as they are: {_objects(path)}" if kind == "images" else ""
             return f"the folder has {_FOLDERS[str(kind)]} in it; {_packed(path)}{objects}"
         if kinds:
@@ -154,6 +159,14 @@ def _folder(path: Path) -> str:
             return f"the folder has {listed} in it; `zarrfeed pack` writes files of one kind as Zarr"
     wanted = ", ".join(NODE_NAMES)
     return f"the folder has none of {wanted}; {_or_objects()}"
+
+
+def _pattern_in_place(folder: Path, names: Iterable[str]) -> str:
+    """Return the pattern of the files in a folder; "" unless the first one is of a format that is read in place."""
+    for name in names:
+        if kind_of_name(name) is not None and (folder / name).is_file():
+            return str(folder / f"*{Path(name).suffix}") if is_read_in_place(folder / name) else ""
+    return ""
 
 
 def _names_below(folder: Path) -> list[str]:

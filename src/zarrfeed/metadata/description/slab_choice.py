@@ -107,14 +107,14 @@ def find_grains(fields: FieldSet) -> tuple[Grain, ...]:
 def _grain_of(source: ArraySource, fields: FieldSet) -> Grain:
     spec = source.spec
     drawing = [fields.fields[number] for number in source.fields]
-    plain = spec.source is None and not spec.slow_codecs and not spec.item_type
+    plain = not spec.in_python and not spec.slow_codecs and not spec.item_type
     looks_up = all(f.window is None or f.sample_bytes >= _SMALL_ROW * len(f.window.offsets) for f in drawing)
     if not plain or not looks_up or any(f.patch is not None for f in drawing):
         return WHOLE_CHUNK
     codecs = [codec.name for codec in spec.codecs]
     if not codecs:
         return Grain(spec.dtype.itemsize, is_fused=True)
-    if codecs != ["blosc"]:  # a checksum, or another codec, is over the whole chunk
+    if codecs != ["blosc"] or spec.source is not None:  # a checksum, or another codec, is over the whole chunk
         return WHOLE_CHUNK
     layouts = (fields.fields[number].layouts[layout] for number, layout in source.draws)
     nbytes = stored_block_bytes(source.layout)

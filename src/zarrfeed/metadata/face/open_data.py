@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.files.table_store import TableStore
 
 
 @checks_option_names
@@ -207,6 +208,9 @@ def open(
     opened = opening.open()
     if grows is None:
         return Data(Expression(call), _describe(opened))
+    for array in chain.from_iterable(one.stored for one in opened.arrays):
+        if isinstance(array.store, TableStore):
+            raise ConfigError(f"refresh = {refresh!r}: the file {array.store} is read as it is now")
     growth = Growth(opened, access, grows, opening=opening if opening.repositories else None)
     version = growth.look()
     return Data(Expression(call), growth.at(version), growth, version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.given_stores import is_mapper
 from zarrfeed.storage.access.local_files import check_members
 from zarrfeed.storage.access.store_errors import reason_of
+from zarrfeed.storage.files.table_store import TableStore
 
 
 def leaves(source: Any) -> list[Any]:
@@ -59,6 +60,25 @@ def _remedy_of(group: zarr.Group) -> str:
         "; a web server lists no arrays: consolidate the metadata (zarr.consolidate_metadata), or name the arrays, "
         f'such as {{"x": "{printable(str(group.store_path))}/x"}}'
     )
+
+
+def check_readable(side: str, group: zarr.Group, variables: Sequence[str] | None) -> None:
+    """Refuse arrays of a file that cannot be read, if they are chosen, or if there is no other array in the group.
+
+    Raises
+    ------
+    UnsupportedError
+        If so; names the array and the reason.
+    """
+    store = group.store
+    if not isinstance(store, TableStore):
+        return
+    chosen = [f"{group.path}/{name}".lstrip("/") for name in variables or ()]
+    if variables is None and not any(True for _ in group.array_keys()):
+        chosen = store.refused_in(group.path)
+    with naming(side):
+        for path in chosen:
+            store.check_readable(path)
 
 
 def checked_mapping(side: str, source: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from zarrfeed.metadata.array.values import read_stored
 from zarrfeed.metadata.group import anndata
 from zarrfeed.metadata.group.batch_columns import Array, Opened, OpenedField, Origin
 from zarrfeed.metadata.group.coordinates import Coordinates
-from zarrfeed.metadata.group.field_sources import arrays_in, checked_mapping, leaves, naming
+from zarrfeed.metadata.group.field_sources import arrays_in, check_readable, checked_mapping, leaves, naming
 from zarrfeed.metadata.group.multiscale import (
     ImageLevel,
     first_level,
@@ -245,6 +245,7 @@ class _SideReader:
                 named, categorical = anndata.elements_by_path(side, source, variables)
                 self.categories = anndata.categories_in(categorical)
         elif isinstance(source, zarr.Group):
+            check_readable(side, source, variables)
             known = refusal(source) if variables is None else None
             if known is not None:
                 with naming(side):

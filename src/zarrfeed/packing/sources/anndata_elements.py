@@ -15,19 +15,19 @@ import zarr
 
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, UnsupportedError
+from zarrfeed.base.json_attributes import json_attributes
 from zarrfeed.metadata.array.anndata_columns import ObsColumn, column_at, encoding_in, is_group
 from zarrfeed.metadata.array.array import open_node
 from zarrfeed.metadata.array.known_groups import member_of
 from zarrfeed.metadata.array.values import read_distinct
 from zarrfeed.metadata.group.anndata import check_indptr, read_indptr
 from zarrfeed.packing.sources.csr_rows import to_items
-from zarrfeed.packing.sources.file_source import DataFile
 from zarrfeed.packing.sources.files import some_of
 from zarrfeed.packing.sources.index_arrays import check_whole, is_zarr, read_columns
-from zarrfeed.packing.sources.items import json_attributes
 from zarrfeed.packing.sources.source import Constant, Int64, Kind, Rows, bytes_of, library
 from zarrfeed.storage.access.access import ZarrFormat
 from zarrfeed.storage.chunks.codec_configs import as_meant
+from zarrfeed.storage.files.data_file import DataFile
 
 #: Where elements with a row for each cell are, and those that are copied as they are.
 _OF_CELLS = ("X", "raw/X", "layers", "obsm", "obs")

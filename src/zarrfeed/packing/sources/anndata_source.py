@@ -25,9 +25,10 @@ from zarrfeed.packing.sources.anndata_elements import (
     names_of,
     open_root,
 )
-from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files
+from zarrfeed.packing.sources.file_source import FileSource, data_files
 from zarrfeed.packing.sources.open_files import OpenFiles
 from zarrfeed.packing.sources.source import Constant, CsrRows, Rows, SourceField, SourceOptions, objects_of
+from zarrfeed.storage.files.data_file import DataFile
 
 _CONCAT = "anndata.concat or anndata.experimental.concat_on_disk makes one file of such files"
 #: Texts of a column that are looked at, to tell how many make a chunk.

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import format_bytes
-from zarrfeed.packing.sources.file_source import DataFile
 from zarrfeed.packing.sources.source import library
+from zarrfeed.storage.files.data_file import DataFile
 
 #: Record batches of a compressed stream are decoded when it is opened: it has no index.
 MOST_STREAM_BYTES = 1 << 30

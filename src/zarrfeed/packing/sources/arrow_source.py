@@ -13,10 +13,11 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.packing.sources.arrow_columns import Column, columns_of
 from zarrfeed.packing.sources.arrow_files import TableFile, open_table
 from zarrfeed.packing.sources.block_cache import BlockCache
-from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files, same_in_all
+from zarrfeed.packing.sources.file_source import FileSource, data_files, same_in_all
 from zarrfeed.packing.sources.items import names_attributes
 from zarrfeed.packing.sources.open_files import OpenFiles
 from zarrfeed.packing.sources.source import Int64, Rows, SourceField, SourceOptions, chosen, library
+from zarrfeed.storage.files.data_file import DataFile
 
 #: Metadata of a schema that say how others read the table, and nothing about its samples.
 _FOREIGN = (b"pandas", b"huggingface", b"ARROW:schema")

@@ -13,7 +13,6 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,29 +24,7 @@ from zarrfeed.packing.sources.file_reading import Reading, runs_of, segments_by
 from zarrfeed.packing.sources.files import check_field_name
 from zarrfeed.packing.sources.same_meaning import OF_FIRST_STORE, Stored, as_one_axis, comparable, decoded_together
 from zarrfeed.packing.sources.source import Constant, Int64, Rows, Source, SourceField
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file as it was when the source was opened."""
-
-    path: Path
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> DataFile:
-        """Return the file of a path, which exists."""
-        status = path.stat()
-        return cls(path, status.st_size, status.st_mtime_ns)
-
-    def __str__(self) -> str:
-        return printable(self.path)
-
-    def check(self) -> None:
-        """Raise StoreReadError if the file is another one now, or OSError if it is gone."""
-        if DataFile.of(self.path) != self:
-            raise StoreReadError(errno.ESTALE, f"{self}: has changed since the source was opened")
+from zarrfeed.storage.files.data_file import DataFile
 
 
 def data_files(paths: Sequence[str], kind: str, suffixes: Sequence[str]) -> list[DataFile]:

@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.packing.sources.file_source import DataFile
-from zarrfeed.packing.sources.items import Item, check_scalar, converted, item_of, json_attributes, names_attributes
+from zarrfeed.packing.sources.items import Item, check_scalar, converted, item_of, names_attributes
 from zarrfeed.packing.sources.source import Rows, SourceOptions, chosen, library, objects_of
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.hdf5_names import dims_of, is_dimension_alone
 
 _KIND = "hdf5"
-#: Attributes by which HDF5 and netCDF-4 connect datasets with their dimensions.
-_INTERNAL = (
-    *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS"),
-    *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
-)
-_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _OBJECT = np.dtype(object)
 
 
@@ -101,24 +96,8 @@ def _walk(
         seen.add((info.fileno, info.addr))
         if isinstance(node, h5py.Group):
             yield from _walk(node, f"{name}.", file, options, seen)
-        elif isinstance(node, h5py.Dataset) and node.shape is not None and not _is_dimension_alone(node):
+        elif isinstance(node, h5py.Dataset) and node.shape is not None and not is_dimension_alone(node):
             yield name, node
-
-
-def _is_dimension_alone(dataset: Any) -> bool:
-    """Return whether netCDF-4 wrote a dataset for the name of a dimension, without values."""
-    return bytes(np.asarray(dataset.attrs.get("NAME", b"")).astype("S").item()).startswith(_NO_VARIABLE)
-
-
-def dims_of(dataset: Any) -> tuple[str | None, ...]:
-    """Return the names of a dataset's dimensions: labels, or the names of their scales."""
-    if dataset.is_scale and len(dataset.shape) == 1:
-        return (dataset.name.rpartition("/")[2],)
-    names = []
-    for dim in dataset.dims:
-        scale = dim[0].name if not dim.label and len(dim) else None
-        names.append(dim.label or (scale.rpartition("/")[2] if scale else None))
-    return tuple(names)
 
 
 def _names(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> list[str]:
@@ -229,21 +208,6 @@ def _item(dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> Item:
         names = sorted(enum, key=enum.__getitem__)
         return Item(np.dtype(dtype.str).newbyteorder("="), "number", names_attributes(names, [enum[n] for n in names]))
     return item_of(dtype, shape, what)
-
-
-def attributes_of(node: Any, dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
-    """Return the attributes of a dataset or a file as JSON, without those that connect datasets."""
-    found = {}
-    for name in node.attrs:
-        if name in _INTERNAL:
-            continue
-        try:
-            value = node.attrs[name]
-        except (OSError, TypeError):
-            continue  # of a type that h5py does not read
-        # netCDF-4 stores numbers as lists of one
-        found[name] = value[0] if isinstance(value, np.ndarray) and value.shape == (1,) else value
-    return json_attributes(found, dtype)
 
 
 def values_of(dataset: Any) -> Rows:

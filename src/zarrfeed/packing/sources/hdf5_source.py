@@ -16,13 +16,11 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.cf import inherited_by_bounds
 from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.packing.sources.file_reading import check_no_grid, choose_reading
-from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files, same_in_all
+from zarrfeed.packing.sources.file_source import FileSource, data_files, same_in_all
 from zarrfeed.packing.sources.hdf5_datasets import (
     DatasetField,
-    attributes_of,
     cache_bytes,
     datasets_in,
-    dims_of,
     fields_of,
     sample_axes,
     sample_dim,
@@ -32,6 +30,8 @@ from zarrfeed.packing.sources.hdf5_datasets import (
 from zarrfeed.packing.sources.open_files import OpenFiles
 from zarrfeed.packing.sources.same_meaning import Stored, check_same_constants
 from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceOptions, library
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of
 
 #: HDF5 keeps decoded chunks of each dataset up to this size, of as many files.
 MOST_CACHE_BYTES = 64 << 20

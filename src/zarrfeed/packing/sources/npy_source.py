@@ -9,10 +9,11 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.packing.sources.file_reading import choose_reading
-from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files, same_in_all
+from zarrfeed.packing.sources.file_source import FileSource, data_files, same_in_all
 from zarrfeed.packing.sources.items import Item, converted, item_of
-from zarrfeed.packing.sources.npy_files import NpyArray, arrays_in
 from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceOptions, chosen
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in
 
 #: What members of compressed .npz files may need, all together: they are kept in memory.
 MOST_DECOMPRESSED_BYTES = 4 << 30

@@ -15,10 +15,10 @@ import numpy as np
 import zarr
 
 from zarrfeed.base.errors import UnsupportedError
+from zarrfeed.base.json_attributes import float_fill
 from zarrfeed.engine.row_reader import RowReader
 from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.packing.sources.items import float_fill
 from zarrfeed.packing.sources.source import Int64, Kind, Rows, SourceField
 from zarrfeed.plan.schedule.batch_request import RowRequests
 from zarrfeed.spec.error_policy import Faults

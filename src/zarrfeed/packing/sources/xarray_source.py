@@ -15,21 +15,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.json_attributes import json_attributes
 from zarrfeed.metadata.array.cf import inherited_by_bounds
 from zarrfeed.metadata.array.cf_times import is_time_unit
 from zarrfeed.packing.sources.file_reading import Reading, check_no_grid, run_note, samples_note
-from zarrfeed.packing.sources.file_source import DataFile, FileSource, data_files, same_in_all
+from zarrfeed.packing.sources.file_source import FileSource, data_files, same_in_all
 from zarrfeed.packing.sources.items import (
     Item,
     check_scalar,
     converted,
     item_of,
-    json_attributes,
 )
 from zarrfeed.packing.sources.open_files import OpenFiles
 from zarrfeed.packing.sources.same_meaning import Stored, check_same_constants
 from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceOptions, chosen, library
 from zarrfeed.storage.access.file_kinds import kind_of_content
+from zarrfeed.storage.files.data_file import DataFile
 
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 _SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf", *_GRIB)

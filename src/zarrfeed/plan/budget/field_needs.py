@@ -72,8 +72,8 @@ class FieldNeeds:
         """Return the needs of some fields."""
         sources = array_sources(fields)
         streamed = [source.spec for source in sources]
-        local = [spec for spec in streamed if spec.source is None]
-        fed = [(spec, spec.source) for spec in streamed if spec.source is not None]
+        local = [spec for spec in streamed if not spec.in_python]
+        fed = [(spec, spec.source) for spec in streamed if spec.source is not None and spec.in_python]
         matrices = [f for f in fields if isinstance(f, CsrField)]
         resident = sum(fields[number].resident_bytes for number in set(loaded_with(fields).values()))
         return cls(

@@ -19,6 +19,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, ZipS
 from zarrfeed.storage.access.read_store import ReadStore
 from zarrfeed.storage.access.urls import UrlStore
 from zarrfeed.storage.access.zarr_internals import memory_of
+from zarrfeed.storage.files.table_store import TableStore
 
 
 def is_same_store(one: Store, other: Store) -> bool:
@@ -44,6 +45,10 @@ def _same_files(one: Any, other: Any) -> bool:
 
 def _same_zip(one: Any, other: Any) -> bool:
     return Path(one.path).absolute() == Path(other.path).absolute()
+
+
+def _same_data_file(one: Any, other: Any) -> bool:
+    return bool(one.file == other.file)
 
 
 def _same_memory(one: Any, other: Any) -> bool:
@@ -74,6 +79,7 @@ _SAME: dict[type, Callable[[Any, Any], bool]] = {
     LocalStore: _same_files,
     ZipStore: _same_zip,
     MemoryStore: _same_memory,
+    TableStore: _same_data_file,
     FsspecStore: _same_file_system,
     ObjectStore: _same_client,
     ReadStore: _same_client,

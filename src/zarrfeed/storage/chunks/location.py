@@ -34,6 +34,7 @@ from zarrfeed.storage.access.store_errors import array_is_gone, errno_of, is_tra
 from zarrfeed.storage.access.zarr_internals import open_store, unwrapped, with_store
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
+from zarrfeed.storage.files.table_store import TableStore
 
 #: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
 _FORKED_TIMEOUT_S = 30.0
@@ -118,6 +119,19 @@ class StoreSource:
         return _MAX_CONNECTIONS if self.is_far else _MAX_REQUESTS
 
     @property
+    def file_format(self) -> str:
+        """Return the format of the file that the array lies in; "" if it lies in a store of Zarr."""
+        return self.store.file_format if isinstance(self.store, TableStore) else ""
+
+    @property
+    def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
+        """Where the engine finds the chunks in a file of another format; empty where Python reads them."""
+        if self.decoder is not None or not isinstance(self.store, TableStore):
+            return ()
+        table = self.store.table(self.prefix.rstrip("/"))
+        return (table.core,) if table.inline is None else ()
+
+    @property
     def max_stored_bytes(self) -> int:
         """Return how many bytes a chunk as stored has at most; 0 where the engine decodes it, which knows."""
         return 0 if self.decoder is None else self.decoder.most_stored_bytes
@@ -143,7 +157,7 @@ class StoreSource:
     @cached_property
     def limiter(self) -> RequestLimiter | None:
         """What requests wait for their turn at; None where they need not."""
-        near = type(self.store) in (LocalStore, MemoryStore, ZipStore)  # a subclass may do anything
+        near = type(self.store) in (LocalStore, MemoryStore, TableStore, ZipStore)  # a subclass may do anything
         first = _FIRST_CONNECTIONS if self.is_far else _FIRST_REQUESTS
         return None if near else shared_limiter(self.store, self.max_requests, is_transient, first)
 
@@ -275,6 +289,8 @@ def locate_array(
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
         return Location(root=str((Path(store.root) / path).absolute()), metadata_key=metadata_key)
     prefix = f"{path}/" if path else ""
+    if isinstance(store, TableStore):
+        store.table(path)  # a damaged one is refused now
     has_metadata = False
     try:  # consolidated metadata may be all there is, or all that may be read
         has_metadata = (access or StoreAccess()).ask(lambda: store.exists(prefix + metadata_key), name)

@@ -22,6 +22,7 @@ from zarrfeed.storage.access.local_files import check_metadata_file
 from zarrfeed.storage.access.read_store import ReadStore, is_plain
 from zarrfeed.storage.access.zarr_internals import open_store, unwrapped
 from zarrfeed.storage.chunks.location import StoreSource
+from zarrfeed.storage.files.table_store import TableStore
 
 #: Of each document, by the order of the keys: its bytes, or None if there is none.
 Documents: TypeAlias = "tuple[bytes | None, ...]"
@@ -158,7 +159,7 @@ def _is_fixed(store: Store) -> bool:
     """Return whether what a store holds stays as it was opened: a zip file, or a snapshot of Icechunk."""
     while isinstance(store, WrapperStore):
         store = unwrapped(store)
-    return isinstance(store, ZipStore) or type(store).__module__.partition(".")[0] == "icechunk"
+    return isinstance(store, TableStore | ZipStore) or type(store).__module__.partition(".")[0] == "icechunk"
 
 
 def _status(path: str) -> os.stat_result | None:

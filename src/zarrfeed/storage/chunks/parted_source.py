@@ -68,6 +68,12 @@ class PartedSource(StoreSource):
         return next((trouble for source in self.sources if (trouble := source.cache_trouble)), "")
 
     @property
+    def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
+        """Where the engine finds the chunks of each part; empty where Python reads some of them."""
+        tables = [source.chunk_tables for source in self.sources]
+        return tuple(one[0] for one in tables) if all(tables) else ()
+
+    @property
     def max_stored_bytes(self) -> int:
         """Return how many bytes a chunk as stored has at most, of any part."""
         return max(source.max_stored_bytes for source in self.sources)

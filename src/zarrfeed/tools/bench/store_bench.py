@@ -324,7 +324,7 @@ class StoreBench:
             for spec in (layout.spec for layout in f.layouts):
                 if spec.slow_codecs:
                     return f"{f.name} is decoded by zarr-python ({', '.join(spec.slow_codecs)})"
-                if spec.source is not None:
+                if spec.in_python:
                     return f"{f.name} is not in a local directory"
         return (
             ""

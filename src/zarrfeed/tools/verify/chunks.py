@@ -196,7 +196,7 @@ def prepare_check(
     if array.metadata.shape:
         with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
             spec = read_layout(array, access=access)
-    if spec is not None and spec.source is None:
+    if spec is not None and not spec.in_python:
         return _LocalCheck(spec, path, access.policy, num_threads=num_threads, budget=budget, boxes=boxes)
     if spec is None:
         whole = _whole_chunks(array, access, boxes)

@@ -21,7 +21,7 @@ import zarr
 from PIL import Image
 
 import zarrfeed as zf
-from zarrfeed import ConfigError, StoreReadError, ZarrDataset
+from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.tools import cli
 
 pa = pytest.importorskip("pyarrow")
@@ -63,19 +63,11 @@ def tar_of_samples(path: Path) -> None:
 
 #: Name -> what makes it, and words of the message.
 READ_TODAY: dict[str, tuple[Callable[[Path], object], str]] = {
-    "cells.h5ad": (cells, "an AnnData file in HDF5"),
-    "CELLS.H5AD": (cells, "an AnnData file in HDF5"),
-    "a.h5": (hdf5, "an HDF5 file"),
-    "an hdf5 file": (hdf5, "an HDF5 file"),
-    "hdf5.zarr": (hdf5, "an HDF5 file"),
-    "a.nc": (lambda path: xr.Dataset({"x": (("t", "y"), ROWS)}).to_netcdf(path, engine="h5netcdf"), "a NetCDF"),
-    "rows.npy": (lambda path: np.save(path, ROWS), "a file of NumPy arrays"),
-    "rows.npz": (lambda path: np.savez(path, x=ROWS), "a file of NumPy arrays"),
     "it's.parquet": (lambda path: pq.write_table(pa.table({"x": ROWS[:, 0]}), path), "a Parquet, Arrow or Feather"),
     "samples.tar": (tar_of_samples, "a tar archive"),
     "one.png": (lambda path: Image.new("RGB", (4, 4)).save(path), "an image"),
     "photos": (images, "the folder has images in it"),
-    "many": (arrays, "the folder has files of NumPy arrays in it"),
+    "many": (arrays, "the folder has files of NumPy arrays in it: give them as a pattern"),
 }
 
 
@@ -97,17 +89,49 @@ def test_the_line_in_the_message_reads_what_is_there(
     assert command, str(caught.value)
     words_of_command = [word.replace("NEW", "new") for word in shlex.split(command[1])]
     assert cli.main(words_of_command) == 0, capsys.readouterr().err
-    if "h5ad" not in name.lower():
-        assert len(zf.open(words_of_command[-1])) > 0
+    assert len(zf.open(words_of_command[-1])) > 0
     assert zarr.open(words_of_command[-1], mode="r")
+
+
+def netcdf(path: Path) -> None:
+    xr.Dataset({"x": (("t", "y"), ROWS)}).to_netcdf(path, engine="h5netcdf")
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "variable"),
+    [
+        ("cells.h5ad", cells, "X"),
+        ("a.h5", hdf5, "x"),
+        ("an hdf5 file", hdf5, "x"),
+        ("hdf5.zarr", hdf5, "x"),
+        ("a.nc", netcdf, "x"),
+    ],
+)
+def test_hdf5_is_read_in_place_whatever_it_is_called(
+    name: str, make: Callable[[Path], None], variable: str, tmp_path: Path
+) -> None:
+    make(tmp_path / name)
+    (batch,) = ZarrIterableDataset(zf.open(tmp_path / name, variables=[variable]), batch_size=8)
+    assert np.array_equal(batch[variable], ROWS)
+
+
+@pytest.mark.parametrize(("suffix", "make"), [("nc", netcdf), ("h5", hdf5), ("npy", lambda path: np.save(path, ROWS))])
+def test_a_folder_of_files_that_are_read_in_place_is_given_as_a_pattern(
+    suffix: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    for name in "ab":
+        make(tmp_path / f"{name}.{suffix}")
+    with pytest.raises(StoreReadError, match=rf"in it: give them as a pattern, '{tmp_path}/\*\.{suffix}'") as caught:
+        zf.open(tmp_path)
+    assert len(zf.open(re.findall("'(.*?)'", str(caught.value))[0])) == 2 * len(ROWS)
 
 
 def test_a_packed_store_beside_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    hdf5(Path("a.h5"))
+    Image.new("RGB", (4, 4)).save("a.png")
     zarr.create_array("a.zarr", data=ROWS)
-    with pytest.raises(ConfigError, match=r"give 'a.zarr' beside it, .*`zarrfeed pack a.h5 -o NEW.zarr`"):
-        zf.open("a.h5")
+    with pytest.raises(ConfigError, match=r"give 'a.zarr' beside it, .*`zarrfeed pack a.png -o NEW.zarr`"):
+        zf.open("a.png")
 
 
 def store(path: str) -> None:

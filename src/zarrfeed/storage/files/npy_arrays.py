@@ -21,7 +21,7 @@ from numpy.lib import format as npy_format
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.units import format_bytes
-from zarrfeed.packing.sources.file_source import DataFile
+from zarrfeed.storage.files.data_file import DataFile
 
 _LOCAL_HEADER_BYTES = 30  # of a member of a ZIP archive, before its name
 _MOST_AT_ONCE = 1 << 30  # Linux reads less than 2 GiB in one call

@@ -1,0 +1,260 @@
+"""HDF5 files, which NetCDF4 files are, too, as a `TableStore`: what their datasets are in Zarr.
+
+h5py reads the metadata, and lists where chunks lie. It reads no values. What holds: an array of the store has the bytes
+of its dataset, as the file has them, under a dtype and codecs that say exactly how the file encodes them. A dataset of
+which that cannot be said is refused by name.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
+from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, rows_per_chunk
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.hdf5_filters import Filter, codecs_of
+from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, member_name
+from zarrfeed.storage.files.table_store import TableStore, array_document, check_items
+
+#: A file begins with this, or has it at byte 512, 1024, 2048, ..., behind a block of the user's.
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_MOST_USER_BYTES = 1 << 26
+_PACK = "; `zarrfeed pack` writes it as Zarr"
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a file is an HDF5 file, by its content.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    with path.open("rb") as file:
+        at = 0
+        while at <= _MOST_USER_BYTES:
+            file.seek(at)
+            found = file.read(len(_SIGNATURE))
+            if found == _SIGNATURE:
+                return True
+            if len(found) < len(_SIGNATURE):
+                return False
+            at = max(512, at * 2)
+    return False
+
+
+def open_hdf5(path: Path) -> TableStore:
+    """Return an HDF5 file as a store.
+
+    Raises
+    ------
+    ConfigError
+        If h5py is not installed.
+    StoreReadError
+        If the file is damaged, or a program writes to it.
+    """
+    file = DataFile.of(path.absolute())
+    store = TableStore(file, "HDF5", read_table)
+    with _opened(file) as opened:
+        _add_group(store, "", opened, {})
+    return store
+
+
+def read_table(file: DataFile, path: str) -> ChunkTable:
+    """Return where the chunks of a dataset lie in a file.
+
+    Raises
+    ------
+    StoreReadError
+        If the file is damaged.
+    UnsupportedError
+        If a chunk was written without one of the filters of its dataset.
+    """
+    with _opened(file) as opened:
+        dataset = _dataset_at(opened, path)
+        name = f"{file}/{path}"
+        if dataset.chunks is not None:
+            return _listed(file, name, dataset, opened.userblock_size)
+        inline, offset = None, dataset.id.get_offset()
+        if _layout_of(dataset) == "compact":
+            inline, offset = np.asarray(dataset[()]).tobytes(), 0
+        if offset is None:  # nothing was ever written
+            grid = chunk_grid(dataset.shape, _chunks_of(dataset))
+            return ChunkTable.of_chunks(file, name, grid, np.empty(0, np.int64), np.empty((0, 2), np.int64))
+        return ChunkTable.of_rows(file, name, dataset.shape, dataset.dtype.itemsize, offset, inline)
+
+
+def _library() -> Any:
+    try:
+        return import_module("h5py")
+    except ImportError as error:
+        raise ConfigError('HDF5 and NetCDF4 files are read by h5py: pip install "zarrfeed[hdf5]"') from error
+
+
+@contextmanager
+def _opened(file: DataFile) -> Iterator[Any]:
+    """Open a file with h5py; its errors, of any class, become StoreReadError."""
+    h5py = _library()
+    try:
+        with h5py.File(file.path, "r") as opened:
+            yield opened
+    except (ConfigError, StoreReadError, UnsupportedError):
+        raise
+    except Exception as error:
+        what = f"{file}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
+        raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
+
+
+def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int, int], str]) -> None:
+    """Add a group with all that lies in it.
+
+    A dataset has all of its names, those of links in the file among them. A group that has several is entered by the
+    first one, so that groups that lie in each other end; `entered` has the names of those that were.
+    """
+    h5py = _library()
+    entered[_address(group)] = path
+    store.add_group(path, attributes_of(group))
+    file_number, _ = _address(group.file["/"])
+    for key in group:
+        below = f"{path}/{member_name(key)}".lstrip("/")
+        link = group.get(key, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            store.refused[below] = f"is a link to {printable(link.path)} in {printable(link.filename)}: give that file"
+            continue
+        try:
+            node = group[key]
+            address = _address(node)
+        except (KeyError, OSError, RuntimeError) as error:
+            store.refused[below] = f"HDF5 cannot open it: {error}"
+            continue
+        if address[0] != file_number:
+            store.refused[below] = f"is a link into {printable(node.file.filename)}: give that file"
+        elif address in entered:
+            store.refused[below] = f"is the group {printable(entered[address] or '/')}: give that one"
+        elif isinstance(node, h5py.Group):
+            _add_group(store, below, node, entered)
+        elif isinstance(node, h5py.Dataset) and node.shape is None:
+            store.refused[below] = "has no values (a null dataspace)"
+        elif isinstance(node, h5py.Dataset) and not is_dimension_alone(node):
+            _add_dataset(store, below, node)
+
+
+def _address(node: Any) -> tuple[int, int]:
+    """Return the number of the file that a group or a dataset lies in, and where it lies there."""
+    info = _library().h5o.get_info(node.id)
+    return info.fileno, info.addr
+
+
+def _add_dataset(store: TableStore, path: str, dataset: Any) -> None:
+    """Add a dataset as an array, or say why it cannot be read."""
+    try:
+        document, attributes, dims = _document_of(dataset), attributes_of(dataset), dims_of(dataset)
+    except UnsupportedError as error:
+        store.refused[path] = f"{error}{_PACK}"
+    except Exception as error:  # noqa: BLE001 - h5py raises errors of any class on damaged files
+        store.refused[path] = f"HDF5 cannot read how it is stored: {error}"
+    else:
+        named = {"_ARRAY_DIMENSIONS": list(dims)} if any(dims) else {}
+        store.add_array(path, document, {**attributes, **named})
+
+
+def _dataset_at(opened: Any, path: str) -> Any:
+    """Return the dataset that the store calls by a path."""
+    node = opened
+    for name in path.split("/"):
+        node = node[next(key for key in node if member_name(key) == name)]
+    return node
+
+
+def _layout_of(dataset: Any) -> str:
+    h5d = _library().h5d
+    kinds = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
+    return kinds.get(dataset.id.get_create_plist().get_layout(), "unknown")
+
+
+def _document_of(dataset: Any) -> dict[str, Any]:
+    """Return the document of Zarr v2 for a dataset.
+
+    Raises
+    ------
+    UnsupportedError
+        If its items, its layout or its filters have no place in Zarr; says why.
+    """
+    dtype = _dtype_of(dataset)
+    created = dataset.id.get_create_plist()
+    layout = _layout_of(dataset)
+    if layout not in ("compact", "contiguous", "chunked"):
+        raise UnsupportedError(f"its layout is {layout}: the values lie in other datasets or files")
+    if created.get_external_count():
+        raise UnsupportedError("its values lie in other files (external storage)")
+    filters = [created.get_filter(number) for number in range(created.get_nfilters())]
+    codecs = codecs_of([Filter(one[0], one[2], one[3].decode("utf-8", "replace")) for one in filters], dtype.itemsize)
+    return array_document(dataset.shape, _chunks_of(dataset), dtype, dataset.fillvalue, codecs)
+
+
+def _chunks_of(dataset: Any) -> tuple[int, ...]:
+    """Return the shape of the chunks in which a dataset is read."""
+    if dataset.chunks is not None or not dataset.shape:
+        return dataset.chunks or ()
+    return (rows_per_chunk(dataset.shape, dataset.dtype.itemsize), *dataset.shape[1:])
+
+
+def _dtype_of(dataset: Any) -> np.dtype[Any]:
+    """Return the dtype of which the bytes in the file are items."""
+    h5py = _library()
+    try:
+        stored, dtype = dataset.id.get_type(), dataset.dtype
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(f"its items have no dtype in NumPy ({error})") from error
+    enum = h5py.check_enum_dtype(dtype)
+    if enum is not None:
+        dtype, stored = np.dtype(dtype.str), stored.get_super()
+    check_items(dtype)
+    if dtype.kind == "S":
+        is_plain = stored.get_strpad() == h5py.h5t.STR_NULLPAD or dtype.itemsize == 1
+    else:
+        is_plain = bool(h5py.h5t.py_create(dtype, logical=True).equal(stored))
+    if not is_plain:
+        raise UnsupportedError(f"its items are stored otherwise than NumPy has {dtype}")
+    plain: np.dtype[Any] = np.dtype(dtype.str)
+    return plain
+
+
+def _listed(file: DataFile, name: str, dataset: Any, user_bytes: int) -> ChunkTable:
+    """Return the table of a dataset in chunks."""
+    grid = chunk_grid(dataset.shape, dataset.chunks)
+    found: list[Any] = []
+    dataset.id.chunk_iter(found.append)
+    masked = next((one for one in found if one.filter_mask), None)
+    if masked is not None:
+        raise UnsupportedError(f"{name}: the chunk at {masked.chunk_offset} was written without some filters{_PACK}")
+    extents = np.array([(one.byte_offset, one.size) for one in found], np.int64).reshape(-1, 2)
+    if not found:
+        return ChunkTable.of_chunks(file, name, grid, np.empty(0, np.int64), extents)
+    index = np.array([one.chunk_offset for one in found], np.int64) // np.array(dataset.chunks)
+    if np.any(index < 0) or np.any(index >= np.array(grid)):
+        raise StoreReadError(errno.EINVAL, f"{name}: the file lists a chunk outside of the array: it is damaged")
+    if user_bytes:
+        extents[:, 0] += _shift(file, name, dataset, found[0], user_bytes)
+    last = found[-1]
+    if dataset.id.get_chunk_info_by_coord(last.chunk_offset).byte_offset != last.byte_offset:
+        raise ConfigError(f"{name}: this version of HDF5 lists chunks wrongly: install a newer h5py")
+    return ChunkTable.of_chunks(file, name, grid, np.ravel_multi_index(tuple(index.T), grid), extents)
+
+
+def _shift(file: DataFile, name: str, dataset: Any, chunk: Any, user_bytes: int) -> int:
+    """Return what is to be added to offsets in a file with a user block: versions of HDF5 count from here or there."""
+    stored = dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
+    with file.path.open("rb") as opened:
+        for shift in (0, user_bytes):
+            opened.seek(chunk.byte_offset + shift)
+            if opened.read(len(stored)) == stored:
+                return shift
+    raise StoreReadError(errno.EINVAL, f"{name}: its chunks do not lie where the file lists them: it is damaged")

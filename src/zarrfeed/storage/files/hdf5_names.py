@@ -1,0 +1,58 @@
+"""Names and attributes in HDF5 files, as HDF5 and netCDF-4 write them: dimensions, and attributes as JSON has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base.json_attributes import json_attributes
+
+#: Attributes by which HDF5 and netCDF-4 connect datasets with their dimensions.
+_INTERNAL = (
+    *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS"),
+    *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
+)
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+#: netCDF-4 puts this before the name of a variable that has the name of a dimension, and is not along it alone.
+_NOT_ALONG = "_nc4_non_coord_"
+
+
+def member_name(link: str) -> str:
+    """Return what users call a dataset or a group, by the name of its link in HDF5.
+
+    >>> member_name("_nc4_non_coord_time"), member_name("t2m")
+    ('time', 't2m')
+    """
+    return link.removeprefix(_NOT_ALONG)
+
+
+def is_dimension_alone(dataset: Any) -> bool:
+    """Return whether netCDF-4 wrote a dataset for the name of a dimension, without values."""
+    return bytes(np.asarray(dataset.attrs.get("NAME", b"")).astype("S").item()).startswith(_NO_VARIABLE)
+
+
+def dims_of(dataset: Any) -> tuple[str | None, ...]:
+    """Return the names of a dataset's dimensions: labels, or the names of their scales."""
+    if dataset.is_scale and len(dataset.shape) == 1:
+        return (dataset.name.rpartition("/")[2],)
+    names = []
+    for dim in dataset.dims:
+        scale = dim[0].name if not dim.label and len(dim) else None
+        names.append(dim.label or (scale.rpartition("/")[2] if scale else None))
+    return tuple(names)
+
+
+def attributes_of(node: Any, dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
+    """Return the attributes of a dataset or a file as JSON, without those that connect datasets."""
+    found = {}
+    for name in node.attrs:
+        if name in _INTERNAL:
+            continue
+        try:
+            value = node.attrs[name]
+        except (OSError, TypeError):
+            continue  # of a type that h5py does not read
+        # netCDF-4 stores numbers as lists of one
+        found[name] = value[0] if isinstance(value, np.ndarray) and value.shape == (1,) else value
+    return json_attributes(found, dtype)

@@ -1,0 +1,37 @@
+"""`open_file`: a file of another format than Zarr as a store, by its content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
+from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
+from zarrfeed.storage.files.npy import is_npy, open_npy
+from zarrfeed.storage.files.table_store import TableStore
+
+#: The formats that are read in place: whether a file is of one, and what opens it.
+_FORMATS = ((is_npy, open_npy), (is_netcdf3, open_netcdf3), (is_hdf5, open_hdf5))
+
+
+def is_read_in_place(path: Path) -> bool:
+    """Return whether a file is of a format that `open_file` reads.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    return any(is_one(path) for is_one, _ in _FORMATS)
+
+
+def open_file(path: Path) -> TableStore | None:
+    """Return a file as a store; None if it is of no format that is read in place.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, UnsupportedError
+        If it is damaged, or what reads it is not installed.
+    OSError
+        If it cannot be read.
+    """
+    return next((open_one(path) for is_one, open_one in _FORMATS if is_one(path)), None)

@@ -1,0 +1,244 @@
+"""`TableStore`: a file of another format as a store of zarr-python.
+
+Metadata documents of Zarr v2 are made when the file is opened, and are in memory. A chunk is read at the offset that
+the array's `ChunkTable` has. What holds: nothing is read from a file that has changed since it was opened; an array
+that cannot be read as Zarr is not listed, and is refused, with the reason, only if it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.dtype import parse_dtype
+
+from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
+from zarrfeed.storage.files.chunk_table import ChunkTable
+from zarrfeed.storage.files.data_file import DataFile
+
+#: The documents of a node in Zarr v2; an array has the first one, a group the second.
+_ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
+
+
+#: Kinds of items that Zarr has, too, and the bytes that one has at most.
+_MOST_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "S": 2**24}
+
+
+def check_items(dtype: np.dtype[Any]) -> None:
+    """Raise UnsupportedError if Zarr has no items like those of a dtype; says what they are."""
+    if dtype.itemsize > _MOST_ITEM_BYTES.get(dtype.kind, 0):
+        raise UnsupportedError(f"its items are {'text or lists of any length' if dtype.kind == 'O' else dtype}")
+
+
+def array_document(
+    shape: Sequence[int], chunks: Sequence[int], dtype: np.dtype[Any], fill: Any = 0, codecs: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Return the document of Zarr v2 of an array.
+
+    Parameters
+    ----------
+    shape, chunks, dtype
+        Of the array; its chunks are in C order.
+    fill
+        The value of items that were never written.
+    codecs
+        Configurations of numcodecs, in the order in which they encode.
+    """
+    described = parse_dtype(dtype, zarr_format=2)
+    return {
+        "zarr_format": 2,
+        "shape": list(shape),
+        "chunks": [max(1, n) for n in chunks],
+        "dtype": dtype.str,
+        "order": "C",
+        "fill_value": described.to_json_scalar(described.cast_scalar(np.asarray(fill, dtype)[()]), zarr_format=2),
+        "filters": list(codecs[:-1]) or None,
+        "compressor": codecs[-1] if codecs else None,
+        "dimension_separator": ".",
+    }
+
+
+class ReadTable(Protocol):
+    """Finds the chunks of an array: a function that can be pickled."""
+
+    def __call__(self, file: DataFile, path: str) -> ChunkTable:
+        """Return the table of the array at a path in a file."""
+
+
+class TableStore(Store):
+    """The arrays of one file. Reads only.
+
+    Parameters
+    ----------
+    file
+        The file as it is when its metadata are read.
+    file_format
+        What people call the format.
+    read_table
+        Finds the chunks of an array, when the first of them is needed.
+
+    Attributes
+    ----------
+    refused
+        Paths of the arrays that cannot be read -> why.
+    """
+
+    supports_writes = False
+    supports_deletes = False
+    supports_listing = True
+
+    def __init__(self, file: DataFile, file_format: str, read_table: ReadTable) -> None:
+        super().__init__(read_only=True)
+        self.file, self.file_format = file, file_format
+        self.refused: dict[str, str] = {}
+        self._read_table = read_table
+        self._documents: dict[str, bytes] = {}
+        self._members: dict[str, list[str]] = {}  # of each group, by its path
+        self._arrays: set[str] = set()
+        self._tables: dict[str, ChunkTable] = {}
+
+    def add_group(self, path: str, attributes: Mapping[str, Any]) -> None:
+        """Add a group; the group that it lies in was added before."""
+        self._members[path] = []
+        self._add(path, _GROUP, {"zarr_format": 2}, attributes)
+
+    def add_groups_above(self, path: str) -> None:
+        """Add the groups that a path lies in, without attributes, unless they were added before."""
+        names = path.split("/")[:-1]
+        for end in range(1, len(names) + 1):
+            group = "/".join(names[:end])
+            if group not in self._members:
+                self.add_group(group, {})
+
+    def add_array(self, path: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        """Add an array with its document of Zarr v2; the group that it lies in was added before."""
+        self._arrays.add(path)
+        self._add(path, _ARRAY, document, attributes)
+
+    def _add(self, path: str, name: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        prefix = f"{path}/" if path else ""
+        self._documents[prefix + name] = json.dumps(document).encode()
+        self._documents[prefix + _ATTRIBUTES] = json.dumps(attributes).encode()
+        if path:
+            group, _, member = path.rpartition("/")
+            self._members[group].append(member)
+
+    def check_readable(self, path: str) -> None:
+        """Raise UnsupportedError, with the reason, if there is an array at a path that cannot be read."""
+        if path in self.refused:
+            raise UnsupportedError(f"{self}/{path}".rstrip("/") + f": {self.refused[path]}")
+
+    def refused_in(self, group: str) -> list[str]:
+        """Return the paths of the arrays in a group that cannot be read."""
+        return [path for path in self.refused if path.rpartition("/")[0] == group]
+
+    def table(self, path: str) -> ChunkTable:
+        """Return where the chunks of the array at a path lie.
+
+        Raises
+        ------
+        StoreReadError
+            If the file is damaged, or has changed since it was opened.
+        """
+        if path not in self._tables:
+            self.file.check()
+            self._tables[path] = self._read_table(self.file, path)
+        return self._tables[path]
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Return an object, or a byte range of it; None if there is none, as of `zarr.abc.store.Store`."""
+        found = self._documents.get(key)
+        if found is not None:
+            self.file.check()
+        else:
+            path, _, name = key.rpartition("/")
+            self.check_readable(path)
+            index = _index_of(name)
+            if path not in self._arrays or index is None:
+                return None
+            found = await asyncio.to_thread(partial(self._read_chunk, path, index))
+        return None if found is None else prototype.buffer.from_bytes(_part_of(found, byte_range))
+
+    def _read_chunk(self, path: str, index: tuple[int, ...]) -> bytes | None:
+        table = self.table(path)
+        extent = table.find(index if table.grid else ())  # the chunk of a scalar is called 0
+        return None if extent is None else table.read(extent)
+
+    async def exists(self, key: str) -> bool:
+        """Return whether there is an object, as of `zarr.abc.store.Store`."""
+        if key in self._documents:
+            return True
+        path, _, name = key.rpartition("/")
+        index = _index_of(name)
+        if path not in self._arrays or index is None:
+            return False
+        table = await asyncio.to_thread(self.table, path)
+        return table.find(index if table.grid else ()) is not None
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return byte ranges of objects, as of `zarr.abc.store.Store`."""
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def list(self) -> AsyncIterator[str]:
+        """Yield the keys of all documents; chunks are not listed."""
+        for key in self._documents:
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys of documents that begin with a prefix; chunks are not listed."""
+        for key in self._documents:
+            if key.startswith(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the names of the members of a group."""
+        for name in self._members.get(prefix.strip("/"), ()):
+            yield name
+
+    async def set(self, key: str, value: Buffer) -> None:  # noqa: ARG002 - the names of the base class
+        """Raise ConfigError: files are never written."""
+        raise self._refusal()
+
+    async def delete(self, key: str) -> None:  # noqa: ARG002
+        """Raise ConfigError: files are never written."""
+        raise self._refusal()
+
+    def _refusal(self) -> ConfigError:
+        return ConfigError(f"{self}: files are read in place, and never written")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TableStore) and self.file == other.file
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return printable(self.file.path)
+
+    def __repr__(self) -> str:
+        return f"TableStore({str(self)!r})"
+
+
+def _index_of(name: str) -> tuple[int, ...] | None:
+    """Return the index of the chunk that a name is of; None if the name is that of no chunk."""
+    numbers = name.split(".")
+    return tuple(map(int, numbers)) if all(one.isascii() and one.isdecimal() for one in numbers) else None
+
+
+def _part_of(data: bytes, byte_range: ByteRequest | None) -> bytes:
+    match byte_range:
+        case RangeByteRequest():
+            return data[byte_range.start : byte_range.end]
+        case OffsetByteRequest():
+            return data[byte_range.offset :]
+        case SuffixByteRequest():
+            return data[max(0, len(data) - byte_range.suffix) :]
+        case _:
+            return data

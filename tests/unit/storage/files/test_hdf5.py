@@ -1,0 +1,236 @@
+"""HDF5 files as stores: names, attributes and fill values, what is refused and how, and files that change."""
+
+from __future__ import annotations
+
+import bz2
+import pickle
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+
+import zarrfeed
+from tests.support.hdf5_files import masked, write_chunk_directly
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.storage.files.chunk_table import ChunkTable
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5, read_table
+
+VALUES = np.arange(24, dtype="f4").reshape(6, 4)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.h5"
+
+
+def opened(path: Path, name: str = "x") -> zarr.Array[Any]:
+    return zarr.open_array(store=open_hdf5(path), path=name, mode="r")
+
+
+def test_a_file_is_told_by_its_content_also_behind_a_user_block(path: Path) -> None:
+    for size in (0, 512, 1024, 4096):
+        with h5py.File(path, "w", userblock_size=size):
+            pass
+        assert is_hdf5(path)
+    path.write_bytes(b"\x89HDF\r\n")
+    assert not is_hdf5(path)
+    path.write_bytes(b"")
+    assert not is_hdf5(path)
+
+
+def test_groups_attributes_and_dimensions_are_those_of_the_file(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.attrs["title"] = "t"
+        file["time"] = np.arange(6.0)
+        file["time"].make_scale("time")
+        file["time"].attrs["units"] = np.bytes_("days since 2000-01-01")
+        x = file.create_dataset("deep/below/x", data=VALUES)
+        x.dims[0].attach_scale(file["time"])
+        x.dims[1].label = "lon"
+        x.attrs.update(scale_factor=np.array([0.5], "f4"), flags=[1, 2], missing=np.nan)
+    group = zarr.open_group(store=open_hdf5(path), mode="r")
+    assert sorted(group) == ["deep", "time"]
+    assert dict(group.attrs) == {"title": "t"}
+    attributes = dict(group["deep/below/x"].attrs)
+    assert str(attributes.pop("missing")) == "nan"
+    assert attributes == {"scale_factor": 0.5, "flags": [1, 2], "_ARRAY_DIMENSIONS": ["time", "lon"]}
+    assert dict(group["time"].attrs) == {"units": "days since 2000-01-01", "_ARRAY_DIMENSIONS": ["time"]}
+
+
+def test_the_fill_value_of_missing_chunks_is_no_missing_value(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["t"] = np.arange(6)
+        file["t"].make_scale("t")
+        for name in ("x", "y"):
+            file.create_dataset(name, (6,), "f4", chunks=(2,), fillvalue=9)
+            file[name][:2] = [9, 1]
+            file[name].dims[0].attach_scale(file["t"])
+        file["y"].attrs["_FillValue"] = np.float32(9)
+    read = {
+        name: np.concatenate([one[name] for one in zarrfeed.ZarrIterableDataset(zarrfeed.open(path), batch_size=4)])
+        for name in ("x", "y")
+    }
+    assert read["x"].tolist() == [9, 1, 9, 9, 9, 9]
+    assert np.array_equal(read["y"], [np.nan, 1, *[np.nan] * 4], equal_nan=True)
+
+
+def test_small_datasets_among_the_metadata_are_read(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        created.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple(VALUES.shape)
+        h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32BE, space, created)
+        file["x"][...] = VALUES
+    assert np.array_equal(opened(path)[...], VALUES)
+    assert opened(path).dtype == np.dtype(">f4")
+
+
+@pytest.mark.parametrize(
+    ("filters", "encode"),
+    [
+        ([(32015, (3,))], lambda raw: numcodecs.Zstd(3).encode(raw)),
+        ([(32001, (2, 2, 4, 96, 5, 1, 1))], lambda raw: numcodecs.Blosc("lz4", 5, 1).encode(raw)),
+        ([(2, ()), (307, (9,))], lambda raw: bz2.compress(numcodecs.Shuffle(4).encode(raw))),
+    ],
+)
+def test_registered_filters_with_the_framing_of_numcodecs_are_read(path: Path, filters: Any, encode: Any) -> None:
+    write_chunk_directly(path, VALUES, filters, bytes(encode(VALUES)))
+    assert np.array_equal(opened(path)[...], VALUES)
+    assert np.array_equal(zarrfeed.ZarrDataset(zarrfeed.open(path))[4]["x"], VALUES[4])
+
+
+def _refused(file: h5py.File) -> None:
+    file["good"] = VALUES
+    file["text"] = ["a", "b", "c", "d", "e", "f"]
+    file["record"] = np.zeros(6, [("a", "i4"), ("b", "f4")])
+    file["lists"] = np.empty(0, h5py.vlen_dtype("i4"))
+    file.create_dataset("lzf", data=VALUES, compression="lzf")
+    file.create_dataset("scaled", data=VALUES, scaleoffset=2)
+    layout = h5py.VirtualLayout((6, 4), "f4")
+    layout[...] = h5py.VirtualSource(file["good"])
+    file.create_virtual_dataset("virtual", layout)
+    file["void"] = h5py.Empty("f4")
+    file["dangling"] = h5py.SoftLink("/nowhere")
+    file["away"] = h5py.ExternalLink("other.h5", "/x")
+    file.create_dataset("outside", (6,), "f4", external=[("raw.bin", 0, 24)])
+    file["half"] = np.zeros(6, "f4")
+    wide = h5py.h5t.IEEE_F32LE.copy()
+    wide.set_size(8)
+    h5py.h5d.create(file.id, b"odd", wide, h5py.h5s.create_simple((6,)))
+
+
+def test_datasets_that_cannot_be_read_are_refused_by_name_if_they_are_chosen(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        _refused(file)
+    assert sorted(zarr.open_group(store=open_hdf5(path), mode="r")) == ["good", "half"]
+    for name, reason in {
+        "text": "text or lists",
+        "record": "its items are \\[",
+        "lists": "text or lists",
+        "lzf": "filter 32000 \\(LZF\\)",
+        "scaled": "filter 6 \\(scale-offset\\)",
+        "virtual": "layout is virtual",
+        "void": "has no values",
+        "dangling": "HDF5 cannot open it",
+        "away": "link to /x in other.h5",
+        "outside": "external storage",
+        "odd": "stored otherwise than NumPy",
+    }.items():
+        with pytest.raises(UnsupportedError, match=f"x.h5/{name}: .*{reason}"):
+            zarrfeed.open(path, variables=[name])
+    with pytest.raises(ConfigError, match="'nowhere' is not in samples, must be one of 'good', 'half'"):
+        zarrfeed.open(path, variables=["nowhere"])
+
+
+def test_links_in_a_file_are_names_of_its_datasets(path: Path) -> None:
+    with h5py.File(path.with_name("other.h5"), "w") as other:
+        other["far"] = VALUES + 100
+    with h5py.File(path, "w") as file:
+        file["first/x"] = VALUES
+        file["hard"], file["soft"] = file["first/x"], h5py.SoftLink("first/x")
+        file["group"], file["first/up"] = file["first"], file["/"]
+        file["through"], file["other"] = h5py.SoftLink("/other/far"), h5py.ExternalLink("other.h5", "/")
+    data = zarrfeed.open(path, variables=["first/x", "hard", "soft"])
+    for batch in zarrfeed.ZarrIterableDataset(data, batch_size=2, shuffle=True):
+        assert all(np.array_equal(batch[name], batch["first/x"]) for name in batch)
+    for name, reason in {
+        "group/x": "'group/x' is no array",
+        "first/up/first/x": "is no array",
+        "through": "link into .*other.h5",
+        "other": "link to / in other.h5",
+    }.items():
+        with pytest.raises((ConfigError, UnsupportedError), match=reason):
+            zarrfeed.open(path, variables=[name])
+
+
+def test_a_group_of_which_no_dataset_can_be_read_says_why(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=VALUES, compression="lzf")
+    with pytest.raises(UnsupportedError, match=r"x\.h5/x: its HDF5 filter 32000"):
+        zarrfeed.open(path)
+
+
+def test_a_chunk_that_lacks_a_filter_is_refused_by_name(path: Path) -> None:
+    masked(path)
+    with pytest.raises(UnsupportedError, match=r"x.h5/x: the chunk at \(8,\) was written without some filters"):
+        read_table(DataFile.of(path), "x")
+
+
+def test_a_file_that_changed_is_an_error_that_names_it(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=VALUES, chunks=(2, 4))
+    data = zarrfeed.open(path)
+    dataset = zarrfeed.ZarrIterableDataset(data, batch_size=2)
+    again = pickle.loads(pickle.dumps(dataset))
+    with path.open("ab") as file:
+        file.write(b"x")
+    for one in (dataset, again):
+        with pytest.raises(StoreReadError, match=r"x\.h5:? has changed since"):
+            list(one)
+
+
+@pytest.mark.parametrize("end", [100, 700, -1, -40])
+def test_a_truncated_file_is_an_error_that_names_it(path: Path, end: int) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=VALUES, chunks=(2, 4))
+    content = path.read_bytes()
+    path.write_bytes(content[:end])
+    with pytest.raises(StoreReadError, match=r"x\.h5: HDF5 cannot read it"):
+        zarrfeed.open(path)
+
+
+def test_chunks_outside_of_the_file_are_refused_by_name(path: Path) -> None:
+    path.write_bytes(bytes(100))
+    file = DataFile.of(path)
+    for offset, length in ((90, 11), (101, 0), (-1, 4), (0, -1), (2**62, 2**62)):
+        extents = np.array([(0, 100), (offset, length)])
+        with pytest.raises(StoreReadError, match=rf"x.h5/x: chunk \(0, 1\) is said to have {length} bytes"):
+            ChunkTable.of_chunks(file, f"{file}/x", (1, 2), np.arange(2), extents)
+    for numbers in ([0, 0], [0, 2], [-1, 0]):
+        with pytest.raises(ConfigError, match="lists a chunk twice, or outside"):
+            ChunkTable.of_chunks(file, "x", (1, 2), np.array(numbers), np.zeros((2, 2), np.int64))
+
+
+def test_few_chunks_of_a_huge_array_are_found(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        x = file.create_dataset("x", (10**9, 10**3), "u1", chunks=(1, 10), maxshape=(None, 10**3))
+        x[10**8, 5], x[7, 999] = 3, 4
+    table = open_hdf5(path).table("x")
+    assert len(table.offsets) == 2
+    assert table.find((10**8, 1)) is None
+    found = table.find((10**8, 0))
+    assert found is not None
+    assert table.read(found)[5] == 3
+
+
+def test_without_h5py_the_error_says_what_installs_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = VALUES
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(ConfigError, match=r'pip install "zarrfeed\[hdf5\]"'):
+        zarrfeed.open(path)
