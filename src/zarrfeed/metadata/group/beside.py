@@ -15,7 +15,7 @@ import zarr
 from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import KeyUrl, url_of
@@ -60,12 +60,14 @@ def open_beside(beside: Beside, access: StoreAccess) -> Any:
     ------
     StoreReadError
         If it is not there, or cannot be read. And as of `open_source`.
+    UnsupportedError
+        If a file has an array there that is not read in place.
     """
     if not isinstance(beside, StoredPath):
         return open_source(beside, access)
     try:
         opened = access.ask(lambda: open_async(store=beside.store, path=beside.path, mode="r"), str(beside))
-    except StoreReadError:
+    except ZarrfeedError:
         raise
     except FileNotFoundError as error:
         raise StoreReadError(errno.ENOENT, f"{beside}: no Zarr array is there") from error

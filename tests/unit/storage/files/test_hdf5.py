@@ -159,8 +159,8 @@ def test_links_in_a_file_are_names_of_its_datasets(path: Path) -> None:
     for batch in zarrfeed.ZarrIterableDataset(data, batch_size=2, shuffle=True):
         assert all(np.array_equal(batch[name], batch["first/x"]) for name in batch)
     for name, reason in {
-        "group/x": "'group/x' is no array",
-        "first/up/first/x": "is no array",
+        "group/x": "x.h5/group: is the group first: give that one",
+        "first/up/first/x": "x.h5/first/up: is the group /: give that one",
         "through": "link into .*other.h5",
         "other": "link to / in other.h5",
     }.items():
