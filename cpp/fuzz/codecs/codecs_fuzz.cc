@@ -41,6 +41,10 @@ const std::vector<std::vector<CodecSpec>>& chains() {
       {{"gzip"}, {"blosc"}},
       {{"zstd"}, {"lz4"}, {"crc32c"}},
       {{"blosc"}, {"crc32c"}},
+      {{.name = "shuffle", .element_bytes = 4}},
+      {{"zlib"}, {.name = "shuffle", .element_bytes = 7}},
+      {{"blosc"}, {.name = "shuffle", .element_bytes = 2}, {"crc32c"}, {.name = "shuffle", .element_bytes = 3}},
+      {{.name = "shuffle", .element_bytes = 1}, {"blosc"}, {.name = "shuffle", .element_bytes = 100}},
   };
   return all;
 }
@@ -51,6 +55,7 @@ ByteVector encoded(const CodecSpec& codec, const ByteVector& data, const Blosc1O
   if (codec.name == "gzip") return testing::compress_gzip(data);
   if (codec.name == "zlib") return testing::compress_zlib(data);
   if (codec.name == "lz4") return testing::compress_lz4(data);
+  if (codec.name == "shuffle") return testing::shuffle_bytes(data, codec.element_bytes);
   return testing::append_crc32c(data, codec.checksum_at_start);
 }
 

@@ -166,6 +166,13 @@ ByteVector append_crc32c(ByteView data, bool at_start) {
   return out;
 }
 
+ByteVector shuffle_bytes(ByteView data, size_t element_bytes) {
+  ByteVector out(data.size());
+  const size_t count = data.size() / element_bytes;
+  for (size_t i = 0; i < data.size(); ++i) out[i % element_bytes * count + i / element_bytes] = data[i];
+  return out;
+}
+
 ByteVector compress_blosc1(ByteView data, const Blosc1Options& options) {
   constexpr size_t kMinSplitElements = 128;
   constexpr size_t kMaxSplits = 16;
