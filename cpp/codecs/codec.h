@@ -62,6 +62,8 @@ Bytes verify_checksum(Bytes in, bool at_start, std::string_view name, uint32_t (
 
 /// CRC-32C (Castagnoli) of `data`, as RFC 3720 appendix B.4 defines it.
 uint32_t crc32c(Bytes data);
+/// Fletcher-32 of `data`, as HDF5 defines it (H5_checksum_fletcher32).
+uint32_t fletcher32(Bytes data);
 
 /// Little-endian 32-bit integer at `p`.
 inline uint32_t load_le32(const uint8_t* p) {

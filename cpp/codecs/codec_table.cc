@@ -10,7 +10,7 @@ constexpr CodecEntry kTable[] = {
     {.name = "blosc", .decode = decode_blosc}, {.name = "zstd", .decode = decode_zstd},
     {.name = "gzip", .decode = decode_gzip},   {.name = "zlib", .decode = decode_zlib},
     {.name = "lz4", .decode = decode_lz4},     {.name = "shuffle", .undo = undo_shuffle},
-    {.name = "crc32c", .checksum = crc32c},
+    {.name = "crc32c", .checksum = crc32c},    {.name = "fletcher32", .checksum = fletcher32},
 };
 
 }  // namespace

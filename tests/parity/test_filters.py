@@ -77,6 +77,32 @@ def test_a_chunk_that_has_no_whole_elements_is_an_error_as_in_numcodecs() -> Non
             decode(noise(size), size, shuffle(element))
 
 
+@pytest.mark.parametrize("byte", [None, 0, 255], ids=["noise", "zeros", "ones"])
+def test_fletcher32_of_every_length_equals_numcodecs(byte: int | None) -> None:
+    """Sums of 65535 are not taken for sums of 0; blocks of 5760 words are summed up at once."""
+    for size in (*range(1, 70), 719, 720, 721, 11_519, 11_520, 11_521, 23_043, 100_001):
+        data = noise(size, size) if byte is None else bytes([byte]) * size
+        with case(size):
+            assert decode(bytes(numcodecs.Fletcher32().encode(data)), size, "fletcher32") == data
+
+
+def test_a_wrong_fletcher32_is_an_error_that_names_array_and_chunk(tmp_path: Path) -> None:
+    values = numbered((20, 6), "<f4")
+    write_v2(tmp_path / "a", values, (4, 6), [numcodecs.Shuffle(4), numcodecs.Zlib(4)], numcodecs.Fletcher32())
+    file = tmp_path / "a" / "2.0"
+    good = file.read_bytes()
+    for at in (0, len(good) // 2, len(good) - 1):
+        file.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+        with pytest.raises(CorruptChunkError, match=r"a chunk 2\.0: fletcher32 is \d+, the chunk says \d+"):
+            list(ZarrIterableDataset(tmp_path / "a", batch_size=4))
+        report = zf.verify(tmp_path / "a", progress_file="none")
+        assert not report.ok
+        assert "2.0" in str(report)
+    for other in range(5):
+        if other != 2:
+            assert len(ZarrDataset(zf.open(tmp_path / "a"))[[4 * other]]) == 1
+
+
 # --- chains -----------------------------------------------------------------------------------------------------
 
 
@@ -97,6 +123,7 @@ COMPRESSORS = {
 }
 CHECKSUMS = {
     "crc32c": Link(CRC32C(), "crc32c"),
+    "fletcher32": Link(numcodecs.Fletcher32(), "fletcher32"),
     "crc32c-at-start": Link(CRC32C("start"), {"name": "crc32c", "checksum_at_start": True}),
 }
 
@@ -162,8 +189,9 @@ def filtered_arrays(draw: st.DrawFn) -> dict[str, Any]:
     size = int(np.prod(chunks)) * dtype.itemsize
     filters: list[Any] = []
     for _ in range(draw(st.integers(1, 3))):
-        is_checksum = draw(st.booleans()) and bool(filters)
-        filters.append(CRC32C() if is_checksum else draw_filter(draw, size).codec)
+        is_checksum = draw(st.booleans())
+        checksum = draw(st.sampled_from([CRC32C(), numcodecs.Fletcher32()]))
+        filters.append(checksum if is_checksum else draw_filter(draw, size).codec)
         size += 4 * is_checksum
     compressor = draw(st.sampled_from([None, *(link.codec for link in COMPRESSORS.values())]))
     order = draw(st.sampled_from("CF")) if len(chunks) > 1 else "C"
@@ -203,6 +231,8 @@ def test_a_damaged_chunk_is_an_error_or_what_zarr_python_reads(compressor: Any, 
             [numcodecs.Shuffle(4)],
             [numcodecs.Shuffle(8), CRC32C()],
             [CRC32C(), numcodecs.Shuffle(2)],
+            [numcodecs.Fletcher32(), numcodecs.Shuffle(2)],
+            [numcodecs.Shuffle(4), numcodecs.Fletcher32()],
         )
     ):
         folder = tmp_path / str(number)

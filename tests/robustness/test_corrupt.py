@@ -110,6 +110,7 @@ CHUNKS: dict[str, tuple[bytes, tuple[Named, ...], Callable[[bytes], Any]]] = {
         ("zlib", SHUFFLE),
         lambda stored: numcodecs.Shuffle(4).decode(zlib.decompress(stored)),
     ),
+    "fletcher32": (bytes(numcodecs.Fletcher32().encode(content())), ("fletcher32",), numcodecs.Fletcher32().decode),
     "blosc-shuffle": (  # with zeros behind what Blosc made, so that it consists of whole elements
         bytes(numcodecs.Shuffle(4).encode(blosc_buffer(content()) + bytes(-len(blosc_buffer(content())) % 4))),
         (SHUFFLE, "blosc"),

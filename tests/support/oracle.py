@@ -175,6 +175,15 @@ CODECS: dict[str, Compression] = {
         lambda n: [numcodecs.Shuffle(n), CRC32C(), numcodecs.Zstd(level=1)],
         lambda n: [zarr_numcodecs.Shuffle(elementsize=n), Crc32cCodec(), ZstdCodec(level=1)],
     ),
+    "fletcher32": Compression(lambda _: [numcodecs.Fletcher32()], lambda _: [zarr_numcodecs.Fletcher32()]),
+    "fletcher32-zlib": Compression(
+        lambda _: [numcodecs.Fletcher32(), numcodecs.Zlib(level=1)],
+        lambda _: [zarr_numcodecs.Fletcher32(), zarr_numcodecs.Zlib(level=1)],
+    ),
+    "shuffle-zlib-fletcher32": Compression(  # as h5py writes HDF5
+        lambda n: [numcodecs.Shuffle(n), numcodecs.Zlib(level=1), numcodecs.Fletcher32()],
+        lambda n: [zarr_numcodecs.Shuffle(elementsize=n), zarr_numcodecs.Zlib(level=1), zarr_numcodecs.Fletcher32()],
+    ),
     # v3 arrays whose metadata says numcodecs.<name>
     "numcodecs-blosc": Compression(None, lambda _: [zarr_numcodecs.Blosc(cname="zstd", shuffle=1)]),
     "numcodecs-zstd": Compression(None, lambda _: [zarr_numcodecs.Zstd(level=1)]),

@@ -22,6 +22,7 @@ namespace {
 ByteVector encoded(const CodecSpec& codec, ByteView data, uint8_t typesize) {
   if (codec.name == "shuffle") return shuffle_bytes(data, codec.element_bytes);
   if (codec.name == "crc32c") return append_crc32c(data, codec.checksum_at_start);
+  if (codec.name == "fletcher32") return append_fletcher32(data);
   if (codec.name == "zlib") return compress_zlib(data);
   if (codec.name == "zstd") return compress_zstd(data);
   return compress_blosc1(data, {.typesize = typesize, .blocksize = std::max<size_t>(1, data.size() / 3)});
@@ -78,10 +79,37 @@ TEST(bytes_behind_the_last_element_stay_where_they_are) {
   }
 }
 
+TEST(fletcher32_agrees_with_one_that_adds_word_by_word_at_every_length) {
+  const ByteVector random = noise(40'000);
+  const ByteVector most(40'000, 0xff);  // the largest sums, which are 0 modulo 65535, and not 0
+  const ByteVector least(40'000, 0);
+  for (const ByteVector* data : {&random, &most, &least}) {
+    for (size_t size = 1; size <= data->size(); size += size < 200 || (size > 11'400 && size < 11'600) ? 1 : 631) {
+      const Context context(std::to_string(size));
+      const ByteView part = ByteView(*data).first(size);
+      const GuardedBytes exact(append_fletcher32(part));
+      CHECK_EQ(verify_checksum(exact.span(), false, "fletcher32", fletcher32).size(), size);
+    }
+  }
+  CHECK_EQ(fletcher32({}), 0U);
+  CHECK_EQ(fletcher32(most), 0xffffffffU);
+  const ByteVector letters = {'a', 'b', 'c', 'd', 'e', 'f'};  // of big-endian words; of little-endian ones it is 0x56502d2a
+  CHECK_EQ(fletcher32(letters), 0x50562a2dU);
+}
+
+TEST(a_flipped_bit_is_seen_by_fletcher32) {
+  const ByteVector stored = append_fletcher32(noise(1000));
+  for (size_t i = 0; i < stored.size(); ++i) {
+    CHECK_THROWS(kCorrupt, "fletcher32 is",
+                 run({{"fletcher32"}}, with_byte(stored, i, static_cast<uint8_t>(stored[i] ^ 0x10U)), 1000));
+  }
+  CHECK_THROWS(kCorrupt, "fletcher32 needs 4 bytes, the chunk holds 3", run({{"fletcher32"}}, ByteVector(3), 1));
+}
+
 TEST(filters_stand_anywhere_in_a_chain) {
   std::mt19937_64 random(7);
   const std::vector<CodecSpec> all = {
-      {"zlib"}, {"zstd"}, {"blosc"}, {"crc32c"}, {"crc32c", true}, {.name = "shuffle"},
+      {"zlib"}, {"zstd"}, {"blosc"}, {"crc32c"}, {"crc32c", true}, {"fletcher32"}, {.name = "shuffle"},
   };
   DecodeScratch scratch;
   for (int round = 0; round < 2000; ++round) {

@@ -19,6 +19,8 @@ ByteVector compress_gzip(ByteView data, int level = 6);
 ByteVector compress_lz4(ByteView data);
 /// With the checksum behind the data, or in front of it.
 ByteVector append_crc32c(ByteView data, bool at_start = false);
+/// The same with the Fletcher-32 of HDF5, added up word by word.
+ByteVector append_fletcher32(ByteView data);
 /// The shuffle of numcodecs, for data of whole elements.
 ByteVector shuffle_bytes(ByteView data, size_t element_bytes);
 
