@@ -20,8 +20,11 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from numcodecs.checksum32 import CRC32C
+from zarr.buffer import cpu
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
+from zarr.core.sync import sync
+from zarr.storage import MemoryStore
 
 import zarrfeed as zf
 from tests.support.cases import case
@@ -98,6 +101,11 @@ def test_a_wrong_fletcher32_is_an_error_that_names_array_and_chunk(tmp_path: Pat
         report = zf.verify(tmp_path / "a", progress_file="none")
         assert not report.ok
         assert "2.0" in str(report)
+    in_memory = MemoryStore()
+    for name in (".zarray", *(file.name for file in chunk_files(tmp_path / "a"))):
+        sync(in_memory.set(name, cpu.Buffer.from_bytes((tmp_path / "a" / name).read_bytes())))
+    with pytest.raises(CorruptChunkError, match=r"chunk 2\.0: fletcher32 is"):  # and where Python reads the store
+        list(ZarrIterableDataset(zarr.open_array(in_memory), batch_size=4))
     for other in range(5):
         if other != 2:
             assert len(ZarrDataset(zf.open(tmp_path / "a"))[[4 * other]]) == 1
