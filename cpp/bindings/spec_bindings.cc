@@ -25,8 +25,8 @@ namespace {
 
 namespace py = pybind11;
 
-CodecSpec make_codec(const std::string& name, bool checksum_at_start) {
-  return {std::string(find_codec(name).name), checksum_at_start};
+CodecSpec make_codec(const std::string& name, bool checksum_at_start, size_t element_bytes) {
+  return {std::string(find_codec(name).name), checksum_at_start, element_bytes};
 }
 
 ItemType parse_item_type(const std::string& name) {
@@ -351,11 +351,15 @@ const char* error_class(ErrorKind kind) {
 
 void bind_specs(py::module_& m) {
   py::class_<CodecSpec>(m, "CodecSpec")
-      .def(py::init(&make_codec), py::arg("name"), py::kw_only(), py::arg("checksum_at_start") = false);
-  m.def("codec_names", [] {
-    std::vector<std::string> names;
-    for (const CodecEntry& codec : codec_table()) names.emplace_back(codec.name);
-    return names;
+      .def(py::init(&make_codec), py::arg("name"), py::kw_only(), py::arg("checksum_at_start") = false,
+           py::arg("element_bytes") = 1);
+  m.def("codec_kinds", [] {
+    py::dict kinds;
+    for (const CodecEntry& codec : codec_table()) {
+      const char* const kind = codec.decode != nullptr ? "compressor" : codec.undo != nullptr ? "filter" : "checksum";
+      kinds[py::str(std::string(codec.name))] = kind;
+    }
+    return kinds;
   });
   py::class_<ShardSpec>(m, "ShardSpec")
       .def(py::init([](std::vector<int64_t> chunks, bool at_start, bool big_endian, bool has_crc32c,

@@ -11,12 +11,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <string>
 
 #include "base/bytes.h"
 #include "base/division.h"
 #include "base/stored_bytes.h"
+#include "codecs/unshuffle.h"
 
 namespace zarrfeed {
 namespace {
@@ -56,17 +56,6 @@ bool decompress_stream(Compressor compressor, Bytes in, MutableBytes out, Decode
       throw Error(ErrorKind::kUnsupported, "Blosc with snappy is not supported: the bundled Blosc has no snappy");
   }
   throw_corrupt("Blosc header names codec " + std::to_string(static_cast<int>(compressor)) + ", which does not exist");
-}
-
-/// blosc2 picks its shuffle for this processor at first use, without a lock.
-void warm_up_shuffle() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    const uint8_t src[16] = {};
-    uint8_t dest[16];
-    blosc2_unshuffle(2, 16, src, dest);
-    blosc2_bitunshuffle(2, 16, src, dest);
-  });
 }
 
 /// Decompresses a block from its stored bytes, or those and more, and leaves it filtered.
@@ -143,15 +132,15 @@ void decode_blosc_block(const BloscHeader& header, Bytes stored, MutableBytes ou
     decompress(header, stored, out, scratch);
     return;
   }
-  warm_up_shuffle();
   const MutableBytes shuffled = scratch.reserve_block(scratch.block, out.size());
   decompress(header, stored, shuffled, scratch);
-  const auto typesize = static_cast<int32_t>(header.typesize);
-  const auto size = static_cast<int32_t>(out.size());
   if (filter == Filter::kByte) {
-    blosc2_unshuffle(typesize, size, shuffled.data(), out.data());
+    unshuffle(header.typesize, shuffled, out.data());
     return;
   }
+  warm_up_shuffle();
+  const auto typesize = static_cast<int32_t>(header.typesize);
+  const auto size = static_cast<int32_t>(out.size());
   // c-blosc 1 bit-shuffles a block only if it has a multiple of 8 whole elements; the bytes behind those stay as they
   // are.
   const int32_t elements = size / typesize;

@@ -1,16 +1,18 @@
 #pragma once
-// The bytes-to-bytes codecs. Each decodes one whole chunk from memory to memory, checks every declared size against the
-// room it was given, and allocates nothing on the word of the stored bytes.
+// The bytes-to-bytes codecs: compressors, filters and checksums. Each decodes one whole chunk from memory to memory, checks
+// every declared size against the room it was given, and allocates nothing on the word of the stored bytes.
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string_view>
 
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/error.h"
 #include "codecs/bundled_api.h"
+#include "spec/codec_spec.h"
 
 namespace zarrfeed {
 
@@ -48,11 +50,20 @@ size_t decode_gzip(Bytes in, MutableBytes out, DecodeScratch& scratch);
 size_t decode_zlib(Bytes in, MutableBytes out, DecodeScratch& scratch);
 size_t decode_lz4(Bytes in, MutableBytes out, DecodeScratch& scratch);
 
-/// Checks the CRC-32C that stands behind (or in front of) the payload, and returns the payload.
-Bytes verify_crc32c(Bytes in, bool checksum_at_start);
+/// Each writes to `out`, of in.size() bytes, what the encoder was given. `in` and `out` do not overlap.
+/// Throws Error(kCorrupt) if `in` does not consist of whole elements of codec.element_bytes.
+void undo_shuffle(Bytes in, uint8_t* out, const CodecSpec& codec);
+
+constexpr size_t kChecksumBytes = 4;
+
+/// Checks the 4 bytes of a checksum behind (or in front of) the payload, and returns the payload. `name` is that of the
+/// codec, for messages. Throws Error(kCorrupt).
+Bytes verify_checksum(Bytes in, bool at_start, std::string_view name, uint32_t (*checksum)(Bytes data));
 
 /// CRC-32C (Castagnoli) of `data`, as RFC 3720 appendix B.4 defines it.
 uint32_t crc32c(Bytes data);
+/// Fletcher-32 of `data`, as HDF5 defines it (H5_checksum_fletcher32).
+uint32_t fletcher32(Bytes data);
 
 /// Little-endian 32-bit integer at `p`.
 inline uint32_t load_le32(const uint8_t* p) {

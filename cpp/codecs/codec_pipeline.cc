@@ -1,5 +1,6 @@
 #include "codecs/codec_pipeline.h"
 
+#include <ranges>
 #include <string>
 
 namespace zarrfeed {
@@ -15,10 +16,26 @@ size_t with_overhead(size_t size) {
 CodecPipeline::CodecPipeline(const std::vector<CodecSpec>& codecs, size_t decoded_bytes)
     : decoded_bytes_(decoded_bytes) {
   for (const CodecSpec& codec : codecs) {
-    steps_.push_back({&find_codec(codec.name), codec.checksum_at_start});
-    is_view_ = is_view_ && steps_.back().codec->decode == nullptr;
+    if (codec.element_bytes < 1)
+      throw Error(ErrorKind::kConfig, codec.name + ": element_bytes = 0, must be at least 1");
+    steps_.push_back({&find_codec(codec.name), codec});
+    is_view_ = is_view_ && steps_.back().entry->checksum != nullptr;
   }
-  is_blosc_ = steps_.size() == 1 && steps_[0].codec->decode == decode_blosc;
+  is_blosc_ = steps_.size() == 1 && steps_[0].entry->decode == decode_blosc;
+  find_rooms();
+}
+
+/// From the last step to the first: a filter is given as many bytes as it makes, and a checksum 4 more. The metadata do not
+/// say how many bytes a compressor is given, and hence not how many the steps before it make.
+void CodecPipeline::find_rooms() {
+  size_t size = decoded_bytes_;
+  bool is_exact = true;
+  for (Step& step : std::views::reverse(steps_)) {
+    step.room = is_exact ? size : with_overhead(decoded_bytes_);
+    step.is_exact = is_exact;
+    if (step.entry->decode != nullptr) is_exact = false;
+    if (step.entry->checksum != nullptr) size += kChecksumBytes;
+  }
 }
 
 size_t CodecPipeline::max_stored_bytes() const {
@@ -33,17 +50,23 @@ Bytes CodecPipeline::decode(Bytes stored, MutableBytes out, DecodeScratch& scrat
   size_t parity = 0;
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
-    if (step.codec->decode == nullptr) {
-      current = verify_crc32c(current, step.checksum_at_start);
+    if (step.entry->checksum != nullptr) {
+      current = verify_checksum(current, step.codec.checksum_at_start, step.entry->name, step.entry->checksum);
       continue;
     }
-    // What comes after the last decompressor are checksums, and their bytes have no room in `out`.
+    // What a checksum stands beside has no room in `out`, so only the last step writes there.
     MutableBytes room = out;
     if (i + 1 != steps_.size()) {
-      room = scratch.intermediate[parity].reserve(with_overhead(decoded_bytes_));
+      room = scratch.intermediate[parity].reserve(step.room);
       parity ^= 1;
     }
-    current = room.first(step.codec->decode(current, room, scratch));
+    if (step.entry->decode != nullptr) {
+      current = room.first(step.entry->decode(current, room, scratch));
+    } else {
+      if (step.is_exact || current.size() > step.room) check_decoded_bytes(current.size(), step.room);
+      step.entry->undo(current, room.data(), step.codec);
+      current = room.first(current.size());
+    }
   }
   check_decoded_bytes(current.size(), decoded_bytes_);
   return current;

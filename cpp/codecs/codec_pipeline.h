@@ -34,9 +34,13 @@ class CodecPipeline {
 
  private:
   struct Step {
-    const CodecEntry* codec;
-    bool checksum_at_start;
+    const CodecEntry* entry;
+    CodecSpec codec;
+    size_t room = 0;        ///< the bytes that it decodes to, at most
+    bool is_exact = false;  ///< it decodes to exactly so many
   };
+
+  void find_rooms();
 
   std::vector<Step> steps_;
   size_t decoded_bytes_;

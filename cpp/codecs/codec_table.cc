@@ -7,8 +7,10 @@ namespace zarrfeed {
 namespace {
 
 constexpr CodecEntry kTable[] = {
-    {"blosc", decode_blosc}, {"zstd", decode_zstd}, {"gzip", decode_gzip},
-    {"zlib", decode_zlib},   {"lz4", decode_lz4},   {"crc32c", nullptr},
+    {.name = "blosc", .decode = decode_blosc}, {.name = "zstd", .decode = decode_zstd},
+    {.name = "gzip", .decode = decode_gzip},   {.name = "zlib", .decode = decode_zlib},
+    {.name = "lz4", .decode = decode_lz4},     {.name = "shuffle", .undo = undo_shuffle},
+    {.name = "crc32c", .checksum = crc32c},    {.name = "fletcher32", .checksum = fletcher32},
 };
 
 }  // namespace

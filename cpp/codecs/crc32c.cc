@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstring>
-#include <string>
 
 #include "base/bytes.h"
 #include "codecs/codec.h"
@@ -69,20 +68,6 @@ Update choose_update() {
 uint32_t crc32c(Bytes data) {
   static const Update update = choose_update();
   return ~update(0xffffffffU, data);
-}
-
-Bytes verify_crc32c(Bytes in, bool checksum_at_start) {
-  constexpr size_t kChecksum = 4;
-  if (in.size() < kChecksum) {
-    throw_corrupt("crc32c needs 4 bytes, the chunk holds " + std::to_string(in.size()));
-  }
-  const Bytes payload = checksum_at_start ? in.subspan(kChecksum) : in.first(in.size() - kChecksum);
-  const uint32_t stored = load_le32(checksum_at_start ? in.data() : in.data() + payload.size());
-  const uint32_t computed = crc32c(payload);
-  if (stored != computed) {
-    throw_corrupt("crc32c is " + std::to_string(computed) + ", the chunk says " + std::to_string(stored));
-  }
-  return payload;
 }
 
 }  // namespace zarrfeed

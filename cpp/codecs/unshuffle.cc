@@ -1,5 +1,13 @@
 #include "codecs/unshuffle.h"
 
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "base/bytes.h"
+#include "codecs/bundled_api.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -127,5 +135,44 @@ UnshuffleRange find_unshuffle_range(size_t) {
 }
 
 #endif
+
+void warm_up_shuffle() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const uint8_t src[16] = {};
+    uint8_t dest[16];
+    blosc2_unshuffle(2, 16, src, dest);
+    blosc2_bitunshuffle(2, 16, src, dest);
+  });
+}
+
+void unshuffle_portably(size_t typesize, Bytes in, uint8_t* out) {
+  constexpr size_t kTile = 4096;  // elements that are written while their room is in the cache
+  const size_t count = in.size() / typesize;
+  for (size_t first = 0; first < count; first += kTile) {
+    const size_t last = std::min(count, first + kTile);
+    for (size_t k = 0; k < typesize; ++k) {
+      for (size_t i = first; i < last; ++i) out[i * typesize + k] = in[k * count + i];
+    }
+  }
+}
+
+void unshuffle(size_t typesize, Bytes in, uint8_t* out) {
+  constexpr size_t kMostBytes = std::numeric_limits<int32_t>::max();  // that blosc2 takes at once
+  constexpr size_t kMostTypesize = 255;                               // for longer elements it does nothing
+  const size_t count = in.size() / typesize;
+  const Bytes shuffled = in.first(typesize > 1 ? count * typesize : 0);
+  const UnshuffleRange kernel = find_unshuffle_range(typesize);
+  if (kernel != nullptr) {
+    kernel(shuffled.data(), count, 0, count, out, false);
+  } else if (shuffled.size() > kMostBytes || typesize > kMostTypesize) {
+    unshuffle_portably(typesize, shuffled, out);
+  } else if (!shuffled.empty()) {
+    warm_up_shuffle();
+    blosc2_unshuffle(static_cast<int32_t>(typesize), static_cast<int32_t>(shuffled.size()), shuffled.data(), out);
+  }
+  const Bytes rest = in.subspan(shuffled.size());
+  if (!rest.empty()) std::memcpy(out + shuffled.size(), rest.data(), rest.size());
+}
 
 }  // namespace zarrfeed

@@ -1,8 +1,10 @@
 #pragma once
-// Undoing Blosc's byte shuffle for a part of a block, straight to where it is wanted.
+// Undoing the byte shuffle of Blosc and of HDF5, for a part of a block, straight to where it is wanted, or for all of it.
 
 #include <cstddef>
 #include <cstdint>
+
+#include "base/bytes.h"
 
 namespace zarrfeed {
 
@@ -15,5 +17,13 @@ using UnshuffleRange = void (*)(const uint8_t* planes, size_t plane_bytes, size_
 /// The kernel for elements of `typesize` bytes that is at least as fast as unshuffling a whole block, or nullptr if this
 /// processor has none.
 UnshuffleRange find_unshuffle_range(size_t typesize);
+
+/// Writes all elements of `in` to `out`, of in.size() bytes. Bytes behind the last whole element stay where they are.
+void unshuffle(size_t typesize, Bytes in, uint8_t* out);
+/// The same byte by byte, for whole elements of any size and number.
+void unshuffle_portably(size_t typesize, Bytes in, uint8_t* out);
+
+/// blosc2 picks its kernels for this processor at first use, without a lock. This must come before its first use.
+void warm_up_shuffle();
 
 }  // namespace zarrfeed

@@ -10,7 +10,6 @@ namespace zarrfeed {
 namespace {
 
 constexpr size_t kEntryBytes = 16;
-constexpr size_t kChecksumBytes = 4;
 constexpr uint64_t kMissing = std::numeric_limits<uint64_t>::max();
 
 uint64_t load_word(const uint8_t* p, bool big_endian) {
@@ -76,7 +75,7 @@ ShardIndex::ShardIndex(const ShardSpec& spec, Bytes stored, std::optional<uint64
   if (shard_bytes && *shard_bytes < index_bytes) {
     throw_corrupt("has " + std::to_string(index_bytes) + " bytes, the whole shard has " + std::to_string(*shard_bytes));
   }
-  if (spec.index_has_crc32c) stored = verify_crc32c(stored, false);
+  if (spec.index_has_crc32c) stored = verify_checksum(stored, false, "crc32c", crc32c);
   // What inner chunks may occupy; an index at the end of a shard of unknown size says nothing of where it ends.
   const uint64_t begin = spec.index_at_start ? index_bytes : 0;
   uint64_t end = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());

@@ -334,7 +334,7 @@ CRC32C_VECTORS = [
 def test_crc32c_is_the_checksum_of_rfc_3720(data: bytes, checksum: int) -> None:
     word = struct.pack("<I", checksum)
     assert decode(data + word, len(data), "crc32c") == data
-    assert decode(word + data, len(data), {"name": "crc32c", "at_start": True}) == data
+    assert decode(word + data, len(data), {"name": "crc32c", "checksum_at_start": True}) == data
     assert (
         decode(
             zlib.compress(data) + struct.pack("<I", google_crc32c.value(zlib.compress(data))),
@@ -354,7 +354,8 @@ def test_crc32c_of_every_length_equals_numcodecs() -> None:
     for size in (*range(1, 70), 4095, 4096, 4097):
         data = noise(size, size)
         assert decode(bytes(CRC32C().encode(data)), size, "crc32c") == data
-        assert decode(bytes(CRC32C(location="start").encode(data)), size, {"name": "crc32c", "at_start": True}) == data
+        at_start = {"name": "crc32c", "checksum_at_start": True}
+        assert decode(bytes(CRC32C(location="start").encode(data)), size, at_start) == data
 
 
 # --- chains -----------------------------------------------------------------------------------------------------

@@ -34,7 +34,10 @@ Location = Literal["start", "end"]
 Endian = Literal["little", "big"]
 
 #: Chains inside of a shard: a view, fast paths, checksums, a chain.
-INNER_CODECS = ("none", "blosc-lz4-shuffle", "blosc-zstd-bitshuffle", "zstd", "gzip", "zlib", "zstd-crc32c", "crc32c")
+INNER_CODECS = (
+    *("none", "blosc-lz4-shuffle", "blosc-zstd-bitshuffle", "zstd", "gzip", "zlib", "zstd-crc32c", "crc32c"),
+    "shuffle-zlib-fletcher32",
+)
 
 
 class CountingStore(WrapperStore[Store]):

@@ -75,7 +75,7 @@ GENERAL: dict[str, Callable[[], list[Any]]] = {
         BytesCodec(),
     ],
     "numcodecs.lzma": lambda: [TransposeCodec(order=(2, 0, 1)), BytesCodec(endian="big"), zarr_numcodecs.LZMA()],
-    "numcodecs.shuffle": lambda: [BytesCodec(), zarr_numcodecs.Shuffle(elementsize=4), GzipCodec(), Crc32cCodec()],
+    "numcodecs.adler32": lambda: [BytesCodec(), zarr_numcodecs.Adler32(), GzipCodec(), Crc32cCodec()],
     "sharding_indexed inside of shards": lambda: [serializer((1, 2, 5), BytesCodec(), ZstdCodec())],
 }
 

@@ -164,7 +164,7 @@ def test_everything_public_is_documented() -> None:
 
 
 def test_the_codecs_in_the_readme_are_the_native_ones() -> None:
-    from zarrfeed.metadata.array.codecs import NATIVE_CODECS
+    from zarrfeed.spec.codec import NATIVE_CODECS
 
     readme = (ROOT / "README.md").read_text()
     for codec in NATIVE_CODECS:

@@ -48,8 +48,12 @@ def content(size: int = SIZE) -> bytes:
     return bytes((runs + np.arange(len(runs), dtype=np.uint8) // 64)[:size])
 
 
+#: A codec as `decode` takes it.
+Named = str | dict[str, Any]
+SHUFFLE: Named = {"name": "shuffle", "element_bytes": 4}
+
 #: name -> (stored bytes, codecs in the order of decoding, the same with numcodecs)
-CHUNKS: dict[str, tuple[bytes, tuple[str, ...], Callable[[bytes], Any]]] = {
+CHUNKS: dict[str, tuple[bytes, tuple[Named, ...], Callable[[bytes], Any]]] = {
     **{
         f"blosc-{cname}-{shuffle}": (
             blosc_buffer(content(), cname=cname, shuffle=shuffle, typesize=4),
@@ -100,12 +104,24 @@ CHUNKS: dict[str, tuple[bytes, tuple[str, ...], Callable[[bytes], Any]]] = {
         ("gzip", "blosc"),
         lambda stored: numcodecs.blosc.decompress(gzip.decompress(stored)),
     ),
+    "shuffle": (bytes(numcodecs.Shuffle(4).encode(content())), (SHUFFLE,), numcodecs.Shuffle(4).decode),
+    "shuffle-zlib": (
+        zlib.compress(numcodecs.Shuffle(4).encode(content())),
+        ("zlib", SHUFFLE),
+        lambda stored: numcodecs.Shuffle(4).decode(zlib.decompress(stored)),
+    ),
+    "fletcher32": (bytes(numcodecs.Fletcher32().encode(content())), ("fletcher32",), numcodecs.Fletcher32().decode),
+    "blosc-shuffle": (  # with zeros behind what Blosc made, so that it consists of whole elements
+        bytes(numcodecs.Shuffle(4).encode(blosc_buffer(content()) + bytes(-len(blosc_buffer(content())) % 4))),
+        (SHUFFLE, "blosc"),
+        lambda stored: numcodecs.blosc.decompress(bytes(numcodecs.Shuffle(4).decode(stored))),
+    ),
 }
 
 BLOSC_CHUNKS = [name for name, (_, codecs, _) in CHUNKS.items() if codecs == ("blosc",)]
 
 
-def decode_or_refuse(stored: bytes, codecs: tuple[str, ...], size: int = SIZE) -> bytes | None:
+def decode_or_refuse(stored: bytes, codecs: tuple[Named, ...], size: int = SIZE) -> bytes | None:
     """Return what the engine makes of `stored`, or None if it refuses; anything else fails the test."""
     try:
         decoded = decode(stored, size, *codecs)

@@ -158,6 +158,32 @@ CODECS: dict[str, Compression] = {
         lambda _: [numcodecs.GZip(level=1), numcodecs.LZ4(), numcodecs.Zstd(level=1)],
         lambda _: [GzipCodec(level=1), zarr_numcodecs.LZ4(), ZstdCodec(level=1)],
     ),
+    "shuffle": Compression(lambda n: [numcodecs.Shuffle(n)], lambda n: [zarr_numcodecs.Shuffle(elementsize=n)]),
+    "shuffle-zlib": Compression(
+        lambda n: [numcodecs.Shuffle(n), numcodecs.Zlib(level=1)],
+        lambda n: [zarr_numcodecs.Shuffle(elementsize=n), zarr_numcodecs.Zlib(level=1)],
+    ),
+    "shuffle-blosc": Compression(
+        lambda n: [numcodecs.Shuffle(n), numcodecs.Blosc(cname="lz4", shuffle=2)],
+        lambda n: [zarr_numcodecs.Shuffle(elementsize=n), BloscCodec(cname="lz4", typesize=n)],
+    ),
+    "blosc-shuffle": Compression(  # of one byte, which divides whatever Blosc makes
+        lambda _: [numcodecs.Blosc(cname="lz4"), numcodecs.Shuffle(1)],
+        lambda n: [BloscCodec(cname="lz4", typesize=n), zarr_numcodecs.Shuffle(elementsize=1)],
+    ),
+    "shuffle-crc32c-zstd": Compression(
+        lambda n: [numcodecs.Shuffle(n), CRC32C(), numcodecs.Zstd(level=1)],
+        lambda n: [zarr_numcodecs.Shuffle(elementsize=n), Crc32cCodec(), ZstdCodec(level=1)],
+    ),
+    "fletcher32": Compression(lambda _: [numcodecs.Fletcher32()], lambda _: [zarr_numcodecs.Fletcher32()]),
+    "fletcher32-zlib": Compression(
+        lambda _: [numcodecs.Fletcher32(), numcodecs.Zlib(level=1)],
+        lambda _: [zarr_numcodecs.Fletcher32(), zarr_numcodecs.Zlib(level=1)],
+    ),
+    "shuffle-zlib-fletcher32": Compression(  # as h5py writes HDF5
+        lambda n: [numcodecs.Shuffle(n), numcodecs.Zlib(level=1), numcodecs.Fletcher32()],
+        lambda n: [zarr_numcodecs.Shuffle(elementsize=n), zarr_numcodecs.Zlib(level=1), zarr_numcodecs.Fletcher32()],
+    ),
     # v3 arrays whose metadata says numcodecs.<name>
     "numcodecs-blosc": Compression(None, lambda _: [zarr_numcodecs.Blosc(cname="zstd", shuffle=1)]),
     "numcodecs-zstd": Compression(None, lambda _: [zarr_numcodecs.Zstd(level=1)]),
@@ -225,7 +251,7 @@ def encoded_array(size: int, codecs: Sequence[str | dict[str, Any]], root: Path)
         item_bytes=1,
         swap_bytes=0,
         fill=b"\0",
-        codecs=[core.CodecSpec(d["name"], checksum_at_start=d.get("at_start", False)) for d in described],
+        codecs=[core.CodecSpec(**d) for d in described],
         root=os.fsencode(root),
         metadata_key="",
         key_prefix="c",

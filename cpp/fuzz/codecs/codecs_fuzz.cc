@@ -41,6 +41,12 @@ const std::vector<std::vector<CodecSpec>>& chains() {
       {{"gzip"}, {"blosc"}},
       {{"zstd"}, {"lz4"}, {"crc32c"}},
       {{"blosc"}, {"crc32c"}},
+      {{.name = "shuffle", .element_bytes = 4}},
+      {{"zlib"}, {.name = "shuffle", .element_bytes = 7}},
+      {{"blosc"}, {.name = "shuffle", .element_bytes = 2}, {"crc32c"}, {.name = "shuffle", .element_bytes = 3}},
+      {{.name = "shuffle", .element_bytes = 1}, {"blosc"}, {.name = "shuffle", .element_bytes = 100}},
+      {{"fletcher32"}, {"zlib"}, {.name = "shuffle", .element_bytes = 4}},
+      {{"zlib"}, {"fletcher32"}},
   };
   return all;
 }
@@ -51,15 +57,18 @@ ByteVector encoded(const CodecSpec& codec, const ByteVector& data, const Blosc1O
   if (codec.name == "gzip") return testing::compress_gzip(data);
   if (codec.name == "zlib") return testing::compress_zlib(data);
   if (codec.name == "lz4") return testing::compress_lz4(data);
+  if (codec.name == "fletcher32") return testing::append_fletcher32(data);
+  if (codec.name == "shuffle") return testing::shuffle_bytes(data, codec.element_bytes);
   return testing::append_crc32c(data, codec.checksum_at_start);
 }
 
 /// Makes the outer checksum right, which no change of single bytes would.
 void mend_checksum(const CodecSpec& outer, ByteVector& stored) {
-  if (outer.name != "crc32c" || stored.size() < 4) return;
+  const auto checksum_of = find_codec(outer.name).checksum;
+  if (checksum_of == nullptr || stored.size() < 4) return;
   const Bytes all(stored);
   const bool at_start = outer.checksum_at_start;
-  const uint32_t checksum = crc32c(at_start ? all.subspan(4) : all.first(all.size() - 4));
+  const uint32_t checksum = checksum_of(at_start ? all.subspan(4) : all.first(all.size() - 4));
   testing::store_le32(stored, at_start ? 0 : stored.size() - 4, checksum);
 }
 
@@ -74,9 +83,10 @@ uint32_t plain_crc32c(Bytes data) {
 }
 
 bool has_right_checksum(const CodecSpec& outer, Bytes stored) {
-  if (outer.name != "crc32c") return true;
+  if (find_codec(outer.name).checksum == nullptr) return true;
   if (stored.size() < 4) return false;
   const Bytes payload = outer.checksum_at_start ? stored.subspan(4) : stored.first(stored.size() - 4);
+  if (outer.name == "fletcher32") return std::ranges::equal(testing::append_fletcher32(payload), stored);
   return load_le32(outer.checksum_at_start ? stored.data() : &stored[payload.size()]) == plain_crc32c(payload);
 }
 

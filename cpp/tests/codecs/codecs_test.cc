@@ -103,15 +103,16 @@ TEST(a_checksum_is_taken_off_at_either_end_and_a_wrong_one_is_refused) {
   const ByteVector data = noise(100);
   for (const bool at_start : {false, true}) {
     const ByteVector stored = append_crc32c(data, at_start);
-    const Bytes payload = verify_crc32c(stored, at_start);
+    const Bytes payload = verify_checksum(stored, at_start, "crc32c", crc32c);
     CHECK(ByteVector(payload.begin(), payload.end()) == data);
     for (size_t i = 0; i < stored.size(); ++i) {
-      CHECK_THROWS(kCorrupt, "crc32c is",
-                   verify_crc32c(with_byte(stored, i, static_cast<uint8_t>(stored[i] ^ 0x10U)), at_start));
+      CHECK_THROWS(
+          kCorrupt, "crc32c is",
+          verify_checksum(with_byte(stored, i, static_cast<uint8_t>(stored[i] ^ 0x10U)), at_start, "crc32c", crc32c));
     }
   }
-  CHECK_EQ(verify_crc32c(append_crc32c({}), false).size(), size_t{0});
-  CHECK_THROWS(kCorrupt, "needs 4 bytes, the chunk holds 3", verify_crc32c(ByteVector(3), false));
+  CHECK_EQ(verify_checksum(append_crc32c({}), false, "crc32c", crc32c).size(), size_t{0});
+  CHECK_THROWS(kCorrupt, "needs 4 bytes, the chunk holds 3", verify_checksum(ByteVector(3), false, "crc32c", crc32c));
 }
 
 TEST(what_the_bundled_compressors_write_comes_back) {

@@ -158,11 +158,37 @@ ByteVector compress_lz4(ByteView data) {
   return out;
 }
 
-ByteVector append_crc32c(ByteView data, bool at_start) {
+namespace {
+
+ByteVector with_checksum(ByteView data, uint32_t value, bool at_start) {
   ByteVector checksum(4);
-  store_le32(checksum, 0, crc32c(data));
+  store_le32(checksum, 0, value);
   ByteVector out(data.begin(), data.end());
   out.insert(at_start ? out.begin() : out.end(), checksum.begin(), checksum.end());
+  return out;
+}
+
+}  // namespace
+
+ByteVector append_crc32c(ByteView data, bool at_start) {
+  return with_checksum(data, crc32c(data), at_start);
+}
+
+ByteVector append_fletcher32(ByteView data) {
+  const auto folded = [](uint32_t sum) { return (sum & 0xffffU) + (sum >> 16); };
+  uint32_t words = 0;
+  uint32_t sums = 0;
+  for (size_t i = 0; i < data.size(); i += 2) {
+    words = folded(words + (uint32_t{data[i]} << 8) + (i + 1 < data.size() ? data[i + 1] : 0U));
+    sums = folded(sums + words);
+  }
+  return with_checksum(data, folded(sums) << 16 | folded(words), false);
+}
+
+ByteVector shuffle_bytes(ByteView data, size_t element_bytes) {
+  ByteVector out(data.size());
+  const size_t count = data.size() / element_bytes;
+  for (size_t i = 0; i < data.size(); ++i) out[i % element_bytes * count + i / element_bytes] = data[i];
   return out;
 }
 

@@ -19,6 +19,10 @@ ByteVector compress_gzip(ByteView data, int level = 6);
 ByteVector compress_lz4(ByteView data);
 /// With the checksum behind the data, or in front of it.
 ByteVector append_crc32c(ByteView data, bool at_start = false);
+/// The same with the Fletcher-32 of HDF5, added up word by word.
+ByteVector append_fletcher32(ByteView data);
+/// The shuffle of numcodecs, for data of whole elements.
+ByteVector shuffle_bytes(ByteView data, size_t element_bytes);
 
 enum class Blosc1Compressor : uint8_t { kBlosclz = 0, kLz4 = 1, kZlib = 3, kZstd = 4 };
 enum class Blosc1Shuffle : uint8_t { kNone = 0, kByte = 1, kBit = 4 };

@@ -282,7 +282,7 @@ class ArraySpec:
             item_bytes=self.dtype.itemsize,
             swap_bytes=self.swap_bytes,
             fill=self.fill,
-            codecs=[core.CodecSpec(codec.name, checksum_at_start=codec.checksum_at_start) for codec in codecs],
+            codecs=[codec.to_core() for codec in codecs],
             root=os.fsencode(self.root),
             metadata_key=self.metadata_key,
             key_prefix=self.key_prefix,

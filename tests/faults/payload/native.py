@@ -44,8 +44,10 @@ Rows = npt.NDArray[np.uint8]
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("crc32c", "crc32c-at-start", "zstd-crc32c", "crc32c-blosc-crc32c"), "stored bytes"),
     **dict.fromkeys(("numcodecs-crc32c", "bz2-crc32", "adler32"), "stored bytes"),
+    **dict.fromkeys(("fletcher32", "shuffle-zlib-fletcher32"), "stored bytes"),
     **dict.fromkeys(("zstd-checksum", "gzip", "zlib", "zlib-blosc", "gzip-lz4-zstd", "numcodecs-gzip"), "content"),
     **dict.fromkeys(("bz2", "lzma", "delta-zlib"), "content"),
+    **dict.fromkeys(("shuffle-zlib", "shuffle-crc32c-zstd", "fletcher32-zlib"), "content"),
 }
 
 #: Changes of a header's byte: all of it, and each bit.
@@ -210,7 +212,7 @@ class Target:
         outer = self.stored.codec
         if outer.startswith("blosc-") and outer != "blosc-zstd":
             return range(_blosc_header(self.good))
-        if outer.endswith(("crc32c", "crc32", "adler32")):
+        if outer.endswith(("crc32c", "crc32", "adler32", "fletcher32")):
             return range(size - 4, size) if outer != "adler32" else range(4)
         if outer == "crc32c-at-start":
             return range(4)

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.base.native import core
-from zarrfeed.spec.codec import CodecSpec
+from zarrfeed.spec.codec import NATIVE_CODECS, CodecSpec
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, has_snappy
 from zarrfeed.storage.chunks.codec_configs import whole_number
 
-#: Codecs of bytes that the engine decodes: the name in v2 and v3 metadata, with or without the "numcodecs." prefix.
-NATIVE_CODECS = tuple(core.codec_names())
-
 #: Shards that lie in each other: writers make one, or two where a shard is to have shards for chunks.
 MOST_SHARDS = 8
+
+#: Elements that numcodecs shuffles have a size of 32 bits.
+_MOST_ELEMENT_BYTES = 2**31 - 1
 
 #: Blosc stores the size of its blocks in 32 bits.
 _MOST_BLOCK_BYTES = 2**31 - 1
@@ -36,6 +35,11 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
             if not has_snappy():
                 raise UnsupportedError(f"{array}: Blosc with snappy is not supported, numcodecs lacks it as well")
             return CodecSpec(name="blosc with snappy", label=label, native=False)
+    if short == "shuffle":
+        size = config.get("elementsize")
+        if not isinstance(size, int) or not 1 <= size <= _MOST_ELEMENT_BYTES:
+            return CodecSpec(name=name, label=short, native=False)
+        return CodecSpec(name=short, label=f"shuffle({size})", element_bytes=size)
     location = config.get("location") or "end"  # numcodecs takes null for the default
     if short == "crc32c" and location not in ("start", "end"):
         raise UnsupportedError(f"{array}: crc32c location {location!r}, must be 'start' or 'end'")

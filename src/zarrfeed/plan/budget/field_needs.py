@@ -132,7 +132,7 @@ def _block_bytes(spec: ArraySpec) -> int:
 
 
 def _intermediate_bytes(size: int) -> int:
-    """Return the most that a chunk of `size` bytes takes between two decompressors (cpp/codecs/codec_pipeline.cc)."""
+    """Return the most that a chunk of `size` bytes takes between two codecs (cpp/codecs/codec_pipeline.cc)."""
     return size + size // 8 + 65536
 
 
@@ -142,14 +142,14 @@ def _scratch_bytes(sources: Sequence[ArraySource], fields: Sequence[Field]) -> i
     for source in sources:
         spec, size = source.spec, source.spec.decoded_bytes
         block = _buffer_bytes(_block_bytes(spec))
-        decompressors = sum(c.name != "crc32c" for c in spec.codecs)
+        steps = sum(not c.is_checksum for c in spec.codecs)
         # of several fields that draw from it, one may need the decoded chunk
         (number, layout), *others = source.draws
         fused = not others and goes_by_blocks(fields[number].layouts[layout])
         of_source = (
             _stored_bytes(spec),
-            0 if fused or not decompressors else _buffer_bytes(size),
-            min(2, max(0, decompressors - 1)) * _buffer_bytes(_intermediate_bytes(size)),
+            0 if fused or not steps else _buffer_bytes(size),
+            min(2, max(0, steps - 1)) * _buffer_bytes(_intermediate_bytes(size)),
             block,  # before its items are put in order,
             block if fused else 0,  # and after
         )

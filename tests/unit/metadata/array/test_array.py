@@ -272,7 +272,8 @@ def test_what_goes_to_the_engine_is_the_stored_form(tmp_path: Path, monkeypatch:
     spec = read_layout(tmp_path / "a")
     assert isinstance(spec.to_core(), _core.ArraySpec)
     recorder = SimpleNamespace(ArraySpec=lambda **options: options, CodecSpec=lambda name, **_: name)
-    monkeypatch.setattr("zarrfeed.spec.array.core", recorder)
+    for module in ("zarrfeed.spec.array.core", "zarrfeed.spec.codec.core"):
+        monkeypatch.setattr(module, recorder)
     handed: Any = spec.to_core()
     assert (handed["item_bytes"], handed["swap_bytes"]) == (8, 4)
     assert handed["codecs"] == ["crc32c", "blosc", "crc32c"]
