@@ -26,7 +26,7 @@ from zarrfeed.base.native import core
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
-from zarrfeed.plan.samples.sample_set import SampleSet
+from zarrfeed.plan.samples.sample_set import AT_ONCE, SampleSet
 from zarrfeed.plan.samples.selection import Int64, Selection
 
 #: Rows of a block that is drawn by itself (cpp/plan/weighted_counts.cc).
@@ -68,9 +68,9 @@ class WeightedBlocks:
         number, first, _ = self.samples.held.at(np.arange(len(rows)))
         base = first if self.samples.samples is None else self.samples.samples.at(first)
         offset = np.repeat(self._offsets(base), counts)
-        again = np.flatnonzero(visits > 1)
-        if len(again):
-            _deal_to_visits(offset, (np.cumsum(rows) - rows)[again], rows[again], visits[again])
+        again, first_entry = np.flatnonzero(visits > 1), np.cumsum(rows) - rows
+        for some in np.split(again, np.flatnonzero(np.diff(first_entry[again] // AT_ONCE)) + 1):
+            _deal_to_visits(offset, first_entry[some], rows[some], visits[some])
         # one entry for each visit from here on
         of = np.repeat(np.arange(len(rows)), visits)
         visit = joined_ranges(0, visits)
