@@ -8,6 +8,7 @@
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
 #include "plan/block_order.h"
+#include "plan/weighted_counts.h"
 
 namespace zarrfeed {
 namespace {
@@ -166,6 +167,17 @@ void bind_blocks(py::module_& m) {
                         [&](int64_t held_index) { return order.ordinal_of(held_index); });
           },
           py::arg("held_indices"));
+  m.def(
+      "draw_counts",
+      [](const Int64Array& expected, unsigned bits, const Int64Array& rows, uint64_t seed, uint64_t epoch) {
+        py::array_t<int64_t> counts(expected.size());
+        const std::span<int64_t> out(counts.mutable_data(), static_cast<size_t>(counts.size()));
+        const WeightedRows of{view(expected), bits, view(rows)};
+        const GilRelease release;
+        draw_counts(of, seed, epoch, out);
+        return counts;
+      },
+      py::kw_only(), py::arg("expected"), py::arg("bits"), py::arg("rows"), py::arg("seed"), py::arg("epoch"));
 }
 
 }  // namespace zarrfeed

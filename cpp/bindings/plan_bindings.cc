@@ -251,6 +251,14 @@ void bind_samples(py::module_& m) {
           },
           py::kw_only(), py::arg("offset"), py::arg("before"), py::arg("bits"))
       .def_static(
+          "of_repeats",
+          [shared](const OffsetArray& offset, const Int64Array& before, const Int64Array& base) {
+            return shared(SampleTable::of_repeats({offset.data(), static_cast<size_t>(offset.size())},
+                                                  {before.data(), static_cast<size_t>(before.size())},
+                                                  {base.data(), static_cast<size_t>(base.size())}, keep(offset)));
+          },
+          py::kw_only(), py::arg("offset"), py::arg("before"), py::arg("base"))
+      .def_static(
           "of_flags",
           [shared](const FlagArray& flags) {
             return shared(SampleTable::of_flags({flags.data(), static_cast<size_t>(flags.size())}, keep(flags)));

@@ -79,44 +79,48 @@ class SampleRuns final : public SampleTable {
 
 class PagedSamples final : public SampleTable {
  public:
-  PagedSamples(std::span<const uint16_t> offset, std::span<const int64_t> before, unsigned bits,
+  PagedSamples(std::span<const uint16_t> offset, std::span<const int64_t> before, std::vector<int64_t> base,
                std::shared_ptr<const void> owner)
-      : offset_(offset), owner_(std::move(owner)), before_(before.begin(), before.end()), bits_(bits) {
-    const bool fits = bits <= 16 && !before.empty() && before.front() == 0 && before.back() == std::ssize(offset) &&
-                      std::ranges::is_sorted(before);
+      : offset_(offset), owner_(std::move(owner)), before_(before.begin(), before.end()), base_(std::move(base)) {
+    const bool fits = std::ssize(before_) == std::ssize(base_) + 1 && before_.front() == 0 &&
+                      before_.back() == std::ssize(offset) && std::ranges::is_sorted(before_) &&
+                      std::ranges::is_sorted(base_) && (base_.empty() || base_.front() >= 0);
     if (!fits) throw Error(ErrorKind::kConfig, "plan: the pages of samples do not fit together");
-    length_ = before.back();
+    length_ = before_.back();
   }
   [[nodiscard]] int64_t at(int64_t number) const override {
-    return (page_of(number) << bits_) + offset_[static_cast<size_t>(number)];
+    return base_[page_of(number)] + offset_[static_cast<size_t>(number)];
   }
   [[nodiscard]] int64_t rank(int64_t sample) const override {
-    if (sample <= 0) return 0;
-    const auto page = static_cast<size_t>(sample >> bits_);
-    if (page + 1 >= before_.size()) return length_;
-    const auto begin = offset_.begin() + before_[page];
-    const int64_t offset = sample & ((int64_t{1} << bits_) - 1);
-    return before_[page] + (std::lower_bound(begin, offset_.begin() + before_[page + 1], offset) - begin);
+    const auto end = std::upper_bound(base_.begin(), base_.end(), sample);
+    if (end == base_.begin()) return 0;
+    auto page = static_cast<size_t>(std::lower_bound(base_.begin(), end, *(end - 1)) - base_.begin());
+    int64_t found = before_[page];
+    for (; page < static_cast<size_t>(end - base_.begin()); ++page) {  // several have one base if samples repeat
+      const auto begin = offset_.begin() + before_[page];
+      found += std::lower_bound(begin, offset_.begin() + before_[page + 1], sample - base_[page]) - begin;
+    }
+    return found;
   }
   void list(int64_t first, std::span<int64_t> out) const override {
     if (out.empty()) return;
-    int64_t page = page_of(first);
+    size_t page = page_of(first);
     int64_t number = first;
     for (int64_t& sample : out) {
-      while (number == before_[static_cast<size_t>(page) + 1]) ++page;
-      sample = (page << bits_) + offset_[static_cast<size_t>(number++)];
+      while (number == before_[page + 1]) ++page;
+      sample = base_[page] + offset_[static_cast<size_t>(number++)];
     }
   }
 
  private:
-  [[nodiscard]] int64_t page_of(int64_t number) const {
-    return std::upper_bound(before_.begin(), before_.end(), number) - before_.begin() - 1;
+  [[nodiscard]] size_t page_of(int64_t number) const {
+    return static_cast<size_t>(std::upper_bound(before_.begin(), before_.end(), number) - before_.begin()) - 1;
   }
 
   const std::span<const uint16_t> offset_;
   const std::shared_ptr<const void> owner_;
   const std::vector<int64_t> before_;  ///< samples before each page, and of all pages
-  const unsigned bits_;
+  const std::vector<int64_t> base_;    ///< what the offsets of each page are counted from
 };
 
 /// Counts samples up to every page of flags, so that a number is looked up in one page.
@@ -196,7 +200,17 @@ std::shared_ptr<const SampleTable> SampleTable::of_runs(std::span<const int64_t>
 std::shared_ptr<const SampleTable> SampleTable::of_pages(std::span<const uint16_t> offset,
                                                          std::span<const int64_t> before, unsigned bits,
                                                          std::shared_ptr<const void> owner) {
-  return std::make_shared<PagedSamples>(offset, before, bits, std::move(owner));
+  std::vector<int64_t> base(bits > 16 || before.empty() ? 0 : before.size() - 1);
+  for (size_t page = 0; page < base.size(); ++page) base[page] = static_cast<int64_t>(page) << bits;
+  return std::make_shared<PagedSamples>(offset, before, std::move(base), std::move(owner));
+}
+
+std::shared_ptr<const SampleTable> SampleTable::of_repeats(std::span<const uint16_t> offset,
+                                                           std::span<const int64_t> before,
+                                                           std::span<const int64_t> base,
+                                                           std::shared_ptr<const void> owner) {
+  return std::make_shared<PagedSamples>(offset, before, std::vector<int64_t>(base.begin(), base.end()),
+                                        std::move(owner));
 }
 
 std::shared_ptr<const SampleTable> SampleTable::of_flags(std::span<const uint8_t> flags,

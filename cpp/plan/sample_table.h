@@ -1,6 +1,7 @@
 #pragma once
 // The sample table: which samples are read, in ascending order, without an entry for each where a rule says them. A
-// sample that is read has a number, counted among the samples that are read.
+// sample that is read has a number, counted among the samples that are read. In an epoch of weighted samples, a sample
+// has a number each time that it comes.
 //
 // Pure. All functions are const, and may be called from several threads.
 
@@ -27,8 +28,13 @@ class SampleTable {
   /// Borrows the offsets.
   static std::shared_ptr<const SampleTable> of_pages(std::span<const uint16_t> offset, std::span<const int64_t> before,
                                                      unsigned bits, std::shared_ptr<const void> owner);
+  /// The same of pages that begin at any samples: base[p] + offset[i]. Samples of a page ascend, and may repeat. Pages with
+  /// the same base follow each other; all others have ranges of their own, which ascend. Borrows the offsets.
+  static std::shared_ptr<const SampleTable> of_repeats(std::span<const uint16_t> offset,
+                                                       std::span<const int64_t> before, std::span<const int64_t> base,
+                                                       std::shared_ptr<const void> owner);
   /// The table of the samples whose flag is set: bit `s % 8` of byte `s / 8`. Borrows the flags, which `owner` keeps
-  /// alive. of_runs() and of_pages() throw Error(kConfig) if the numbers do not fit together.
+  /// alive. of_runs(), of_pages() and of_repeats() throw Error(kConfig) if the numbers do not fit together.
   static std::shared_ptr<const SampleTable> of_flags(std::span<const uint8_t> flags, std::shared_ptr<const void> owner);
 
   /// How many samples there are.

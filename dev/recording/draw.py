@@ -39,6 +39,12 @@ _KINDS: tuple[tuple[Callable[[Program], Described], int], ...] = (
     (descriptions.growing, 3),
 )
 _CYCLE = [kind for kind, times in _KINDS for _ in range(times)]
+#: From this number on, samples are weighted: what is drawn before stays as it was.
+_WEIGHTED_FROM = 400
+_WEIGHTED = (
+    *(descriptions.opened, descriptions.in_memory, descriptions.many_stores, descriptions.sparse, descriptions.climate),
+    *(descriptions.joined, descriptions.lists, descriptions.opened),
+)
 _OBJECTS_EVERY = 14
 _SPECIAL_EVERY = 8
 _REAL_WORKERS_EVERY = 40
@@ -69,7 +75,9 @@ class Configuration:
 def draw(seed: int, number: int) -> Configuration:
     """Return a configuration."""
     p = Program(Random(f"{seed}/{number}"))
-    if number % _OBJECTS_EVERY == _OBJECTS_EVERY - 1:
+    if number >= _WEIGHTED_FROM:
+        _weighted(p, _WEIGHTED[number % len(_WEIGHTED)](p))
+    elif number % _OBJECTS_EVERY == _OBJECTS_EVERY - 1:
         _objects(p)
     elif number % _SPECIAL_EVERY == _SPECIAL_EVERY - 1:
         SPECIAL[(number // _SPECIAL_EVERY) % len(SPECIAL)](p)
@@ -80,6 +88,16 @@ def draw(seed: int, number: int) -> Configuration:
         else:
             _stream(p, described, real_workers=number % _REAL_WORKERS_EVERY == 7)
     return Configuration(number, "\n".join(p.lines))
+
+
+def _weighted(p: Program, described: Described) -> None:
+    weights = p.pick("r % 7", "r % 3 == 0", "(r % 11 == 0) * 20 + 1", "1.0 + r", "(r + 1.0) ** -2")
+    p.add("r = np.arange(len(data))")
+    if p.chance(0.3):
+        p.add(f"data = data.balance(r ** 2 % {p.pick(3, 7, 11)}, power={p.pick(0.5, 1.0)})")
+    else:
+        p.add(f"data = data.weight({weights}, n={p.pick(None, None, 2 * described.n, max(9, described.n // 3))})")
+    _stream(p, described, real_workers=False)
 
 
 def _order_options(p: Program, described: Described) -> dict[str, Any]:

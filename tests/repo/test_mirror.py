@@ -40,6 +40,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
             "plan/samples/split_part",
         )
     },
+    "report/weight_shares.py": ("parity/test_weights.py",),
     "spec/version.py": ("unit/torch/passes/test_versions.py",),
     "spec/edition.py": ("unit/torch/passes/test_editions.py", "unit/torch/passes/test_versions.py"),
     "spec/images.py": ("unit/engine/test_image_reader.py",),

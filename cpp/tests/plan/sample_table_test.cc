@@ -25,6 +25,18 @@ std::shared_ptr<const SampleTable> paged_table(const std::vector<int64_t>& sampl
   return SampleTable::of_pages(*offset, before, kBits, offset);
 }
 
+/// Samples in pages of any samples, several of which may have one base: as a block has that is visited several times.
+std::shared_ptr<const SampleTable> repeated_table(const std::vector<std::vector<int64_t>>& pages,
+                                                  const std::vector<int64_t>& base) {
+  const auto offset = std::make_shared<std::vector<uint16_t>>();
+  std::vector<int64_t> before = {0};
+  for (size_t page = 0; page < pages.size(); ++page) {
+    for (const int64_t sample : pages[page]) offset->push_back(static_cast<uint16_t>(sample - base[page]));
+    before.push_back(std::ssize(*offset));
+  }
+  return SampleTable::of_repeats(*offset, before, base, offset);
+}
+
 std::shared_ptr<const SampleTable> flagged_table(const std::vector<int64_t>& samples) {
   const auto flags = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(samples.back() / 8 + 1), uint8_t{0});
   for (const int64_t sample : samples)
@@ -51,6 +63,11 @@ std::shared_ptr<const SampleTable> run_table(const std::vector<int64_t>& samples
 [[gnu::noinline]] void pages(const std::vector<int64_t>& before) {
   const std::vector<uint16_t> offsets = {1, 2};
   SampleTable::of_pages(offsets, before, kBits, nullptr);
+}
+
+[[gnu::noinline]] void repeats(const std::vector<int64_t>& before, const std::vector<int64_t>& base) {
+  const std::vector<uint16_t> offsets = {1, 2};
+  SampleTable::of_repeats(offsets, before, base, nullptr);
 }
 
 void check_table(const SampleTable& table, const std::vector<int64_t>& samples) {
@@ -84,6 +101,35 @@ TEST(each_form_has_the_samples_that_it_was_made_of) {
   }
 }
 
+TEST(samples_may_repeat_and_blocks_may_be_visited_again) {
+  for (const uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    std::mt19937_64 random(seed);
+    std::vector<std::vector<int64_t>> pages;
+    std::vector<int64_t> base, listed;
+    for (int64_t block = 0; block < 5; ++block) {
+      const int64_t first = 70'000 * block + 3;  // pages are no multiples of anything
+      for (uint64_t visit = random() % 3; visit > 0; --visit) {
+        std::vector<int64_t>& page = pages.emplace_back();
+        base.push_back(first);
+        for (uint64_t rows = random() % 9; rows > 0; --rows) page.push_back(first + static_cast<int64_t>(random() % 5));
+        std::ranges::sort(page);
+        listed.insert(listed.end(), page.begin(), page.end());
+      }
+    }
+    const auto table = repeated_table(pages, base);
+    CHECK_EQ(table->length(), std::ssize(listed));
+    for (int64_t number = 0; number < table->length(); ++number) {
+      CHECK_EQ(table->at(number), listed[static_cast<size_t>(number)]);
+      std::vector<int64_t> out(static_cast<size_t>(table->length() - number));
+      table->list(number, out);
+      CHECK(std::equal(out.begin(), out.end(), listed.begin() + number));
+    }
+    for (int64_t sample = -1; sample < 300'000; sample += sample % 70'000 < 12 ? 1 : 1000) {
+      CHECK_EQ(table->rank(sample), std::ranges::count_if(listed, [&](int64_t one) { return one < sample; }));
+    }
+  }
+}
+
 TEST(flags_are_counted_over_their_pages) {
   std::vector<int64_t> samples;
   for (int64_t sample = 3; sample < 200000; sample += 1 + sample % 90) samples.push_back(sample);
@@ -107,6 +153,10 @@ TEST(runs_and_pages_that_do_not_fit_together_are_refused) {
   CHECK_THROWS(kConfig, why, pages({1, 2}));
   CHECK_THROWS(kConfig, why, pages({0, 3, 2}));
   CHECK_THROWS(kConfig, why, pages({}));
+  CHECK_THROWS(kConfig, why, repeats({0, 2}, {}));
+  CHECK_THROWS(kConfig, why, repeats({0, 1, 2}, {5, 4}));
+  CHECK_THROWS(kConfig, why, repeats({0, 2}, {-1}));
+  CHECK_THROWS(kConfig, why, repeats({}, {}));
 }
 
 }  // namespace zarrfeed::testing::sample_table_test

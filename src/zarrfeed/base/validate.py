@@ -24,6 +24,13 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> No
         raise ConfigError(f"{name} = {value}, must be at most {high}")
 
 
+def check_number(name: str, value: object, low: float) -> None:
+    """Raise ConfigError unless `value` is a finite number (no bool) of at least `low`."""
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not low <= value < float("inf"):  # type: ignore[operator]
+        raise ConfigError(f"{name} = {value!r}, must be a finite number of at least {low}")
+
+
 def check_counts(**values: object) -> None:
     """Raise ConfigError unless each value is None or an integer from 1."""
     for name, value in values.items():

@@ -32,6 +32,7 @@ from zarrfeed.report.shuffle_advice import remedy_of
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.report.verdict import remedy_of_field, verdict
+from zarrfeed.report.weight_shares import WeightShares
 from zarrfeed.spec.field import (
     BlockKind,
     FieldSet,
@@ -61,6 +62,8 @@ class Explanation(Page):
     `statics` are the arrays of `Data.static`, which are the same for all samples.
     `stores` says which samples each of several stores has; None for a single store, or for a join.
     `sources` says what the epoch takes of each source of a mixture; None for none. `lanes` is then that of all sources.
+    `weights` says how often weighted samples come; None for others. A block that is visited several times counts as
+    several in `num_blocks`.
     `patches` says where the boxes of arrays lie that are samples, and in which columns they are read; None for none.
     `sharing` says how many ranks decode each chunk because of the lanes; `resumed` the same of an epoch that goes on.
     `shuffling` measures the shuffle; None if rows keep their order, or samples are patches. `remedy` has the options
@@ -104,6 +107,7 @@ class Explanation(Page):
     statics: tuple[StaticField, ...] = ()
     stores: StoreShares | None = None
     sources: SourceShares | None = None
+    weights: WeightShares | None = None
     patches: PatchExplanation | None = None
     sharing: RankSharing | None = None
     resumed: RankSharing | None = None
@@ -150,6 +154,8 @@ class Explanation(Page):
             rows += self.patches.rows()
         if self.sources is not None:
             rows += self.sources.rows(None if self.stores is None else self.stores.table)
+        if self.weights is not None:
+            rows += self.weights.rows()
         if self.stores is not None and (self.sources is None or len(self.stores.selected) > len(self.sources.sources)):
             rows += self.stores.rows()
         if self.num_nodes > 1:
@@ -166,7 +172,7 @@ class Explanation(Page):
         }
         cached = " and ".join(kind for kind, is_there in kinds.items() if is_there)
         order = _ORDERS[self.shuffle, self.shuffle_rows]
-        some = bool(selected) or self.num_nodes > 1
+        some = bool(selected) or self.num_nodes > 1 or self.weights is not None
         blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
         lanes = f" in {self.lanes} lanes" + f", mix {self.mix}" * (self.sources is None)
         rows.append(("order", f"{order}: {blocks}{lanes}"))
@@ -244,7 +250,7 @@ def explain(
     per_batch, ideal = _shuffle_quality(plan, batch_size, sources)
     return Explanation(
         num_samples=order.num_samples,
-        num_selected=part.whole.length if sources is None else sum(one.length for one in sources.sources),
+        num_selected=part.whole.num_selected if sources is None else sum(one.length for one in sources.sources),
         steps=plan.steps,
         batch_size=batch_size,
         shuffle=order.shuffle,
@@ -271,7 +277,7 @@ def explain(
                     ),
                 ),
                 str(f.stack or ""),
-                order if figures.patches is None else None,
+                None if figures.patches or (figures.weights and figures.weights.repeats_blocks) else order,
                 is_primary=i == fields.primary,
                 cast_advice=cast_advice(f),
             )
@@ -290,6 +296,7 @@ def explain(
         num_nodes=part.num_nodes,
         statics=statics,
         sources=sources,
+        weights=figures.weights,
         patches=figures.patches,
         sharing=RankSharing.of(order, plan.stride) if order.length and plan.stride > 1 else None,
         shuffling=None if fields.are_objects else measure_shuffle(order),

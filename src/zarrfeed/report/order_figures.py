@@ -1,4 +1,7 @@
-"""Figures that only some kinds of order have: of mixtures their sources, of patches their columns and decodes."""
+"""Figures that only some kinds of order have: of mixtures their sources, of patches their columns and decodes.
+
+Of weighted samples it is how often they come.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from functools import singledispatch
 
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.patch_reads import patch_reads
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.source_shares import SourceShares
+from zarrfeed.report.weight_shares import WeightShares
 from zarrfeed.spec.field import Field
 
 
@@ -25,6 +30,8 @@ class OrderFigures:
         Of a mixture: what the epoch takes of each source.
     patches
         Of patches: which they are, and in which columns they are read.
+    weights
+        Of weighted samples: how often they come.
     reads
         Of patches, for each array that they are cut out of: how many chunks are decoded, and how many there are. None:
         reads follow from the blocks of the plan.
@@ -32,6 +39,7 @@ class OrderFigures:
 
     sources: SourceShares | None = None
     patches: PatchExplanation | None = None
+    weights: WeightShares | None = None
     reads: Sequence[tuple[int, int]] | None = None
 
 
@@ -52,3 +60,9 @@ def _(order: MixedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: i
 def _(order: SweptOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
     reads = patch_reads(order, plan.epoch, fields, plan.stride, keep_bytes)
     return OrderFigures(patches=PatchExplanation.of(order), reads=reads)
+
+
+@figures_of.register
+def _(order: WeightedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    del plan, fields, keep_bytes
+    return OrderFigures(weights=WeightShares.of(order))

@@ -9,6 +9,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.order.order import Order, make_order
+from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.columns import patch_fields
 from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.position_blocks import Cells
@@ -83,6 +84,8 @@ class Planning:
             edges=fields.edges,
             slabs=self._slabs(fields) if self.slab_rows else None,
         )
+        if resolved.expected is not None:
+            order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
             order = MixedOrder.of(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
             if order.is_per_batch and self.options.batch_size is None:

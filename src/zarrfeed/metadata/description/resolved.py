@@ -25,6 +25,7 @@ from zarrfeed.metadata.patches.patch_request import PatchRequest
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.samples.blocks import plan_blocks
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.gaps import Gaps
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Select, Selection
@@ -80,6 +81,8 @@ class ResolvedData:
         Of a mixture: its sources, and how they are mixed.
     patching
         Of samples that are patches: how they are cut.
+    expected
+        Of weighted samples: how often each of the chosen ones is to come in an epoch.
     """
 
     columns: tuple[Column, ...]
@@ -91,6 +94,7 @@ class ResolvedData:
     stacks: tuple[Stacked, ...] = ()
     blend: Blend | None = None
     patching: Patching | None = None
+    expected: ExpectedCounts | None = None
 
     @classmethod
     def of(cls, opened: Opened) -> Self:
@@ -128,7 +132,9 @@ class ResolvedData:
 
     @property
     def length(self) -> int:
-        """How many samples are chosen; of patches, how many a typical epoch has."""
+        """How many samples are chosen; of patches, how many a typical epoch has; of weighted ones, how many any has."""
+        if self.expected is not None:
+            return self.expected.total
         return self.choice.length if self.patching is None else self.patching.typical_length
 
     def mapped(self, change: Callable[..., Column], *said: Iterable[Any]) -> Self:
@@ -163,7 +169,7 @@ class ResolvedData:
 
     def select(self, samples: Select) -> Self:
         """Choose samples by their positions among those that are chosen."""
-        self.check_rows("select")
+        self.check_choice("select")
         return replace(self, choice=self.choice.select(samples))
 
     def coordinate(self, name: str | None = None, given: Any = None) -> Coordinate:
@@ -196,6 +202,14 @@ class ResolvedData:
         """Raise ConfigError for a method that chooses samples, or rows of them, if samples are patches."""
         if self.patching is not None:
             raise ConfigError(f"{method}: samples are patches; call patch() last of what chooses samples")
+
+    def check_choice(self, method: str) -> None:
+        """Raise ConfigError for a method that chooses samples, if they are patches, or are weighted already."""
+        self.check_rows(method)
+        if self.expected is not None:
+            raise ConfigError(
+                f"{method}: samples are weighted; call weight() or balance() last of what chooses samples"
+            )
 
     def planned(
         self,
@@ -280,6 +294,7 @@ class ResolvedData:
             stacks=(),
             blend=None,
             patching=None,
+            expected=None,
         )
 
     def holds_same(self, other: ResolvedData) -> bool:

@@ -1,4 +1,7 @@
-"""The methods of `Data` that choose samples, and the rows of each: select, sel, isel, blocks, window, patch, split."""
+"""The methods of `Data` that say which samples there are, how often, and what rows they have.
+
+These are select, where, sel, isel, blocks, window, patch, split, weight and balance.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +182,7 @@ class BlocksCall(MethodCall):
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Choose what of the samples lies in some chunks, or shards, along the sample axis."""
         check_choice("of", self.of, BLOCK_KINDS)
-        resolved.check_rows("blocks")
+        resolved.check_choice("blocks")
         planned = plan_blocks(resolved.fields, resolved.num_sample_columns, block=self.of, aligns=False)
         choice = resolved.choice.blocks(self.blocks, planned.rows, self.of, planned.edges)
         return replace(resolved, choice=choice)
@@ -223,7 +226,7 @@ class WindowCall(MethodCall):
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Make each sample the rows at some offsets from its own."""
-        resolved.check_rows("window")
+        resolved.check_choice("window")
         if resolved.choice.windowed:
             raise ConfigError("window() was called before: name the offsets of all arrays in one call")
         items, pad = resolved.items, self.pad
@@ -340,6 +343,8 @@ class PatchCall(MethodCall):
             raise ConfigError("patch() was called before: call it once, with the sizes of all dimensions")
         if resolved.stacks or resolved.blend is not None:
             raise ConfigError("patch: samples are stacked or mixed; call patch() before stack()")
+        if resolved.expected is not None:
+            raise ConfigError("patch: samples are weighted, which patches cannot be; patch(weights=) weights voxels")
         return resolved.cut(request)
 
 
@@ -366,7 +371,7 @@ class SplitCall(MethodCall):
 
     def deal(self, resolved: ResolvedData) -> tuple[ResolvedData, ...]:
         """Return the samples of each part. Reads the columns of groups, of classes, and of times."""
-        resolved.check_rows("split")
+        resolved.check_choice("split")
         rule = SplitRule(
             self.parts,
             by=self.by,
@@ -392,3 +397,74 @@ class SplitCall(MethodCall):
 
     def __str__(self) -> str:
         return f"{super().__str__()}[{self.part}]"
+
+
+@dataclass(frozen=True)
+class _WeightingCall(MethodCall):
+    """A call that says how often each sample comes in an epoch.
+
+    Attributes
+    ----------
+    expected
+        How often that is, as it was found from the other arguments. Their digest takes part in comparisons.
+    """
+
+    expected: Any = argument(
+        kw_only=True,
+        default=None,
+        repr=False,
+        metadata=frozen_by(lambda one: None if one is None else one.digest),
+    )
+
+    def check(self, resolved: ResolvedData) -> None:
+        """Raise ConfigError if samples cannot be weighted, before a column is read."""
+        method = self.function[1:]
+        if resolved.patching is not None:
+            raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch(weights=)")
+        if resolved.blend is not None:
+            raise ConfigError(f"{method}: samples are a mixture, whose sources have weights: zarrfeed.mix(weights=)")
+        if resolved.expected is not None:
+            raise ConfigError(
+                f"{method}: samples are weighted already; give the product of both weights to one weight()"
+            )
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Let samples come as often as was found."""
+        self.check(resolved)
+        return replace(resolved, expected=self.expected)
+
+    def check_may_grow(self) -> None:
+        """Refuse every one."""
+        raise ConfigError(
+            f"{self.function[1:]}() cannot follow open(..., refresh='epoch'): samples that come later have no weights"
+        )
+
+
+def _freeze_weights(weights: Any) -> Any:
+    """Return what stands for weights: a column, an array, or functions by their names."""
+    if isinstance(weights, Mapping):
+        return _freeze_conditions(weights)
+    if callable(weights) and not hasattr(weights, "__array__"):
+        return Named(getattr(weights, "__name__", type(weights).__name__))
+    return _freeze_coords(weights)
+
+
+@dataclass(frozen=True)
+class WeightCall(_WeightingCall):
+    """`.weight(weights, n=...)`."""
+
+    function = ".weight"
+
+    weights: Any = argument(metadata=frozen_by(_freeze_weights))
+    n: Any = None
+
+
+@dataclass(frozen=True)
+class BalanceCall(_WeightingCall):
+    """`.balance(column, power=..., n=...)`."""
+
+    function = ".balance"
+
+    column: Any = argument(metadata=frozen_by(_freeze_coords))
+    power: Any = 1.0
+    n: Any = None

@@ -1,7 +1,9 @@
-"""Columns of the samples that are chosen: values to choose by, labels of groups and classes, and gaps in time."""
+"""Columns of the samples that are chosen: values to choose by, labels of groups and classes, weights, gaps in time."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +20,7 @@ from zarrfeed.metadata.group.sample_columns import read_column
 from zarrfeed.plan.samples.deal_units import SampleLabels
 from zarrfeed.plan.samples.gap_step import GapStep
 from zarrfeed.plan.samples.part_rows import RowGap
-from zarrfeed.plan.samples.sample_set import as_index
+from zarrfeed.plan.samples.sample_set import Int64, as_index
 
 _LONGEST_GAP = 2**40
 
@@ -70,6 +72,45 @@ def chosen_values(resolved: ResolvedData, argument: str, column: Any) -> tuple[s
             f"arrays" + (f", or for each of the {len(samples)} that are chosen" if len(samples) < num_samples else "")
         )
     return name, values[as_index(samples)] if len(values) == num_samples else values
+
+
+def sample_weights(resolved: ResolvedData, weights: Any) -> npt.NDArray[Any]:
+    """Return a weight for each sample that is chosen; `weights` is the argument of `Data.weight`.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+        If a column cannot be read, or a function does not give a weight for each sample.
+    """
+    functions: list[tuple[list[str], Any]]
+    if isinstance(weights, Mapping):
+        functions = [([name], function) for name, function in weights.items()]
+        if not functions or not all(callable(function) for _, function in functions):
+            raise ConfigError(
+                f"weights = {weights!r}, must map columns to functions, such as {{'obs/n_genes': np.log1p}}"
+            )
+    elif callable(weights) and not hasattr(weights, "__array__"):
+        functions = [(list(inspect.signature(weights).parameters), weights)]
+    else:
+        return chosen_values(resolved, "weights", weights)[1]
+    product: npt.NDArray[Any] = np.ones(1)
+    for names, function in functions:
+        columns = [chosen_values(resolved, "weights", name)[1] for name in names]
+        product = product * np.asarray(function(*columns))
+    if product.shape != (resolved.choice.length,):
+        raise ConfigError(
+            f"weights: the function gives an array of shape {product.shape}, must give a weight for each of the "
+            f"{resolved.choice.length} samples, from columns that its parameters name: lambda quality: quality**2"
+        )
+    return product
+
+
+def class_weights(labels: SampleLabels, samples: range | Int64, power: float) -> npt.NDArray[np.float64]:
+    """Return a weight for each of some samples: a power of one over the samples of its class."""
+    codes = labels.codes[as_index(samples)]
+    counts = np.bincount(codes, minlength=len(labels.distinct)).astype(np.float64)
+    of_class: npt.NDArray[np.float64] = (counts / counts.max()) ** -power
+    return of_class[codes]
 
 
 def row_gap(resolved: ResolvedData, gap: Any) -> RowGap | None:

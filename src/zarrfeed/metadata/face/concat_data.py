@@ -81,6 +81,9 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: a mixture cannot be one of several; give its sources to one zarrfeed.mix")
         if one.resolved.patching is not None and function != "concat":
             raise ConfigError(f"{one!r}: patches cannot be a source of zarrfeed.{function}")
+        if one.resolved.expected is not None:
+            remedy = "weight the result" if function == "concat" else "mix takes its sources by weights"
+            raise ConfigError(f"{one!r}: weighted samples cannot be one of several; {remedy}")
         if one.resolved.stacks:
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(field.row_map is not None for field in one.resolved.fields):

@@ -63,7 +63,7 @@ def samples_that_meet(resolved: ResolvedData, conditions: Mapping[str, Any]) -> 
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
         As `Data.where` does.
     """
-    resolved.check_rows("where")
+    resolved.check_choice("where")
     resolved.choice.check_rows_are_open("where")
 
     @functools.cache

@@ -25,6 +25,9 @@ def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
         rows += sample_rows(
             choice.length, choice.num_samples, (*choice.left_out, *([choice.dealt] if choice.dealt else []))
         )
+    if resolved.expected is not None:
+        most = f"{resolved.expected.most:.3g}"
+        rows.append(("weights", f"{resolved.length} samples an epoch; the most frequent one comes {most} times"))
     return rows + field_rows(resolved.fields, resolved.statics)
 
 

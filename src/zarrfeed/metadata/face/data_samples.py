@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -13,18 +13,22 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names_of
-from zarrfeed.base.validate import check_flags, check_int
+from zarrfeed.base.validate import check_flags, check_int, check_number
 from zarrfeed.metadata.description.sample_calls import (
+    BalanceCall,
     PatchCall,
     SplitCall,
+    WeightCall,
     WindowCall,
     WithOffsetsCall,
 )
+from zarrfeed.metadata.description.split_columns import class_weights, sample_labels, sample_weights
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchSampling
 from zarrfeed.metadata.patches.read_weights import WeightsLike, read_weights
 from zarrfeed.plan.patches.tiling import Border
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.gap_step import StepLike
 from zarrfeed.plan.samples.gap_windows import gap_warning
 from zarrfeed.plan.samples.gaps import GapMode
@@ -34,6 +38,10 @@ from zarrfeed.plan.samples.windows import Offsets, PadLike
 
 #: A value for each sample: the name of a column, its array, or where it is stored.
 SampleColumn: TypeAlias = "str | Path | zarr.Array[Any] | npt.ArrayLike"
+
+
+#: Samples of an epoch of weighted samples, at most.
+_MOST_SAMPLES = 2**40
 
 
 class SampleMethods(DataMethods):
@@ -317,3 +325,99 @@ class SampleMethods(DataMethods):
             dealt = enumerate(call.deal(self.resolved))
             found.append(tuple(self._then(replace(call, part=number), part) for number, part in dealt))
         return found[0] if len(each) == 1 else tuple(found)
+
+    @checks_option_names_of("Data")
+    def balance(self, column: SampleColumn, *, power: float = 1.0, n: int | None = None) -> Self:
+        """Let every class come equally often: samples of rare classes repeat, some of common ones are left out.
+
+        This is `weight` with one over the number of samples of the class, to a power. It precedes nothing that chooses
+        samples: call it after `select`, `where`, `split` and `window`.
+
+        Parameters
+        ----------
+        column
+            The class of each sample, as `split(stratify=)` takes it: "label", or "obs/cell_type".
+        power
+            1.0: classes come equally often. 0.0: as often as they are. Between them, the ratio of two classes is
+            softened: 0.5 halves its logarithm, so that 100 to 1 becomes 10 to 1.
+        n
+            As of `weight`.
+
+        Raises
+        ------
+        ConfigError
+            As of `weight`, or if a sample has no class.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> label = np.repeat([0, 1], [900, 100])
+        >>> data = zarrfeed.open(label).balance(label)
+        >>> with zarrfeed.ZarrIterableDataset(data, batch_size=1000, shuffle=True) as dataset:
+        ...     [np.bincount(batch).tolist() for batch in dataset]
+        [[500, 500]]
+        """
+        check_number("power", power, 0)
+
+        def find() -> npt.NDArray[Any]:
+            labels = sample_labels(self.resolved, "balance", column)
+            assert labels is not None
+            return class_weights(labels, self.resolved.choice.listed(), float(power))
+
+        return self._weighted(BalanceCall(column, power, n), find)
+
+    @checks_option_names_of("Data")
+    def weight(
+        self,
+        weights: SampleColumn | Callable[..., npt.ArrayLike] | Mapping[str, Callable[..., npt.ArrayLike]],
+        *,
+        n: int | None = None,
+    ) -> Self:
+        """Let each sample come as often in an epoch as its weight says, on average: weighted sampling without draws.
+
+        Of an epoch of n samples, a sample of weight w comes `c = n * w / sum(weights)` times, rounded up or down at
+        random, and so does each chunk of 64 samples or more. Which samples come follows from the weights, the seed and
+        the epoch: they are the same on any number of ranks and workers, and a checkpoint goes on exactly.
+
+        Parameters
+        ----------
+        weights
+            A weight for each sample of this description, finite and not negative; a sample of weight 0 never comes. An
+            array, the name of a column as in `where`, or a function that makes weights of columns, which its parameters
+            name: `lambda quality, label: quality * (label + 1)`. Or a mapping of columns to functions, whose results
+            are multiplied, for names that are no parameters: {"obs/n_genes": np.log1p}.
+        n
+            Samples of an epoch. None: as many as this description has.
+
+        Raises
+        ------
+        ConfigError
+            If a weight is negative or not finite, all are 0, or there are more or fewer than samples. If samples are
+            patches, a mixture, or of a store that grows, or are weighted already.
+
+        Notes
+        -----
+        It is called last of what chooses samples. `ZarrDataset`, which has no order, refuses weights; so do mixtures as
+        sources, and `affinity="node"`. Without shuffling, samples come in the order of the array, and repeat at once.
+        Where a sample comes more than twice, its chunk may be read several times in an epoch, so that the repetitions
+        are not side by side: twice for each chunk at most, on average. `explain()` counts it.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(4)).weight([1, 0, 2, 5], n=8)
+        >>> with zarrfeed.ZarrIterableDataset(data, batch_size=8) as dataset:
+        ...     list(dataset)
+        [tensor([0, 2, 2, 3, 3, 3, 3, 3])]
+        """
+        return self._weighted(WeightCall(weights, n), lambda: sample_weights(self.resolved, weights))
+
+    def _weighted(self, call: BalanceCall | WeightCall, find: Callable[[], npt.NDArray[Any]]) -> Self:
+        """Return the same samples, as often as a call says, with the weights that are found for it."""
+        call.check(self.resolved)
+        if self.growth is not None:
+            call.check_may_grow()
+        if call.n is not None:
+            check_int("n", call.n, 1, _MOST_SAMPLES)
+        total = self.resolved.choice.length if call.n is None else int(call.n)
+        return self._then(replace(call, expected=ExpectedCounts.of(find(), total)))

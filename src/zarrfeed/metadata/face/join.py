@@ -145,6 +145,8 @@ def _check_can_join(key: str, data: Data) -> None:
         raise ConfigError(f"join: {key!r} has windows; make them of the result: zarrfeed.join(...).window(...)")
     if data.resolved.patching is not None:
         raise ConfigError(f"{data!r}: call patch() after zarrfeed.join()")
+    if data.resolved.expected is not None:
+        raise ConfigError(f"join: {key!r} is weighted; weight the result: zarrfeed.join(...).weight(...)")
     if data.resolved.stacks:
         raise ConfigError(f"join: {key!r} has a stack; stack arrays of the result: zarrfeed.join(...).stack(...)")
     if data.resolved.statics:

@@ -130,6 +130,11 @@ def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:
     return CsrField(name, path, columns, indptr, np.array([0, rows]), indices, data)
 
 
+def indptr_of(group: zarr.Group) -> zarr.Array[Any]:
+    """Return the array of a sparse matrix that says where its rows begin."""
+    return _array_in(group, "indptr")
+
+
 def _shape_of(group: zarr.Group, path: str) -> tuple[int, int]:
     shape: Any = dict(group.attrs).get("shape")
     if not isinstance(shape, list | tuple) or len(shape) != 2 or not all(type(n) is int and n >= 1 for n in shape):

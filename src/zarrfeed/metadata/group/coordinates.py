@@ -187,6 +187,7 @@ class Coordinates:
         num_samples: int,
         *,
         dimensions: Sequence[tuple[str | None, ...] | None] | None = None,
+        of_matrices: Sequence[zarr.Array[Any]] = (),
         access: StoreAccess,
         may_grow: bool = False,
     ) -> Coordinates:
@@ -202,6 +203,8 @@ class Coordinates:
             How many samples there are.
         dimensions
             Names of the axes of each array. None: those that it has itself.
+        of_matrices
+            An array of each sparse matrix of the samples, in whose groups above columns are looked for.
         access
             How the store is asked.
         may_grow
@@ -215,7 +218,7 @@ class Coordinates:
                     (dims if i == axis else others)[name] = None
         having_one = {name: one for name, one in known.items() if len(one.shape) == 1}
         in_folder: dict[str, zarr.Array[Any]] = {}  # one array is enough to find what lies beside it
-        for array in arrays:
+        for array in (*arrays, *of_matrices):
             in_folder.setdefault(str(sibling(array, "")), array)
         store = StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
         return cls(tuple(dims), tuple(name for name in others if name not in dims), (store,))

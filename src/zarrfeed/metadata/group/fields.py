@@ -132,7 +132,7 @@ def open_fields(
         raise ConfigError(f"depth = {depth} is for all arrays below a group: give neither variables= nor multiscale=")
     reader.read(samples, names[0], multiscale, depth)
     segment_ends, packed_ends, categories = reader.segment_ends, reader.packed_ends, reader.categories
-    arrays, known = reader.arrays, reader.known
+    arrays, known, of_matrices = reader.arrays, reader.known, reader.of_matrices
     for one in arrays:
         f = one.field
         shape = (f.num_samples, *f.sample_shape)
@@ -142,6 +142,7 @@ def open_fields(
         reader = _SideReader("targets", 0, sample_dim, decode_cf, access, may_grow)
         reader.read(targets, names[1])
         arrays, known = arrays + reader.arrays, {**reader.known, **known}
+        of_matrices = [*of_matrices, *reader.of_matrices]
         categories = {**reader.categories, **categories}
     if not may_grow:
         _check_lengths(arrays)
@@ -153,6 +154,7 @@ def open_fields(
         known,
         num_samples,
         dimensions=[one.dimensions for one in in_store],
+        of_matrices=of_matrices,
         access=access,
         may_grow=may_grow,
     )
@@ -194,6 +196,7 @@ class _SideReader:
         may_grow: bool,
     ) -> None:
         self.arrays: list[Array] = []
+        self.of_matrices: list[zarr.Array[Any]] = []  # an array of each sparse matrix
         self.known: dict[str, zarr.Array[Any]] = {}  # by name in the group or mapping: coordinates are among them
         self._side = side
         self._sample_axis = sample_axis
@@ -403,6 +406,7 @@ class _SideReader:
         field = anndata.read_csr(name, group, self._access)
         shape = (field.num_samples, field.num_columns)
         self.arrays.append(Array(field, Items(self._side, key, field.data.dtype, shape, 0)))
+        self.of_matrices.append(anndata.indptr_of(group))
 
     def _find_axis(self, name: str, dimensions: tuple[str | None, ...] | None) -> int:
         if self._sample_dim is None:

@@ -168,7 +168,7 @@ class Order(OrderRules, unfolds=True):
 
     def row_keys(self, epoch: int) -> RowKeys:
         """Return what the order of the rows inside of blocks depends on, in the form that the engine takes."""
-        selection = self.selection
+        selection = self.reads
         return {
             "seed": self.seed if self.row_seed is None else self.row_seed,
             "epoch": epoch,

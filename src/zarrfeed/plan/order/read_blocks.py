@@ -62,6 +62,17 @@ class ReadBlocks:
         """The same as a selection in any case."""
         return self.reads or Selection.of_range(range(self.num_samples), self.block_rows)
 
+    @property
+    def num_selected(self) -> int:
+        """Samples that are read, each counted once."""
+        return self.num_samples if self.selection is None else self.selection.length
+
+    @property
+    def selected_bytes(self) -> int:
+        """Bytes that samples take which follow no rule, and the blocks that are listed for them."""
+        selected = 0 if self.selection is None else self.selection.nbytes
+        return selected if self.slabs is None else selected + self.slabs.nbytes + self.listed_reads.nbytes
+
     @cached_property
     def num_blocks(self) -> int:
         """Blocks that are read, a short one at the end included."""
@@ -70,7 +81,7 @@ class ReadBlocks:
     @cached_property
     def length(self) -> int:
         """n, the number of positions of the epoch order: the samples that are read."""
-        return self.num_samples if self.selection is None else self.selection.length
+        return self.num_selected
 
     @cached_property
     def max_rows(self) -> int:

@@ -36,14 +36,17 @@ _NO_RUNS: tuple[Int64, Int64] = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=
 class SampleSet:
     """Ascending samples, each once; there are some. `as_samples`, and the functions below it, make them.
 
+    Samples of the form "repeats" come as often as they are wanted, in runs that ascend. They are listed and looked up
+    by their numbers, and nothing else (`plan/order/weighted_blocks.py`).
+
     Attributes
     ----------
     form
-        "runs", "flags", "pages" or "list".
+        "runs", "flags", "pages", "list" or "repeats".
     arrays
         Of runs: the first sample of each, and how many it has. Of flags: 8 of them a byte, the first in its lowest bit.
         Of pages: the offset of each sample in its page, and how many samples there are before each page. Of a list: the
-        samples.
+        samples. Of repeats: as of pages, and the sample that the offsets of each page are counted from.
     step
         Of runs: how far apart the samples of a run are.
     """
@@ -64,6 +67,8 @@ class SampleSet:
             return core.SampleTable.of_flags(self.arrays[0])
         if self.form == "pages":
             return core.SampleTable.of_pages(offset=self.arrays[0], before=self.arrays[1], bits=_PAGE_BITS)
+        if self.form == "repeats":
+            return core.SampleTable.of_repeats(offset=self.arrays[0], before=self.arrays[1], base=self.arrays[2])
         return core.SampleTable.of_list(self.arrays[0])
 
     @property

@@ -326,8 +326,5 @@ class ResourcePlanner:
 
 def plan_bytes(order: Order, known: FieldFacts) -> int:
     """Return what the plan of an epoch of an order keeps in each process that reads it."""
-    selected = 0 if order.selection is None else order.selection.nbytes
-    if order.slabs is not None:
-        selected += order.slabs.nbytes + order.listed_reads.nbytes
     listed = known.num_listed * _BYTES_OF_SAMPLE * order.length
-    return selected + listed + known.map_bytes + order.groups_bytes(are_shared=known.share_chunks)
+    return order.selected_bytes + listed + known.map_bytes + order.groups_bytes(are_shared=known.share_chunks)

@@ -345,8 +345,9 @@ class ZarrIterableDataset(StreamingDataset):
     def __repr__(self) -> str:
         schedule = self._session.schedule
         order = schedule.order
+        by_weights = f"{order.length} an epoch by weights, " * (self._data.resolved.expected is not None)
         return (
-            f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, "
+            f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, {by_weights}"
             f"batch_size={schedule.options.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
         )
 

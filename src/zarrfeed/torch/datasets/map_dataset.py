@@ -129,6 +129,8 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         self._data = with_shared_rows(as_data(data, targets, self._policy), self._policy)
         if self._data.resolved.blend is not None:
             raise ConfigError("a mixture is an order, and ZarrDataset has none: use ZarrIterableDataset, or concat")
+        if self._data.resolved.expected is not None:
+            raise ConfigError("weights make an order, and ZarrDataset has none: use ZarrIterableDataset")
         self._policy = faults_for(self._data, self._policy)
         disposable = disposable_in(one.array for one in self._data.resolved.columns)
         self._leases = hold_opened(self._data.resolved, disposable, self._data.version)

@@ -308,3 +308,13 @@ def test_a_matrix_without_stored_values_that_gets_some_is_another_one(tmp_path: 
     zarr.open_group(path, mode="r+")["layers/spliced/data"].resize(7)  # type: ignore[union-attr]
     with pytest.raises(StoreReadError, match=r"data: changed since it was opened: shape is \(7,\), was \(0,\)"):
         list(dataset)
+
+
+@pytest.mark.parametrize("num_stores", [1, 2])
+def test_columns_are_found_where_only_the_matrix_is_read(num_stores: int, tmp_path: Path) -> None:
+    put_cells(tmp_path / "a.zarr")
+    path = str(tmp_path / "a.zarr")
+    data = zarrfeed.open(path if num_stores == 1 else [path, path], variables=["X"])
+    few = data.where({"obs/age": lambda age: age < 7, "obs/cell_type": lambda kind: kind == "T"})
+    assert len(few) == 2 * num_stores  # rows 2 and 5
+    assert len(data.where("obs", "age < 7")) == 7 * num_stores

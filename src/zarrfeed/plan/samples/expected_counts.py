@@ -1,0 +1,113 @@
+"""`ExpectedCounts`: how often each sample is to come in an epoch, on average, in whole units.
+
+What holds, for weights w and an epoch of n samples:
+
+1. Sample i is expected `c_i = n w_i / sum(w)` times, in units of 2^-32 (of 2^-31 or more beyond 2^30 samples). All
+   units together are n samples exactly.
+2. Where each c_i is a whole number, so are its units. A weight of 0 has no units, and neither has one that lets its
+   sample come in fewer than one of 2^33 epochs.
+3. Equal weights give the same units on every machine: no sum depends on how NumPy adds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.sample_set import AT_ONCE, Int64
+
+#: Units of a sample are this power of two, at most.
+_BITS = 32
+#: All units together are less than this power of two.
+_MOST_BITS = 62
+#: Units that rounding leaves over go to samples that have more than this part of what the largest one has.
+_LEAST_SHARE = 1 / 16
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedCounts:
+    """How often each of some samples is to come, on average.
+
+    Attributes
+    ----------
+    total
+        Samples of an epoch.
+    units
+        Of each sample: its expected count, in units of 2^-bits; shape (samples,).
+    bits
+        2^bits units are one sample.
+
+    Examples
+    --------
+    >>> expected = ExpectedCounts.of(np.array([1.0, 0.0, 3.0]), 8)
+    >>> (expected.units / 2**expected.bits).tolist()
+    [2.0, 0.0, 6.0]
+    """
+
+    total: int
+    units: Int64
+    bits: int
+
+    @classmethod
+    def of(cls, weights: npt.NDArray[Any], total: int) -> Self:
+        """Return the expected counts of samples with some weights, in epochs of `total` samples.
+
+        Raises
+        ------
+        ConfigError
+            If a weight is negative or not finite, or no weight is above 0.
+        """
+        if weights.dtype.kind not in "biuf":
+            raise ConfigError(f"weights: have the dtype {weights.dtype}, must be numbers")
+        given = weights.astype(np.float64)
+        wrong = ~(np.isfinite(given) & (given >= 0))
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise ConfigError(f"weights: number {at} is {given[at]}, must be finite and not negative")
+        largest = float(given.max(initial=0.0))
+        if largest == 0:
+            raise ConfigError(f"weights: all {len(given)} are 0, at least one must be above 0")
+        given /= largest  # no sum overflows
+        bits = min(_BITS, _MOST_BITS - total.bit_length())
+        units = np.rint(given * (total / math.fsum(given) * 2.0**bits)).astype(np.int64)
+        return cls(total, _with_sum(units, total << bits, bits), bits)
+
+    def taken(self, samples: Int64) -> ExpectedCounts:
+        """Return the expected counts of some of the samples, which have all units."""
+        return ExpectedCounts(self.total, self.units[samples], self.bits)
+
+    @property
+    def most(self) -> float:
+        """The expected count of the sample that comes most often."""
+        return int(self.units.max()) / (1 << self.bits)
+
+    @cached_property
+    def digest(self) -> str:
+        """The number of samples of an epoch, and a hash that tells expected counts apart."""
+        hashed = hashlib.sha256(str(self.bits).encode())
+        for begin in range(0, len(self.units), AT_ONCE):
+            hashed.update(self.units[begin : begin + AT_ONCE].astype("<i8").tobytes())
+        return f"{self.total} ({hashed.hexdigest()[:16]})"
+
+
+def _with_sum(units: Int64, wanted: int, bits: int) -> Int64:
+    """Return units whose sum is as wanted: what rounding left over goes to samples that come no whole number of times.
+
+    Of these, it goes to samples that come often, so that it is small beside their units.
+    """
+    left = wanted - int(units.sum())
+    if left:
+        is_whole = (units & ((1 << bits) - 1)) == 0
+        of_parts = np.where(is_whole, 0, units) if not is_whole.all() else units
+        takers = np.flatnonzero(of_parts > of_parts.max() * _LEAST_SHARE)
+        each, rest = divmod(left, len(takers))
+        units[takers] += each
+        units[takers[:rest]] += 1
+    return units

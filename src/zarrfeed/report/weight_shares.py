@@ -1,0 +1,77 @@
+"""`WeightShares`: how often samples come in an epoch of weighted samples, and how often their blocks are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zarrfeed.base.page import Row
+from zarrfeed.plan.order.weighted_order import WeightedOrder
+
+
+@dataclass(frozen=True)
+class WeightShares:
+    """The samples of an epoch, over all ranks.
+
+    Attributes
+    ----------
+    length, distinct
+        Samples of the epoch, and how many different ones these are.
+    num_weighted
+        Samples with a weight above 0.
+    expected
+        How often the sample of the largest weight comes, on average over epochs.
+    most
+        How often a sample comes in this epoch, at most.
+    num_blocks, visits
+        Blocks that the epoch reads, and how often it reads one of them.
+    repeats
+        How often a sample comes in a visit, at most.
+    """
+
+    length: int
+    distinct: int
+    num_weighted: int
+    expected: float
+    most: int
+    num_blocks: int
+    visits: int
+    repeats: int
+
+    @classmethod
+    def of(cls, order: WeightedOrder) -> WeightShares:
+        """Count what an epoch takes."""
+        counts, blocks = order.blocks.counts(order.epoch), order.reads.blocks
+        return cls(
+            order.length,
+            int(np.count_nonzero(counts)),
+            order.num_selected,
+            order.expected.most,
+            int(counts.max()),
+            1 + int(np.count_nonzero(np.diff(blocks))),
+            len(blocks),
+            order.blocks.repeats,
+        )
+
+    @property
+    def repeats_blocks(self) -> bool:
+        """Whether the epoch reads blocks again, so that samples do not come again side by side."""
+        return self.visits > self.num_blocks
+
+    def rows(self) -> list[Row]:
+        """Return the rows of a page."""
+        rows = [
+            (
+                "weights",
+                f"{self.length} samples an epoch, of {self.num_weighted} that may come; this epoch has "
+                f"{self.distinct} different ones",
+            ),
+            ("", f"the most frequent one comes {self.expected:.3g} times on average, and up to {self.most} times here"),
+        ]
+        if self.repeats_blocks:
+            often = self.visits / self.num_blocks
+            rows.append(
+                ("", f"a block is read {often:.2f} times, and a sample comes at most {self.repeats} times in each")
+            )
+        return rows
