@@ -42,7 +42,21 @@ ItemType parse_item_type(const std::string& name) {
   throw Error(ErrorKind::kUnsupported, "items of type " + name + " cannot be converted");
 }
 
+StepKind parse_step(const std::string& name) {
+  static constexpr std::pair<const char*, StepKind> kNames[] = {
+      {"normalize", StepKind::kNormalize}, {"clip", StepKind::kClip},   {"fill_nan", StepKind::kFillNan},
+      {"is_nan", StepKind::kIsNan},        {"log1p", StepKind::kLog1p}, {"log", StepKind::kLog},
+      {"sqrt", StepKind::kSqrt},           {"exp", StepKind::kExp}};
+  for (const auto& [known_name, kind] : kNames) {
+    if (name == known_name) return kind;
+  }
+  throw Error(ErrorKind::kUnsupported, "values have no step " + name);
+}
+
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+
+/// (kind, first numbers, second numbers, items of a channel).
+using StepTuple = std::tuple<std::string, Doubles, Doubles, size_t>;
 
 std::vector<double> to_vector(const Doubles& numbers) {
   return {numbers.data(), numbers.data() + numbers.size()};
@@ -50,16 +64,20 @@ std::vector<double> to_vector(const Doubles& numbers) {
 
 ConversionSpec make_conversion(const std::string& items, const std::string& result, bool decode_in_double,
                                std::vector<double> fills, std::optional<double> scale, std::optional<double> offset,
-                               const Doubles& mean, const Doubles& std, size_t channel_items) {
+                               const Doubles& mean, const Doubles& std, size_t channel_items,
+                               const std::vector<StepTuple>& steps) {
+  std::vector<ValueStep> made;
+  if (mean.size() > 0) made.push_back({StepKind::kNormalize, to_vector(mean), to_vector(std), channel_items});
+  for (const auto& [kind, first, second, items_of_channel] : steps) {
+    made.push_back({parse_step(kind), to_vector(first), to_vector(second), items_of_channel});
+  }
   return {.from = parse_item_type(items),
           .to = parse_item_type(result),
           .decode_in_double = decode_in_double,
           .fills = std::move(fills),
           .scale = scale,
           .offset = offset,
-          .mean = to_vector(mean),
-          .std = to_vector(std),
-          .channel_items = channel_items};
+          .steps = std::move(made)};
 }
 
 /// Throws Error(kConfig) for axes that no array has: the engine divides by these lengths.
@@ -373,7 +391,7 @@ void bind_specs(py::module_& m) {
   py::class_<ConversionSpec>(m, "ConversionSpec")
       .def(py::init(&make_conversion), py::kw_only(), py::arg("items"), py::arg("result"), py::arg("decode_in_double"),
            py::arg("fills"), py::arg("scale"), py::arg("offset"), py::arg("mean"), py::arg("std"),
-           py::arg("channel_items"));
+           py::arg("channel_items"), py::arg("steps") = std::vector<StepTuple>());
   py::class_<ArrayParts, std::shared_ptr<ArrayParts>>(m, "ArrayParts")
       .def(py::init(&make_parts), py::kw_only(), py::arg("begin"), py::arg("end"), py::arg("prefixes"),
            py::arg("names"), py::arg("rows_per_chunk"));

@@ -44,6 +44,7 @@ class ConversionSpec:
         mean: npt.NDArray[np.float64],
         std: npt.NDArray[np.float64],
         channel_items: int,
+        steps: Sequence[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.float64], int]] = [],
     ) -> None: ...
 
 class ArrayParts:

@@ -89,11 +89,12 @@ Case draw_case(Draw& draw) {
     if (draw.coin()) spec.fills.push_back(static_cast<double>(draw.byte()));
     if (draw.coin()) spec.scale = 0.5;
     const int64_t channels = draw.pick(0, 3);
+    const auto channel_items = static_cast<size_t>(draw.pick(1, 200));
+    if (channels > 0) spec.steps = {{StepKind::kNormalize, {}, {}, channel_items}};
     for (int64_t i = 0; i < channels; ++i) {
-      spec.mean.push_back(static_cast<double>(i));
-      spec.std.push_back(static_cast<double>(i + 2));
+      spec.steps[0].first.push_back(static_cast<double>(i));
+      spec.steps[0].second.push_back(static_cast<double>(i + 2));
     }
-    spec.channel_items = static_cast<size_t>(draw.pick(1, 200));
     c.converter = std::make_unique<Converter>(spec);
   }
   return c;

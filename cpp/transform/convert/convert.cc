@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "transform/convert/convert_items.h"
+#include "transform/convert/functions.h"
 #include "transform/convert/isa.h"
 
 // Built with -ffp-contract=off: scale and offset are two roundings on every machine, as in NumPy.
@@ -120,12 +121,59 @@ Kernel find_load(ItemType from, Isa isa) {
 template <typename Real>
 Kernel find_store(ItemType to, Isa isa) {
   return with_type(to, [isa]<typename To>(std::type_identity<To>) -> Kernel {
-    if constexpr (std::is_integral_v<To> || std::is_same_v<To, Flag>) {
+    if constexpr (std::is_integral_v<To>) {
       return nullptr;
     } else {
       return convert_items<To, Real>(isa);
     }
   });
+}
+
+/// What a step does to an item; `kIsFunction`: it does nothing where the first number is 0.
+struct Normalize {
+  static constexpr bool kIsFunction = false;
+  template <typename Real>
+  ZARRFEED_INLINE static Real apply(Real x, Real mean, Real std) {
+    return (x - mean) / std;
+  }
+};
+
+struct Clip {
+  static constexpr bool kIsFunction = false;
+  template <typename Real>
+  ZARRFEED_INLINE static Real apply(Real x, Real least, Real most) {
+    const Real raised = x < least ? least : x;
+    return raised > most ? most : raised;
+  }
+};
+
+struct FillNan {
+  static constexpr bool kIsFunction = false;
+  template <typename Real>
+  ZARRFEED_INLINE static Real apply(Real x, Real value, Real /*unused*/) {
+    return x == x ? x : value;
+  }
+};
+
+struct IsNan {
+  static constexpr bool kIsFunction = false;
+  template <typename Real>
+  ZARRFEED_INLINE static Real apply(Real x, Real /*unused*/, Real /*unused*/) {
+    return x == x ? Real{0} : Real{1};
+  }
+};
+
+template <double (*kFunction)(double)>
+struct Function {
+  static constexpr bool kIsFunction = true;
+  ZARRFEED_INLINE static double apply(double x, double is_applied, double /*unused*/) {
+    const double out = kFunction(x);
+    return is_applied != 0 ? out : x;
+  }
+};
+
+bool is_function(StepKind kind) {
+  return kind == StepKind::kLog1p || kind == StepKind::kLog || kind == StepKind::kSqrt || kind == StepKind::kExp;
 }
 
 }  // namespace
@@ -138,14 +186,17 @@ Converter::Converter(ConversionSpec spec, Isa isa) : spec_(std::move(spec)), isa
   const ItemType from = spec_.from;
   const ItemType to = spec_.to;
   const bool calculates =
-      !spec_.fills.empty() || spec_.scale.has_value() || spec_.offset.has_value() || !spec_.mean.empty();
-  if (!is_float(to)) {
+      !spec_.fills.empty() || spec_.scale.has_value() || spec_.offset.has_value() || !spec_.steps.empty();
+  const bool tells_missing =
+      to == ItemType::kBool && !spec_.steps.empty() && spec_.steps.back().kind == StepKind::kIsNan;
+  if (!is_float(to) && !tells_missing) {
     cast_ = calculates ? nullptr : find_lossless(from, to, isa);
     if (cast_ == nullptr) throw Error(ErrorKind::kUnsupported, "a conversion to integers that would lose values");
     return;
   }
   const bool is_short = bytes_of(to) == 2;
-  in_double_ = spec_.decode_in_double || to == ItemType::kFloat64 || (!fits_float(from) && (calculates || is_short));
+  in_double_ = spec_.decode_in_double || to == ItemType::kFloat64 || (!fits_float(from) && (calculates || is_short)) ||
+               std::ranges::any_of(spec_.steps, [](const ValueStep& step) { return is_function(step.kind); });
   load_ = in_double_ ? find_load<double>(from, isa) : find_load<float>(from, isa);
   store_ = in_double_ ? find_store<double>(to, isa) : find_store<float>(to, isa);
   if (!calculates) {
@@ -154,28 +205,34 @@ Converter::Converter(ConversionSpec spec, Isa isa) : spec_(std::move(spec)), isa
     if (to == (in_double_ ? ItemType::kFloat64 : ItemType::kFloat32)) cast_ = load_;
     if (from == (in_double_ ? ItemType::kFloat64 : ItemType::kFloat32)) cast_ = store_;
   }
-  if (spec_.mean.size() != spec_.std.size()) throw Error(ErrorKind::kConfig, "as many means as standard deviations");
-  if (spec_.mean.size() > 1 && spec_.channel_items < 1) {
-    throw Error(ErrorKind::kConfig, "channel_items = 0, must be at least 1");
-  }
-  // Shorter runs of one channel cost more to tell apart than to look up item by item.
-  if (spec_.mean.size() > 1 && spec_.channel_items < 64) period_ = spec_.mean.size() * spec_.channel_items;
-  normalises_ = !spec_.mean.empty();
   if (in_double_) {
     double_ = make_constants<double>();
   } else {
     single_ = make_constants<float>();
   }
-  if (period_ > 0) {  // there may be one for each item of a sample, so only what is calculated with is kept
-    spec_.mean = {};
-    spec_.std = {};
+  if (calculates && in_double_) choose_fused(double_);
+  if (calculates && !in_double_) choose_fused(single_);
+  spec_.steps = {};  // there may be a number for each item of a sample, so only what is calculated with is kept
+}
+
+template <typename Real>
+Converter::Step<Real> Converter::make_step(const ValueStep& step) {
+  const size_t channels = step.first.size();
+  if (channels < 1 || step.second.size() != channels)
+    throw Error(ErrorKind::kConfig, "a step lacks some of its numbers");
+  if (channels > 1 && step.channel_items < 1) throw Error(ErrorKind::kConfig, "channel_items = 0, must be at least 1");
+  // Shorter runs of one channel cost more to tell apart than to look up item by item.
+  const size_t period = channels > 1 && step.channel_items < 64 ? channels * step.channel_items : 0;
+  Step<Real> made{step.kind, {}, {}, step.channel_items, period};
+  const size_t entries = period > 0 ? period + kBlock : channels;
+  made.first.reserve(entries);
+  made.second.reserve(entries);
+  for (size_t i = 0; i < entries; ++i) {
+    const size_t channel = period > 0 ? i / step.channel_items % channels : i;
+    made.first.push_back(static_cast<Real>(step.first[channel]));
+    made.second.push_back(static_cast<Real>(step.second[channel]));
   }
-  const size_t fills = in_double_ ? double_.fills.size() : single_.fills.size();
-  if (!calculates || fills > 1 || period_ > 0) return;
-  fused_ = find_fused(from, to, in_double_, fills > 0 || spec_.scale || spec_.offset, normalises_, isa);
-  if (fills > 0) constants_.fill = in_double_ ? double_.fills.front() : double{single_.fills.front()};
-  constants_.scale = spec_.scale.value_or(1);
-  constants_.offset = spec_.offset.value_or(-0.0);
+  return made;
 }
 
 template <typename Real>
@@ -187,16 +244,20 @@ Converter::Constants<Real> Converter::make_constants() const {
   }
   c.scale = static_cast<Real>(spec_.scale.value_or(1));
   c.offset = static_cast<Real>(spec_.offset.value_or(0));
-  const size_t channels = spec_.mean.size();
-  const size_t entries = period_ > 0 ? period_ + kBlock : channels;
-  c.mean.reserve(entries);
-  c.std.reserve(entries);
-  for (size_t i = 0; i < entries; ++i) {
-    const size_t channel = period_ > 0 ? i / spec_.channel_items % channels : i;
-    c.mean.push_back(static_cast<Real>(spec_.mean[channel]));
-    c.std.push_back(static_cast<Real>(spec_.std[channel]));
-  }
+  for (const ValueStep& step : spec_.steps) c.steps.push_back(make_step<Real>(step));
   return c;
+}
+
+template <typename Real>
+void Converter::choose_fused(const Constants<Real>& c) {
+  const bool normalises = !c.steps.empty();
+  if (c.fills.size() > 1 || c.steps.size() > 1) return;
+  if (normalises && (c.steps.front().kind != StepKind::kNormalize || c.steps.front().period > 0)) return;
+  const bool unpacks = !c.fills.empty() || spec_.scale || spec_.offset;
+  fused_ = find_fused(spec_.from, spec_.to, in_double_, unpacks, normalises, isa_);
+  if (!c.fills.empty()) constants_.fill = static_cast<double>(c.fills.front());
+  constants_.scale = spec_.scale.value_or(1);
+  constants_.offset = spec_.offset.value_or(-0.0);
 }
 
 void Converter::convert(uint8_t* dest, const uint8_t* source, size_t count, size_t position) const {
@@ -204,23 +265,18 @@ void Converter::convert(uint8_t* dest, const uint8_t* source, size_t count, size
     cast_(dest, source, count);
     return;
   }
-  const size_t source_bytes = source_item_bytes();
-  const size_t dest_bytes = dest_item_bytes();
   if (fused_ != nullptr) {
-    FusedConstants c = constants_;
-    for_each_channel(count, position, [&](size_t begin, size_t n, size_t channel) {
-      if (normalises_) {
-        c.mean = spec_.mean[channel];
-        c.std = spec_.std[channel];
-      }
-      fused_(dest + begin * dest_bytes, source + begin * source_bytes, n, c);
-    });
+    if (in_double_) {
+      convert_fused(dest, source, count, position, double_);
+    } else {
+      convert_fused(dest, source, count, position, single_);
+    }
     return;
   }
   for (size_t done = 0; done < count; done += kBlock) {
     const size_t n = std::min(kBlock, count - done);
-    uint8_t* const to = dest + done * dest_bytes;
-    const uint8_t* const from = source + done * source_bytes;
+    uint8_t* const to = dest + done * dest_item_bytes();
+    const uint8_t* const from = source + done * source_item_bytes();
     if (in_double_) {
       calculate(to, from, n, position + done, double_);
     } else {
@@ -229,34 +285,75 @@ void Converter::convert(uint8_t* dest, const uint8_t* source, size_t count, size
   }
 }
 
+template <typename Real>
+void Converter::convert_fused(uint8_t* dest, const uint8_t* source, size_t count, size_t position,
+                              const Constants<Real>& c) const {
+  if (c.steps.empty()) {
+    fused_(dest, source, count, constants_);
+    return;
+  }
+  const Step<Real>& normalise = c.steps.front();
+  FusedConstants of_channel = constants_;
+  normalise.for_each_channel(count, position, [&](size_t begin, size_t n, size_t channel) {
+    of_channel.mean = static_cast<double>(normalise.first[channel]);
+    of_channel.std = static_cast<double>(normalise.second[channel]);
+    fused_(dest + begin * dest_item_bytes(), source + begin * source_item_bytes(), n, of_channel);
+  });
+}
+
+template <typename Real>
 template <typename Run>
-ZARRFEED_INLINE void Converter::for_each_channel(size_t count, size_t position, const Run& run) const {
-  const size_t channels = spec_.mean.size();
+ZARRFEED_INLINE void Converter::Step<Real>::for_each_channel(size_t count, size_t position, const Run& run) const {
+  const size_t channels = first.size();
   if (channels <= 1) {
     run(size_t{0}, count, size_t{0});
     return;
   }
   for (size_t i = 0; i < count;) {
     const size_t at = position + i;
-    const size_t n = std::min(count - i, spec_.channel_items - at % spec_.channel_items);
-    run(i, n, at / spec_.channel_items % channels);
+    const size_t n = std::min(count - i, channel_items - at % channel_items);
+    run(i, n, at / channel_items % channels);
     i += n;
   }
 }
 
 template <typename Real>
-ZARRFEED_INLINE void Converter::normalise(Real* x, size_t count, size_t position, const Constants<Real>& c) const {
-  if (period_ > 0) {
-    const Real* const mean = c.mean.data() + position % period_;
-    const Real* const std = c.std.data() + position % period_;
-    for (size_t i = 0; i < count; ++i) x[i] = (x[i] - mean[i]) / std[i];
+template <typename Operation>
+ZARRFEED_INLINE void Converter::Step<Real>::apply_each(Real* x, size_t count, size_t position) const {
+  if (period > 0) {
+    const Real* const a = first.data() + position % period;
+    const Real* const b = second.data() + position % period;
+    for (size_t i = 0; i < count; ++i) x[i] = Operation::apply(x[i], a[i], b[i]);
     return;
   }
   for_each_channel(count, position, [&](size_t begin, size_t n, size_t channel) {
-    const Real mean = c.mean[channel];
-    const Real std = c.std[channel];
-    for (size_t i = begin; i < begin + n; ++i) x[i] = (x[i] - mean) / std;
+    const Real a = first[channel];
+    const Real b = second[channel];
+    if (Operation::kIsFunction && a == 0) return;
+    for (size_t i = begin; i < begin + n; ++i) x[i] = Operation::apply(x[i], a, b);
   });
+}
+
+template <typename Real>
+ZARRFEED_INLINE void Converter::Step<Real>::apply(Real* x, size_t count, size_t position) const {
+  switch (kind) {
+    case StepKind::kNormalize:
+      return apply_each<Normalize>(x, count, position);
+    case StepKind::kClip:
+      return apply_each<Clip>(x, count, position);
+    case StepKind::kFillNan:
+      return apply_each<FillNan>(x, count, position);
+    case StepKind::kIsNan:
+      return apply_each<IsNan>(x, count, position);
+    default:
+      break;
+  }
+  if constexpr (std::is_same_v<Real, double>) {  // functions are calculated in float64
+    if (kind == StepKind::kLog1p) apply_each<Function<functions::log_one_plus>>(x, count, position);
+    if (kind == StepKind::kLog) apply_each<Function<functions::natural_log>>(x, count, position);
+    if (kind == StepKind::kSqrt) apply_each<Function<functions::square_root>>(x, count, position);
+    if (kind == StepKind::kExp) apply_each<Function<functions::exponential>>(x, count, position);
+  }
 }
 
 template <typename Real>
@@ -270,7 +367,7 @@ ZARRFEED_INLINE void Converter::apply(Real* x, size_t count, size_t position, co
   if (spec_.offset) {
     for (size_t i = 0; i < count; ++i) x[i] += c.offset;
   }
-  if (normalises_) normalise(x, count, position, c);
+  for (const Step<Real>& step : c.steps) step.apply(x, count, position);
 }
 
 template <typename Real>

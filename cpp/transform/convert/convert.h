@@ -1,5 +1,5 @@
 #pragma once
-// Items of one type -> items of another, on the way to their slots: cast, fill value -> NaN, scale and offset, normalisation.
+// Items of one type -> items of another, on the way to their slots: cast, fill value -> NaN, scale and offset, steps.
 // Pure: memory in, memory out.
 
 #include <cstddef>
@@ -34,24 +34,45 @@ class Converter {
  private:
   using Kernel = void (*)(uint8_t* dest, const uint8_t* source, size_t count);
 
+  /// A ValueStep in the precision of the arithmetic.
+  template <typename Real>
+  struct Step {
+    StepKind kind;
+    std::vector<Real> first, second;  ///< one a channel; with a period, one an item, with kBlock items to spare
+    size_t channel_items;
+    size_t
+        period;  ///< items after which numbers repeat, where channels are so short that each item has its own; else 0
+
+    /// Calls run(first item, items, channel) for each run of items of one channel.
+    template <typename Run>
+    void for_each_channel(size_t count, size_t position, const Run& run) const;
+    /// Replaces each x by Operation::apply(x, first, second).
+    template <typename Operation>
+    void apply_each(Real* x, size_t count, size_t position) const;
+    void apply(Real* x, size_t count, size_t position) const;
+  };
+
   /// Constants in the precision of the arithmetic.
   template <typename Real>
   struct Constants {
     std::vector<Real> fills;
     Real scale = 1;
     Real offset = 0;
-    std::vector<Real> mean, std;  ///< one a channel; with a period, one an item, with kBlock items to spare
+    std::vector<Step<Real>> steps;
   };
 
   template <typename Real>
   [[nodiscard]] Constants<Real> make_constants() const;
   template <typename Real>
   void calculate(uint8_t* dest, const uint8_t* source, size_t count, size_t position, const Constants<Real>& c) const;
-  /// Calls run(first item, items, channel) for each run of items of one channel.
-  template <typename Run>
-  void for_each_channel(size_t count, size_t position, const Run& run) const;
   template <typename Real>
-  void normalise(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
+  static Step<Real> make_step(const ValueStep& step);
+  /// Sets the loop that does all in registers, if there is one.
+  template <typename Real>
+  void choose_fused(const Constants<Real>& c);
+  template <typename Real>
+  void convert_fused(uint8_t* dest, const uint8_t* source, size_t count, size_t position,
+                     const Constants<Real>& c) const;
   template <typename Real>
   void apply(Real* x, size_t count, size_t position, const Constants<Real>& c) const;
   template <typename Real>
@@ -62,9 +83,7 @@ class Converter {
   ConversionSpec spec_;
   Isa isa_;
   bool in_double_ = false;
-  bool normalises_ = false;
-  size_t period_ = 0;      ///< items after which means repeat, where channels are so short that each item has its own
-  Kernel cast_ = nullptr;  ///< all there is to do, if set; else:
+  Kernel cast_ = nullptr;        ///< all there is to do, if set; else:
   FusedKernel fused_ = nullptr;  ///< the same, with these constants and the channel's; else:
   FusedConstants constants_;
   Kernel load_ = nullptr;     ///< stored items -> float or double

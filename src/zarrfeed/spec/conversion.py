@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from zarrfeed.base.native import core
+from zarrfeed.spec.value_step import Numbers, ValueStep
 
-
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """Numbers of a conversion, float64 of shape (n,): there may be one for each item of a sample."""
-
-    array: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, values: Any = ()) -> Numbers:
-        """Return a copy of some numbers."""
-        array = np.array(values, dtype=np.float64).reshape(-1)
-        array.flags.writeable = False
-        return cls(array)
-
-    @cached_property
-    def _digest(self) -> bytes:
-        return hashlib.sha256(self.array.tobytes()).digest()
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Numbers) and np.array_equal(self.array, other.array)
-
-    def __hash__(self) -> int:
-        return hash(self._digest)
-
-
-_NONE = Numbers.of()
+#: No means, and no standard deviations.
+_NONE = Numbers.of().array
 
 
 @dataclass(frozen=True)
@@ -80,25 +48,22 @@ class Conversion:
         Names of the dtypes before and after.
     decoding
         What attributes ask for; None: nothing.
-    mean, std
-        One for all items, or one a channel, in the order of channels; empty: not normalised.
-    channel_items
-        Items of a sample that follow each other in one channel. Behind the last channel comes the first one again.
-    by_shape
-        If arrays were given that broadcast against a sample: their shape. Else empty.
+    steps
+        What becomes of decoded values, in this order.
     """
 
     items: str
     result: str
     decoding: Decoding | None = None
-    mean: Numbers = _NONE
-    std: Numbers = _NONE
-    channel_items: int = 1
-    by_shape: tuple[int, ...] = ()
+    steps: tuple[ValueStep, ...] = ()
 
     def to_core(self) -> core.ConversionSpec:
         """Return the conversion in the form that the engine takes."""
         decoding = self.decoding
+        steps = [one.to_core() for one in self.steps]
+        mean, std, channel_items = _NONE, _NONE, 1
+        if len(steps) == 1 and steps[0][0] == "normalize":
+            (_, mean, std, channel_items), *steps = steps
         return core.ConversionSpec(
             items=self.items,
             result=self.result,
@@ -106,10 +71,16 @@ class Conversion:
             fills=[] if decoding is None else [float(value) for value in decoding.fills],
             scale=None if decoding is None else decoding.scale,
             offset=None if decoding is None else decoding.offset,
-            mean=self.mean.array,
-            std=self.std.array,
-            channel_items=self.channel_items,
+            mean=mean,
+            std=std,
+            channel_items=channel_items,
+            steps=steps,
         )
+
+    @property
+    def tells_missing(self) -> bool:
+        """Whether items become whether values are missing."""
+        return bool(self.steps) and self.steps[-1].kind == "is_nan"
 
     def __str__(self) -> str:
         """Return one line for people."""
@@ -119,8 +90,8 @@ class Conversion:
             steps += [f"{', '.join(f'{value:g}' for value in fills)} is NaN"] if fills else []
             steps += [f"scale {scale:g}"] if scale is not None else []
             steps += [f"offset {offset:g}"] if offset is not None else []
-        if self.by_shape:
-            steps.append(f"normalised by arrays of shape {self.by_shape}")
-        elif len(self.mean):
-            steps.append(f"normalised, {len(self.mean)} channels" if len(self.mean) > 1 else "normalised")
-        return ", ".join(steps)
+        return ", ".join([*steps, *([self.describe_steps()] if self.steps else [])])
+
+    def describe_steps(self) -> str:
+        """Return the steps for people: "log1p, clip 0 to 5"; "" if there are none."""
+        return ", ".join(map(str, self.steps))

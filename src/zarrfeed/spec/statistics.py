@@ -54,6 +54,8 @@ class FieldStatistics:
         is. Statistics fit samples that have the same one.
     side
         "samples" or "targets": where the array is in a batch. Empty in files that older versions wrote.
+    steps
+        The steps of `Data` that values had before they were measured, such as "log1p". Empty: none.
 
     Examples
     --------
@@ -72,6 +74,7 @@ class FieldStatistics:
     count: int
     fingerprint: str
     side: str = ""
+    steps: str = ""
 
     def mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return what `Data.normalize` takes: 1 in place of a standard deviation of 0, and (0, 1) where all is missing.
@@ -88,7 +91,7 @@ class FieldStatistics:
         """Return a JSON object; NaN is null, and infinity a text."""
         arrays = {name: _to_lists(getattr(self, name).tolist()) for name in (*_NUMBERS, "missing")}
         known = {"axes": list(self.axes), "fingerprint": self.fingerprint, "count": self.count, "side": self.side}
-        return {**known, **arrays}
+        return {**known, **({"steps": self.steps} if self.steps else {}), **arrays}
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> FieldStatistics:
@@ -102,8 +105,9 @@ class FieldStatistics:
         arrays = {name: np.array(_from_lists(json[name]), np.float64) for name in (*_NUMBERS, "missing")}
         if len({array.shape for array in arrays.values()}) != 1:
             raise ValueError("arrays of different shapes")
-        axes, side = tuple(json["axes"]), str(json.get("side", ""))
-        return cls(axes, fingerprint=str(json["fingerprint"]), count=int(json["count"]), side=side, **arrays)
+        axes, count, fingerprint = tuple(json["axes"]), int(json["count"]), str(json["fingerprint"])
+        side, steps = str(json.get("side", "")), str(json.get("steps", ""))
+        return cls(axes, fingerprint=fingerprint, count=count, side=side, steps=steps, **arrays)
 
     def _same(self, other: FieldStatistics) -> bool:
         return self.to_json() == other.to_json()

@@ -12,14 +12,15 @@ import zarr
 from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.engine.resident_fields import load_resident, load_residents
 from zarrfeed.metadata.array.array import read_layout
-from zarrfeed.spec.conversion import Conversion, Numbers
+from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.value_step import Numbers, ValueStep
 from zarrfeed.spec.window import Window
 
 N, CHUNKS = 24, 6
 ROWS = np.arange(N * 3, dtype="f4").reshape(N, 3)
-HALVED = Conversion("float32", "float32", mean=Numbers.of(0.0), std=Numbers.of(2.0))
+HALVED = Conversion("float32", "float32", steps=(ValueStep("normalize", Numbers.of(0.0), Numbers.of(2.0)),))
 
 
 def write(path: Path, *, sign: int = 1) -> StoredField:

@@ -18,7 +18,7 @@ from zarr.codecs import BloscCodec
 import zarrfeed
 from tests.support.oracle import AnyArray
 from zarrfeed import ConfigError, Statistics
-from zarrfeed.spec.conversion import Numbers
+from zarrfeed.spec.value_step import Numbers
 
 
 def broadcastable(rng: np.random.Generator, sample: tuple[int, ...]) -> tuple[int, ...]:

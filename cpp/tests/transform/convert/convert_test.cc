@@ -78,6 +78,10 @@ ConversionSpec cast(ItemType from, ItemType to) {
   return spec;
 }
 
+ValueStep normalised(double mean, double std) {
+  return {StepKind::kNormalize, {mean}, {std}, 1};
+}
+
 template <typename T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
@@ -311,10 +315,10 @@ TEST(arithmetic_is_what_the_header_says_in_float32_and_in_float64) {
         spec.fills = {-7, 0.5, 3};
         if (random() % 3 != 0) spec.scale = 0.1;
         if (random() % 3 != 0) spec.offset = 273.15;
-        spec.channel_items = channel_items;
+        if (channels > 0) spec.steps = {{StepKind::kNormalize, {}, {}, channel_items}};
         for (size_t i = 0; i < channels; ++i) {
-          spec.mean.push_back(0.3 * static_cast<double>(i));
-          spec.std.push_back(1.7 + static_cast<double>(i));
+          spec.steps[0].first.push_back(0.3 * static_cast<double>(i));
+          spec.steps[0].second.push_back(1.7 + static_cast<double>(i));
         }
         std::vector<int16_t> items(3 * Converter::kBlock + 17);
         for (auto& item : items) item = static_cast<int16_t>(random() % 40 - 20);
@@ -325,7 +329,8 @@ TEST(arithmetic_is_what_the_header_says_in_float32_and_in_float64) {
           if (spec.scale) x = static_cast<Real>(x * static_cast<Real>(*spec.scale));
           if (spec.offset) x = static_cast<Real>(x + static_cast<Real>(*spec.offset));
           if (channels > 0) {
-            x = static_cast<Real>((x - static_cast<Real>(spec.mean[channel])) / static_cast<Real>(spec.std[channel]));
+            const auto& [kind, mean, std, run] = spec.steps[0];
+            x = static_cast<Real>((x - static_cast<Real>(mean[channel])) / static_cast<Real>(std[channel]));
           }
           return static_cast<float>(x);
         };
@@ -358,8 +363,7 @@ TEST(any_number_of_items_becomes_the_same_in_one_loop_and_item_by_item) {
           spec.scale = 0.1;
           spec.offset = 273.15;
         }
-        spec.mean = {12.5};
-        spec.std = {3.7};
+        spec.steps = {normalised(12.5, 3.7)};
         const size_t bytes = bytes_of(to);
         std::vector<uint8_t> source(300 * bytes_of(from));
         for (uint8_t& byte : source) byte = static_cast<uint8_t>(random() % 4 == 0 ? 7 : random());
@@ -387,12 +391,10 @@ TEST(any_number_of_items_becomes_the_same_in_one_loop_and_item_by_item) {
 
 TEST(what_float32_cannot_hold_is_calculated_in_float64) {
   ConversionSpec spec = cast(ItemType::kInt32, ItemType::kFloat32);
-  spec.mean = {16777216};
-  spec.std = {1};
+  spec.steps = {normalised(16777216, 1)};
   CHECK_EQ(convert<float>(spec, std::vector<int32_t>{16777217, 16777219}), (std::vector<float>{1, 3}));
   spec = cast(ItemType::kFloat32, ItemType::kFloat64);
-  spec.mean = {0};
-  spec.std = {3};
+  spec.steps = {normalised(0, 3)};
   CHECK_EQ(convert<double>(spec, std::vector<float>{1}), (std::vector<double>{1.0 / 3}));
   spec = cast(ItemType::kUint32, ItemType::kFloat32);
   spec.fills = {4294967295};
@@ -453,11 +455,11 @@ TEST(boxes_write_what_their_samples_become) {
     ConversionSpec spec = cast(ItemType::kInt16, kFloats[random() % 4]);
     spec.scale = 0.5;
     const auto channels = static_cast<size_t>(pick(random, 1, 4));
+    spec.steps = {{StepKind::kNormalize, {}, {}, static_cast<size_t>(pick(random, 1, 100))}};
     for (size_t i = 0; i < channels; ++i) {
-      spec.mean.push_back(static_cast<double>(i));
-      spec.std.push_back(static_cast<double>(i + 1));
+      spec.steps[0].first.push_back(static_cast<double>(i));
+      spec.steps[0].second.push_back(static_cast<double>(i + 1));
     }
-    spec.channel_items = static_cast<size_t>(pick(random, 1, 100));
     const Converter converter(spec);
 
     std::vector<uint8_t> plain(sample_items * 2), plain_fill(sample_items * 2);

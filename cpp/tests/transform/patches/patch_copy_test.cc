@@ -337,9 +337,7 @@ TEST(conversions_know_the_index_in_the_patch) {
   ConversionSpec conversion;
   conversion.from = ItemType::kUint8;
   conversion.to = ItemType::kFloat32;
-  conversion.mean = {100, 200, 300};
-  conversion.std = {1, 2, 4};
-  conversion.channel_items = 1;
+  conversion.steps = {{StepKind::kNormalize, {100, 200, 300}, {1, 2, 4}, 1}};
   const Converter converter(conversion);
   const PatchCopy copy(array, patch, &converter);
   const PatchStart start{0, {3, -1}};
@@ -382,10 +380,10 @@ TEST(turned_patches_have_the_bytes_of_the_others_at_other_indices) {
     if (random() % 2 == 0) std::shuffle(array.storage_order.begin(), array.storage_order.end(), random);
     ConversionSpec conversion;
     conversion.from = random() % 2 == 0 ? ItemType::kUint8 : ItemType::kUint16;
-    conversion.mean.assign(static_cast<size_t>(channels), 0);
-    std::iota(conversion.mean.begin(), conversion.mean.end(), 10.0);
-    conversion.std.assign(static_cast<size_t>(channels), 3.0);
-    conversion.channel_items = static_cast<size_t>(side);
+    std::vector<double> mean(static_cast<size_t>(channels));
+    std::iota(mean.begin(), mean.end(), 10.0);
+    const std::vector<double> std(mean.size(), 3.0);
+    conversion.steps = {{StepKind::kNormalize, mean, std, static_cast<size_t>(side)}};
     const Converter converter(conversion);
     const bool is_converted = random() % 3 == 0;
     array.item_bytes = is_converted ? converter.source_item_bytes() : size_t{1} << random() % 5;

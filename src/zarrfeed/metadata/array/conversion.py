@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,8 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_torch import is_torch_dtype
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.described import Described
-from zarrfeed.spec.conversion import Conversion, Decoding, Numbers
+from zarrfeed.spec.conversion import Conversion, Decoding
+from zarrfeed.spec.value_step import ValueStep
 
 #: A dtype of torch, or what NumPy takes for one; this layer does not import torch to name its type.
 TorchDtypeLike: TypeAlias = Any
@@ -68,6 +68,8 @@ class Items:
         Whether the array says where samples are, such as "time", and not what is there.
     is_record
         Whether items are records, of which batches have the members.
+    is_mask
+        Whether items say which values of another array are missing.
     described
         What attributes say of the values in a batch, and what lies along the axes. None: of an array in memory.
     """
@@ -81,6 +83,7 @@ class Items:
     decoding: Decoding | None = None
     is_coordinate: bool = False
     is_record: bool = False
+    is_mask: bool = False
     described: Described | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -95,8 +98,21 @@ class Items:
         return int(dim) % len(self.shape) if -len(self.shape) <= dim < len(self.shape) else None
 
 
+def is_float(dtype: str | None) -> bool:
+    """Return whether the dtype of a name is one of floats."""
+    return dtype in _FLOATS
+
+
+def check_converts(field: Items) -> None:
+    """Raise ConfigError if items are no numbers, so that nothing can become of them."""
+    if field.is_record:
+        raise ConfigError(f"{field.name}: members of records are not converted; `transform` can convert them")
+    if field.dtype is None:
+        raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
+
+
 def conversion_of(
-    field: Items, dtype: TorchDtypeLike | None = None, pair: Any = None, axis: int | str | None = None
+    field: Items, dtype: TorchDtypeLike | None = None, steps: tuple[ValueStep, ...] = ()
 ) -> Conversion | None:
     """Return what becomes of the items of a field; None: they stay as they are.
 
@@ -105,22 +121,16 @@ def conversion_of(
     field
         The items.
     dtype
-        Of the tensors. None: as decoded; float32 for integers that are normalised.
-    pair
-        (mean, std). None: items are not normalised.
-    axis
-        The axis of the array, or the dimension, that means and standard deviations are given for.
+        Of the tensors. None: as decoded; float32 for integers that become other values.
+    steps
+        What becomes of decoded values.
 
     Raises
     ------
     ConfigError
         If the conversion is impossible; the message names the field.
     """
-    if field.is_record and (dtype is not None or pair is not None):
-        raise ConfigError(f"{field.name}: members of records are not converted; `transform` can convert them")
     if field.dtype is None:
-        if dtype is not None or pair is not None:
-            raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
         return None
     stored = field.dtype
     decoding = field.decoding
@@ -130,61 +140,14 @@ def conversion_of(
     wanted = plain.result
     if dtype is not None:
         wanted = parse_dtype(f"dtype of {field.name}", dtype)
-    elif pair is not None and wanted not in _FLOATS:
+    elif steps and wanted not in _FLOATS:
         wanted = "float32"
-    conversion = replace(plain, result=wanted)
-    if pair is not None:
-        conversion = _normalized(field, conversion, pair, axis)
+    conversion = replace(plain, result=wanted, steps=steps)
     # what is viewed as its unsigned twin need not be converted
-    if decoding is None and pair is None and wanted == stored:
+    if decoding is None and not steps and wanted == stored:
         return None
     _check_possible(field, conversion)
     return conversion
-
-
-def _normalized(field: Items, conversion: Conversion, pair: Any, axis: int | str | None) -> Conversion:
-    mean, std = _parse_pair(field.name, pair)
-    if mean.ndim == 0:
-        return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std))
-    if axis is None and mean.ndim > 1:
-        return _normalized_by_item(field, conversion, mean, std)
-    if mean.ndim > 1:
-        raise ConfigError(
-            f"normalize of {field.name}: arrays of shape {mean.shape} with axis = {axis!r}: must have one "
-            "axis, or broadcast against a sample without axis="
-        )
-    number = _channel_axis(field, len(mean), axis)
-    if len(mean) != field.shape[number]:
-        raise ConfigError(
-            f"normalize of {field.name}: {len(mean)} values, axis {number} has length {field.shape[number]} "
-            f"(shape {field.shape})"
-        )
-    after = [n for a, n in enumerate(field.shape) if a > number and a != field.sample_axis]
-    return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), channel_items=max(1, math.prod(after)))
-
-
-def _channel_axis(field: Items, count: int, named: int | str | None) -> int:
-    axis, ndim = named, len(field.shape)
-    if axis is None:
-        raise ConfigError(
-            f"normalize of {field.name}: {count} values: axis must say along which axis; or give arrays with the "
-            f"axes of a sample, such as of shape {(count, *(1,) * max(1, ndim - 2))}"
-        )
-    if isinstance(axis, str):
-        if field.dimensions is None:
-            raise ConfigError(f"axis = {axis!r}: {field.name} has no dimension names, give a number")
-        if axis not in field.dimensions:
-            raise ConfigError(
-                f"axis = {axis!r}: {field.name} has the dimensions {field.dimensions}"
-                f"{did_you_mean(axis, field.dimensions)}"
-            )
-        axis = field.dimensions.index(axis)
-    if not -ndim <= axis < ndim:
-        raise ConfigError(f"axis = {axis}: {field.name} has {ndim} axes, shape {field.shape}")
-    axis = int(axis) % ndim
-    if axis == field.sample_axis:
-        raise ConfigError(f"axis = {named!r}: is the sample axis of {field.name}")
-    return axis
 
 
 def left_unconverted(argument: str, value: Any, fields: Sequence[Items]) -> list[bool]:
@@ -198,36 +161,13 @@ def is_number(field: Items) -> bool:
     return field.dtype in _NAMES and not field.is_record
 
 
-def _normalized_by_item(
-    field: Items, conversion: Conversion, mean: npt.NDArray[np.float64], std: npt.NDArray[np.float64]
-) -> Conversion:
-    """Return the conversion with arrays that broadcast against a sample, of shape () or with more axes of length 1."""
-    given = mean.shape
-    sample = tuple(n for a, n in enumerate(field.shape) if a != field.sample_axis)
-    own = given[max(0, len(given) - len(sample)) :]
-    own = (1,) * (len(sample) - len(own)) + own
-    fits = math.prod(given) == math.prod(own) and all(n in (1, m) for n, m in zip(own, sample, strict=True))
-    if not fits:
-        raise ConfigError(
-            f"normalize of {field.name}: shape {given} does not broadcast against a sample, shape {sample}"
-        )
-    spread = [a for a, n in enumerate(own) if n > 1]
-    if not spread:
-        return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), by_shape=given)
-    # Between the first and the last axis with numbers of its own, each index has numbers; before, they repeat.
-    first, last = spread[0], spread[-1] + 1
-    mean, std = (np.broadcast_to(one.reshape(own[first:last]), sample[first:last]) for one in (mean, std))
-    items = max(1, math.prod(sample[last:]))
-    return replace(conversion, mean=Numbers.of(mean), std=Numbers.of(std), channel_items=items, by_shape=given)
-
-
 def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: bool = False) -> list[Any]:
     """Return what an argument says for each field: None where it says nothing.
 
     A single value is for the side `samples`. In a mapping, the key "samples" or "targets" stands for every array of
     that side, unless an array has this name; what is said of an array by its name goes before what is said of its side.
-    What is said of a side leaves text alone, and unless it is `of_rows` and not of items, coordinates and records, too;
-    where the side has nothing else, it is for all of it.
+    What is said of a side leaves text alone, and unless it is `of_rows` and not of items, coordinates, records and
+    masks, too; where the side has nothing else, it is for all of it.
 
     Raises
     ------
@@ -240,7 +180,8 @@ def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: boo
     for side, one in of_side.items() if isinstance(value, Mapping) else [("samples", value)]:
         members = [i for i, f in enumerate(fields) if f.side == side]
         numbers = [i for i in members if fields[i].dtype is not None] or members
-        data = [i for i in numbers if of_rows or not (fields[i].is_coordinate or fields[i].is_record)]
+        left = [f.is_coordinate or f.is_record or f.is_mask for f in fields]
+        data = [i for i in numbers if of_rows or not left[i]]
         for i in data or numbers:
             result[i] = one
     for name, one in by_name.items():
@@ -287,22 +228,6 @@ def parse_dtype(argument: str, value: Any) -> str:
     raise ConfigError(f"{argument}: {value!r} is no dtype, must be one of {', '.join(_NAMES)}{advice}")
 
 
-def _parse_pair(field: str, value: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return mean and std, both of one shape."""
-    try:
-        mean, std = (np.asarray(one, dtype=np.float64) for one in value)
-        mean, std = np.broadcast_arrays(mean, std)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"normalize of {field}: must be (mean, std), two numbers or arrays of one shape: {error}"
-        ) from error
-    if not np.isfinite(mean).all():
-        raise ConfigError(f"normalize of {field}: mean = {mean}, must be finite")
-    if not (np.isfinite(std) & (std > 0)).all():
-        raise ConfigError(f"normalize of {field}: std = {std}, must be finite and above 0")
-    return mean, std
-
-
 def _check_possible(field: Items, conversion: Conversion) -> None:
     items, result = conversion.items, conversion.result
     decoding = conversion.decoding
@@ -310,8 +235,10 @@ def _check_possible(field: Items, conversion: Conversion) -> None:
         raise ConfigError(f"{field.name}: {items} to {result} cannot be converted; possible are {', '.join(_NAMES)}")
     if result in _FLOATS:
         return
-    if len(conversion.mean):
-        raise ConfigError(f"{field.name}: normalised values are floats, {result} cannot hold them")
+    if conversion.tells_missing and result == "bool":
+        return
+    if conversion.steps:
+        raise ConfigError(f"{field.name}: {conversion.steps[-1].called} values are floats, {result} cannot hold them")
     if decoding is not None and (decoding.fills or decoding.scale is not None or decoding.offset is not None):
         raise ConfigError(f"{field.name}: decoded values are floats, {result} cannot hold them; see decode_cf")
     if decoding is not None and decoding.result == result == "bool":

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.metadata.array.conversion import Items, conversion_of
+from zarrfeed.metadata.array.conversion import Items, check_converts, conversion_of, is_float
+from zarrfeed.metadata.array.requested_step import RequestedStep
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.images import Images
 
 
 @dataclass(frozen=True)
 class RequestedConversion:
-    """The conversion that `cast`, `normalize`, `decode` and `dense` requested for the items of one field.
+    """The conversion that methods such as `cast`, `normalize`, `decode` and `dense` requested for items of one field.
 
     Attributes
     ----------
     dtype
         Of `cast`. None: not cast.
-    mean_std, axis
-        Of `normalize`. None: not normalised.
+    steps
+        Of `normalize`, `log1p` and their like, in the order of the calls.
     unapplied_methods
         The methods for all fields, such as `cast(dtype)`, that do not apply because this one is a coordinate.
     images
@@ -30,8 +32,7 @@ class RequestedConversion:
     """
 
     dtype: Any = None
-    mean_std: Any = None
-    axis: int | str | None = None
+    steps: tuple[RequestedStep, ...] = ()
     unapplied_methods: frozenset[str] = frozenset()
     images: Images | None = None
     dense: bool = False
@@ -44,33 +45,54 @@ class RequestedConversion:
         ConfigError
             If it is impossible; the message names the field.
         """
-        return conversion_of(items, self.dtype, self.mean_std, self.axis)
+        if self.dtype is not None or self.steps:
+            check_converts(items)
+        return conversion_of(items, self.dtype, tuple(one.made_for(items) for one in self.steps))
+
+    def stepped(self, step: RequestedStep, name: str) -> RequestedConversion:
+        """Return the request for the field `name` with one more step, behind the others."""
+        if step.kind == "normalize" and self.is_normalized:
+            raise ConfigError(f"normalize of {name}: it was normalised before; give mean and std once")
+        return replace(self, steps=(*self.steps, step))
 
     def then(self, later: RequestedConversion, name: str) -> RequestedConversion:
         """Return both requests for the field `name` as one; the later one wins."""
-        if later.mean_std is not None and self.mean_std is not None:
-            raise ConfigError(f"normalize of {name}: it was normalised before; give mean and std once")
-        return RequestedConversion(
+        both = self
+        for step in later.steps:
+            both = both.stepped(step, name)
+        return replace(
+            both,
             dtype=self.dtype if later.dtype is None else later.dtype,
-            mean_std=self.mean_std if later.mean_std is None else later.mean_std,
-            axis=self.axis if later.mean_std is None else later.axis,
             unapplied_methods=self.unapplied_methods | later.unapplied_methods,
             images=self.images if later.images is None else later.images,
             dense=self.dense or later.dense,
         )
 
+    def has_floats(self, items: Items) -> bool:
+        """Return whether values are floats, of which some may be NaN."""
+        return bool(self.steps) or is_float(items.dtype if items.decoding is None else items.decoding.result)
+
     def with_axis_before(self) -> RequestedConversion:
         """Return the same for items with one more axis before the others."""
-        return replace(self, axis=self.axis + 1) if isinstance(self.axis, int) and self.axis >= 0 else self
+        return replace(self, steps=tuple(one.with_axis_before() for one in self.steps))
+
+    def before_normalize(self) -> RequestedConversion:
+        """Return the steps before that of `normalize`, or all: statistics are measured of their results."""
+        return RequestedConversion(steps=tuple(takewhile(lambda one: one.kind != "normalize", self.steps)))
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether one of the steps is that of `normalize`."""
+        return any(one.kind == "normalize" for one in self.steps)
 
     @property
     def is_empty(self) -> bool:
         """Whether no conversion was requested."""
         asks_more = self.images is not None or self.unapplied_methods or self.dense
-        return self.dtype is None and self.mean_std is None and not asks_more
+        return self.dtype is None and not self.steps and not asks_more
 
     @property
     def left_unconverted(self) -> bool:
         """Whether a method for all fields leaves this one as it is."""
-        asked = {name for name, value in (("cast", self.dtype), ("normalize", self.mean_std)) if value is not None}
-        return bool(self.unapplied_methods - asked)
+        asked = {"cast"} if self.dtype is not None else set()
+        return bool(self.unapplied_methods - asked - {one.kind for one in self.steps})

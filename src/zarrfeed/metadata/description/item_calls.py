@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from dataclasses import field as argument
 from typing import Any
 
-import numpy as np
-
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import by_field, left_unconverted, parse_dtype
+from zarrfeed.metadata.array.requested_step import RequestedStep, check_axis
 from zarrfeed.metadata.description.method_call import MethodCall, applied_only, frozen_by
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
@@ -55,13 +54,9 @@ class CastCall(MethodCall):
 
 def _with_dtype(column: Column, dtype: Any, is_left: bool) -> Column:
     """Return a column with another dtype, or with the one that it has; `is_left`: a coordinate that stays as it is."""
-    left = column.requested.unapplied_methods | ({"cast"} if is_left else set())
-    return column.requesting(dtype=column.requested.dtype if dtype is None else dtype, unapplied_methods=left)
-
-
-def _check_axis(axis: Any) -> None:
-    if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int | np.integer | str)):
-        raise ConfigError(f"axis = {axis!r}, must be an axis or the name of a dimension")
+    if dtype is not None:
+        return column.requesting(dtype=dtype)
+    return column.leaving("cast") if is_left else column
 
 
 @dataclass(frozen=True)
@@ -82,17 +77,13 @@ class NormalizeCall(MethodCall):
         pairs, axis = self.pairs, None if isinstance(self.mean_std, str) else self.axis
         if pairs is None:
             raise ConfigError("mean_std = None, must be (mean, std), or a mapping of names to such pairs")
-        _check_axis(axis)
+        check_axis(axis)
         items = resolved.items
 
         def normalized(column: Column, pair: Any, is_left: bool) -> Column:
             if pair is not None:
-                if column.requested.mean_std is not None:
-                    name = column.items.name
-                    raise ConfigError(f"normalize of {name}: it was normalised before; give mean and std once")
-                column = column.requesting(mean_std=pair, axis=axis)
-            left = column.requested.unapplied_methods | ({"normalize"} if is_left else set())
-            return column.requesting(unapplied_methods=left)
+                return column.stepped(RequestedStep("normalize", pair, axis))
+            return column.leaving("normalize") if is_left else column
 
         named = by_field("normalize", pairs, items)
         return resolved.mapped(normalized, named, left_unconverted("normalize", pairs, items))

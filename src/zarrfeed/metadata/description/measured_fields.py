@@ -52,7 +52,7 @@ class MeasuredField:
         The same as axes of a batch, ascending: 0 is that of the samples.
     shape
         Of the statistics, which broadcast against a sample.
-    fingerprint, side
+    fingerprint, side, steps
         As of `FieldStatistics`.
     is_codes
         Whether items are codes of categories, of which `NO_CATEGORY` is missing.
@@ -71,6 +71,7 @@ class MeasuredField:
     is_codes: bool = False
     mask: int | None = None
     is_time: bool = False
+    steps: str = ""
 
     def without_missing(self, batch: Sequence[npt.NDArray[Any]], number: int) -> npt.NDArray[Any]:
         """Return the items of this array, the one of a number in a batch, with NaN where one is missing."""
@@ -117,7 +118,9 @@ def measured(
         is_time = one.dtype == "int64" and one.described is not None and has_nat(one.described.meaning)
         lacks = [is_codes, mask is not None, *([is_time] if is_time else ())]
         fingerprint = layout_fingerprint(field, one, batch_axes, selected, lacks=lacks)
-        made.append(MeasuredField(name, called, batch_axes, shape, fingerprint, one.side, is_codes, mask, is_time))
+        steps = "" if field.conversion is None else field.conversion.describe_steps()
+        told = one.side, is_codes, mask, is_time, steps
+        made.append(MeasuredField(name, called, batch_axes, shape, fingerprint, *told))
     return plain, tuple(made)
 
 
@@ -159,7 +162,7 @@ def check_normalizable(resolved: ResolvedData, sides: tuple[str, ...]) -> None:
     """Raise ConfigError if an array that `normalize("auto")` is for was normalised before."""
     for n in _wanted(resolved.items, sides):
         one = resolved.columns[n]
-        if one.requested.mean_std is not None:
+        if one.requested.is_normalized:
             raise ConfigError(f"normalize of {one.items.name}: it was normalised before; give mean and std once")
 
 
@@ -311,6 +314,8 @@ def layout_fingerprint(
         described["missing"] = list(lacks)
     if field.chosen_items:
         described["items"] = field.chosen_items
+    if field.conversion is not None and field.conversion.steps:
+        described["steps"] = [one.describe() for one in field.conversion.steps]
     described["rows"] = None if field.row_map is None else field.row_map.digest
     described |= field.describe_values()
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

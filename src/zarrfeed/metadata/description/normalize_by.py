@@ -89,6 +89,7 @@ def pairs_of(
     pairs = {}
     for n, one, name in zip(numbers, items, names, strict=True):
         chosen = _chosen_labels(resolved, one, statistics.labels)
+        _check_steps(_entry_of(statistics, one, name), resolved.columns[n])
         found, theirs = _of_chosen(_entry_of(statistics, one, name), statistics.labels, one, chosen)
         _check_axes(found, one)
         _check_labels(theirs, ours, one)
@@ -200,6 +201,18 @@ def _entry_of(statistics: Statistics, item: Items, name: str) -> FieldStatistics
             "measure samples that have it (zarrfeed.stats), or give pairs by name: normalize({name: (mean, std)})"
         )
     return found
+
+
+def _check_steps(found: FieldStatistics, column: Column) -> None:
+    """Raise ConfigError if statistics are of other values than `normalize` gets."""
+    conversion = column.made_conversions()[0]
+    ours = "" if conversion is None else conversion.describe_steps()
+    if ours != found.steps:
+        wanted, measured = ours or "values as they are decoded", found.steps or "values as they are decoded"
+        raise ConfigError(
+            f"normalize of {column.items.name}: normalises values after {wanted}, the statistics are of those after "
+            f"{measured}: measure what normalize gets, zarrfeed.stats(data) before this call; {_FORCED}"
+        )
 
 
 def _check_axes(found: FieldStatistics, item: Items) -> None:

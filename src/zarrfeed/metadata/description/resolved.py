@@ -16,7 +16,6 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.batch_sides import field_infos, keys_of_sides, window_fields
 from zarrfeed.metadata.group.batch_columns import Array, Column, Opened, Origin
 from zarrfeed.metadata.group.stacking import Stacked, with_stack_slices
@@ -274,7 +273,7 @@ class ResolvedData:
         return FieldSet(tuple(fields), tuple(sides), None, 1)
 
     def plain(self, numbers: Sequence[int]) -> Self:
-        """Return the chosen samples of some columns, each its own row, decoded and not converted any further.
+        """Return the chosen samples of some columns, each its own row, as their values are before `normalize`.
 
         A batch has each under its number.
         """
@@ -283,8 +282,9 @@ class ResolvedData:
             array, before = self.columns[n].array, self.columns[n].before
             named = [replace(one, side="samples", key=str(n)) for one in array.all_items]
             # stores whose dtypes differ have been converted to one before they were joined
-            casts = tuple(RequestedConversion(request.dtype) for request in before)
-            columns.append(Column(replace(array, items=named[0], other_items=tuple(named[1:])), before=casts))
+            casts = tuple(replace(request.before_normalize(), dtype=request.dtype) for request in before)
+            renamed = replace(array, items=named[0], other_items=tuple(named[1:]))
+            columns.append(Column(renamed, self.columns[n].requested.before_normalize(), casts))
         return replace(
             self,
             columns=tuple(columns),

@@ -14,6 +14,7 @@ from zarrfeed.metadata.face.data_choice import ChoiceMethods
 from zarrfeed.metadata.face.data_items import ItemMethods
 from zarrfeed.metadata.face.data_page import data_rows
 from zarrfeed.metadata.face.data_samples import SampleMethods
+from zarrfeed.metadata.face.data_values import ValueMethods
 from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.spec.expression import Expression, FieldInfo
@@ -21,7 +22,7 @@ from zarrfeed.spec.version import Version
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Data(ChoiceMethods, SampleMethods, ItemMethods):
+class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
     """A description of samples: which arrays, which samples of them, and how their items are converted.
 
     `zarrfeed.open` and `zarrfeed.from_xarray` make one; each method returns another one and leaves this one as it is.

@@ -255,9 +255,11 @@ def with_conversion(
     """
     if window is not None:
         raise UnsupportedError(f"offsets of {field.name}: rows of sparse matrices cannot be windows")
-    if any(one is not None and (len(one.mean) or one.decoding is not None) for one in conversions):
+    changing = [one for of in conversions if of is not None for one in of.steps if not one.keeps_zeros]
+    if changing or any(one is not None and one.decoding is not None for one in conversions):
+        method = changing[0].kind if changing else "normalize"
         raise UnsupportedError(
-            f"normalize of {field.name}: it is a sparse matrix, whose zeros would not stay zeros; normalise the "
+            f"{method} of {field.name}: it is a sparse matrix, whose zeros would not stay zeros; convert the "
             "batches (transform=), or store it as a dense array"
         )
     layouts = with_conversions(field.data.layouts, conversions)

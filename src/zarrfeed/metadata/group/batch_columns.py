@@ -18,6 +18,7 @@ import zarr
 from zarrfeed.base.errors import UnsupportedError
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
+from zarrfeed.metadata.array.requested_step import RequestedStep
 from zarrfeed.metadata.group.anndata import Categories, with_conversion
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.patches.patching import PatchAxes
@@ -113,6 +114,47 @@ class Column:
         """Return the column with changes of the requested conversion."""
         return replace(self, requested=replace(self.requested, **changes))
 
+    def stepped(self, step: RequestedStep) -> Self:
+        """Return the column with one more step of its values."""
+        return replace(self, requested=self.requested.stepped(step, self.items.name))
+
+    def leaving(self, method: str) -> Self:
+        """Return the column, a coordinate, which a method for all fields leaves as it is."""
+        return self.requesting(unapplied_methods=self.requested.unapplied_methods | {method})
+
+    def nan_mask(self) -> Self:
+        """Return a column of the same array that says of each value whether it is NaN.
+
+        Raises
+        ------
+        UnsupportedError
+            If the array is a sparse matrix.
+        """
+        if isinstance(self.field, CsrField):
+            raise UnsupportedError(f"fill_nan of {self.field.name}: a sparse matrix has no mask")
+        name = f"{self.items.key or self.items.side}_is_nan"
+        items = [replace(one, key=name, is_mask=True) for one in self.array.all_items]
+        field = replace(self.field, name=f"{self.field.name}_is_nan")
+        return replace(
+            self,
+            array=replace(self.array, field=field, items=items[0], other_items=tuple(items[1:])),
+            requested=replace(self.requested.stepped(RequestedStep("is_nan"), name), dtype="bool"),
+        )
+
+    def made_conversions(self) -> list[Conversion | None]:
+        """Return what becomes of the items, for each layout of the array.
+
+        Raises
+        ------
+        ConfigError
+            If a conversion is impossible; the message names the field.
+        """
+        items, requested = self.array.all_items, self.conversions
+        if self.patch_axes is not None:
+            items = tuple(map(self.patch_axes.items, items))
+            requested = tuple(one.with_axis_before() for one in requested)
+        return [one.conversion(i) for one, i in zip(requested, items, strict=True)]
+
     def delivered(self) -> Field:
         """Return the field with the conversions of its items and the rows of its samples; patches are not cut yet.
 
@@ -121,28 +163,8 @@ class Column:
         ConfigError, UnsupportedError
             If the conversion is impossible, or samples that are no tensors are to be windows.
         """
-        items, requested, window = self.array.all_items, self.conversions, self.window
-        if self.patch_axes is not None:
-            window = None  # it is a part of the patch
-            items = tuple(map(self.patch_axes.items, items))
-            requested = tuple(one.with_axis_before() for one in requested)
-        return with_options(self.field, requested, items, window)
-
-
-def with_options(
-    opened: OpenedField, requested: Sequence[RequestedConversion], items: Sequence[Items], window: Window | None
-) -> Field:
-    """Return a field with the conversions of its items, one for each layout, and the rows of its samples.
-
-    Raises
-    ------
-    ConfigError
-        If a conversion is impossible; the message names the field.
-    UnsupportedError
-        If samples are text or images, and are to be windows.
-    """
-    conversions = [one.conversion(i) for one, i in zip(requested, items, strict=True)]
-    return _deliver(opened, requested[0], conversions, window)
+        window = None if self.patch_axes is not None else self.window  # of patches, it is a part of the patch
+        return _deliver(self.field, self.conversions[0], self.made_conversions(), window)
 
 
 @singledispatch

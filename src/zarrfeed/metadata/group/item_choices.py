@@ -14,6 +14,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
+from zarrfeed.metadata.array.requested_step import RequestedStep
 from zarrfeed.metadata.group.batch_columns import Column, OpenedField
 from zarrfeed.spec.field import HostRows, ResidentField, StoredField
 from zarrfeed.spec.item_choice import AxisChoice, ItemChoice, Positions, take_items
@@ -126,7 +127,7 @@ def _chosen_in_memory(field: ResidentField, row_axis: int, positions: Positions,
 def choose_numbers(
     requested: RequestedConversion, items: Items, axis: int, positions: Positions, *, dropped: bool
 ) -> RequestedConversion:
-    """Return a requested normalisation with the means and standard deviations of the chosen items alone.
+    """Return a requested conversion whose steps have the numbers, such as means, of the chosen items alone.
 
     Parameters
     ----------
@@ -137,29 +138,36 @@ def choose_numbers(
     positions, dropped
         The choice.
     """
-    if requested.mean_std is None:
-        return requested
-    mean, std = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in requested.mean_std))
-    if mean.ndim == 0:
-        return requested
-    of_axis: int | str | None = requested.axis
+    return replace(
+        requested,
+        steps=tuple(_choose_of_step(one, items, axis, positions, dropped=dropped) for one in requested.steps),
+    )
+
+
+def _choose_of_step(
+    step: RequestedStep, items: Items, axis: int, positions: Positions, *, dropped: bool
+) -> RequestedStep:
+    first, second = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in step.pair))
+    if first.ndim == 0:
+        return step
+    of_axis: int | str | None = step.axis
     if of_axis is not None:
         number = items.axis_of(of_axis)
         assert number is not None
         if number != axis:
             renumbered = number - (dropped and axis < number)
-            return replace(requested, axis=of_axis if isinstance(of_axis, str) else renumbered)
-        chosen = [one.take(np.asarray(positions), 0) for one in (mean, std)]
+            return replace(step, axis=of_axis if isinstance(of_axis, str) else renumbered)
+        chosen = [one.take(np.asarray(positions), 0) for one in (first, second)]
         if dropped:
-            return replace(requested, mean_std=(float(chosen[0][0]), float(chosen[1][0])), axis=None)
-        return replace(requested, mean_std=tuple(chosen))
+            return replace(step, pair=(float(chosen[0][0]), float(chosen[1][0])), axis=None)
+        return replace(step, pair=tuple(chosen))
     in_sample = axis - (axis > items.sample_axis)
     num_axes = len(items.shape) - 1
     own = []
-    for one in (mean, std):
+    for one in (first, second):
         spread = one.reshape(((1,) * max(0, num_axes - one.ndim)) + one.shape[max(0, one.ndim - num_axes) :])
         if spread.shape[in_sample] > 1:
             spread = spread.take(np.asarray(positions), in_sample)
         spread = spread.squeeze(in_sample) if dropped else spread
         own.append(spread.reshape((1, *spread.shape)) if spread.ndim else spread)
-    return replace(requested, mean_std=tuple(own))
+    return replace(step, pair=tuple(own))

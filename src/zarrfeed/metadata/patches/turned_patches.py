@@ -12,6 +12,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.patches.patch_turns import Turns
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.patch import PatchAxis
+from zarrfeed.spec.value_step import ValueStep
 
 
 def parse_turned(name: str, value: Any, size: Mapping[str | int, int]) -> tuple[str | int, ...]:
@@ -50,11 +51,16 @@ def check_turns(turns: Turns, dims: Sequence[str | int], name: str, axes: Sequen
 def check_conversion(
     turns: Turns, dims: Sequence[str | int], name: str, axes: Sequence[PatchAxis], of: Conversion
 ) -> None:
-    """Refuse means and standard deviations that differ from voxel to voxel along dimensions that are turned.
+    """Refuse numbers, such as means, that differ from voxel to voxel along dimensions that are turned.
 
     They would be those of a voxel of the volume before the turn, and of a voxel of the batch after it.
     """
-    count = len(of.mean)
+    for step in of.steps:
+        _check_step(turns, dims, name, axes, step)
+
+
+def _check_step(turns: Turns, dims: Sequence[str | int], name: str, axes: Sequence[PatchAxis], of: ValueStep) -> None:
+    count = len(of.first)
     if count <= 1:
         return
     # Numbers belong to each index of some neighbouring axes; `before` is the number of items behind these.
@@ -63,13 +69,13 @@ def check_conversion(
     spread = [
         a for a, n in enumerate(shape) if items[a] >= of.channel_items and items[a] * n <= of.channel_items * count
     ]
-    for numbers in (of.mean.array, of.std.array):
+    for numbers in (of.first.array, of.second.array):
         by_axis = numbers.reshape([shape[a] for a in spread])
         for number, a in enumerate(spread):
             dim = axes[a].dim
             if dim in (*turns.flip, *turns.rotate) and np.ptp(by_axis, axis=number).any():
                 assert dim is not None
                 raise ConfigError(
-                    f"normalize of {name}: arrays of shape {of.by_shape or (count,)} differ along {dims[dim]!r}, which "
+                    f"{of.kind} of {name}: arrays of shape {of.by_shape or (count,)} differ along {dims[dim]!r}, which "
                     "is flipped or rotated; must be the same for all voxels along it"
                 )

@@ -127,7 +127,7 @@ class _ColumnStores:
         """Raise ConfigError if the field of a store is not like that of the first one."""
         said, first = items.described, self._items.described
         if said is not None and first is not None and said is not first:
-            if request.mean_std is None and self._requested.mean_std is None:  # what is normalised has no units
+            if not request.steps and not self._requested.steps:  # what is normalised has no units
                 check_same_values(items.name, store, said, self._store, first)
             check_same_direction(store, said, self._store, first)
         self._check_axes(items, store)

@@ -276,4 +276,5 @@ def _result(field: MeasuredField, moments: Moments) -> FieldStatistics:
         int(total.flat[0]),
         field.fingerprint,
         field.side,
+        field.steps,
     )

@@ -17,6 +17,7 @@ from zarrfeed import ConfigError, Data
 from zarrfeed.metadata.description.item_calls import NormalizeCall
 from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.sample_calls import PatchCall, SplitCall, WindowCall
+from zarrfeed.metadata.description.value_calls import ClipCall, FillNanCall, Log1pCall, MinMaxCall
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.field import StoredField
 
@@ -33,6 +34,13 @@ GROWING: dict[str, Callable[[Data], Data]] = {
     "patch": lambda data: data.patch({"x": 2}, sampling="grid", stride={"x": 1}, isel={"level": [0, 2]}),
     "cast": lambda data: data.cast({"z": "float64"}).cast("float16"),
     "normalize": lambda data: data.normalize({"t2m": (np.arange(3.0), np.ones(3))}, axis="level"),
+    "log1p": lambda data: data.log1p("t2m", axis="level", index=[0, 2]),
+    "log": lambda data: data.log(["t2m", "z"]),
+    "sqrt": lambda data: data.sqrt(),
+    "exp": lambda data: data.exp("z"),
+    "clip": lambda data: data.clip(0, np.arange(3.0) + 4, axis="level"),
+    "minmax": lambda data: data.minmax(-1, 40.5),
+    "fill_nan": lambda data: data.fill_nan(7, field="t2m"),
     "static": lambda data: data.static(lsm=np.ones((3, 4), "f4")),
     "stack": lambda data: data.static(lsm=np.ones((3, 4), "f4")).cast("float32").stack(["t2m", "z", "lsm"]),
 }
@@ -140,6 +148,10 @@ def test_a_call_prints_as_it_is_called() -> None:
         ".window((0, 1), gaps='error', step='6h')": WindowCall((0, 1), gaps="error", step=np.timedelta64(6, "h")),
         ".split((0.5, 0.5), by='sample')[1]": SplitCall([0.5, 0.5], "sample", part=1),
         ".patch({'y': 2}, flip=('y',), isel={'c': (0, 2)})": PatchCall({"y": 2}, flip=["y"], isel={"c": [0, 2]}),
+        ".clip(lo=0, hi=[1.0, 2.0], axis='c')": ClipCall(0, np.array([1, 2.0]), axis="c"),
+        ".log1p(field=['a', 'b'], axis=1, index=[0, 2])": Log1pCall(("a", "b"), 1, [0, 2]),
+        ".fill_nan(0.5, field='x', mask=True)": FillNanCall(0.5, "x", mask=True),
+        ".minmax(0, 255)": MinMaxCall(0, 255),
         ".normalize('auto', stats='s.json')": NormalizeCall("auto", stats=Path("s.json"), pairs={}),
     }
     for text, call in shown.items():

@@ -1,0 +1,218 @@
+"""`ValueMethods`: the methods of `Data` that calculate with values while they are copied into the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, TypeAlias
+
+import numpy.typing as npt
+
+from zarrfeed.base.suggestions import checks_option_names_of
+from zarrfeed.metadata.description.denormalize import denormalized
+from zarrfeed.metadata.description.value_calls import (
+    ClipCall,
+    ExpCall,
+    FillNanCall,
+    Log1pCall,
+    LogCall,
+    MinMaxCall,
+    SqrtCall,
+)
+from zarrfeed.metadata.face.data_methods import DataMethods
+
+#: The names of fields: one, several, or None for the arrays of `samples`.
+Fields: TypeAlias = "str | Sequence[str] | None"
+
+
+class ValueMethods(DataMethods):
+    """The part of `Data` that changes values alone.
+
+    Steps run in the order of their calls, that of `normalize` among them, on values after decoding. The result is
+    rounded once, to the dtype of the batch.
+    """
+
+    @checks_option_names_of("Data")
+    def log1p(self, field: Fields = None, *, axis: int | str | None = None, index: Any = None) -> Self:
+        """Take log(1 + x) of values: `numpy.log1p`.
+
+        Parameters
+        ----------
+        field
+            The name of an array, or several. None: the arrays of `samples`, but for coordinates, text and records.
+        axis, index
+            For some channels of an array: the axis of the array, or dimension by its name, and the indices along it,
+            or a mask. None: for all values.
+
+        Notes
+        -----
+        Logarithms, roots and exponentials, and all steps beside them, are calculated in float64, by polynomials that
+        are the same on every processor: at most 1 unit in the last place from NumPy's.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"tp": np.array([0.0, 1.5], "f4"), "t2m": np.array([280.0, 290.0], "f4")})
+        >>> data = data.log1p("tp").normalize({"tp": (0.5, 2.0), "t2m": (285.0, 5.0)})
+        >>> zarrfeed.ZarrDataset(data)[1]
+        {'tp': tensor(0.2081), 't2m': tensor(1.)}
+        """
+        return self._then(Log1pCall(field, axis, index))
+
+    @checks_option_names_of("Data")
+    def log(self, field: Fields = None, *, axis: int | str | None = None, index: Any = None) -> Self:
+        """Take the natural logarithm of values: `numpy.log`. It is -infinity of 0, and NaN of less.
+
+        Parameters
+        ----------
+        field, axis, index
+            As of `log1p`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> zarrfeed.ZarrDataset(zarrfeed.open(np.array([1.0, 8.0])).log())[1]
+        tensor(2.0794, dtype=torch.float64)
+        """
+        return self._then(LogCall(field, axis, index))
+
+    @checks_option_names_of("Data")
+    def sqrt(self, field: Fields = None, *, axis: int | str | None = None, index: Any = None) -> Self:
+        """Take the square root of values: `numpy.sqrt`. It is NaN of less than 0.
+
+        Parameters
+        ----------
+        field, axis, index
+            As of `log1p`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> zarrfeed.ZarrDataset(zarrfeed.open(np.array([4, 9], "u1")).sqrt())[1]
+        tensor(3.)
+        """
+        return self._then(SqrtCall(field, axis, index))
+
+    @checks_option_names_of("Data")
+    def exp(self, field: Fields = None, *, axis: int | str | None = None, index: Any = None) -> Self:
+        """Take e to the power of values: `numpy.exp`.
+
+        Parameters
+        ----------
+        field, axis, index
+            As of `log1p`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> zarrfeed.ZarrDataset(zarrfeed.open(np.array([0.0, 1.0], "f4")).exp())[1]
+        tensor(2.7183)
+        """
+        return self._then(ExpCall(field, axis, index))
+
+    @checks_option_names_of("Data")
+    def clip(
+        self,
+        lo: npt.ArrayLike | None = None,
+        hi: npt.ArrayLike | None = None,
+        *,
+        field: Fields = None,
+        axis: int | str | None = None,
+    ) -> Self:
+        """Limit values: `numpy.clip(x, lo, hi)`. NaN stays NaN.
+
+        Parameters
+        ----------
+        lo, hi
+            The least and the largest value: numbers, arrays with one number for each channel along `axis`, or arrays
+            that broadcast against a sample, as of `normalize`. None: no limit; infinity: none for a channel.
+        field
+            As of `log1p`.
+        axis
+            The axis of the array, or dimension by its name, of arrays with one axis.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> zarrfeed.ZarrDataset(zarrfeed.open(np.array([[3.0, -9.0]])).clip(0, [2.0, 5.0], axis=1))[0]
+        tensor([2., 0.], dtype=torch.float64)
+        """
+        return self._then(ClipCall(lo, hi, field, axis))
+
+    @checks_option_names_of("Data")
+    def minmax(
+        self, lo: npt.ArrayLike, hi: npt.ArrayLike, *, field: Fields = None, axis: int | str | None = None
+    ) -> Self:
+        """Scale values so that `lo` becomes 0 and `hi` becomes 1: (x - lo) / (hi - lo), with `hi - lo` in float64.
+
+        Parameters
+        ----------
+        lo, hi
+            Numbers or arrays, as of `clip`, such as `zarrfeed.stats(data)["x"].min` and `.max`.
+        field, axis
+            As of `clip`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> zarrfeed.ZarrDataset(zarrfeed.open(np.array([0, 51, 255], "u1")).minmax(0, 255))[1]
+        tensor(0.2000)
+        """
+        return self._then(MinMaxCall(lo, hi, field, axis))
+
+    @checks_option_names_of("Data")
+    def fill_nan(
+        self,
+        value: npt.ArrayLike,
+        *,
+        field: Fields = None,
+        axis: int | str | None = None,
+        mask: bool = False,
+    ) -> Self:
+        """Put a value in place of NaN: `numpy.where(numpy.isnan(x), value, x)`; with `mask`, say where.
+
+        Missing values of packed arrays are NaN once they are decoded. Behind `normalize`, a `value` of 0 is the mean.
+
+        Parameters
+        ----------
+        value
+            A number, or arrays as of `clip`; NaN in an array leaves a channel as it is.
+        field
+            As of `log1p`; without a name, arrays of integers that have no fill value are left as they are.
+        axis
+            As of `clip`.
+        mask
+            Whether a batch has, beside each array, a bool tensor `<name>_is_nan`, which is true where the value was
+            NaN. It is made of the same decoded chunk. `cast`, `normalize` and their like leave it alone.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"sst": np.array([[280.0, np.nan], [np.nan, 290.0]], "f4")})
+        >>> zarrfeed.ZarrDataset(data.normalize((285.0, 5.0)).fill_nan(0, mask=True))[0]
+        {'sst': tensor([-1.,  0.]), 'sst_is_nan': tensor([False,  True])}
+        """
+        return self._then(FillNanCall(value, field, axis, mask))
+
+    @checks_option_names_of("Data")
+    def denormalize(self, values: Any, field: str | None = None, *, lossy: bool = False) -> Any:
+        """Return values of a batch, or predictions of them, as they were before `normalize` and the other steps.
+
+        Parameters
+        ----------
+        values
+            A tensor of floats on any device, or a NumPy array, whose last axes are those of a sample. The result has
+            its dtype, and is calculated in it; gradients flow through.
+        field
+            The name of the tensor in the batch, "targets" for a single array of targets, or the name of a stack. None:
+            the only one.
+        lossy
+            Whether to leave values as `clip` and `fill_nan` made them. False: such a step is an error that names it.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.array([0.0, 7.0], "f4")).log1p().normalize((1.0, 2.0))
+        >>> data.denormalize(zarrfeed.ZarrDataset(data)[[0, 1]])
+        tensor([0., 7.])
+        """
+        return denormalized(self.resolved, values, field, lossy=lossy)
