@@ -43,7 +43,7 @@ _BATCH, _TIMEOUT_S = 64, 600
 WEIGHTS = (7, 2, 1)
 #: Samples a chunk, of each source.
 CHUNKS = (16, 24, 8)
-#: At any prefix, a source is at most so many samples from its share (docs/design.md, section 4).
+#: At any prefix, a source is at most so many samples from its share (docs/design/mixtures.md, Rules).
 _MOST_OFF = 8
 #: The passes of a source may overlap by two samples a column, of 24.
 _OVERLAP = 48

@@ -2,7 +2,7 @@
 // The row order: which sample has which position in the epoch order, and at which step a consumer reads it. There is no
 // other code for it.
 //
-// Pure functions of their arguments. docs/design.md section 4 defines the order; in short:
+// Pure functions of their arguments. docs/design/order.md, The epoch order, defines the order; in short:
 //   row          number r of a block is the r-th of its samples that are read
 //   epoch order  all blocks in permuted order, the rows of each block permuted by a key of (seed, epoch, block)
 //   lane         one of L pieces of the epoch order; its position j is global position  lane + L * j

@@ -1,7 +1,7 @@
 #pragma once
 // Weighted counts: how often each row comes in an epoch whose rows are weighted. There is no other code for it.
 //
-// Permuted systematic sampling; docs/design.md section 4.6 defines it. Pools of rows are permuted by a key of (seed,
+// Permuted systematic sampling; docs/design/order.md, Weights, defines it. Pools of rows are permuted by a key of (seed,
 // epoch), and the rows of each pool by a key of (seed, epoch, pool). All rows are laid end to end, each as long as the
 // count that is expected of it. The line is cut at a phase in [0, 1) of the epoch, and at every whole number behind it.
 // A row comes once for each cut in it.

@@ -1,4 +1,4 @@
-"""Every promise that docs/tasks/mixtures.md and docs/design.md (4.4) make, in every mode that they make it for.
+"""Every promise that docs/tasks/mixtures.md and docs/design/mixtures.md make, in every mode that they make it for.
 
 The modes are: shuffled or in order, each `stop`, each `batching`, 1 to 8 ranks, 0 to 3 workers. Plans are listed, so no
 data is read. `test_mixtures.py` compares what is read with plans.
@@ -212,7 +212,7 @@ def test_a_sample_comes_again_when_nearly_all_others_of_its_source_have_come(
 @examples(60, deadline=None)
 @given(data=st.data())
 def test_few_samples_of_a_source_come_before_their_turn(data: st.DataObject) -> None:
-    """With constant weights, columns are at most 4 samples of a source apart: docs/design.md, 4.4, says why."""
+    """With constant weights, columns are at most 4 samples of a source apart (proof: docs/design/mixtures.md)."""
     count = data.draw(st.integers(1, 20))
     weights = data.draw(st.lists(st.integers(1, 1000), min_size=count, max_size=count))
     columns = mixture_of(weights, data.draw(st.integers(0, 2**64 - 1)))

@@ -84,7 +84,7 @@ def called(data: Data, steps: list[Step]) -> Data:
 
 
 def by_numpy(values: AnyArray, steps: list[Step], result: str) -> AnyArray:
-    """Return what NumPy makes of decoded values, in the precision that docs/design.md says, rounded once."""
+    """Return what NumPy makes of decoded values, in the precision that docs/design/engine.md says, rounded once."""
     in_double = values.dtype.itemsize > 4 or result == "float64" or any(kind in FUNCTIONS for _, _, kind in steps)
     x = values.astype("f8" if in_double or values.dtype in (np.int32, np.uint32) else "f4")
     for _, step, _ in steps:

@@ -1,4 +1,4 @@
-"""Rules about the code base that a reader should be able to rely on (docs/design.md section 5)."""
+"""Rules about the code base that a reader should be able to rely on (docs/design/index.md, Rules of the code)."""
 
 from __future__ import annotations
 

@@ -72,6 +72,27 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+#: How code and documents name a section of the design: docs/design/order.md, The epoch order. The heading is optional.
+_OF_DESIGN = re.compile(r"docs/design(?:/([\w-]+))?\.md(?:, ([A-Z][^.,;:()\"]*))?")
+
+
+def test_sections_of_the_design_that_anything_names_exist() -> None:
+    headings = {
+        page.stem: re.findall(r"^##+ (.+)$", page.read_text(), flags=re.MULTILINE)
+        for page in (ROOT / "docs" / "design").glob("*.md")
+    }
+    assert len(headings) == 8
+    named = [
+        (path.relative_to(ROOT), page, " ".join(heading.split()))
+        for path in (*(one for folder in FOLDERS for one in (ROOT / folder).rglob("*")), *ROOT.glob("*.md"))
+        if path.suffix in {".py", ".h", ".cc", ".md"} and path.name != "CHANGELOG.md"
+        for page, heading in _OF_DESIGN.findall(re.sub(r"\n(?://)? ?", " ", path.read_text()))
+    ]
+    assert len([heading for _, _, heading in named if heading]) >= 5
+    assert [one for one in named if one[1] not in headings] == []
+    assert [one for one in named if one[2] and one[2] not in headings[one[1]]] == []
+
+
 def test_no_document_has_a_heading_twice_in_one_section() -> None:
     for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""One thing has one name, the field's: words that stood beside it do not come back (docs/design.md section 2)."""
+"""One thing has one name, the field's: words that stood beside it do not come back (docs/design/index.md, Words)."""
 
 from __future__ import annotations
 

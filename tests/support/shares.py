@@ -1,4 +1,4 @@
-"""The distribution of an epoch, said plainly in numpy: which rank gets which batches. docs/design.md section 4."""
+"""The distribution of an epoch, said plainly in numpy: which rank gets which batches (docs/design/order.md)."""
 
 from __future__ import annotations
 

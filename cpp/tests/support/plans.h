@@ -1,6 +1,6 @@
 #pragma once
-// Plans for tests, made position by position from the definition in docs/design.md section 4. Slow, and without a line
-// of code in common with the engine or with order.py.
+// Plans for tests, made position by position from the definition in docs/design/order.md, The epoch order. Slow, and
+// without a line of code in common with the engine or with order.py.
 
 #include <cstdint>
 #include <memory>

@@ -1,8 +1,8 @@
 """The order of an epoch, down to blocks: pure numpy, no I/O.
 
-docs/design.md section 4 is the definition: all samples are laid end to end, this sequence is cut into lanes, the lanes
-are dealt round robin, and a consumer takes every `stride`-th position. This module says which pieces of which blocks a
-consumer needs and when; cpp/plan/row_order.cc permutes the rows inside of them, from the same keys.
+docs/design/order.md, The epoch order, is the definition: all samples are laid end to end, this sequence is cut into
+lanes, the lanes are dealt round robin, and a consumer takes every `stride`-th position. This module says which pieces
+of which blocks a consumer needs and when; cpp/plan/row_order.cc permutes the rows inside of them, from the same keys.
 
 The plain kind of order is here: blocks that are permuted one by one, or in strips. Other kinds derive from it.
 """

@@ -1,4 +1,4 @@
-"""The order of DESIGN section 4, as properties: what follows from it must hold for every layout and every consumer."""
+"""The order of docs/design/order.md, as properties that must hold for every layout and every consumer."""
 
 from __future__ import annotations
 
