@@ -1,4 +1,4 @@
-"""How a batch is made of the tensors (and lists) of its fields."""
+"""Make batches of the tensors (and lists) of their fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchAssembler:
     fields
         The fields of a batch, and the sides that they belong to.
     statics
-        What the first side of each batch, a dict, has beside them.
+        The static arrays, which the first side of each batch, a dict, has beside the fields.
     """
 
     def __init__(self, fields: FieldSet, statics: StaticTensors | None = None) -> None:
@@ -96,13 +96,13 @@ def unpack_record(record: Record, raw: torch.Tensor) -> dict[str, torch.Tensor]:
     Parameters
     ----------
     record
-        Which members, and where their bytes are.
+        The names, dtypes and byte offsets of the members.
     raw
         uint8 of shape (..., bytes of a record), contiguous.
 
     Returns
     -------
-    Of each member a tensor of shape (..., *shape of the member), in page-locked memory if `raw` is.
+    A dict with one tensor a member, of shape (..., *shape of the member), in page-locked memory if `raw` is.
     """
     members = {name: torch.from_numpy(values) for name, values in record.unpack(raw.numpy()).items()}
     return {name: tensor.pin_memory() for name, tensor in members.items()} if is_pinned(raw) else members

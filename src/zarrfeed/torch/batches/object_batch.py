@@ -1,4 +1,4 @@
-"""How objects, as they were read and decoded, become batches."""
+"""Make batches of objects that were read and decoded."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ObjectAssembler(BatchAssembler):
     Parameters
     ----------
     fields
-        Of a batch.
+        The fields of a batch.
     as_tensors
-        Whether arrays become tensors; what the user's own function returned is delivered as it is.
+        If True, arrays become tensors; if False, objects are delivered as the user's own function returned them.
     """
 
     def __init__(self, fields: FieldSet, *, as_tensors: bool) -> None:

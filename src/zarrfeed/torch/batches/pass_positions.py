@@ -31,7 +31,7 @@ class Position(Protocol):
 
     @property
     def under_way(self) -> bool:
-        """Whether the pass may hand out more: it has not ended, and was not closed or dropped."""
+        """True if the pass may hand out more batches: it has not ended, and was not closed or dropped."""
 
     @property
     def handed_out(self) -> int:
@@ -94,7 +94,7 @@ class Standing:
 
     @property
     def under_way(self) -> bool:
-        """Whether the pass may hand out more."""
+        """True if the pass may hand out more batches."""
         return self._cursor.under_way
 
     @property
@@ -111,7 +111,7 @@ class Standing:
 class CountedPass(Iterator[Batch]):
     """A pass that counts what its consumer got. Subclasses fetch batches, and set `cursor` before the first one."""
 
-    # Of the class, as construction may be interrupted before anything is set.
+    # These are attributes of the class, because construction may be interrupted before any of them is set.
     cursor: Cursor | None = None
     _positions: Positions[Cursor] | None = None
 

@@ -25,9 +25,9 @@ class StaticTensors:
     Parameters
     ----------
     fields
-        What they are.
+        The descriptions of the static fields.
     tensors
-        Their values.
+        The values of the fields, in the same order.
     """
 
     def __init__(self, fields: Sequence[StaticField] = (), tensors: Sequence[torch.Tensor] = ()) -> None:

@@ -39,13 +39,13 @@ class ZarrfeedReader(CheckpointStorage, StorageReader):
     location
         The folder: a path, or a URL such as `s3://bucket/run/step-100`. `checkpoint_id=` of `dcp.load` replaces it.
     storage_options
-        Of the object store, as in `zarrfeed.open`.
+        Options of the object store, as in `zarrfeed.open`.
     memory_budget
         Bytes that are read ahead, on each rank: `"256MiB"` or a number.
     concurrency
         Requests at once, on each rank. None: found out while reading.
     retries
-        How often a request is retried after a transient error.
+        Number of times that a request is retried after a transient error.
     timeout
         Seconds that a request may take, retries included.
 

@@ -43,19 +43,20 @@ class ArrayRequests:
     Attributes
     ----------
     fields
-        Of a batch.
+        The fields of a batch.
     requests
-        Which samples there are.
+        The samples that can be requested; makes the plan of a request.
     policy
-        What becomes of chunks that cannot be read.
+        The error policy: what readers do about chunks that cannot be read.
     num_threads
         Decode threads. None: the cores, shared by the workers of a DataLoader.
     cache_bytes
-        Of the decoded chunks that were used last, of all workers.
+        Bytes of the cache of decoded chunks, for all workers together.
     looks
-        Whether arrays are looked at for changes; not those of a store that grows, whose version stays.
+        If True, readers look whether the arrays have changed. The arrays of a store that grows are not looked at: its
+        version stays.
     lock
-        Held by the thread that reads.
+        Lock that the reading thread holds.
     """
 
     fields: tuple[Field, ...]

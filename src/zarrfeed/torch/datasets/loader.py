@@ -54,9 +54,9 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     num_workers
         Number of worker processes. They share the threads and the memory budget of the dataset.
     pin_memory
-        Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: yes, if there is
-        an accelerator. Without workers the dataset's own `pin_memory` decides. With
-        `zarrfeed.device.prefetch` nothing is copied on the host: the pages of the workers' memory are locked.
+        If True, batches from workers are copied to page-locked memory, as in torch's DataLoader. None: they are if
+        there is an accelerator. Without workers the dataset's own `pin_memory` decides. With `zarrfeed.device.prefetch`
+        nothing is copied on the host: the pages of the workers' memory are locked.
     prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
         As in torch's DataLoader.
     sampler, batch_sampler
@@ -65,7 +65,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     Raises
     ------
     ConfigError
-        If the dataset is neither of these, or has no batch size; if a sampler is given.
+        If the dataset is of another class, or has no batch size; if a sampler is given.
 
     Examples
     --------
@@ -80,7 +80,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     tensor([8, 9])
     """
 
-    # What accelerate asks of a loader that it prepared: the last batch of a pass, repeated samples in it, and a state.
+    # accelerate reads these attributes of a loader that it prepared: True at the last batch of a pass, the number of
+    # samples in it that are not repeated ones, and True for a loader with a state.
     end_of_dataloader = False
     remainder = -1
     use_stateful_dataloader = True
@@ -189,7 +190,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Whether accelerate is to take the loader as it is; it asks for this attribute, and sets it afterwards."""
+        """True if accelerate is to take the loader as it is. accelerate reads and later sets this attribute."""
         asking = asking_accelerator()
         if asking is not None:
             self._preparation = preparation(asking, self.session.rank_info())
@@ -281,7 +282,7 @@ class _EpochHint(torch.utils.data.Sampler[None]):
 
 
 class _WorkerInit:
-    """What workers run first: the user's function, after they were told which group of workers they are.
+    """The first function that a worker runs. It tells the worker its group of workers, then calls the user's function.
 
     The passes of a group are counted on both sides, so that each has a name before it begins.
     """

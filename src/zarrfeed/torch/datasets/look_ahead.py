@@ -44,9 +44,9 @@ class Window:
     first
         The number in the epoch of its first batch.
     indices
-        Of all batches, one behind the other.
+        The sample indices of all batches, one batch after the other.
     ends
-        Where in `indices` each batch ends.
+        The end of each batch in `indices`.
     """
 
     key: int
@@ -122,7 +122,7 @@ class LookAhead(torch.utils.data.Sampler[list[int]]):
     batch_sampler
         Yields lists of indices, such as `torch.utils.data.BatchSampler(sampler, batch_size, drop_last)`.
     batches
-        How many batches to look ahead, those of all workers together. The sampler is asked for so many at a time.
+        Number of batches to look ahead, those of all workers together. The sampler is asked for so many at a time.
 
     Raises
     ------
@@ -157,7 +157,7 @@ class LookAhead(torch.utils.data.Sampler[list[int]]):
 
     @property
     def drop_last(self) -> Any:
-        """Whether the wrapped `BatchSampler` leaves a last, smaller batch out."""
+        """True if the wrapped `BatchSampler` leaves a last, smaller batch out."""
         return self.batch_sampler.drop_last  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
@@ -190,11 +190,11 @@ class ReadAhead:
     Parameters
     ----------
     key
-        Of the window.
+        The key of the window.
     numbers
-        Of the batches that were started.
+        The numbers of the batches that were started.
     reader
-        Delivers them.
+        The reader that delivers the batches.
     """
 
     def __init__(self, key: int, numbers: Iterable[int], reader: Reader) -> None:

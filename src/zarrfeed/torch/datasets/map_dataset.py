@@ -50,13 +50,14 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
     Parameters
     ----------
     data
-        What the samples are: a `Data`, as `zarrfeed.open` returns it, or whatever `zarrfeed.open` takes as `samples`.
-        `dataset[i]` is its i-th sample, in the order of the array; `return_index` tells where it is there. Of patches,
-        `dataset[i]` is that at the i-th position of the list, or the i-th of the grid, in C order, volume by volume.
+        A `Data`, as `zarrfeed.open` returns it, which describes the samples; or whatever `zarrfeed.open` takes as
+        `samples`. `dataset[i]` is its i-th sample, in the order of the array; `return_index` adds the sample's index
+        there. If samples are patches, `dataset[i]` is the one at the i-th position of the list, or the i-th of the
+        grid, in C order, volume by volume.
     targets
         In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
     return_index
-        Whether the global sample index (int64) is added as the last tensor.
+        If True, add the global sample index (int64) as the last tensor.
     num_threads
         Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
     cache
@@ -73,7 +74,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
     ConfigError, UnsupportedError, StoreReadError
         At construction, for what cannot work.
     MemoryBudgetError
-        Where the job may not use so much memory, at construction or for a request.
+        If the job may not use so much memory, at construction or for a request.
     CorruptChunkError, StoreReadError
         From reading, for a chunk that cannot be decoded or read; the message names array and chunk.
 

@@ -102,15 +102,15 @@ class _ObjectRequests:
     Attributes
     ----------
     objects
-        Which there are.
+        The objects that can be requested.
     decoder
-        What becomes of their bytes. None: nothing.
+        Decodes the bytes of an object. None: the bytes are delivered.
     policy
-        How often reads are tried.
+        The error policy, which says how often a read is tried.
     num_threads
         Threads that decode. None: the cores, shared by the workers of a DataLoader.
     lock
-        Held by the thread that reads.
+        Lock that the reading thread holds.
     """
 
     objects: Objects

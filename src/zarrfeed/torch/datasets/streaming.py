@@ -118,7 +118,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         Parameters
         ----------
         epoch
-            Which epoch, from its beginning; the next one to be read, unless given.
+            Number of the epoch, which is listed from its beginning. None: the epoch that is read next.
 
         Returns
         -------

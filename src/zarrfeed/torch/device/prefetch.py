@@ -31,7 +31,7 @@ from zarrfeed.torch.device.transfers import DeviceStreams, Streams, Transfer, ma
 _MOST_AHEAD = 16
 #: Seconds after which a consumer that waits looks whether an interrupt came (`base/waits.py` says why).
 _LOOK_S = 0.2
-#: How long the end of a pass waits for the loader to return what the thread waits for.
+#: Seconds that the end of a pass waits for the loader to return the batch for which the thread waits.
 _TIMEOUT_S = 10.0
 #: Passes of the process that forked this one. To free their tensors would call the driver, which ends this process.
 _of_parents: list[_Pass] = []
@@ -159,7 +159,7 @@ def prefetch(
         named tuples and dataclasses of tensors. What is no tensor stays as it is, such as text; so do sparse tensors of
         other layouts than CSR.
     device
-        Where batches go, such as "cuda", "cuda:1", or the number of an accelerator.
+        The device that batches are copied to, such as "cuda", "cuda:1", or the number of an accelerator.
     ahead
         Bytes, or text such as "256MiB": what lies on the device ahead of the step, at least one batch and at most 16.
 

@@ -100,7 +100,7 @@ class Transfer:
     Parameters
     ----------
     batch
-        As the loader made it.
+        The batch as the loader made it.
     streams
         The streams of the device.
     locks
@@ -109,7 +109,7 @@ class Transfer:
     Attributes
     ----------
     nbytes
-        Of its tensors on the device.
+        Bytes of the batch's tensors on the device.
     """
 
     def __init__(self, batch: Any, streams: Streams, locks: PageLocks | None = None) -> None:

@@ -30,18 +30,18 @@ class Editions:
     Parameters
     ----------
     data
-        What the dataset reads. None: something that has one edition.
+        The description of the samples. None: the dataset reads something that has one edition.
     planning
-        How a description becomes a schedule.
+        Makes a schedule of a description.
     schedule
-        That of `data`.
+        The schedule of `data`.
 
     Attributes
     ----------
     current
-        What the last pass reads.
+        The edition that the last pass reads.
     versions
-        Looks at a store that grows. None: the store does not.
+        Looks at a store that grows. None: the store does not grow.
     """
 
     def __init__(

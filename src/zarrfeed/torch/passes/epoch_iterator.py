@@ -27,7 +27,7 @@ from zarrfeed.torch.passes.session import Session
 class Pass(CountedPass):
     """Batches of one pass; gives its reader back when it ends for whatever reason."""
 
-    # Of the class, as construction may be interrupted before anything is set.
+    # These are attributes of the class, because construction may be interrupted before any of them is set.
     reader: EpochReader | None = None
     _leases: tuple[Lease, ...] = ()
     _look: Look | None = None

@@ -1,4 +1,4 @@
-"""Which epoch each pass over a dataset reads: agreed upon by the training process and its DataLoader workers.
+"""Agree on the epoch that each pass over a dataset reads, in the training process and its DataLoader workers.
 
 The agreement is a small JSON document in an anonymous file that is shared by the process that made the dataset and all
 that inherit it, by fork or by being spawned with it. It holds
@@ -39,7 +39,7 @@ from zarrfeed.torch.ranks.distributed import in_worker
 #: An `EpochState` in its JSON form; here only its "epoch" is looked at.
 State: TypeAlias = dict[str, Any]
 
-#: What holds for the epochs after a state as well: slabs, offsets until others are named, and the orders of sources.
+#: Keys of a state that hold for later epochs as well: slabs, offsets until others are named, and orders of sources.
 LASTING = ("offsets", "slab_rows", "carries_rows", "sources", "unit")
 
 #: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
@@ -203,7 +203,7 @@ class EpochTable:
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
                 text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
-                # What may follow is the rest of a longer document, left by a process that was killed here.
+                # Text may follow the document: the rest of a longer one, left by a process that was killed here.
                 document, _ = json.JSONDecoder().raw_decode(text)
                 yield document
                 changed = json.dumps(document)

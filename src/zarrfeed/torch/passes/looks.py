@@ -85,7 +85,7 @@ class Look:
     turn
         The number of the look, such as the epoch.
     is_near
-        Whether the arrays are few files, so that the look takes less time than the first batch.
+        True if the arrays are few files, so that the look takes less time than the first batch.
     """
 
     def __init__(self, watch: ArrayWatch, fields: Sequence[Field], turn: int, *, is_near: bool) -> None:
@@ -104,7 +104,7 @@ class Look:
 
     @property
     def has_told(self) -> bool:
-        """Whether all that the look found was told, so that nobody needs to ask again."""
+        """True if all that the look found was told, so that nobody needs to ask again."""
         return self._told
 
     def check(self, timeout_s: float = 0.0) -> None:

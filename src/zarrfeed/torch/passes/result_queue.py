@@ -32,7 +32,7 @@ _LEAVES_S = 0.1
 
 
 class ResultQueue:
-    """What a DataLoader uses of a `multiprocessing.Queue`, for batches of so many workers.
+    """The part of a `multiprocessing.Queue` that a DataLoader uses, for the batches of a number of workers.
 
     Messages of one worker come in the order in which it put them.
     """

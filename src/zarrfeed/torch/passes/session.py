@@ -60,18 +60,18 @@ class Session:
     Parameters
     ----------
     schedule
-        What is read when.
+        The schedule of the dataset's epochs, in the edition that the last pass reads.
     options
-        How it is read.
+        The options by which the dataset is read, beside its schedule.
     editions
-        What its epochs may read. `schedule` is that of the edition that the last pass reads. None: all read the same.
+        The editions that epochs may read. None: all epochs read the same.
 
     Attributes
     ----------
     beginning
-        Held by a thread while a pass of it begins: passes of two threads may read two versions of a store.
+        Lock that a thread holds while a pass of it begins: passes of two threads may read two versions of a store.
     is_gathered
-        Whether a library puts together what the ranks make of a batch (`torch/ranks/accelerate.py`).
+        True if a library gathers the batches of the ranks (`torch/ranks/accelerate.py`).
     """
 
     def __init__(self, schedule: Schedule, options: SessionOptions, editions: Editions | None = None) -> None:
@@ -135,7 +135,7 @@ class Session:
 
     @property
     def statics(self) -> tuple[StaticField, ...]:
-        """What is the same in all batches."""
+        """The fields whose values are the same in all batches."""
         return self.options.assembler.statics.fields
 
     def check_open(self) -> None:
@@ -211,7 +211,7 @@ class Session:
             resumed=None if upcoming.lanes is None else upcoming,
         )
 
-    # What is read
+    # Versions and editions of the data
 
     def refresh(self) -> None:
         """Look at the store on all ranks, and let the next pass read what is found, unless it resumes an epoch.
@@ -317,7 +317,7 @@ class Session:
         """Return the state that a document of the table holds."""
         return EpochState.from_json(json, self._schedule_at(Edition.from_json(json)).part)
 
-    # Which epoch comes next
+    # The state in which the next pass begins
 
     def upcoming(self, loader: object = None) -> EpochState:
         """Return the state in which the next pass of a loader begins; None: of the loader that loaded one, if any."""

@@ -34,9 +34,9 @@ class Versions:
     Parameters
     ----------
     growth
-        The store, and what was described of it.
+        The store, and the description that was made of it.
     rows
-        Of static arrays that are stacked, by the name of the field.
+        The stacked static arrays, by the name of the field.
     """
 
     def __init__(self, growth: Growth, rows: Mapping[str, HostRows]) -> None:

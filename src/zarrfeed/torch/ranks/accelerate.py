@@ -1,4 +1,4 @@
-"""How a `ZarrDataLoader` goes through `accelerator.prepare()`: as it is, with what accelerate's own loaders do.
+"""Let a `ZarrDataLoader` pass through `accelerator.prepare()` as it is, and do what accelerate's own loaders do.
 
 accelerate takes a loader apart and builds one of its own over the dataset. That loader has no state of ours, and lets
 process 0 read for all. But accelerate takes a loader as it is if the loader says that it was prepared already. So says
@@ -32,7 +32,7 @@ _END = object()
 
 @dataclass(frozen=True)
 class Preparation:
-    """What an `Accelerator` wants of a loader: `device` is None where batches stay where they are."""
+    """The device and the copy mode that an `Accelerator` asks of a loader; `device` is None if batches do not move."""
 
     device: torch.device | None
     non_blocking: bool
@@ -40,7 +40,7 @@ class Preparation:
 
 
 class PreparableLoader(Protocol):
-    """What `prepared_batches` needs of a loader."""
+    """The interface of a loader that `prepared_batches` needs."""
 
     end_of_dataloader: bool
     remainder: int

@@ -27,7 +27,7 @@ class Digest:
     Attributes
     ----------
     count
-        How many indices, repeated ones counted as often as they came.
+        Number of indices; a repeated index counts as often as it came.
     sums
         Sums of two 64-bit hashes of each index, modulo 2**52.
 

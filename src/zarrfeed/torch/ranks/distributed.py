@@ -1,4 +1,4 @@
-"""Which rank this process is, which DataLoader worker, and how many share the machine."""
+"""Find the rank of this process, its DataLoader worker, and the number of ranks that share the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.torch.ranks.callers import rank_under_accelerate
 
-#: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
+#: The types of `rank=`: a number, or a callable that returns (rank, world size) in the training process.
 RankLike: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
 
 #: Torch's workers look every 5 s whether their training process is there, and end between two batches.

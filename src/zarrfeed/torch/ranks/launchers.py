@@ -40,20 +40,20 @@ _LAUNCHERS = (
     _Launcher("SLURM_PROCID", "SLURM_NTASKS", "rank_from_slurm"),
 )
 
-#: Whether this process, or one that it was forked from, has warned.
+#: True if this process, or one that it was forked from, has warned.
 _warned = False
 
 
 def warn_of_launcher(is_first: Callable[[], bool]) -> None:
     """Warn, once a process, if a launcher started this process as one of several.
 
-    For the begin of a pass whose dataset has no rank: none was given, and torch.distributed is not initialised.
+    Called when a pass begins whose dataset has no rank: none was given, and torch.distributed is not initialised.
 
     Parameters
     ----------
     is_first
-        Whether no other process that reads the same dataset, such as a DataLoader worker, has said it. Called only if
-        there is something to say.
+        Returns True if no other process that reads the same dataset, such as a DataLoader worker, has warned. Called
+        only if there is a reason to warn.
     """
     global _warned
     if _warned or (found := _find()) is None:

@@ -36,7 +36,7 @@ from zarrfeed.base.per_process import OwnerProcess, PerProcess
 from zarrfeed.plan.schedule.order_terms import OrderTerms
 from zarrfeed.torch.ranks.callers import outer_frames
 
-#: Of the format of entries: ranks with another one are not compared.
+#: The name of the format of entries: ranks with another format are not compared.
 _PREFIX = "zarrfeed/order/1"
 #: Entries of this process in the store; older ones are deleted.
 _MOST_KEYS = 64
@@ -52,7 +52,7 @@ class SameOrder:
     sources
         The names of the arrays that are read.
     terms
-        Of the order that the dataset was made with.
+        The options and figures that determine the order, as the dataset was made with them.
     """
 
     def __init__(self, sources: Iterable[str], terms: OrderTerms) -> None:
@@ -79,7 +79,7 @@ class SameOrder:
 
 
 class _Entry:
-    """What this process says of the order of one dataset."""
+    """The entry of this process about the order of one dataset."""
 
     def __init__(self, board: _Board, site: str, terms: Mapping[str, Any], causes: Mapping[str, Any]) -> None:
         self.board = board
@@ -178,7 +178,7 @@ class _Board:
         return None
 
 
-#: Of the default process groups that this process, and those that it was forked from, saw; one at least for each.
+#: The boards of the default process groups that this process, and those that it was forked from, saw: one for each.
 _boards: list[_Board] = []
 
 
