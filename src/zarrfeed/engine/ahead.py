@@ -57,10 +57,10 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
     num_threads
         Threads that make batches.
     threads_name
-        What their names begin with; no other threads of the process may have it.
+        Prefix of the names of these threads; no other threads of the process may have it.
     planned_bytes
-        What the memory plan takes a batch for. A kind that sees larger batches raises `_batch_bytes`, and fewer are
-        asked for ahead.
+        Bytes of a batch in the memory plan. A kind that sees larger batches raises `_batch_bytes`, and fewer are asked
+        for ahead.
     """
 
     def __init__(self, *, batch_size: int, num_threads: int, threads_name: str, planned_bytes: int = 1) -> None:

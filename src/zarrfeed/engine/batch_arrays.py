@@ -1,4 +1,4 @@
-"""What the engine's batches become: the interface that a library of arrays implements, and plain bytes in NumPy.
+"""The interface by which a library of arrays takes the engine's batches, and plain bytes in NumPy.
 
 The engine writes each field of a batch either into its own pool, and hands it out as a DLPack capsule, or into memory
 that the library provides. A provided buffer is used once: the engine writes it, and never again after its batch was
@@ -22,9 +22,9 @@ Array: TypeAlias = Any
 
 
 class BatchArrays(Protocol):
-    """How the memory of batches becomes arrays of a library."""
+    """Makes arrays of a library of the memory of batches."""
 
-    #: Whether batches lie in memory that `allocate` returned, and not in the engine's pool.
+    #: True if batches lie in memory that `allocate` returned; False if they lie in the engine's pool.
     provides_memory: bool
 
     def tensor_spec(self, field: Field) -> TensorSpec:

@@ -51,7 +51,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
     Parameters
     ----------
     field
-        Which one.
+        The field, a sparse matrix.
     batch_size
         Rows of a batch.
     num_threads

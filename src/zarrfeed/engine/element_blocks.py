@@ -52,7 +52,7 @@ class BlockMemory:
     spare_bytes
         Memory of each reader beyond the least that it needs.
     policy
-        How chunks are read. Chunks that cannot be had are remembered as bad blocks, whatever it says.
+        The error policy of reads. Chunks that cannot be read are remembered as bad blocks under every policy.
     make_reader
         Makes a reader of arrays.
     cache_bytes
@@ -61,7 +61,7 @@ class BlockMemory:
     Attributes
     ----------
     arrays
-        Of each side the elements of all slots, one slot after another, shape (slots * block items,).
+        For each side, the elements of all slots, one slot after another, shape (slots * block items,).
     """
 
     def __init__(

@@ -47,7 +47,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class RequestQueue(Protocol):
-    """What posts requests and takes the answers: the engine (`core.Engine`), or `ObjectRequests`. Safe for threads."""
+    """Posts requests and takes the answers: the engine (`core.Engine`), or `ObjectRequests`. Safe for threads."""
 
     def request_epoch(self) -> int:
         """Return the number of the epoch whose requests are posted now."""
@@ -86,15 +86,15 @@ class Flight:
     Attributes
     ----------
     request
-        What is read.
+        The request: a field, a key and the byte ranges that are read.
     reads
-        How it is read.
+        Reads stored bytes, and blocks its thread meanwhile.
     turn
         Its turn at the limiter.
     is_hedged
-        Whether there is a second request beside it.
+        True if a second request for the same bytes was sent.
     is_left_behind
-        Whether the second one was answered first, so that its thread ends.
+        True if the second request was answered first, so that the thread of this one ends.
     """
 
     request: Request
@@ -105,7 +105,7 @@ class Flight:
 
     @property
     def size_class(self) -> tuple[int, bool, int]:
-        """Which requests take as long as this one, as far as one can know."""
+        """The class of requests that are expected to take as long as this one."""
         number, _, is_index, parts = self.request
         begin, end = span_of([part[1:] for part in parts])
         return number, is_index, 0 if end is None else (end - begin).bit_length()

@@ -29,7 +29,7 @@ def pixels_of(data: bytes | memoryview, images: Images) -> npt.NDArray[np.uint8]
     Raises
     ------
     Exception
-        Of any class, if it cannot be decoded.
+        An exception of any class, if the image cannot be decoded.
     """
     from PIL import Image
 

@@ -60,15 +60,16 @@ class _Decoding:
     Attributes
     ----------
     index
-        The samples.
+        The indices of the samples.
     items
-        Encoded images, of all samples one after the other; None for those whose chunk could not be had.
+        Encoded images, of all samples one after the other; None for an image whose chunk could not be read.
     array, memory
-        Where images of one shape go: of the library of arrays, and the same memory as (items, channels, height, width).
+        The destination of images of one shape: an array of the array library, and its memory as an array of shape
+        (items, channels, height, width).
     values
-        Where images of different shapes go, one an item.
+        The decoded images, one an item, where images have different shapes.
     errors
-        What could not be had.
+        The errors of the images that could not be decoded or read.
     """
 
     index: Int64
@@ -86,9 +87,9 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
     Parameters
     ----------
     field
-        Which one.
+        The field, whose samples are encoded images.
     encoded
-        Looks the bytes up.
+        Looks up the encoded bytes of samples.
     batch_size
         Samples of a batch.
     num_threads
@@ -123,7 +124,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
 
     @property
     def source(self) -> StoreSource | PartedSource:
-        """Where its chunks are."""
+        """The source of the encoded chunks."""
         return self._encoded.source
 
     def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:

@@ -1,4 +1,4 @@
-"""What becomes of the bytes of an object: the user's function, or a decoder that is known by a name.
+"""Decode the bytes of an object, by the user's function or by a decoder that has a name.
 
 What holds: a decoder is called in threads, several at once, with a read-only view of the bytes. NumPy parses the header
 of a .npy file with Python's own parser, which raises SystemError at random where several threads use it at once (seen
@@ -29,9 +29,9 @@ from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 DecoderName: TypeAlias = Literal["bytes", "image", "npy", "zarr-chunk"]
 DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
-#: What a user may give: a function of the bytes (a memoryview), or of these and the key.
+#: The decoder that a user may give: a function of the bytes (a memoryview), or of the bytes and the key, or a name.
 Decode: TypeAlias = Callable[..., Any] | DecoderName | None
-#: What is called: with the bytes and the key.
+#: The function that decodes an object: it is called with the bytes and the key.
 Decoder: TypeAlias = Callable[[memoryview, str], Any]
 
 

@@ -33,7 +33,7 @@ _BATCHES_AHEAD = 2
 #: And so many objects for each request that the store takes at once: enough to see whether more requests pay. More
 #: would only take memory that is not in the caches of the processor.
 _AHEAD_OF_REQUESTS = 4
-#: What an object of unknown size is taken for.
+#: Bytes that an object of unknown size is assumed to have.
 _UNKNOWN_BYTES = 1 << 20
 
 
@@ -45,15 +45,15 @@ class ObjectReader:
     fetcher
         Fetches objects.
     listing
-        Their sizes.
+        The sizes of the objects.
     batch_size
         Objects of a batch.
     budget
         Bytes of objects that are asked for ahead.
     with_index
-        Whether batches have the numbers of their objects, too.
+        If True, batches also have the numbers of their objects.
     policy
-        What is done about objects that cannot be had.
+        The error policy: the treatment of objects that cannot be read or decoded.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.engine.fetch_threads import Request
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: What a request is answered with: bytes; None: there is no such object; or why there is nothing.
+#: The answer to a request: bytes; None: there is no such object; or the error because of which there are no bytes.
 Answer: TypeAlias = Bytes | StoreReadError | CorruptChunkError | None
 
 

@@ -73,17 +73,17 @@ class Reader:
     cache_bytes
         Memory for cached decoded chunks, also between epochs.
     caller_runs
-        Whether the caller of `next` decodes, too; for many small plans. Other threads are started only for much work,
+        If True, the caller of `next` decodes, too; for many small plans. Other threads are started only for much work,
         and shard indices stay cached between plans.
     policy
-        What to do if a chunk cannot be read or decoded.
+        The error policy: the treatment of a chunk that cannot be read or decoded.
 
     Attributes
     ----------
     skipped
         Chunks that were skipped since the reader was made.
     has_bad_rows
-        Whether a field in memory lacks rows, because their chunks could not be read when the reader was made.
+        True if a field in memory lacks rows, because their chunks could not be read when the reader was made.
     """
 
     def __init__(

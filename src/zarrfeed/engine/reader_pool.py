@@ -15,14 +15,14 @@ from zarrfeed.plan.schedule.resources import Resources
 
 
 class EpochReader(Protocol):
-    """What reads an epoch: `Reader` of Zarr arrays, and `ObjectReader` of objects as they are.
+    """Reads an epoch: a `Reader` of Zarr arrays, or an `ObjectReader` of objects as they are.
 
     Attributes
     ----------
     skipped
-        What was skipped since the reader was made.
+        Chunks and objects that were skipped since the reader was made.
     has_bad_rows
-        Whether the reader has to be made anew to read what could not be read before.
+        True if the reader has to be made anew to read what could not be read before.
     """
 
     skipped: list[SkippedChunk]
@@ -73,7 +73,7 @@ class ReaderPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a pass has a reader of this pool."""
+        """True if a pass has a reader of this pool."""
         return bool(self._busy)
 
     def start(self, running: Running, plan: ReadPlan, resources: Resources, arrays: BatchArrays) -> None:

@@ -28,7 +28,7 @@ class SampleLookup(ABC, Generic[Bad]):
     @property
     @abstractmethod
     def source(self) -> StoreSource | PartedSource | None:
-        """Where its chunks are; None where readers of its own report of that."""
+        """The source of the chunks; None if readers that this lookup makes report their own source."""
 
     @abstractmethod
     def open(self, plan: ReadPlan, max_open_batches: int) -> None:

@@ -38,16 +38,16 @@ _MEASURED_NOW = ("batch_memory_bytes", "scratch_bytes", "concurrency")
 
 @dataclass(frozen=True)
 class Limit:
-    """What bounds the rate.
+    """The stage that limits the rate, and the remedy.
 
     Attributes
     ----------
     stage
         "storage", "decode", "memory", "consumer" or "not known yet".
     reason
-        The figures that say so, in one line.
+        The figures that show it, in one line.
     advice
-        What to change, in one line.
+        The change that would help, in one line.
     """
 
     stage: str
@@ -113,7 +113,7 @@ class Stats(Page):
     scratch_bytes
         Temporary memory of the threads when the last epoch ended; it only grows.
     cache
-        What the node cache did: `hits`, `misses`, `hit_ratio`, their bytes, and `troubles`.
+        Counters of the node cache: `hits`, `misses`, `hit_ratio`, their bytes, and `troubles`.
 
     Examples
     --------
@@ -206,12 +206,12 @@ class Stats(Page):
 
     @property
     def limit(self) -> Limit:
-        """What bounds the rate, why, and what to change."""
+        """The stage that limits the rate, with the reason and the remedy."""
         return find_limit(self)
 
     @property
     def limiting_stage(self) -> str:
-        """What a faster machine would have to speed up.
+        """The stage that a faster machine would have to speed up.
 
         "storage", "decode", "memory" (the budget is small), "consumer" (your loop), or "not known yet" (few batches).
         """

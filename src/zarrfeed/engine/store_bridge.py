@@ -41,11 +41,11 @@ from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 _DEFAULT_POLICY = Faults()
-#: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
+#: Seconds that `stop` waits for the store to give up its requests: a store that blocks the loop must not block us.
 _TIMEOUT_S = 1.0
-#: How long the interpreter waits for threads that a store blocks, before it ends.
+#: Seconds that the interpreter waits, before it ends, for threads that a store blocks.
 _TIMEOUT_AT_EXIT_S = 5.0
-#: How often late requests are looked for.
+#: Seconds between two searches for late requests.
 _LOOK_S = 0.025
 
 
@@ -57,13 +57,13 @@ class StoreBridge:
     engine
         The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
     sources
-        Number of the field -> where its chunks are.
+        Number of the field -> the source of its chunks.
     max_decodes
         Chunks that zarr-python decodes at once, where it does.
     policy
-        How often reads are tried, and whether the engine goes on after errors.
+        The error policy: number of retries of a read, and whether the engine goes on after errors.
     caches_all
-        Whether all that is read goes through the node cache here. The engine reads its own chunks through its own.
+        If True, all reads go through the node cache here. The engine reads its own chunks through its own cache.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class StoreBridge:
 
     @property
     def concurrency(self) -> int:
-        """How many requests to far stores may be under way at once now."""
+        """Number of requests to far stores that may be under way at once now."""
         limiters = (source.limiter for source in self._sources.values() if source.is_far)
         return sum({id(limiter): limiter.limit for limiter in limiters if limiter is not None}.values())
 
@@ -310,7 +310,7 @@ class _Session:
             found = await reader.get_ranges(key, [(begin, end) for _, begin, end in parts], failed)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             if self._policy.skips and len(parts) > 1 and not self._closing:
-                # Which of them is bad must not depend on what else was asked for.
+                # Read each range alone: a range is bad or good, whatever other ranges were asked for with it.
                 for part in parts:
                     self._spawn(self._fetch(reader, key, [part]))
             else:

@@ -72,12 +72,12 @@ class SkippedField:
     Attributes
     ----------
     name
-        Of the field.
+        The name of the field.
     find_chunks
         Returns the number of the chunk that holds the row at an offset from each sample. None: not known; samples are
         patches.
     offsets
-        Of the window.
+        The offsets of the window.
     """
 
     name: str

@@ -119,7 +119,7 @@ class VlenReader(EncodedLookup):
     Parameters
     ----------
     field
-        Which one.
+        The field, whose samples are text or bytes of any length.
     cache_bytes
         Memory for cached decoded chunks; those that one batch takes at once come on top.
     max_decodes
@@ -155,12 +155,12 @@ class VlenReader(EncodedLookup):
 
     @property
     def name(self) -> str:
-        """What errors call the array."""
+        """The name of the array in errors."""
         return self._spec.name
 
     @property
     def source(self) -> StoreSource:
-        """Where its chunks are."""
+        """The source of the chunks."""
         return self._source
 
     def find_chunks(self, samples: Int64, offset: int) -> Int64:

@@ -32,7 +32,7 @@ class PartedVlenReader(EncodedLookup):
     Parameters
     ----------
     field
-        Which one.
+        The field, whose samples are text or bytes of any length.
     cache_bytes
         Memory for cached decoded chunks, of all stores.
     max_decodes
@@ -55,7 +55,7 @@ class PartedVlenReader(EncodedLookup):
 
     @property
     def source(self) -> PartedSource:
-        """Where its chunks are."""
+        """The source of the chunks."""
         return self._source
 
     def find_chunks(self, samples: Int64, offset: int) -> Int64:
