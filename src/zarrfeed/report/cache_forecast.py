@@ -1,10 +1,10 @@
-"""Which share of its reads a dataset will find in the node cache: worked out from listings and headers of entries.
+"""Forecast the share of reads that the node cache will answer, from listings and headers of entries.
 
-What holds: a cache evicts nothing, so an entry that is in the cache now is a hit in every later epoch, and chunks that
+Invariant: a cache evicts nothing, so an entry that is in the cache now is a hit in every later epoch, and chunks that
 are not there are added until the limit is reached. So, from the second epoch on, the hits are the entries that are
-there now and as many more as there is room for. Epochs of all ranks count: a cache that has seen an epoch of each rank
-of the machine hits so often for each of them, if these ranks read all chunks. No chunk and no index of a shard is read
-for it. Where it depends on sizes that nobody tells, it is not known.
+there now and as many more as there is room for. Epochs of all ranks count: once a cache has seen an epoch of each rank
+of the machine, each of them has this hit ratio, if these ranks read all chunks. The forecast reads no chunk and no
+index of a shard. If it depends on sizes that no listing tells, it is unknown.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from zarrfeed.storage.chunks.node_cache import cache_of
 #: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
 _MOST_ENTRIES = 1 << 16
 
-#: What an entry holds: key of the object, first byte and end, whether it is of the object's version, bytes that count.
+#: An entry: key of the object, first byte and end, whether it is of the object's version, bytes that count.
 _Entry = tuple[str, int, int | None, bool, int]
 
 
 @dataclass(frozen=True)
 class CacheExplanation:
-    """What the node cache will do for a dataset.
+    """Forecast of the node cache for a dataset.
 
     Attributes
     ----------
     expected_hit_ratio
-        Share of the reads that the cache will answer, from the second epoch on; None if it is not known. Of several
-        ranks, what they will hit together. On several machines without `affinity`, what a cache reaches once its
-        machine has read every chunk.
+        Share of the reads that the cache will answer, from the second epoch on; None if it is not known. For several
+        ranks, the share of their reads together. On several machines without `affinity`, the share that a cache reaches
+        once its machine has read every chunk.
     entries, wanted_entries
-        Entries of what epochs read that are in the cache now; all that there could be: chunks, inner chunks of shards
-        and the indices of shards. Of a cache with very many entries, the first is an estimate.
+        Number of entries that epochs read and that are in the cache now; number of all that there could be: chunks,
+        inner chunks of shards and the indices of shards. For a cache with very many entries, the first is an estimate.
     entry_bytes, wanted_bytes
-        The same in bytes, as they count against the limit; `wanted_bytes` is None if sizes are not known.
+        Bytes of these entries, as they count against the limit; `wanted_bytes` is None if sizes are not known.
     room
-        Bytes that can be added to the cache now, by whatever dataset.
+        Bytes that any dataset can add to the cache now.
     limit
         Bytes that the cache may use.
     why_unknown
-        Why `expected_hit_ratio` is None; else empty.
+        The reason why `expected_hit_ratio` is None; else empty.
     troubles
-        Why the cache does not do all that it could, as `stats().cache.troubles` will say.
+        Reasons why the cache does not do all that it could, as `stats().cache.troubles` will list them.
     """
 
     expected_hit_ratio: float | None

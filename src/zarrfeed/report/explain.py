@@ -41,7 +41,7 @@ from zarrfeed.spec.static import StaticField
 #: The quality of the shuffle is measured on the first batches of the epoch.
 _SAMPLED_BATCHES = 32
 
-#: Whether blocks, and rows in them, are permuted -> in words.
+#: (blocks are permuted, rows in them are permuted) -> the order in words.
 _ORDERS = {
     (True, True): "shuffled",
     (False, False): "in order",
@@ -52,20 +52,23 @@ _ORDERS = {
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Page):
-    """How one consumer reads a dataset. `str()`, `repr()` and notebooks show a page.
+    """One consumer's reading of a dataset. `str()`, `repr()` and notebooks show a page.
 
-    `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
-    are in memory. `left_out` says which samples are not among those that are selected because of their windows.
-    `dealt` is what the part of a split has of groups and classes, if it was dealt by these.
-    `cache` says what the node cache will do; None if there is none.
+    `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields are
+    in memory. `left_out` counts the selected samples that are left out because of their windows.
+    `dealt` counts the groups and classes in the part of a split, if the split was made by these.
+    `cache` is the forecast of the node cache; None if there is none.
     `statics` are the arrays of `Data.static`, which are the same for all samples.
-    `stores` says which samples each of several stores has; None for a single store, or for a join.
-    `sources` says what the epoch takes of each source of a mixture; None for none. `lanes` is then that of all sources.
-    `patches` says where the boxes of arrays lie that are samples, and in which columns they are read; None for none.
-    `sharing` says how many ranks decode each chunk because of the lanes; `resumed` the same of an epoch that goes on.
+    `stores` counts the samples of each of several stores; None for a single store, or for a join.
+    `sources` counts the samples that the epoch takes of each source of a mixture; None without a mixture. In a mixture,
+    `lanes` counts the lanes of all sources.
+    `patches` describes the boxes of arrays that are samples, and the columns in which they are read; None without
+    patches.
+    `sharing` is the number of ranks that decode each chunk because of the lanes; `resumed` the same for a resumed
+    epoch.
     `shuffling` measures the shuffle; None if rows keep their order, or samples are patches. `remedy` has the options
     that would mix an order that hardly shuffles. `slab_rows` are the rows of a block that is a slab of a chunk, or 0.
-    `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
+    Of the selected samples, `num_in_part` are dealt to the node of this consumer, which is `node` of `num_nodes`.
 
     Examples
     --------

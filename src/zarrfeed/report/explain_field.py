@@ -1,6 +1,6 @@
-"""How one field is read, for `dataset.explain()`: one function for each kind of field that is read in its own way.
+"""Explain the reading of one field, for `dataset.explain()`: one function for each kind of field.
 
-A kind of field that has no function here is described by what it answers (`zarrfeed.spec.field_kind`), as one whose
+A kind of field that has no function here is described by its own answers (`zarrfeed.spec.field_kind`), as a field whose
 values are computed.
 """
 
@@ -46,7 +46,7 @@ class FieldReading:
     Attributes
     ----------
     plan, batch_size, memory, max_open_batches
-        Of the epoch.
+        The plan of the epoch, its batch size, its memory and its number of open batches.
     reads
         The chunks of the field that are read.
     driven

@@ -21,11 +21,11 @@ class FieldReads:
     decoded
         Chunks that are decoded; of text and bytes, if all are cached.
     distinct
-        How many different ones these are.
+        Number of different chunks among these.
     of_all
-        Different ones that all consumers together decode; 0: what others decode is counted, too.
+        Number of different chunks that all consumers together decode; 0: chunks that others decode are counted, too.
     decoded_with
-        The name of the field that they are counted for; "" if that is this one.
+        The name of the field whose figures count the chunks; "" if it is this field.
     most
         Chunks that are decoded at most, however long threads hold memory. None: it is not known.
     in_part

@@ -1,4 +1,4 @@
-"""How many ranks decode each chunk because of the number of lanes, as a row of `explain()` and as a warning."""
+"""Count the ranks that decode each chunk because of the number of lanes, for a row of `explain()` and for a warning."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _FEW_BLOCKS = 16
 
 @dataclass(frozen=True)
 class RankSharing:
-    """How many ranks decode each chunk that is no shorter, because of the lanes.
+    """The number of ranks that decode each chunk, because of the lanes, if chunks are long enough.
 
     Attributes
     ----------
     ranks
         Ranks that divide the epoch order, without workers.
     lanes
-        Of the epoch order; of a mixture, of the source whose chunks most ranks decode.
+        The lanes of the epoch order; of a mixture, the lanes of the source whose chunks most ranks decode.
     readers
-        How many of the ranks decode each chunk, but for chunks that the end of a lane cuts. 1 if the ranks divide the
-        lanes.
+        Number of ranks that decode each chunk, except for chunks that the end of a lane cuts. 1 if the number of ranks
+        divides the number of lanes.
     better
-        The nearest number of lanes that the ranks divide; None if no number helps.
+        The nearest number of lanes that the number of ranks divides; None if no number helps.
     in_order
-        Whether it is so because the sources of a mixture are read in their own order.
+        True if the sources of a mixture are read in their own order, which is then the cause.
     """
 
     ranks: int

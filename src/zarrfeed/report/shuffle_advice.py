@@ -31,11 +31,12 @@ class ShuffleRemedy:
     budget
         Bytes for all readers of a machine.
     lanes
-        To be named. None: those that the planner chooses.
+        The number of lanes, for `mixing`. None: the number that the planner chooses.
     measure
-        How well the order is shuffled then.
+        The quality of the shuffle with these options.
     shorter
-        Samples of a chunk with which it would be in the memory that there is, and how well. None: no length is known.
+        Samples of a chunk with which the shuffle would be good in today's memory, and its quality. None: no length is
+        known.
     """
 
     budget: int

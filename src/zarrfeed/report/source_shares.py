@@ -22,11 +22,11 @@ class SourceShare:
     Attributes
     ----------
     length
-        The samples of a pass over it.
+        Number of samples of a pass over the source.
     taken
-        How many samples of it an epoch takes, over all ranks; more than `length` where they are repeated.
+        Number of samples that an epoch takes of the source, over all ranks; more than `length` if samples are repeated.
     num_blocks, lanes, mix
-        Of a pass over it.
+        The number of blocks, the lanes and the mix of a pass over the source.
     """
 
     length: int
@@ -37,7 +37,7 @@ class SourceShare:
 
     @property
     def passes(self) -> float:
-        """How often an epoch reads the source."""
+        """Number of times that an epoch reads the source."""
         return self.taken / self.length
 
 
@@ -50,9 +50,9 @@ class SourceShares:
     order
         The order of the mixture.
     epoch
-        The epoch, counted from 0: what it takes depends on it where weights change.
+        The epoch, counted from 0; it matters if weights change.
     sources
-        What it takes of each.
+        The share of each source.
     """
 
     order: MixedOrder

@@ -1,4 +1,4 @@
-"""How a sparse matrix is read: its arrays, how many of their chunks an epoch decodes, and how many are in memory."""
+"""Explain the reading of a sparse matrix: its arrays, the chunks that an epoch decodes, and those in memory."""
 
 from __future__ import annotations
 

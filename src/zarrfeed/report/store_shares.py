@@ -25,7 +25,7 @@ class StoreShares:
     table
         The stores.
     selected
-        How many samples of each store are read, shape (stores,).
+        Number of samples that are read of each store, shape (stores,).
     """
 
     table: StoreTable

@@ -24,11 +24,11 @@ def verdict(
     Parameters
     ----------
     fields, memory, memory_bytes, shuffling
-        As of `Explanation`.
+        The attributes of `Explanation` with these names.
     sweeps
-        Whether columns of patches are shuffled.
+        True if columns of patches are shuffled.
     mixes_better
-        Whether options would mix a poor order.
+        True if other options would mix a poor order.
     """
     parts = []
     if shuffling is not None:
