@@ -34,9 +34,9 @@ from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-#: What a block of Ray's takes at most where its context names no size, in bytes; the default of that context.
+#: Bytes of a block of Ray, at most, if its context names no size: the default of that context.
 _BLOCK_BYTES = 128 << 20
-#: What a text, or bytes of any length, are taken for where blocks are cut: Ray cuts blocks that turn out larger.
+#: Bytes that a text, or bytes of any length, are assumed to take when blocks are cut. Ray cuts larger blocks itself.
 _TEXT_BYTES = 1 << 10
 #: A description that takes more than this, for arrays in memory, is sent to Ray's object store once for all tasks.
 _LARGE_BYTES = 1 << 20
@@ -52,11 +52,12 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
     Parameters
     ----------
     data
-        What the samples are: a `Data`, as `zarrfeed.open` returns it, or whatever `zarrfeed.open` takes as `samples`.
+        A `Data`, as `zarrfeed.open` returns it, which describes the samples; or whatever `zarrfeed.open` takes as
+        `samples`.
     targets
         In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
     return_index
-        Whether rows have the global sample index (int64), in a column "index".
+        If True, rows have the global sample index (int64), in a column "index".
     num_threads
         Decode threads of each read task; Ray runs one task for each core, unless `num_cpus` says otherwise.
     cache

@@ -56,7 +56,7 @@ class _Session(Session):
     Parameters
     ----------
     row_seed_is_free
-        Whether the user gave no key, so that a loaded state may set it.
+        True if the user gave no key, so that a loaded state may set it.
     """
 
     def __init__(self, schedule: Schedule, options: SessionOptions, *, row_seed_is_free: bool) -> None:
@@ -145,23 +145,23 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
     targets
         The same with as many samples, or None.
     selected_chunk_indexes
-        Which chunks along the first axis are read: an int, a sequence or an array of them; negative ones count from
-        the end. None: all.
+        The chunks along the first axis that are read: an int, a sequence or an array of their numbers; negative numbers
+        count from the end. None: all chunks.
     shuffle_chunks
-        Whether chunks come in random order, anew in each epoch.
+        If True, chunks come in random order, anew in each epoch.
     chunks_shuffle_seed
         Key of that order; needed if `shuffle_chunks`.
     shuffle_buffer
-        Whether samples of the chunks that are open side by side are mixed, anew in each epoch.
+        If True, samples of the chunks that are open side by side are mixed, anew in each epoch.
     buffer_shuffle_seed
-        Key of that. None: a random one, the same on all ranks and workers.
+        Key of that mixing. None: a random key, the same on all ranks and workers.
 
     Attributes
     ----------
     samples, targets, shuffle_chunks, chunks_shuffle_seed, shuffle_buffer, buffer_shuffle_seed
         As they were passed.
     selected_chunk_indexes
-        An array of them, as they were passed; all chunks for None.
+        The numbers of the chunks as an array; all chunks for None.
 
     Yields
     ------
@@ -280,13 +280,13 @@ class ZarrDataLoader(zarrfeed.torch.datasets.loader.ZarrDataLoader):
     Parameters
     ----------
     dataset
-        Of this module.
+        A `ZarrIterableDataset` of this module.
     num_workers
         Worker processes; they persist from epoch to epoch.
     batch_size
         Samples of a batch.
     drop_last
-        Whether the last batch of an epoch is dropped if it is short.
+        If True, the last batch of an epoch is dropped if it is short.
     pin_memory, multiprocessing_context, prefetch_factor
         As in torch's DataLoader.
 

@@ -1,4 +1,4 @@
-"""What the classes of the original have in common: a bucket, its settings, and the objects in it."""
+"""The common parts of the original's classes: a bucket, its settings, and the objects in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zarrfeed.objects import Listing, Objects
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 
 DEFAULT_COMPOSITE_BYTES = 100_000_000
-#: What the tools of Google take for the address of a server that stands in for Cloud Storage.
+#: The environment variable from which Google's tools take the address of a server that stands in for Cloud Storage.
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 _REQUESTS, _MOST_REQUESTS = 16, 1024
 #: The longest timeout; the retries of the original go on for 100000 s.
@@ -101,7 +101,7 @@ class ObjectList(Sequence[tuple[str, int]]):
 
 
 class BucketDataset:
-    """What both datasets are made of: their arguments as attributes, and the objects of the bucket."""
+    """The base of both datasets: their arguments as attributes, and the objects of the bucket."""
 
     def _open(
         self,
