@@ -23,7 +23,7 @@ from zarrfeed.base.waits import wait_for
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: How often a unit is tried whose process died.
+#: Number of attempts at a unit whose process died.
 _TRIES = 3
 
 

@@ -1,4 +1,4 @@
-"""Whether Pillow, which decodes images, is installed."""
+"""Check that Pillow, which decodes images, is installed."""
 
 from __future__ import annotations
 

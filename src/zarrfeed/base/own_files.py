@@ -43,7 +43,7 @@ def is_made_by(status: os.stat_result, folder: Path, owner: int | None = None, *
     owner
         The user who owns what the user of zarrfeed named; None: there is no such user.
     may_write
-        Whether that file may be made. Readers write nothing.
+        If True, that file may be made. Readers write nothing, so they pass False.
     """
     known = {os.geteuid(), 0} if owner is None else {os.geteuid(), 0, owner}
     return status.st_uid in known or (may_write and status.st_uid == _user_in(folder, os.geteuid()))
