@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 #: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
-#: What blocks can be made of; not imported from where it is defined, which would import zarr, and completion be slow.
+#: The kinds of blocks. They are not imported from their module, because that imports zarr, which would slow completion.
 BLOCK_KINDS = ("auto", "slab", "chunk", "shard")
 
 #: The longest `--seconds`: a day.
 _MOST_SECONDS = 86400.0
 
-#: What the demo imports beyond the dependencies of the package: the extra "demo".
+#: The modules that the demo imports beyond the dependencies of the package: the extra "demo".
 _DEMO_MODULES = ("rich", "h5py", "iris_sample_data")
 
 

@@ -13,7 +13,7 @@ from zarrfeed.base.suggestions import did_you_mean
 if TYPE_CHECKING:
     from zarrfeed.metadata.face.data import Data
 
-#: What `--executor` takes.
+#: The forms of the argument of `--executor`.
 EXECUTORS = "dask://HOST:PORT, ray or ray://HOST:PORT"
 
 

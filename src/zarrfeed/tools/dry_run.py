@@ -1,6 +1,6 @@
-"""What a `ZarrIterableDataset` would do, without making one: its schedule, and what it would explain.
+"""Plan the schedule of a `ZarrIterableDataset`, and explain it, without making the dataset.
 
-What holds: the page is the one that the dataset explains, and nothing here needs torch. Only whether batches would be
+Invariant: the page is the same that the dataset explains, and nothing here needs torch. Only whether batches would be
 pinned has to be asked of torch, where it is installed.
 """
 

@@ -51,7 +51,7 @@ _BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Progress:
-    """How far `patch_weights` is: boxes that were counted, of all."""
+    """Progress of `patch_weights`: the number of boxes that were counted, and of all boxes."""
 
     done: int
     total: int
@@ -92,7 +92,7 @@ def patch_weights(
         holds weights of the same labels, shares and cells, they are returned, and nothing is read. None: nothing is
         kept.
     restart
-        Whether to measure anew, whatever the file holds.
+        If True, measure anew, whatever the file holds.
     num_threads
         Decode threads, and threads that count. None: one for each core.
     memory_budget, faults
@@ -155,7 +155,7 @@ def patch_weights(
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What is measured.
+    """The array to be measured, and the weights that are wanted.
 
     Attributes
     ----------

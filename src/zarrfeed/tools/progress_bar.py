@@ -22,7 +22,7 @@ def show_progress(unit: str = "") -> Iterator[Show]:
     Parameters
     ----------
     unit
-        What is counted, such as "samples".
+        The things that are counted, such as "samples".
     """
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield lambda _done, _total, _stage: None

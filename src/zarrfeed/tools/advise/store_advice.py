@@ -51,7 +51,7 @@ _OF_MEMORY = 1 / 2
 
 @dataclass(frozen=True)
 class Reading:
-    """How the loader reads: its options, as `ZarrIterableDataset` takes them. None: what that chooses."""
+    """The options of the loader, as `ZarrIterableDataset` takes and chooses them."""
 
     batch_size: int | None = None
     seed: int = 0
@@ -94,15 +94,15 @@ def advise_store(
     Parameters
     ----------
     name
-        What the report calls the store.
+        Name of the store in the report.
     data, stored
         The samples as the loader delivers them, and as they are stored (opened with `decode_cf=False`).
     reading
-        How the loader reads.
+        The options of the loader.
     disk_bytes_per_s
         Stored bytes a second of the disk. None: measured on the store's files, where these are local and not cached.
     choose
-        What chooses the layouts: `choose_layouts`, but for tests.
+        The function that chooses the layouts: `choose_layouts`; tests pass another one.
 
     Raises
     ------

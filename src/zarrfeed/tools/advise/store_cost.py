@@ -1,4 +1,4 @@
-"""What reading a store in its layout costs, by what a dataset explains of itself."""
+"""Compute the cost of reading a store in its layout, from the `explain()` of a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What zarr-python alone delivers of one array: how items are stored, viewed and converted in the baseline loader."""
+"""The arrays that the baseline loader reads with zarr-python alone: the stored, viewed and delivered items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zarrfeed.torch.batches.tensors import torch_dtype
 
 @dataclass(frozen=True)
 class PlainField:
-    """One array of a batch: how it is stored, and what is delivered.
+    """One array of a batch: its stored and its delivered form.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class PlainField:
     convert
         Writes items, of which it may overwrite the memory, to a tensor of `delivered`; None: the items are delivered.
     resident
-        Whether the whole array is read once, before the first pass.
+        If True, the whole array is read once, before the first pass.
     """
 
     stored: np.dtype[Any]

@@ -46,7 +46,7 @@ from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
 #: Decoded bytes, and samples, of the part that is measured.
 _PART_BYTES, _PART_SAMPLES = 512 << 20, 1 << 22
-#: Of the blocks that are compared, at least one.
+#: Decoded bytes, and samples, of the blocks that are compared, at most; one block is always compared.
 _CHECK_BYTES, _CHECK_SAMPLES = 16 << 20, 4096
 #: So many blocks or shards are measured, if there are, however slow it is: what few are like says little of many.
 _LEAST_UNITS = 32
@@ -60,7 +60,7 @@ _MOST_WINDOW = 64
 
 @dataclass(frozen=True)
 class PlainMode:
-    """How plain zarr reads: by threads of one process, or in worker processes with a thread each."""
+    """The mode in which plain zarr reads: threads of one process, or worker processes with a thread each."""
 
     num_workers: int
     num_threads: int
@@ -82,24 +82,24 @@ def plain_modes(num_threads: int) -> tuple[PlainMode, ...]:
 
 @dataclass
 class StoreBench:
-    """One store, measured.
+    """The comparison of loaders on one store.
 
     Parameters
     ----------
     path, targets
         Paths or URLs, which plain zarr opens.
     data
-        The same, as zarrfeed reads it.
+        The same arrays, as zarrfeed reads them.
     batch_size, shuffle
-        Of the dataset.
+        Options of the dataset.
     seconds
-        Given to each of the three.
+        Seconds that each of the three measurements takes.
     say
         Takes a line of the report as soon as it is known.
     num_threads, memory_budget, mixing, faults
-        Of the dataset.
+        Options of the dataset.
     storage_options
-        Of the stores of URLs.
+        Options of the stores of URLs.
     zarr_format
         2 or 3, the only format that plain zarr looks for. None: either.
     """

@@ -1,4 +1,4 @@
-"""What `zarrfeed cache` does with the arguments of the command line."""
+"""Run `zarrfeed cache` with the arguments of the command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is in the directory of a node cache: counted, checked, deleted.
+"""Count, check and delete the entries in the directory of a node cache.
 
-What holds: a directory that is no cache is refused, and none is made. All files are opened and deleted by the engine
-(`cpp/storage/cache/cache_folder.h`), which follows no link in the directory.
+Invariant: a directory that is no cache is refused, and none is made. The engine opens and deletes all files
+(`cpp/storage/cache/cache_folder.h`), and follows no link in the directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class CacheInfo(Page):
-    """What is in a cache: entries and their bytes by store, and what counts against a limit."""
+    """The contents of a cache: entries and their bytes by store, and the bytes that count against a limit."""
 
     directory: str
     used_bytes: int
@@ -50,7 +50,7 @@ class CacheInfo(Page):
 
 @dataclass
 class CheckedCache(Page):
-    """What became of a check: how many entries are good; those that were damaged, and were deleted."""
+    """The result of a check: the number of good entries, and the damaged ones, which were deleted."""
 
     directory: str
     good: int = 0
@@ -59,7 +59,7 @@ class CheckedCache(Page):
 
     @property
     def ok(self) -> bool:
-        """Whether no entry was damaged."""
+        """True if no entry was damaged."""
         return not self.damaged
 
     def rows(self) -> list[Row]:

@@ -29,7 +29,7 @@ from zarrfeed.tools.cache.warm import ArrayInStore, WarmedArray, Warming
 from zarrfeed.tools.verify import Progress
 from zarrfeed.tools.verify.find_arrays import find_arrays
 
-#: Of a task, at most: stored bytes, if objects are no larger than that, and objects.
+#: Limits of a task: stored bytes, if no object is larger than that, and number of objects.
 _TASK_BYTES, _TASK_OBJECTS = 256 << 20, 4096
 #: Tasks that a worker should have at least, so that none waits long for the last one.
 _FOR_EACH = 4
@@ -39,14 +39,14 @@ _MOST_OPEN = 8
 
 @dataclass(frozen=True)
 class WarmJob:
-    """What a process needs to copy objects of a store.
+    """The arguments of a process that copies objects of a store.
 
     Attributes
     ----------
     store
-        Its path or URL.
+        The store's path or URL.
     access
-        How it is reached, with the cache.
+        The access to the store, with the cache.
     memory_budget
         Bytes for the objects that a task copies at once.
     token

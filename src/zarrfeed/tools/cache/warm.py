@@ -35,24 +35,24 @@ from zarrfeed.tools.verify import Progress
 
 #: Objects that are copied at once, where memory allows; how many requests that is, the store's limiter decides.
 _MOST_AT_ONCE = 64
-#: How long an interrupted run waits for requests to be given up.
+#: Seconds that an interrupted run waits until requests are given up.
 _TIMEOUT_S = 5.0
 
 
 @dataclass
 class WarmedArray:
-    """What became of one array.
+    """The result of warming the cache for one array.
 
     Attributes
     ----------
     name
-        Its path below the store; "" for the store itself.
+        The array's path below the store; "" for the store itself.
     objects, of
-        Objects that were copied or were there; all that the array has.
+        Number of objects that were copied or were in the cache, and of all objects of the array.
     hit_bytes, added_bytes
         Stored bytes that were there already, and that were added.
     problem
-        Why not all of it is in the cache; else empty.
+        The reason why the cache lacks a part of the array; else empty.
     """
 
     name: str
@@ -86,7 +86,7 @@ class ArrayInStore:
 
 @dataclass
 class WarmReport(Page):
-    """What became of a store. `str()` is a page."""
+    """The result of warming the cache for a store. `str()` is a page."""
 
     store: str
     directory: str
@@ -95,7 +95,7 @@ class WarmReport(Page):
 
     @property
     def ok(self) -> bool:
-        """Whether all of the store is in the cache."""
+        """True if all of the store is in the cache."""
         return not any(array.problem for array in self.arrays)
 
     def add_problems(self, problems: dict[str, str]) -> None:
@@ -123,7 +123,7 @@ class Warming:
     Parameters
     ----------
     access
-        How the store is reached, and the cache.
+        The access to the store, with the cache.
     memory_budget
         Bytes for the objects that are being copied.
     on_progress

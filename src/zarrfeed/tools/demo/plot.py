@@ -24,7 +24,7 @@ def save_plot(path: Path, training: Training, comparison: Comparison) -> None:
     Parameters
     ----------
     path
-        Of the file; it is overwritten.
+        Path of the PNG file; it is overwritten.
     training
         Gives the loss curve and the baseline.
     comparison

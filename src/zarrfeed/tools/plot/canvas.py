@@ -1,4 +1,4 @@
-"""What the drawings share: a figure, its colours, its colour bar, lanes, and the file."""
+"""The common parts of the drawings: a figure, its colours, its colour bar, lanes, and the file."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from zarrfeed.tools.plot.patch_figure import SEVERAL, Float64, PatchFigure, Sect
 _CHUNKS, _FIRST, _SEVERAL = "#ffb000", "#ff2d55", "#9aa1ab"
 #: Tiles above which they are one image; above which no line is drawn between them; columns and chunks that are drawn.
 _MOST_VECTORS, _MOST_EDGED, _MOST_LINES = 3000, 40, 40
-#: How patches of the first batch are drawn: those that the section goes through, and others.
+#: The line styles of patches of the first batch: True for patches that the section goes through, False for others.
 _LINES: dict[bool, dict[str, Any]] = {
     True: {"linewidth": 2.0, "linestyle": "-", "zorder": 6},
     False: {"linewidth": 1.1, "linestyle": (0, (1.5, 1.2)), "zorder": 5},

@@ -39,7 +39,7 @@ _SAVE_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far `stats` is: samples that were measured, of all."""
+    """Progress of `stats`: the number of samples that were measured, and of all samples."""
 
     done: int
     total: int
@@ -71,17 +71,17 @@ def stats(
     data
         The samples: a `Data`, or what `zarrfeed.open` takes.
     axis
-        What has statistics of its own: an axis of the array, a dimension by its name such as "level", or several, such
-        as ("lat", "lon") for each grid point. Of several arrays, those count along it that have it. None: one number
-        for each array.
+        The axes whose indices have statistics of their own: an axis of the array, a dimension by its name such as
+        "level", or several, such as ("lat", "lon") for each grid point. Among several arrays, it holds for those that
+        have the axis. None: one number for each array.
     output
         A JSON file that keeps the result. If it holds statistics of the same samples and axes, they are returned, and
         nothing is read. While the pass runs, a file beside it (`.partial` at the end of its name) keeps what is known,
         so that a run that was killed goes on when it is called again. None: nothing is kept.
     restart
-        Whether to measure anew, whatever the files hold.
+        If True, measure anew, whatever the files hold.
     normalized
-        Whether to measure only the arrays that `Data.normalize` is for without its `sides`: the same as
+        If True, measure only the arrays that `Data.normalize` changes if it is given no `sides`: the same as
         `sides="samples"`.
     sides
         Sides whose arrays are measured: "samples", "targets", or both. `Data.normalize` takes the figures of the
@@ -91,14 +91,9 @@ def stats(
         a task, and None is one.
     memory_budget
         Bytes, or text such as "2GiB", for decoding, as of `ZarrIterableDataset`. With an executor, for each task.
-    executor
-        Who measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI, Parsl,
-        processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores, so
-        arrays in memory are refused. None: threads of this process.
-    faults
-        A `Faults`, or a mapping. A chunk that cannot be read is an error; it cannot be skipped here.
-    on_progress, on_message
-        Called after each batch, and with a line for people, such as that an earlier run is continued.
+    The executor that measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
+    Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores, so
+    arrays in memory are refused. None: threads of this process.
 
     Returns
     -------

@@ -30,15 +30,15 @@ class Moments:
     Attributes
     ----------
     count
-        Values that are no NaN.
+        Number of values that are no NaN.
     missing
-        NaNs.
+        Number of NaNs.
     mean
-        Of the values that are no NaN; 0 where there are none.
+        The mean of the values that are no NaN; 0 if there are none.
     squares
         The sum of their squared distances from the mean.
     low, high
-        The least and the greatest of them; infinity and minus infinity where there are none.
+        The least and the greatest of these values; infinity and minus infinity if there are none.
     """
 
     count: Counts

@@ -29,9 +29,9 @@ class PartialFile:
     Parameters
     ----------
     output
-        Where the statistics will be written.
+        The file that the statistics will be written to.
     fingerprint
-        What tells the work apart: of the samples, of the arrays and of what is measured.
+        A digest of the samples, of the arrays and of the requested statistics: it tells this work from other work.
     """
 
     def __init__(self, output: Path, fingerprint: str) -> None:

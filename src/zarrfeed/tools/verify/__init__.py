@@ -42,7 +42,7 @@ _SAVE_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far `verify` is: read chunks that were checked of all arrays, and what was found so far."""
+    """Progress of `verify`: the number of read chunks that were checked, of all arrays, and the findings so far."""
 
     array: str
     done: int
@@ -81,27 +81,26 @@ def verify(
     arrays
         Paths of the arrays or groups below `store` that are checked, such as ["train", "test/x"]. None: all.
     missing
-        What a chunk that the store lacks means: "count" counts it, "error" makes `ok` False. Such a chunk reads as the
-        fill value.
+        "count" counts a chunk that the store lacks, which reads as the fill value; "error" makes `ok` False as well.
     links
-        What a symbolic link that leads out of a local store means: "count" or "error".
+        "count" counts symbolic links that lead out of a local store; "error" makes `ok` False as well.
     num_threads
         Number of threads that read and decode. None: one for each core, and at least eight. With an executor it is the
         number of threads of a task, and None is two.
     memory_budget
         Bytes, or text such as "2GiB", for the chunks that are being read or decoded. With an executor, for each task.
     executor
-        Who checks the chunks, in tasks of up to 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
-        Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open `store`,
-        so arrays in memory are refused. The report is the same. None: threads of this process.
+        The executor that checks the chunks, in tasks of up to 256 MiB: an executor of `concurrent.futures`' kind (of
+        Dask, MPI, Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open
+        `store`, so arrays in memory are refused. The report is the same. None: threads of this process.
     progress_file
         Path of a file that records what was checked, so that the next call continues a run that was interrupted or
         killed. The file is removed at the end. None: no file. "default": one for each store below `$XDG_STATE_HOME`.
     restart
-        Whether to begin from the start, whatever the progress file says.
+        If True, begin from the start, whatever the progress file says.
     retries, timeout
-        How often a read is retried after an error that may pass, and how many seconds it may take, retries included. A
-        chunk that cannot be read then is a finding.
+        Number of times that a read is retried after an error that may pass, and seconds that it may take, retries
+        included. A chunk that cannot be read then is a finding.
     storage_options
         As of `zarrfeed.open`, for a URL.
     zarr_format

@@ -31,26 +31,26 @@ from zarrfeed.tools.verify.progress_file import Checked, fingerprint
 _MOST_SLICES = 32
 #: Ranges that a worker should have at least, so that none waits long for the last one.
 _FOR_EACH = 4
-#: Of a task, if the user says nothing: executors count on tasks that use one core, and one thread waits for reads.
+#: The default number of threads of a task: executors count on tasks that use one core, and one thread waits for reads.
 _USUAL_THREADS = 2
 
 
 @dataclass(frozen=True)
 class RangeJob:
-    """What a process needs to check ranges of one array.
+    """The arguments of a process that checks ranges of one array.
 
     Attributes
     ----------
     source
-        The store, as `to_bytes` has it.
+        The store, pickled by `to_bytes`.
     path
-        Of the array in it.
+        Path of the array in the store.
     fingerprint
-        Of its metadata, as the caller sees them.
+        Fingerprint of the array's metadata, as the caller sees them.
     access
-        How the store is reached.
+        The access to the store.
     num_threads, budget
-        Of a task.
+        Threads, and bytes of memory, of a task.
     """
 
     source: bytes = field(repr=False)

@@ -49,7 +49,7 @@ Box: TypeAlias = tuple[Int64, ...]
 
 #: A slice is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
 _SLICE_BYTES, _SLICE_CHUNKS, _SLICE_REQUESTS = 8 << 20, 4096, 64
-#: What a chunk may take for each of its decoded bytes: as stored (twice as long is plausible), decoded, between codecs.
+#: Bytes that a chunk may take for each decoded byte: as stored (twice as long is plausible), decoded, between codecs.
 _COPIES, _OVERHEAD = 5, 2 << 20
 #: A parsed index, the index as stored and what sorts it, for each stored byte.
 _INDEX_COPIES = 3
@@ -59,7 +59,7 @@ _INDEX_DIVISOR = 8
 
 @dataclass
 class SliceResult:
-    """What was found of a run of chunks."""
+    """The findings in a run of chunks."""
 
     good: int = 0
     stored_bytes: int = 0
@@ -152,7 +152,7 @@ class ArrayCheck(Protocol):
     Attributes
     ----------
     numbering
-        Of its chunks.
+        The numbering of the array's chunks.
     step, ahead
         Numbers of a slice, and slices that should be under way at once.
     """
@@ -213,7 +213,7 @@ def prepare_check(
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where the chunks of an array are that Python reads, and what they are."""
+    """The stored chunks of an array that Python reads: their source and their kind."""
 
     numbering: Numbering
     source: StoreSource

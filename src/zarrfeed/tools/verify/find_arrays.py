@@ -36,22 +36,22 @@ from zarrfeed.storage.access.zarr_internals import async_group
 
 @dataclass
 class Found:
-    """What a store consists of.
+    """The contents of a store.
 
     Attributes
     ----------
     store
-        What it is called, the same in every run.
+        Name of the store, the same in every run.
     arrays
-        By path.
+        The arrays by path.
     problems
-        Path of an array or group that cannot be opened -> why.
+        Path of an array or group that cannot be opened -> the reason.
     ignored
         Paths in groups where neither is.
     root
         Directory of a local store; None for others.
     stale
-        Path of an array that consolidated metadata describe otherwise than its own document -> how they differ.
+        Path of an array whose description in consolidated metadata differs from its own document -> the difference.
     """
 
     store: str
@@ -72,7 +72,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     names
         Paths of arrays or groups in it; None: all.
     access
-        How the store is reached.
+        The access to the store.
 
     Raises
     ------

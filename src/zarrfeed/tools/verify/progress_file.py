@@ -32,7 +32,7 @@ _MARK = "zarrfeed verify, 1"
 
 @dataclass
 class Checked:
-    """What is known of an array, by its chunks [0, next)."""
+    """The findings about an array's chunks [0, next)."""
 
     fingerprint: str
     next: int = 0
@@ -103,14 +103,14 @@ def default_path(store: str) -> Path:
 
 
 class ProgressFile:
-    """One file.
+    """The progress file of one run.
 
     Parameters
     ----------
     path
-        Of the file; its directory is made if it is not there.
+        Path of the file; its directory is made if it is not there.
     store
-        What the store is called, the same in every run.
+        Name of the store, the same in every run.
     """
 
     def __init__(self, path: Path, store: str) -> None:
