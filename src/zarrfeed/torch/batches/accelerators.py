@@ -53,7 +53,7 @@ def check_not_lost_by_fork(what: str, api: Any = None) -> None:
     what
         The argument that needs the device, with its value.
     api
-        As in `is_lost_by_fork`.
+        The device interface of torch, as in `is_lost_by_fork`.
     """
     if is_lost_by_fork(api):
         raise ConfigError(

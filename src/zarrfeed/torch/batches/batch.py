@@ -41,7 +41,7 @@ class BatchAssembler:
             expect_sparse_tensors()  # a loader's workers send them
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the same with the members of records in place of their bytes, where this was not done before."""
+        """Return the tensors, with the members of records in place of their bytes where they are still bytes."""
         values: list[Any] = list(tensors)
         for number, f in enumerate(self._shown):
             record, raw = f.record, values[number]
@@ -109,7 +109,7 @@ def unpack_record(record: Record, raw: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _rows(values: Values | dict[str, torch.Tensor]) -> Iterable[Any]:
-    """Return what samples have of a field: views of its tensors, items of its lists."""
+    """Return the samples of a field: views of its tensors, items of its lists."""
     if isinstance(values, list):
         return values
     if not isinstance(values, dict):

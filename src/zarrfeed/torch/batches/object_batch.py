@@ -40,7 +40,7 @@ class ObjectAssembler(BatchAssembler):
         return [values, *map(torch.from_numpy, index)]
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:
-        """Return what makes a batch."""
+        """Return the function that makes a batch."""
         return self.assemble
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
@@ -66,7 +66,7 @@ def makes_tensors(decode: Decode) -> bool:
 
 
 def name_of(decode: Decode) -> str:
-    """Return what `explain()` calls a decoder."""
+    """Return the name of a decoder in `explain()`."""
     if decode is None:
         return ""
     return decode if isinstance(decode, str) else getattr(decode, "__qualname__", type(decode).__name__)

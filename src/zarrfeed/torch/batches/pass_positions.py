@@ -80,7 +80,7 @@ class MakesStates(Protocol):
     """A session, as far as it matters for the position of a pass."""
 
     def state_of(self, cursor: Cursor, loader: object) -> EpochState | None:
-        """Return where a pass of a loader stands; None, if a user named the state of the next one since."""
+        """Return the position of a pass of a loader; None, if a user has named the state of the next pass since."""
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
         """Return a state as a small JSON-able dict."""

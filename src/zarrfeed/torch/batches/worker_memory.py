@@ -107,7 +107,7 @@ class WorkerMemory:
 
 
 def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return how a storage is pickled on its way to another process: as a handle if it lies in a pool of this one."""
+    """Return a storage's pickle for another process, as `__reduce__` does: a handle if this process's pool has it."""
     if storage.device.type != "cpu" or not storage.nbytes():
         reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_storage_of_torch(storage)  # type: ignore[no-untyped-call]
         return reduced

@@ -100,7 +100,7 @@ class ArrayRequests:
             raise
 
     def stats(self) -> Stats:
-        """Return what was counted."""
+        """Return the counters of all readers of this process."""
         return self._past_stats if self._reader is None else self._past_stats + self._reader.stats()
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class ArrayRequests:
         self._drop_reader()
 
     def resources(self, rows: int) -> tuple[MemoryPlan, int]:
-        """Return what a batch takes, and how many workers there are.
+        """Return the memory plan of a request of so many rows, and the number of workers.
 
         Raises
         ------

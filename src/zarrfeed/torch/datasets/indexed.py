@@ -41,7 +41,7 @@ class RequestReader(Protocol[V_co]):
         """Return the samples at some positions; `asked` is what the user gave."""
 
     def stats(self) -> Stats:
-        """Return what it counted."""
+        """Return the counters."""
 
     def close(self) -> None:
         """Stop threads and free memory."""
@@ -98,7 +98,7 @@ class IndexedDataset(torch.utils.data.Dataset[Any], ABC, Generic[V]):
             reader.close()
 
     def _read(self, indices: Any) -> V:
-        """Return what a request reads."""
+        """Return the samples at some indices."""
         wanted = positions_of(np.asarray(indices), len(self))
         reader = self._own.here
         with reader.lock:

@@ -225,7 +225,7 @@ class ZarrIterableDataset(StreamingDataset):
         Parameters
         ----------
         offsets
-            As of `Data.window`, whose other arguments stay as they were.
+            The new offsets, as in `Data.window`; its other arguments stay as they were.
 
         Raises
         ------

@@ -58,7 +58,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         there is an accelerator. Without workers the dataset's own `pin_memory` decides. With `zarrfeed.device.prefetch`
         nothing is copied on the host: the pages of the workers' memory are locked.
     prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
-        As in torch's DataLoader.
+        Arguments of torch's DataLoader, with the same meaning.
     sampler, batch_sampler
         None. Lightning's Trainer makes a loader anew with these arguments, to predict or with `overfit_batches`.
 
@@ -161,7 +161,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             self._stream.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
+        """Return the position of the pass under way, or the beginning of the next one, as a small JSON-able dict.
 
         What counts is what this loader handed out, not what workers have prefetched, and not what other loaders read
         of the same dataset. Of several passes under way, the one counts that handed out a batch last; one that handed
@@ -293,7 +293,7 @@ class _WorkerInit:
         self._passes = 0
 
     def for_new_group(self) -> _WorkerInit:
-        """Return the same for a new group of workers."""
+        """Return a copy for a new group of workers."""
         return _WorkerInit(self.function)
 
     def name_pass(self) -> str:

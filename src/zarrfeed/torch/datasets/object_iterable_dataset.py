@@ -96,7 +96,8 @@ class ObjectIterableDataset(StreamingDataset):
     batch_size
         Objects of a batch. None yields single objects.
     shuffle, seed, drop_last, rank, world_size, even, affinity
-        As of `ZarrIterableDataset`. Objects are independent, so they are shuffled fully: every order is possible.
+        Arguments of `ZarrIterableDataset`, with the same meaning. Objects are independent, so they are shuffled fully:
+        every order is possible.
     return_index
         If True, add the numbers of the objects in `objects.listing` (int64).
     num_threads
@@ -105,10 +106,11 @@ class ObjectIterableDataset(StreamingDataset):
         Bytes, or text such as "2GiB", of objects that all readers of a machine have asked for ahead of their batches;
         one batch comes on top. None: a quarter of the memory that the job may use on the machine, and at least 1 GiB.
     transform
-        As of `ZarrIterableDataset`; torch's `default_collate` makes one tensor of objects of one shape.
+        A function of a batch, as in `ZarrIterableDataset`; torch's `default_collate` makes one tensor of objects of one
+        shape.
     faults
-        As of `ZarrIterableDataset`, where an object is a chunk: with {"on_error": "skip"}, an object that cannot be
-        read or decoded is replaced by another one, the same on every rank.
+        The error policy, as in `ZarrIterableDataset`, where an object is a chunk: with {"on_error": "skip"}, an object
+        that cannot be read or decoded is replaced by another one, the same on every rank.
 
     Yields
     ------

@@ -27,11 +27,11 @@ class ObjectDataset(IndexedDataset[list[Fetched]]):
     Parameters
     ----------
     source, decode
-        As of `ObjectIterableDataset`.
+        The objects and their decoder, as in `ObjectIterableDataset`.
     num_threads
         Threads that decode. None: the cores that this process may use, shared by the workers of a DataLoader.
     faults
-        As of `ZarrDataset`: an object that cannot be read is an error.
+        The error policy, as in `ZarrDataset`: an object that cannot be read is an error.
 
     Raises
     ------
@@ -137,7 +137,7 @@ class _ObjectRequests:
         return found
 
     def stats(self) -> Stats:
-        """Return what was counted; an object counts as a chunk."""
+        """Return the counters; an object counts as a chunk."""
         return Stats() if self._fetcher is None else self._fetcher.stats()
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ MOVED_TO_OPTIONS = {
 
 
 def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data:
-    """Return what a dataset is to read: a description, or the shorthand (samples, targets), which is opened.
+    """Return the description of the samples: the one given, or that of the opened shorthand (samples, targets).
 
     Raises
     ------
@@ -79,7 +79,7 @@ def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data
 
 
 def faults_for(data: Data, faults: Faults) -> Faults:
-    """Return what readers of a description do about bad chunks: of a store that grows, no chunk may be missing."""
+    """Return the error policy for the readers of a description: a store that grows may lack no chunk."""
     refuses = data.growth is not None and data.growth.refuses_missing
     return replace(faults, missing="raise") if refuses else faults
 
@@ -120,7 +120,7 @@ class StreamOptions:
         check_flags(return_index=self.return_index)
 
     def schedule(self, mixing: Mixing, requests: Requests) -> ScheduleOptions:
-        """Return what a schedule is made of."""
+        """Return the options of a schedule."""
         return ScheduleOptions(
             lanes=mixing.lanes,
             mix=mixing.mix,
@@ -133,7 +133,7 @@ class StreamOptions:
         )
 
     def session(self, faults: Faults, assembler: BatchAssembler, *, pin_memory: bool | None) -> SessionOptions:
-        """Return how a session reads; `assembler` makes its batches."""
+        """Return the options of a session; `assembler` makes its batches."""
         from zarrfeed.torch.batches.transform import prepare_transform
         from zarrfeed.torch.passes.session_options import SessionOptions
 

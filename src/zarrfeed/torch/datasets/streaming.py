@@ -73,7 +73,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
             session.name_next(loaded.at_epoch(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the pass stands that was begun last, or the next one will begin: a small JSON-able dict.
+        """Return the position of the pass begun last, or the beginning of the next one, as a small JSON-able dict.
 
         What counts is what was handed out, on this rank, and on all others as many batches; so save between two
         steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's beginning is
@@ -137,7 +137,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         return self._session.stats()
 
     def skipped_chunks(self) -> list[SkippedChunk]:
-        """Return what was skipped since this dataset was made (in this process): array, key, epoch and cause."""
+        """Return the chunks or objects skipped since this dataset was made (in this process)."""
         return self._session.skipped_chunks()
 
     def close(self) -> None:

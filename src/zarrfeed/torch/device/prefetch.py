@@ -48,7 +48,7 @@ class DeviceLoader:
     Attributes
     ----------
     loader, device
-        As given.
+        The arguments of `prefetch`.
 
     Examples
     --------

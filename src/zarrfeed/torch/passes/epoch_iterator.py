@@ -63,7 +63,7 @@ class Pass(CountedPass):
         return self._transformed(batch) if self._transforms else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this pass stands, as the dataset's `state_dict()` does; at its end, too."""
+        """Return the position of this pass, as the dataset's `state_dict()` does; at its end, too."""
         session = self._session
         if self.cursor is None:
             return session.make_state_dict(self._resumed or session.upcoming())
@@ -120,7 +120,7 @@ class Pass(CountedPass):
             _interrupt_after(token)
 
     def _transformed(self, batch: Batch) -> Batch:
-        """Return what the user's `transform` makes of a batch or sample; what it raises ends the pass."""
+        """Return the result of the user's `transform` of a batch or sample; an error in it ends the pass."""
         transform = self._session.options.transform
         if transform is None:
             return batch

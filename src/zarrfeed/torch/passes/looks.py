@@ -164,7 +164,7 @@ class LooksOfSamples:
     num_samples
         Samples of the dataset.
     policy
-        As of `ArrayWatch`.
+        The error policy of reads, as in `ArrayWatch`.
     """
 
     def __init__(self, fields: Sequence[Field], num_samples: int, policy: Faults) -> None:

@@ -23,7 +23,7 @@ class ProcessState:
     readers
         The engines that passes which begin now get.
     past_readers, past_stats, past_skipped
-        Those of editions before, and what those counted and skipped that are gone.
+        The readers of earlier editions, and the counters and skipped chunks of readers that are gone.
     resumed
         The state of a DataLoader worker that the next pass begins with.
     passes, names, watch

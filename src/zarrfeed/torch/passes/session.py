@@ -161,11 +161,11 @@ class Session:
         return here.past_skipped + [chunk for readers in pools for chunk in readers.skipped()]
 
     def rank_info(self) -> RankInfo:
-        """Return which rank reads, of how many."""
+        """Return the rank that reads, and the number of ranks."""
         return replace(self.options.ranks.find(), is_gathered=self.is_gathered)
 
     def _rank_in_node(self) -> RankInfo:
-        """Return which rank reads, of how many that divide one epoch order: with affinity, those of its node."""
+        """Return the rank that reads, and the number of ranks that share its epoch order: with affinity, its node's."""
         rank = self.rank_info()
         return rank if self.options.affinity is None else rank_in_node(rank)
 
@@ -193,7 +193,7 @@ class Session:
         return has_accelerator() if pins is None else pins
 
     def plan_of_rank(self, epoch: int) -> ReadPlan:
-        """Return what this rank reads in an epoch, without workers, from its beginning."""
+        """Return the plan of this rank for an epoch, without workers, from its beginning."""
         rank_info = self._rank_in_node()
         schedule, consumer = self._schedule_of(rank_info), rank_info.consumer()
         return schedule.reading(schedule.settle(self.upcoming().at_epoch(epoch), consumer), consumer)
@@ -253,7 +253,7 @@ class Session:
         self._adopt(edition)
 
     def hold(self, edition: Edition) -> tuple[Lease, ...]:
-        """Return what keeps the samples of an edition from being deleted, as long as it is referred to."""
+        """Return leases, which keep the samples of an edition from being deleted, as long as they are referred to."""
         versions = self.editions.versions
         return () if versions is None or edition.version is None else versions.hold(edition.version)
 
@@ -330,7 +330,7 @@ class Session:
         self.epochs.name_next(state.to_json())
 
     def state_of(self, cursor: Cursor | None, loader: object = None) -> EpochState | None:
-        """Return where a pass (of a loader) stands; None: there was none, or a user named the state of the next one."""
+        """Return the position of a loader's pass; None if there is none, or a user has named the next pass's state."""
         if cursor is None:
             return None
         keeps = cursor.in_worker or cursor.under_way
@@ -343,7 +343,7 @@ class Session:
         return replace(state, edition=replace(state.edition, offsets=offsets))
 
     def state(self) -> EpochState:
-        """Return where the pass stands that was begun last, or the state in which the next one begins.
+        """Return the position of the pass that was begun last, or the state in which the next one begins.
 
         Raises
         ------
@@ -395,7 +395,7 @@ class Session:
     # Passes
 
     def _rank_of_pass(self) -> RankInfo:
-        """Return which rank a pass that begins now is for; say so if each rank reads everything unasked.
+        """Return the rank for which a pass begins now; warn if each rank reads everything although nobody asked for it.
 
         Raises
         ------

@@ -53,7 +53,7 @@ class Versions:
         return None if data.growth is None else cls(data.growth, rows_of(data.resolved))
 
     def resolved(self, version: Version) -> ResolvedData:
-        """Return what a version is read as; reads nothing but what `Growth.at` reads."""
+        """Return the description of a version's samples; reads nothing but what `Growth.at` reads."""
         return with_rows(self._growth.at(version), self._rows)
 
     def look(self, rank: RankInfo, known: Version) -> Version:
@@ -72,7 +72,7 @@ class Versions:
         return self._look(known) if rank.world_size == 1 else _from_rank_0(rank, partial(self._look, known))
 
     def hold(self, version: Version) -> tuple[Lease, ...]:
-        """Return what keeps the samples of a version from being deleted, as long as it is referred to.
+        """Return leases, which keep the samples of a version from being deleted, as long as they are referred to.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class Versions:
 
 
 def _from_rank_0(rank: RankInfo, look: Callable[[], Version]) -> Version:
-    """Return what `look` returns on rank 0, or raise its error on every rank."""
+    """Return the version that `look` finds on rank 0, or raise its error on every rank."""
     distributed = imported("torch.distributed")
     several = f"refresh='epoch' on {rank.world_size} ranks"
     if in_worker():

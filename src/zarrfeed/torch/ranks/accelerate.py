@@ -58,7 +58,7 @@ def asking_accelerator() -> FrameType | None:
 
 
 def preparation(asking: FrameType, rank_info: RankInfo) -> Preparation | None:
-    """Return what an `Accelerator` wants; None, where only a loader of accelerate's own does that.
+    """Return the device and copy mode that an `Accelerator` asks for; None if accelerate's own loader is needed.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def _fetched(feed: CountedPass) -> Any:
 
 
 def _remainder(cursor: Cursor) -> int:
-    """Return how many samples of the last batch of all ranks are no repeated ones; 0, which is for all, if none is.
+    """Return how many samples of the last batch of all ranks are not repeated; 0 if none is repeated.
 
     accelerate puts the batches of the ranks together, rank by rank, and takes so many samples from the beginning. A
     division that `is_gathered` has its repeated samples at the end. With node affinity each node repeats samples of its

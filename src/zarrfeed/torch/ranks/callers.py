@@ -1,4 +1,4 @@
-"""Who reads a dataset: what the call stack tells about the library that iterates it.
+"""Identify the library that iterates a dataset, and its habits, from the call stack.
 
 torch does not tell a dataset which loader reads it, and some loaders spoil its samples without an error:
 
@@ -42,7 +42,7 @@ class Reads(Protocol):
         """Samples of a batch; None for single samples."""
 
     def rank_info(self) -> RankInfo:
-        """Return which rank reads, of how many."""
+        """Return the rank that reads, and the number of ranks."""
 
 
 def check_iteration(reads: Reads) -> bool:

@@ -110,7 +110,7 @@ def _is_initialised() -> bool:
 
 
 def rank_in_node(rank: RankInfo) -> RankInfo:
-    """Return which rank of its node a rank is, where samples are dealt to nodes; `rank` itself where there is one node.
+    """Return a rank's number in its node, if samples are dealt to nodes; `rank` itself if there is one node.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def _open_training_process(pid: int | None) -> list[int]:
 
 
 def _local_world_size(world_size: int, *, initialised: bool) -> int:
-    """Return how many ranks share this machine: as the launcher says, or all of them where they meet on loopback."""
+    """Return the number of ranks on this machine: as the launcher says, or all of them if they meet on loopback."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
         if os.environ.get(name, "").isdecimal():
             return max(1, min(world_size, int(os.environ[name])))

@@ -69,7 +69,7 @@ def hand_over_state(loop: Any, sampler: object) -> bool:
 
 
 def batches_before(loop: Any) -> int:
-    """Return how many batches of the epoch that a loop resumes were trained on; 0 where it begins an epoch."""
+    """Return the number of batches trained on in the epoch that a loop resumes; 0 if it begins an epoch."""
     if not getattr(loop, "restarting", False):
         return 0
     try:
