@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 
 
 def batches_ahead(max_open_batches: int) -> int:
-    """Return how many batches are asked for ahead where so many may be open: the wanted one is one of them."""
+    """Return the number of batches to ask for ahead, if so many may be open: the wanted batch is one of these."""
     return min(_MOST_AHEAD, max_open_batches - 1)
 
 

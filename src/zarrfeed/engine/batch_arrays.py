@@ -28,7 +28,7 @@ class BatchArrays(Protocol):
     provides_memory: bool
 
     def tensor_spec(self, field: Field) -> TensorSpec:
-        """Return how a field of a batch is described in a capsule."""
+        """Return the description of a batch's field in a capsule."""
 
     def from_capsule(self, capsule: Any) -> Array:
         """Return the array of a DLPack capsule of the engine: shape (rows, *sample shape of `tensor_spec`)."""
@@ -92,7 +92,7 @@ class ByteArrays:
         return array, array
 
     def csr(self, begins: Array, columns: Array, values: Array, shape: tuple[int, int]) -> Array:
-        """Return what a matrix consists of."""
+        """Return the parts of a matrix."""
         return begins, columns, values, shape
 
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:

@@ -51,13 +51,13 @@ class CacheStats:
 
     @classmethod
     def from_core(cls, counters: Mapping[str, int], troubles: tuple[str, ...] = ()) -> CacheStats:
-        """Return what the engine counted, by names that begin with "cache_"."""
+        """Return the engine's counters whose names begin with "cache_"."""
         counts = {f.name: counters.get(f"cache_{f.name}", 0) for f in fields(cls) if f.name != "troubles"}
         return cls(**counts, troubles=troubles)
 
     @classmethod
     def of_python(cls, counts: CacheCounts) -> CacheStats:
-        """Return what was counted of chunks that Python decodes."""
+        """Return the counters of chunks that Python decodes."""
         return cls(**vars(counts))
 
     def __add__(self, other: CacheStats) -> CacheStats:

@@ -97,7 +97,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
 
     @property
     def source(self) -> None:
-        """Its stores are those of its readers, which report of them."""
+        """None: the readers of the matrix's arrays report their stores."""
 
     def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:  # noqa: ARG002 - of other kinds
         if plan.steps <= self._batch_size:
@@ -118,7 +118,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         return made.array, made.bad
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`: blocks of rows, and single rows under the number `~number`."""
+        """Map the skip ids of array `number` to its blocks of rows; `~number` is the id of single rows."""
         return {number: SkippedField(name, self._find_blocks, (0,)), ~number: skipped_alone(name)}
 
     def skipped(self, number: int, index: Int64, errors: list[BadBlock]) -> Skipped:

@@ -165,7 +165,7 @@ class BlockMemory:
         out[:] = same
 
     def bad_among(self, block: Int64) -> list[BadBlock]:
-        """Return which of these blocks could not be had."""
+        """Return the bad blocks among some blocks."""
         return [one for number, one in sorted(self._bad.items()) if np.any(block == number)] if self._bad else []
 
     def stats(self) -> Stats:

@@ -90,7 +90,7 @@ class Flight:
     reads
         Reads stored bytes, and blocks its thread meanwhile.
     turn
-        Its turn at the limiter.
+        The request's turn at the limiter.
     is_hedged
         True if a second request for the same bytes was sent.
     is_left_behind

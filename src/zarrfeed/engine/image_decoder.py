@@ -17,7 +17,7 @@ _WIDE_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 def library_name() -> str:
-    """Return which library decodes images, with its version."""
+    """Return the name of the library that decodes images, with its version."""
     from PIL import __version__
 
     return f"Pillow {__version__}"

@@ -151,7 +151,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         return bad.error if isinstance(bad, BadImage) else bad[1]
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`: whole chunks, and single samples under the number `~number`."""
+        """Map the skip ids of array `number` to its chunks; `~number` is the id of single samples."""
         return {**self._encoded.skippable(number, name), ~number: skipped_alone(name)}
 
     def skipped(self, number: int, index: Int64, errors: list[ImageError]) -> Skipped:
@@ -268,7 +268,7 @@ def _batches_of(plan: ReadPlan, batch_size: int) -> Iterator[Int64]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why an image cannot be decoded, the same for the same bytes."""
+    """Return the reason why an image cannot be decoded, the same for the same bytes."""
     if type(error).__name__ == "UnidentifiedImageError":  # whose message has the address of a file object
         return "no format that Pillow knows"
     return str(error) or repr(error)

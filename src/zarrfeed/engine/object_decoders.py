@@ -50,12 +50,12 @@ os.register_at_fork(after_in_child=_parse_anew)
 
 
 def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder | None:
-    """Return what is called with the bytes and the key of each object; None: the bytes are delivered as they are.
+    """Return the function to call with the bytes and the key of each object; None: bytes are delivered as they are.
 
     Parameters
     ----------
     decode
-        As the user gave it.
+        The decoder that the user gave.
     chunks
         Returns the decoder of the Zarr array whose chunks the objects are; called for "zarr-chunk" alone.
 

@@ -318,7 +318,7 @@ class Reader:
         return self._load_stats + stats_of(self._engine, self._bridge) + vlen + here
 
     def _cache_troubles(self) -> tuple[str, ...]:
-        """Return why the node cache does not do all that it could for these fields."""
+        """Return the reasons why the node cache does not do all that it could for these fields."""
         sources = [*self._stores.values(), *(reader.source for reader in self._vlen_readers.values())]
         troubles = [one.cache_trouble for one in sources if one is not None]
         return tuple(dict.fromkeys(filter(None, troubles + self._to_engine.cache_troubles())))

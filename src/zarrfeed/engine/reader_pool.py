@@ -121,7 +121,7 @@ class ReaderPool:
         return sum((reader.stats() for reader in self._readers()), self._past_stats)
 
     def skipped(self) -> list[SkippedChunk]:
-        """Return what all readers that there ever were have skipped."""
+        """Return the chunks and objects that all readers have skipped, those that are gone included."""
         return self._past_skipped + [chunk for reader in self._readers() for chunk in reader.skipped]
 
     def close(self) -> None:

@@ -383,7 +383,7 @@ class _Session:
 
 
 def _byte_range(begin: int, end: int | None) -> ByteRequest | None:
-    """Return what zarr-python asks a store for: (0, None) is the whole object, (-n, None) are its last n bytes."""
+    """Return a range as zarr-python asks a store for it: (0, None) is the whole object, (-n, None) its last n bytes."""
     if end is not None:
         return RangeByteRequest(begin, end)
     return SuffixByteRequest(-begin) if begin else None

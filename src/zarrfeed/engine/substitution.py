@@ -197,7 +197,7 @@ class _BlockOrder:
         return self._order.num_blocks
 
     def successors(self, samples: Int64) -> Int64:
-        """Return the same row of the next block, counted anew from its start if it is shorter."""
+        """Return, for each sample, the same row of the next block, counted anew from its start if it is shorter."""
         if self._followers is None:
             self._followers = self._order.followers(self._epoch)
         held_index, row = self._order.locate(samples)

@@ -78,7 +78,7 @@ class EncodedLookup(SampleLookup[ChunkError]):
         raise NotImplementedError
 
     def array_of(self, chunk_index: ChunkIndex) -> str:
-        """Return what errors call the array of a chunk."""
+        """Return the name in errors of the array that has a chunk."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class EncodedLookup(SampleLookup[ChunkError]):
         return bad[1]
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`: whole chunks."""
+        """Map the skip id of array `number` to its chunks."""
         return {number: SkippedField(name, self.find_chunks, (0,))}
 
     def skipped(self, number: int, index: Int64, errors: list[ChunkError]) -> Skipped:
@@ -198,7 +198,7 @@ class VlenReader(EncodedLookup):
         return sample // self._spec.rows_per_chunk, cell
 
     def array_of(self, chunk_index: ChunkIndex) -> str:  # noqa: ARG002 (it is one array)
-        """Return what errors call the array."""
+        """Return the name of the array in errors."""
         return self._spec.name
 
     def label(self, chunk_index: ChunkIndex) -> str:

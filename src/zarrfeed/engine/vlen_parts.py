@@ -109,7 +109,7 @@ class PartedVlenReader(EncodedLookup):
         return self._reader(number, part).label((chunk_index[0] - self._first_of(number, part), chunk_index[1]))
 
     def array_of(self, chunk_index: ChunkIndex) -> str:
-        """Return what errors call the array of a chunk."""
+        """Return the name in errors of the array that has a chunk."""
         number, part = self._part_at(chunk_index)
         parts = self._field.layouts[number].parts
         assert parts is not None
