@@ -86,7 +86,7 @@ class CacheExplanation:
 
 
 def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | None:
-    """Return what the node cache will do for the epochs of an order; None without a cache."""
+    """Forecast the node cache for the epochs of an order; None without a cache."""
     arrays: dict[str, _Array] = {}
     named: list[ArrayCache] = []
     troubles = []
@@ -201,7 +201,7 @@ class _Array:
         return _ArrayForecast(entries, wanted, entries * (mean or 0), each, self.resident)
 
     def _wanted(self, objects: npt.NDArray[np.int64]) -> tuple[float, float]:
-        """Return how many objects are read, and how many reads of chunks and indices that is."""
+        """Return the number of objects that are read, and the number of reads of chunks and indices in them."""
         spec, stored = self.spec, self.cached.objects
         written = 1.0 if stored is None else min(1.0, stored.count / max(1, math.prod(_objects_along(spec))))
         along = _objects_along(spec)
@@ -215,7 +215,7 @@ class _Array:
         return num_objects, num_objects + len(self.chunks) * spec.num_cells * written
 
     def _inner_bytes(self, stored_bytes: int) -> float:
-        """Return what an entry counts on average, of inner chunks and indices of shards of so many bytes in all."""
+        """Return the average bytes of an entry, for inner chunks and indices of shards of so many bytes in all."""
         spec, stored = self.spec, self.cached.objects
         assert spec.shard is not None
         assert stored is not None
@@ -228,7 +228,7 @@ class _Array:
         return (num_chunks * of_inner + stored.count * of_index) / (num_chunks + stored.count)
 
     def _in_epochs(self, listed: list[_Entry], objects: set[int]) -> list[int]:
-        """Return what the entries count that are hits, or will be after their object was fetched once more."""
+        """Return the bytes of the entries that are hits, or will be after their object was fetched once more."""
         found, versions = [], self.cached.versions
         assert versions is not None
         for key, _, end, is_current, counted in listed:

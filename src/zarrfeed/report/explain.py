@@ -302,7 +302,7 @@ def explain(
 def _with_remedy(
     of: FieldExplanation, stacked: str, order: Order | None, *, is_primary: bool, cast_advice: str
 ) -> FieldExplanation:
-    """Return what is said of a field, with what to do about its chunks; None: the blocks of its order are no rows."""
+    """Return the explanation of a field with the remedy for its chunks. `order` is None if its blocks are no rows."""
     remedy = ""
     if order is not None:
         remedy = remedy_of_field(of, is_primary=is_primary, lanes=order.lanes, strip=order.strip)

@@ -88,7 +88,7 @@ def _(field: CsrField, reading: FieldReading) -> FieldExplanation:
 
 
 def cast_advice(field: FieldKind) -> str:
-    """Return which cast delivers a dtype that torch computes with; "" for a field whose batches have such a dtype."""
+    """Return the cast that delivers a dtype that torch computes with; "" if batches already have such a dtype."""
     if field.record is not None or field.dtype_name not in _CASTS:
         return ""
     return (

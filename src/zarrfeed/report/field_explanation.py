@@ -137,7 +137,7 @@ class FieldExplanation:
 
     @property
     def slow_because(self) -> str:
-        """Why zarr-python decodes the chunks; "" if the engine does."""
+        """The reason why zarr-python decodes the chunks; "" if the engine decodes them."""
         codecs = ", ".join(self.slow_codecs)
         reasons = [f"lists of {self.item_type}"] if self.item_type else []
         reasons += [f"codec{'s' * (len(self.slow_codecs) > 1)} {codecs}"] if codecs else []

@@ -119,7 +119,7 @@ def explain_objects(
 
 
 def _packing(objects: Objects, decode: str) -> str:
-    """Return why a Zarr store would be faster, and what makes it; "" where it would not be, or nobody can know."""
+    """Return the reason why a Zarr store would be faster, and the command that makes it; else ""."""
     total, mean = objects.listing.total_bytes, objects.mean_bytes
     small = _SMALL_FAR if objects.stored.is_far else _SMALL_LOCAL
     if not total or mean >= small or len(objects) < _MANY:

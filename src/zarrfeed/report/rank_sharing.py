@@ -46,7 +46,7 @@ class RankSharing:
 
     @classmethod
     def of(cls, order: Order, ranks: int) -> RankSharing:
-        """Return what holds for an epoch order that is read by a number of ranks."""
+        """Count the ranks that decode each chunk of an epoch order which a number of ranks read."""
         columns = order.columns_for(ranks)
         readers, one = max(
             ((min(one.max_rows, ranks_of_chunk(ranks, math.gcd(one.lanes, columns))), one) for one in order.orders),

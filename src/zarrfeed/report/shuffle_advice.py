@@ -147,7 +147,7 @@ def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
 
 
 def _measured(schedule: Schedule, rank_info: RankInfo) -> ShuffleMeasure | None:
-    """Return how well the order of the first epoch is shuffled; None if there is no such order in the memory."""
+    """Measure the shuffle of the first epoch's order; None if no such order fits the memory."""
     consumer = rank_info.consumer()
     try:
         order = schedule.order_of(schedule.settle(EpochState(0), consumer))
@@ -158,7 +158,7 @@ def _measured(schedule: Schedule, rank_info: RankInfo) -> ShuffleMeasure | None:
 
 
 def remedy_of(schedule: Schedule, rank_info: RankInfo, measure: ShuffleMeasure | None) -> ShuffleRemedy | None:
-    """Return what would mix an order that is poorly shuffled; None for others."""
+    """Return options that would mix an order that is poorly shuffled; None for other orders."""
     if measure is None or not measure.is_poor or schedule.fields.are_objects:
         return None
     return find_remedy(schedule, rank_info)

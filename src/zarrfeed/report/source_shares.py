@@ -73,7 +73,7 @@ class SourceShares:
         )
 
     def perfect_mix(self, batch_size: int) -> float:
-        """Return how many distinct blocks a batch draws from, if each source were shuffled perfectly."""
+        """Return the number of distinct blocks that a batch would draw from if each source were shuffled perfectly."""
         taken = np.array([one.taken for one in self.sources])
         shares = taken / taken.sum()
         if self.order.is_per_batch:

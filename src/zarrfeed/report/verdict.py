@@ -65,7 +65,7 @@ def lacks_memory(memory: MemoryPlan) -> bool:
 
 
 def remedy_of_field(f: FieldExplanation, *, is_primary: bool, lanes: int, strip: int) -> str:
-    """Return what would let the chunks of a field be decoded less often; "" if they are decoded about once."""
+    """Return the change that would make decodes of a field's chunks fewer; "" if they are decoded about once."""
     if f.item_type or not f.chunks:
         return ""
     if not f.native:
