@@ -8,7 +8,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes, of_object: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Return what a document in JSON says.
+    """Return the value of a document in JSON.
 
     Parameters
     ----------

@@ -19,10 +19,11 @@ _MIB = 1 << 20
 
 @functools.cache
 def job_bytes() -> int:
-    """Return how much memory all processes of this job may use on this machine, as found at the first call.
+    """Return the bytes of memory that all processes of this job may use on this machine, as found at the first call.
 
-    This is the least of what the machine has, what control groups of either version allow (those of a container, of
-    systemd or of Slurm), what Slurm says that the job asked for on each node, and the limit of the address space.
+    The result is the least of these: the machine's memory, the limits of control groups of either version (of a
+    container, of systemd or of Slurm), the memory that the job asked Slurm for on each node, and the limit of the
+    address space.
     """
     return min([physical_bytes(), *cgroup_limits(_PROC), *slurm_limits(os.environ), *_process_limits()])
 

@@ -16,7 +16,7 @@ def lazy_names(
     Parameters
     ----------
     module
-        Its name.
+        The name of the module.
     modules
         Public name -> the module below `zarrfeed` that defines it. None of them has the name that it defines:
         importing it would replace that.

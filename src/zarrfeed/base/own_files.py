@@ -121,7 +121,7 @@ def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = Tr
 
 
 def followed(path: Path) -> Path:
-    """Return where a path leads, if its last component is a link.
+    """Return the target of a path, if its last component is a link; else the path.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def _is_of_group(status: os.stat_result, parent: Path) -> bool:
 
 
 def name_of(user: int) -> str:
-    """Return how a message calls a user: "alice (uid 1000)", or "uid 1000" for one without a name."""
+    """Return a user's name for messages: "alice (uid 1000)", or "uid 1000" for one without a name."""
     try:
         return f"{pwd.getpwuid(user).pw_name} (uid {user})"
     except KeyError:
