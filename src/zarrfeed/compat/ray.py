@@ -186,7 +186,7 @@ class _Runs(ZarrDataset):
 
 
 def nearest_edges(edges: Int64, count: int) -> list[int]:
-    """Return where to cut samples into at most `count` parts of about the same length, none of them empty.
+    """Return the cuts of samples into at most `count` parts of about the same length, none of them empty.
 
     >>> nearest_edges(np.array([0, 50, 100, 150, 200, 203]), 4), nearest_edges(np.array([0, 8]), 3)
     ([0, 50, 100, 150, 203], [0, 8])
@@ -199,7 +199,7 @@ def nearest_edges(edges: Int64, count: int) -> list[int]:
 
 
 def block_ends(edges: Int64, begin: int, end: int, rows: int) -> list[int]:
-    """Return where blocks of at most `rows` samples end: with chunks, where the next chunk ends in time.
+    """Return the ends of blocks of at most `rows` samples: at ends of chunks, if a chunk ends in time.
 
     >>> block_ends(np.array([0, 4, 8, 12, 14]), 4, 14, 9), block_ends(np.array([0, 4, 8]), 0, 8, 3)
     ([12, 14], [3, 4, 7, 8])

@@ -70,7 +70,7 @@ class _Session(Session):
         return super().__getstate__()
 
     def rank_info(self) -> RankInfo:
-        """Return which rank reads, once all ranks have one key."""
+        """Return the rank that reads, and the number of ranks, once all ranks have one key."""
         rank = super().rank_info()
         if not self._row_seed_is_agreed and rank.world_size > 1:
             self._agree_on_row_seed()
@@ -119,7 +119,7 @@ class _AssemblerOfOriginal(BatchAssembler):
         return list(parts) if isinstance(parts, tuple) else parts
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:
-        """Return what does so."""
+        """Return the function that makes a batch."""
         return self.assemble
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
@@ -143,7 +143,7 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
     samples
         A `zarr.Array` with samples along its first axis; and all else that `zarrfeed.ZarrIterableDataset` takes.
     targets
-        The same with as many samples, or None.
+        An array with as many samples, or anything else that `samples` may be; or None.
     selected_chunk_indexes
         The chunks along the first axis that are read: an int, a sequence or an array of their numbers; negative numbers
         count from the end. None: all chunks.
@@ -159,7 +159,7 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
     Attributes
     ----------
     samples, targets, shuffle_chunks, chunks_shuffle_seed, shuffle_buffer, buffer_shuffle_seed
-        As they were passed.
+        The arguments, as they were passed.
     selected_chunk_indexes
         The numbers of the chunks as an array; all chunks for None.
 
@@ -288,7 +288,7 @@ class ZarrDataLoader(zarrfeed.torch.datasets.loader.ZarrDataLoader):
     drop_last
         If True, the last batch of an epoch is dropped if it is short.
     pin_memory, multiprocessing_context, prefetch_factor
-        As in torch's DataLoader.
+        Arguments of torch's DataLoader, with the same meaning.
 
     Yields
     ------

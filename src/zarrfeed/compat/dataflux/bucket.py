@@ -207,7 +207,7 @@ def _of_address(address: str) -> dict[str, Any]:
 
 
 def _credential_provider(credentials: Any) -> Callable[[], Any]:
-    """Return what gives obstore the tokens of credentials of google-auth."""
+    """Return a function that gives obstore the tokens of credentials of google-auth."""
 
     def token() -> dict[str, Any]:
         if not credentials.valid:

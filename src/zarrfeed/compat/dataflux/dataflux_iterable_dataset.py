@@ -51,7 +51,7 @@ class DataFluxIterableDataset(BucketDataset, data.IterableDataset[Any]):
     Parameters
     ----------
     project_name, bucket_name, config, data_format_fn, storage_client
-        As of `DataFluxMapStyleDataset`; `config` may be its `Config`, too.
+        Arguments of `DataFluxMapStyleDataset`, with the same meaning; `config` may be its `Config`, too.
 
     Attributes
     ----------
