@@ -455,7 +455,7 @@ def _complain(message: str) -> None:
 
 
 def _storage_option(text: str) -> dict[str, Any]:
-    """Return what `KEY=VALUE` or a JSON object says. A value that is JSON, such as true or 3, is what it says there."""
+    """Return the options of `KEY=VALUE` or a JSON object. A value such as true or 3 is parsed as JSON, too."""
     key, is_pair, value = text.partition("=")
     try:
         options = parse_json(text if text.startswith("{") else value)

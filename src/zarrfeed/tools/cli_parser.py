@@ -78,7 +78,7 @@ def select(data: Data, chosen: Sequence[tuple[str, Any]] | None) -> Data:
     Raises
     ------
     ConfigError
-        As of `Data.sel`.
+        If a condition is wrong, as in `Data.sel`.
     """
     from zarrfeed.base.errors import ConfigError
 

@@ -53,7 +53,7 @@ def schedule_of(
 
 
 def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) -> Explanation:
-    """Return what the dataset of a schedule would explain, on rank 0 of so many, or on the only one.
+    """Return the explanation that the dataset of a schedule would give, on rank 0 of so many, or on the only one.
 
     Raises
     ------

@@ -208,7 +208,7 @@ def _draw(data: Data, schedule: Schedule, arguments: argparse.Namespace) -> None
 
 
 def _sizes(text: str) -> dict[str | int, int]:
-    """Return what `z=64,y=64,x=64` says."""
+    """Parse `z=64,y=64,x=64` to sizes by dimension."""
     sizes: dict[str | int, int] = {}
     for one in text.split(","):
         dim, _, size = one.partition("=")

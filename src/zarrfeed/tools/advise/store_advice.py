@@ -192,7 +192,7 @@ def _span(f: StoredField) -> int:
 def _measure_as_it_is(
     data: Data, fields: FieldSet, reading: Reading
 ) -> tuple[Explanation, StoreCost, list[str], float | None]:
-    """Return what the store costs as it is, what to change without another layout, and the rate of the first pass."""
+    """Measure the cost of the store as it is, list changes without another layout, and time the first pass."""
     with reading.dataset(data) as dataset:
         whole = dataset.explain()
         sample_bytes = whole.memory.batch_bytes / whole.batch_size
@@ -267,7 +267,7 @@ def _packing(f: StoredField) -> dict[str, Any]:
 
 
 def _cost_of(layouts: Sequence[LayoutAdvice], arrays: Sequence[SampledArray], reading: Reading) -> StoreCost:
-    """Return what an epoch of the advised store costs, of which metadata alone are written, to a temporary folder."""
+    """Return the cost of an epoch of the advised store, of which metadata alone are written, to a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="zarrfeed-advise-") as folder:
         opened: dict[str, zarr.Array[Any]] = {}
         for number, (one, array) in enumerate(zip(layouts, arrays, strict=True)):
@@ -293,7 +293,7 @@ def _cost_of(layouts: Sequence[LayoutAdvice], arrays: Sequence[SampledArray], re
 def _assumptions(
     arrays: Sequence[SampledArray], disk: DiskRate | None, given: float | None, *, far: bool, in_memory: bool
 ) -> list[str]:
-    """Return what was measured, and what was taken for granted."""
+    """Return lines that say which figures were measured, and which assumed."""
     samples = sum(one.rows.nbytes for one in arrays)
     lines = [
         f"measured: 8 codecs on {format_bytes(samples)} of the samples, decoded and fed by the engine from temporary "

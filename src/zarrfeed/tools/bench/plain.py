@@ -303,7 +303,7 @@ def _to_send(values: PlainValues) -> Any:
 
 
 def _as_it_is(fields: Any) -> Any:
-    """Return what it is given: torch's own function would make tensors of arrays, to be sent as descriptors."""
+    """Return the fields unchanged: torch's own function would make tensors of arrays, to be sent as descriptors."""
     return fields
 
 

@@ -65,7 +65,7 @@ class PlainField:
 
 
 def plain_field(field: Field, array: zarr.Array[Any]) -> PlainField:
-    """Return how zarr-python alone delivers a field of a dataset whose only conversion is that of CF attributes."""
+    """Return the form in which zarr-python delivers a field of a dataset that converts nothing but CF attributes."""
     spec = field.layouts[0].spec
     axis = spec.sample_axis
     shape = array.shape[:axis] + array.shape[axis + 1 :]

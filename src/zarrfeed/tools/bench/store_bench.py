@@ -66,7 +66,7 @@ class PlainMode:
     num_threads: int
 
     def __str__(self) -> str:
-        """Return what reads, with its number."""
+        """Return the kind of reader, with the number of readers."""
         if self.num_workers:
             return f"{self.num_workers} worker process{'es' * (self.num_workers > 1)}"
         return f"{self.num_threads} thread{'s' * (self.num_threads > 1)}"
@@ -180,7 +180,7 @@ class StoreBench:
         return max(1, sum(f.sample_bytes for f in self._fields.fields))
 
     def _choose_units(self) -> npt.NDArray[np.int64]:
-        """Return what is measured, as rows of (begin, end) in samples: blocks, or shards if they are small enough."""
+        """Return the measured blocks, or shards if they are small enough, as rows of (begin, end) in samples."""
         n, rows = self._fields.num_samples, self._fields.block_rows
         primary = None if self._fields.primary is None else self._fields.fields[self._fields.primary]
         most = max(1, min(_PART_SAMPLES, _PART_BYTES // self._sample_bytes))
@@ -213,7 +213,7 @@ class StoreBench:
         return StoreAccess(storage_options=self.storage_options, zarr_format=self.zarr_format)
 
     def _open_plain(self) -> list[PlainField]:
-        """Return how zarr-python alone delivers the fields."""
+        """Return the fields, as zarr-python alone delivers them."""
         arrays = _open_arrays(self.path, self.targets, self._fields.sides, self._access)
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):

@@ -259,7 +259,7 @@ class Warming:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _at_once(self, spec: ArraySpec, cached: ArrayCache) -> int:
-        """Return how many objects are copied at once."""
+        """Return the number of objects that are copied at once."""
         if spec.shard is not None:
             each = DEFAULT_COALESCE.limit + 2 * spec.shard.cached_index_bytes + spec.decoded_bytes
         elif cached.objects is not None and cached.objects.count:

@@ -78,7 +78,7 @@ def add_colour_bar(
 
 
 def unit_of_time(batch_size: int | None, num_ranks: int) -> str:
-    """Return what time is counted in."""
+    """Return the unit of the axis of time."""
     return ("samples" if batch_size is None else f"batches of {batch_size}") + " on each rank" * (num_ranks > 1)
 
 
@@ -119,7 +119,7 @@ def add_caption(figure: Figure, sentences: list[str], width: int) -> None:
 
 
 def lanes_height(lanes: LaneRows) -> float:
-    """Return how high a drawing of lanes is, in inches; groups of several pieces need more."""
+    """Return the height of a drawing of lanes in inches; groups of several pieces need more."""
     of_row = 0.16 if lanes.group_size.max(initial=1) <= 2 else 0.24
     return max(0.6, of_row * len(lanes.rank)) + 0.4
 

@@ -92,7 +92,7 @@ def _caption(drawn: PatchFigure, dims: Sequence[str]) -> list[str]:
 
 
 def _limits(drawn: PatchFigure) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return what all sections show across and along, in voxels."""
+    """Return the limits of all sections across and along, in voxels."""
     pairs = []
     for axis, extent in ((1, drawn.extent[1]), (0, drawn.extent[0])):
         least = min(0, *(int(one.edges[axis][0]) for one in drawn.sections))

@@ -33,7 +33,7 @@ class LaneRows:
     label
         The label of each piece: the number of its block, or of its column.
     first_step, in_group, group_size
-        As of `Pieces`.
+        The first step of each piece's group, the number of the piece in it, and its number of pieces, as in `Pieces`.
     until
         The step at which the next group of the row begins; of the last one, the step after its last one.
     """

@@ -232,7 +232,7 @@ def _every(drawn: Int64) -> int:
 
 
 def _index_at(tiles: TileBlocks, plane: Plane, dimension: int) -> int:
-    """Return which tile of a dimension the section goes through: the last one that begins before it."""
+    """Return the tile of a dimension that the section goes through: the last one that begins before it."""
     starts = tiles.grid.starts_along(plane.volume, dimension)
     return max(0, int(np.searchsorted(starts, plane.at[dimension], side="right")) - 1)
 
@@ -257,13 +257,13 @@ def _by_block(pieces: Pieces, num_blocks: int) -> tuple[Float64, Int64]:
 
 
 def columns_of(tiles: TileBlocks) -> Int64:
-    """Return which column each block is of, numbered over all volumes."""
+    """Return the column of each block, numbered over all volumes."""
     column: Int64 = np.cumsum(tiles.begin[:, tiles.sweep.axis] == 0) - 1
     return column
 
 
 def _columns(tiles: TileBlocks, plane: Plane, fixed: Int64) -> tuple[Int64, Int64]:
-    """Return where the columns of the section begin and end, in voxels across, and their numbers."""
+    """Return the begins and ends of the section's columns, in voxels across, and their numbers."""
     here = _crossed(tiles, np.arange(len(tiles)), plane, fixed)
     here = here[tiles.begin[here, plane.along] == 0]
     column = columns_of(tiles)[here]
@@ -275,7 +275,7 @@ def _columns(tiles: TileBlocks, plane: Plane, fixed: Int64) -> tuple[Int64, Int6
 
 
 def _crossed(tiles: TileBlocks, blocks: Int64, plane: Plane, fixed: Int64) -> Int64:
-    """Return which of some blocks the section goes through."""
+    """Return those of some blocks that the section goes through."""
     crossed = tiles.volume[blocks] == plane.volume
     for d in np.flatnonzero(plane.at >= 0):
         begin = tiles.begin[blocks, d]

@@ -158,7 +158,7 @@ def stats(
 def _known(
     path: Path, fields: Sequence[MeasuredField], *, restart: bool, say: Callable[[str], None]
 ) -> Statistics | None:
-    """Return what a file holds, if it is what is asked for."""
+    """Return the statistics in a file, if they are the ones asked for."""
     if not path.exists():
         return None
     statistics = Statistics.load(path)  # a file that is something else is not overwritten

@@ -39,9 +39,9 @@ class PartialFile:
         self._fingerprint = fingerprint
 
     def load(self) -> tuple[int, list[Moments], list[Moments]] | None:
-        """Return how many samples were measured, and the moments of whole ranges and of the range that is not whole.
+        """Return the number of measured samples, and the moments of whole ranges and of the unfinished range.
 
-        None if there is nothing to go on from.
+        Return None if there is no earlier run to continue.
 
         Raises
         ------

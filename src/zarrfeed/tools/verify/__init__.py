@@ -102,7 +102,7 @@ def verify(
         Number of times that a read is retried after an error that may pass, and seconds that it may take, retries
         included. A chunk that cannot be read then is a finding.
     storage_options
-        As of `zarrfeed.open`, for a URL.
+        Options of the object store of a URL, as in `zarrfeed.open`.
     zarr_format
         2 or 3: the only format that is looked for at a path or a URL. None: format 3 before 2.
     on_progress, on_message
@@ -300,7 +300,7 @@ class _Run:
                 yield
 
     def _misplaced(self, path: str) -> str:
-        """Return why nothing is stored of an array that lacks all of its chunks; "" if it may hold nothing else."""
+        """Return the reason why a store has no chunk of an array; "" if the array may hold nothing else."""
         array = self._found.arrays[path]
         keys = keys_of(array)
         if keys is None:

@@ -63,7 +63,7 @@ class RangeJob:
 
 @dataclass(frozen=True)
 class Shared:
-    """Who checks ranges: an executor, and how many it is given at once."""
+    """The executor that checks ranges, and the number of ranges that it is given at once."""
 
     executor: Executor
     at_once: int

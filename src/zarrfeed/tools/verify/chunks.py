@@ -76,7 +76,7 @@ class Numbering:
     grid
         Read chunks of the array along each axis.
     along
-        Those of a shard; ones where a chunk is an object of its own.
+        Chunks of a shard along each axis; ones if a chunk is an object of its own.
     selected
         The numbers of the chunks that are checked, ascending; slices count these. None: all chunks.
     """
@@ -223,7 +223,7 @@ class _Stored:
 
 
 def _whole_chunks(array: zarr.Array[Any], access: StoreAccess, boxes: Iterable[Box] | None) -> _Stored:
-    """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
+    """Return the chunks of an array that zarr-python reads: stored objects as a whole, items of any dtype."""
     metadata = array.metadata
     name = node_name(array)
     shape = regular_chunk_shape(metadata, name)
@@ -239,7 +239,7 @@ def _whole_chunks(array: zarr.Array[Any], access: StoreAccess, boxes: Iterable[B
 
 
 def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
-    """Return how many chunks may be under way at once, of at most `most`.
+    """Return the number of chunks that may be under way at once, of at most `most`.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
 
 
 def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tuple[int, int]:
-    """Return what reading an index takes, and what keeping some takes."""
+    """Return the bytes that reading an index takes, and the bytes that caching some indices takes."""
     if shard is None:
         return 0, 0
     one = shard.cached_index_bytes

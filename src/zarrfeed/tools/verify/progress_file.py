@@ -88,7 +88,7 @@ class Checked:
 
 
 def fingerprint(array: zarr.Array[Any], selected: Int64 | None = None) -> str:
-    """Return what changes if the metadata of an array do, but for its attributes, or the chunks that are selected."""
+    """Return a digest of an array's metadata, without its attributes, and of the chunks that are selected."""
     described = {name: value for name, value in array.metadata.to_dict().items() if name != "attributes"}
     if selected is not None:
         described["selected"] = hashlib.sha256(selected.astype("<i8").tobytes()).hexdigest()
@@ -96,7 +96,7 @@ def fingerprint(array: zarr.Array[Any], selected: Int64 | None = None) -> str:
 
 
 def default_path(store: str) -> Path:
-    """Return where the progress of a store is kept unless the user names a file: with the user's other states."""
+    """Return the path of a store's progress file if the user names none: it lies with the user's other states."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     name = hashlib.sha256(store.encode(errors="surrogateescape")).hexdigest()[:16]
     return Path(state).expanduser() / "zarrfeed" / f"verify-{name}.json"
@@ -118,7 +118,7 @@ class ProgressFile:
         self._store = store
 
     def load(self, *, restart: bool = False) -> dict[str, Checked]:
-        """Return what was checked before, by path of the array; nothing if there is no file, or to `restart`.
+        """Return the findings of an earlier run, by path of the array; empty if there is no file, or with `restart`.
 
         Raises
         ------

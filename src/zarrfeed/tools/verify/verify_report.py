@@ -120,7 +120,7 @@ class VerifyReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why `ok` is False, one line each."""
+        """The reasons why `ok` is False, one line each."""
         counts = {
             "could not be checked": ("array", sum(bool(a.problem) for a in self.arrays)),
             "with stale consolidated metadata": ("array", sum(bool(a.stale) for a in self.arrays)),
