@@ -1,6 +1,6 @@
 """Run work in pieces, in threads of this process or in any executor of `concurrent.futures`' kind.
 
-What holds: an item whose worker died is done again, at most three times in all. An error that a call raised reaches the
+Invariants: an item whose worker died is done again, at most three times in all. An error that a call raised reaches the
 caller as it was raised, in whatever an executor wraps it. The caller decides what results mean: `run_in_order` yields
 them in the order of the items, whichever call ends first.
 """

@@ -1,7 +1,7 @@
 """Files and folders beside what a user named: whose they are, before anything in them is believed, written or deleted.
 
 On a shared machine, another user can make a file or a folder of any name in a folder that is open to all, and guess the
-names that zarrfeed uses: `.NAME.packing` beside a store, `NAME.zarrfeed`, a progress file in /tmp. What holds:
+names that zarrfeed uses: `.NAME.packing` beside a store, `NAME.zarrfeed`, a progress file in /tmp. Invariants:
 
 - A side folder is used only if it is a folder and no link, and if the effective user, root or the owner of what the
   user named made it. Other users cannot write to a side folder that zarrfeed made.

@@ -1,6 +1,6 @@
 """Secrets stay out of what is said: one function takes them out of text, and all that is said goes through it.
 
-What holds: no message, cause, warning, log line, `repr` or `str` of ours has a user or a password of a URL, a
+Invariants: no message, cause, warning, log line, `repr` or `str` of ours has a user or a password of a URL, a
 signature, a token, or a value of `storage_options` that may be a secret.
 
 - `without_secrets` takes secrets out of text, by what they look like, and by what `remember` was told. The value of an

@@ -148,7 +148,7 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
 
 
 class _Runs(ZarrDataset):
-    """Samples as tables, a run of them at a time. Where it is unpickled, it starts afresh."""
+    """Samples as tables, a run of them at a time. In a process that it is pickled to, it starts afresh."""
 
     _resident_room = 0  # every task would read the whole of what is kept in memory
 

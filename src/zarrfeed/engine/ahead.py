@@ -104,7 +104,7 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
             threads.shutdown(wait=not is_here, cancel_futures=True)
 
     def take_what_is_good(self, index: Int64) -> tuple[Any, list[Bad]]:
-        """Return samples, and what could not be had; samples of that hold anything.
+        """Return samples, and the errors of samples that could not be made. Samples with an error are undefined.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
 
     @abstractmethod
     def _hand_out(self, made: Made) -> tuple[Any, list[Bad]]:
-        """Return the samples of a batch that the consumer takes, and what could not be had."""
+        """Return the samples of a batch that the consumer takes, and the errors of samples that could not be made."""
 
     def _start_threads(self) -> ThreadPoolExecutor:
         """Return the threads of an epoch that begins; they end with it."""

@@ -39,7 +39,7 @@ from zarrfeed.spec.sparse import CsrField
 
 @dataclass
 class _Batch:
-    """The rows of one batch: its tensor, and the blocks that could not be had."""
+    """The rows of one batch: its tensor, and the blocks that could not be read."""
 
     array: Array
     bad: list[BadBlock] = field(default_factory=list)

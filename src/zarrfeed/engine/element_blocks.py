@@ -1,6 +1,6 @@
 """Element blocks of sparse matrices in memory: loaded in the order of a plan, each to a slot of its own.
 
-What holds: a block is in its slot from `load_for` of the first batch that needs it until `drop_after` of the last one.
+Invariants: a block is in its slot from `load_for` of the first batch that needs it until `drop_after` of the last one.
 The engine delivers blocks in the order of the loads, so each is copied once, from the engine's batch to its slot.
 """
 

@@ -1,6 +1,6 @@
 """Decode the bytes of an object, by the user's function or by a decoder that has a name.
 
-What holds: a decoder is called in threads, several at once, with a read-only view of the bytes. NumPy parses the header
+Invariants: a decoder is called in threads, several at once, with a read-only view of the bytes. NumPy parses the header
 of a .npy file with Python's own parser, which raises SystemError at random where several threads use it at once (seen
 in CPython 3.11.7). So "npy" parses one header at a time.
 """

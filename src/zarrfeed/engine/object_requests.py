@@ -1,6 +1,6 @@
 """A queue of requests for objects, as the store bridge takes them (`fetch_threads.RequestQueue`).
 
-What holds: a request that was posted is taken once, in the order of posting, unless the epoch ends before that. Each
+Invariants: a request that was posted is taken once, in the order of posting, unless the epoch ends before that. Each
 request that was taken is answered or refused once; what comes after the end of its epoch is dropped. `stop` wakes all
 who wait.
 """

@@ -44,7 +44,7 @@ class SampleLookup(ABC, Generic[Bad]):
         Raises
         ------
         CorruptChunkError, StoreReadError
-            If one cannot be had; names the array, the chunk and the samples.
+            If a chunk cannot be read; the message names the array, the chunk and the samples.
         """
         values, bad = self.take_what_is_good(index)
         for one in bad:  # raised by the caller's thread, and never on zarr-python's loop: an interrupt would end it

@@ -1,13 +1,13 @@
-"""Counters of a running dataset as a person reads them, and which stage bounds the rate: what to speed up.
+"""Counters of a running dataset as a person reads them, and the stage that limits the rate.
 
-`find_limit` tells, in this order:
+`find_limit` decides, in this order:
 
-1. Where the consumer hardly waits, the consumer is the limit: batches are ready before it asks. Where it waits for a
-   part of the time, and decode threads have nothing to do, it takes batches one by one, which counts as the same.
-2. Else the time that the consumer waits is that of text fields, which are looked up meanwhile, or of sparse matrices,
-   whose chunks threads of their own decode,
-3. or of the decode threads: these work, or wait for bytes, or for memory; whatever takes most of their time.
-4. Too little was read to say, or the threads had nothing to do for other reasons: not known yet.
+1. If the consumer hardly waits, the consumer is the limit: batches are ready before it asks. If it waits for a part of
+   the time, and decode threads have nothing to do, it takes batches one by one, which counts as the same.
+2. Else, if the consumer mostly waits for text fields, which are looked up meanwhile, or for rows of sparse matrices,
+   which threads of their own decode, these are the limit.
+3. Else the limit is the stage that takes most of the decode threads' time: decoding, waiting for bytes, or for memory.
+4. If too little was read, or the threads had nothing to do for other reasons, the limit is not known yet.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Limit:
 class Stats(Page):
     """Counters of what a dataset read and where the time went, since the dataset was made.
 
-    The difference of two `Stats` is what happened in between. `str()`, `repr()` and notebooks show a page.
+    The difference of two `Stats` counts the reads in between. `str()`, `repr()` and notebooks show a page.
 
     Attributes
     ----------
     chunks_read
         Number of stored chunks that were decoded.
     chunks_missing
-        Number of chunks that the store lacks, and that are the fill value.
+        Number of chunks that the store lacks, which read as the fill value.
     chunks_skipped
         Number of chunks that could not be read or decoded, and whose samples were replaced.
     retries
@@ -74,10 +74,11 @@ class Stats(Page):
     chunks_waited
         Number of chunks that were not in the page cache, so that a fetch thread read them.
     bytes_read, bytes_decoded, bytes_scattered
-        Bytes that were read, as stored; bytes that were decoded; bytes that were written to batches. Of a large Blosc
-        chunk, the Blosc blocks that samples need are read and decoded, of one without codecs the bytes of the samples.
+        Bytes that were read, as stored; bytes that were decoded; bytes that were written to batches. In a large Blosc
+        chunk, only the Blosc blocks that samples need are read and decoded; in a chunk without codecs, only the bytes
+        of the samples.
     stored_bytes, chunk_bytes
-        Bytes that the chunks that were read have in the store, and that they decode to, read and decoded or not.
+        Stored bytes and decoded bytes of the chunks that were read, counting each chunk whole.
     indices_read
         Number of shard indices that were read.
     requests
@@ -85,7 +86,7 @@ class Stats(Page):
     hedges, hedges_won
         Number of second requests beside requests that were late, and how many of the second ones were answered first.
     concurrency
-        Number of requests to far stores that may be under way at once now. It follows what the store can do.
+        Number of requests to far stores that may be under way at once now; it adapts to the store.
     batches, samples
         Numbers of batches and samples that were handed to the consumer.
     fetch_s, decode_s, scatter_s, order_s

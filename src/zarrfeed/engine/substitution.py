@@ -6,8 +6,8 @@ function of the order and the epoch, so the replacement does not depend on ranks
 is filled, so no count changes, and no rank waits for another. The rows of one bad block get different rows of one other
 block, which is decoded once.
 
-Which patches touch a bad chunk is not known before they are read, so a slot whose sample is a patch is read again and
-again until its sample is good.
+The patches that touch a bad chunk are not known before they are read, so a slot whose sample is a patch is read again
+and again until its sample is good.
 
 A chunk counts once a pass towards `max_errors`, in the first batch that wants it. So the batch at which a pass ends
 with an error does not depend on timing either.
@@ -67,7 +67,7 @@ class SkippedChunk:
 
 @dataclass(frozen=True)
 class SkippedField:
-    """A field that draws from an array, as substitution needs it.
+    """A field that draws from an array, described for substitution.
 
     Attributes
     ----------

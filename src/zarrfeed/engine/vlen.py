@@ -62,7 +62,7 @@ class EncodedLookup(SampleLookup[ChunkError]):
     """Looks up text and bytes of any length: `VlenReader` in one store, `PartedVlenReader` in several."""
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples, the first axis along `index`, and which chunks could not be had; on zarr-python's loop."""
+        """Return samples, with the first axis along `index`, and the unreadable chunks; on zarr-python's loop."""
         raise NotImplementedError
 
     def find_chunks(self, samples: Int64, offset: int) -> Int64:
@@ -85,7 +85,7 @@ class EncodedLookup(SampleLookup[ChunkError]):
         """End the epoch. Decoded chunks stay in the cache."""
 
     def take_what_is_good(self, index: Int64) -> tuple[list[Any], list[ChunkError]]:
-        """Return samples, and the chunks that could not be had; samples of these are incomplete.
+        """Return samples, and the chunks that could not be read; their samples are incomplete.
 
         Samples are nested lists, as deep as the array has axes.
         """
@@ -216,7 +216,7 @@ class VlenReader(EncodedLookup):
         )
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples, the first axis along `index`, and which chunks could not be had; on zarr-python's loop."""
+        """Return samples, with the first axis along `index`, and the unreadable chunks; on zarr-python's loop."""
         taken = np.empty((len(index), *map(len, self._chosen)), dtype=object)
         chunk = index // self._spec.rows_per_chunk
         # chunk along the sample axis -> slots of the batch that it fills

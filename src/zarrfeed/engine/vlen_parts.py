@@ -1,6 +1,6 @@
 """Reads text and bytes of any length that lie in several stores, one after another.
 
-What holds: chunks are numbered through, layout by layout, so that a number names the chunk of one store. Readers of
+Invariants: chunks are numbered through, layout by layout, so that a number names the chunk of one store. Readers of
 stores are made when a batch has a sample of the store; the ones that were used last are cached, with their chunks.
 """
 
@@ -73,7 +73,7 @@ class PartedVlenReader(EncodedLookup):
         self._readers.clear()
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples by their index, and which chunks could not be had; as of `VlenReader.look_up`."""
+        """Return samples by their index, and the chunks that could not be read; as `VlenReader.look_up`."""
         taken = np.empty((len(index), *self._field.spec.sample_shape), dtype=object)
         errors: list[ChunkError] = []
 

@@ -41,7 +41,8 @@ def to_zarr(
     decode
         A decoder, as in `ObjectIterableDataset`. If it gives arrays, all of one shape and dtype, the store has these.
         None or "bytes": the bytes as they are, of any length.
-    Decoded bytes of a chunk, and of a shard, about.
+    chunk, shard
+        Decoded bytes of a chunk, and of a shard, about.
 
     Returns
     -------

@@ -61,8 +61,8 @@ def run(
 ) -> bool:
     """Check the stores one after another; return whether all of them are good.
 
-    Of several stores, those with problems are shown, and how many there are of both kinds. A store that cannot be
-    opened is one with a problem; the others are checked all the same.
+    For several stores, those with problems are shown, and the number of stores with and without problems. A store that
+    cannot be opened is one with a problem; the others are checked all the same.
 
     Raises
     ------

@@ -46,7 +46,7 @@ class Config(BucketConfig):
 class DataFluxIterableDataset(BucketDataset, data.IterableDataset[Any]):
     """The objects of a bucket of Google, one after the other, in the order of their names.
 
-    Of several ranks each yields all objects, as in the original. Workers of a DataLoader share them.
+    With several ranks each yields all objects, as in the original. Workers of a DataLoader share them.
 
     Parameters
     ----------

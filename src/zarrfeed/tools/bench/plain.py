@@ -407,7 +407,7 @@ class PlainLoader:
     def time(self, seed: int, limit_s: float) -> tuple[int, float]:
         """Take the batches of a pass and drop them; return how many samples were read, in how many seconds.
 
-        Of a pass that reached its limit, the blocks count whose reading has ended, delivered or not.
+        If a pass reached its limit, the blocks count whose reading has ended, delivered or not.
         """
         begin = time.perf_counter()
         for _ in self.epoch(seed, limit_s):

@@ -1,8 +1,9 @@
 """`zarrfeed bench`: how fast a store of the user's is read, beside plain zarr and beside what the machine could do.
 
-What holds, for a store of any size: what is read again and again is a part of it, chosen at random, whose decoded size
-is bounded; each of the three is given a time, after which it is stopped; memory is that of the dataset's budget, and
-two buffers of plain zarr. Both loaders read the same blocks, and before times are taken they must deliver the same.
+Invariants, for a store of any size: the measurements read a part of the store again and again, chosen at random, whose
+decoded size is bounded; each of the three measurements is given a time, after which it is stopped; memory is bounded by
+the dataset's budget, and two buffers of plain zarr. Both loaders read the same blocks, and before times are taken they
+must deliver the same.
 
 Plain zarr is the loader of the benchmark suite (`plain.py`), with as many threads, or worker processes, as zarrfeed has
 decode threads: both are tried for a turn, and the faster one is compared.

@@ -1,8 +1,8 @@
 """`warm`: all objects of a store copied into a node cache, in the very entries that datasets ask for.
 
-What holds: chunks are read as a dataset reads them, through the cache (`storage/chunks/cached_reads.py`). So what is
-there already is checked and not fetched, processes that warm at once divide the work, and a run that was interrupted
-goes on when it is called again.
+Invariants: chunks are read as a dataset reads them, through the cache (`storage/chunks/cached_reads.py`). So an object
+that is already there is checked and not fetched, processes that warm at once divide the work, and a run that was
+interrupted goes on when it is called again.
 """
 
 from __future__ import annotations

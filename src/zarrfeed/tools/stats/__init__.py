@@ -62,9 +62,9 @@ def stats(
 ) -> Statistics:
     """Measure samples in one parallel pass: mean, standard deviation, least and greatest value, and share of NaN.
 
-    Values are those after decoding (`scale_factor`, fill values), before `cast` and `normalize`, in float64. Of a
-    window, the sample's own row counts. Coordinates, text and records are left out. The result is the same, bit by bit,
-    for any number of threads, for any executor, and of a run that was interrupted and went on.
+    The values are measured after decoding (`scale_factor`, fill values), before `cast` and `normalize`, in float64. For
+    a window, the sample's own row counts. Coordinates, text and records are left out. The result is the same, bit by
+    bit, for any number of threads, for any executor, and for a run that was interrupted and went on.
 
     Parameters
     ----------
@@ -91,9 +91,14 @@ def stats(
         a task, and None is one.
     memory_budget
         Bytes, or text such as "2GiB", for decoding, as of `ZarrIterableDataset`. With an executor, for each task.
-    The executor that measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
-    Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores, so
-    arrays in memory are refused. None: threads of this process.
+    executor
+        The executor that measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
+        Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores,
+        so arrays in memory are refused. None: threads of this process.
+    faults
+        A `Faults`, or a mapping. A chunk that cannot be read is an error; it cannot be skipped here.
+    on_progress, on_message
+        Called after each batch, and with a line for people, such as that an earlier run is continued.
 
     Returns
     -------

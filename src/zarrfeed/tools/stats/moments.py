@@ -1,6 +1,6 @@
 """`Moments`: how many values there are, their mean, spread and bounds, of a part of an array, merged part by part.
 
-What holds: the moments of an array are a function of its values and its shape, bit by bit, whatever thread calculates
+Invariants: the moments of an array are a function of its values and its shape, bit by bit, whatever thread calculates
 them and when. An array is halved until a piece fits the processor's cache; a piece is measured in two passes over
 float64; and two pieces are merged as in T. F. Chan, G. H. Golub, R. J. LeVeque (1979), "Updating formulae and a
 pairwise algorithm for computing sample variances".

@@ -1,6 +1,6 @@
 """The partial result of `stats`: what a run that was interrupted knows, so that the next one goes on from there.
 
-What holds: the file is replaced as a whole or not at all. It counts for the same samples, arrays and axes alone.
+Invariants: the file is replaced as a whole or not at all. It counts for the same samples, arrays and axes alone.
 Batches and ranges are cut at the same samples in each run, so that a run that goes on has the same result, bit by bit,
 as one that was not interrupted.
 """

@@ -1,6 +1,6 @@
 """Ranges of samples, measured batch by batch: by threads of one process, or range by range by any processes.
 
-What holds: batches and ranges are cut at the same samples whoever measures them. The batches of a range are merged in
+Invariants: batches and ranges are cut at the same samples whoever measures them. The batches of a range are merged in
 their order, and then the ranges in theirs. So the result is the same, bit by bit, for any number of threads and tasks,
 in whatever order they end.
 """

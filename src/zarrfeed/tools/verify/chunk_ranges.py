@@ -1,7 +1,7 @@
 """Ranges of an array's chunks, which any process that can open the store checks: what executors are given.
 
-What holds: ranges partition the chunks of an array, and are counted in their order. What is found of a range depends on
-the stored bytes alone, so it may be done by any process, and again. Thus the report is that of threads of one process,
+Invariants: ranges partition the chunks of an array, and are counted in their order. The findings of a range depend on
+the stored bytes alone, so any process may check it, and again. Thus the report is that of threads of one process,
 whatever the ranges are. A process that opens another array than the caller did finds nothing: it is an error.
 """
 

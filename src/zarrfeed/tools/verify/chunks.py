@@ -1,8 +1,8 @@
 """The chunks of one array, checked: numbered shard by shard, in slices, by threads or on zarr-python's event loop.
 
-What holds: each chunk of the array is in exactly one slice, and is counted as good, or is in one finding. A chunk is
-good if its bytes were read and its whole chain of codecs made of them what the metadata promises. Only what the store
-says it does not have is missing. Memory is that of the slices under way, which the budget bounds.
+Invariants: each chunk of the array is in exactly one slice, and is counted as good, or is in one finding. A chunk is
+good if its bytes were read and its whole chain of codecs decoded them to what the metadata promises. Only a chunk that
+the store says it does not have is missing. Memory is that of the slices under way, which the budget bounds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The arrays of a store: all of them, in groups of any depth, or those that are named. Reads metadata only.
 
-What holds: one array or group that cannot be opened is a problem of its own, and the others are still found. Groups are
+Invariants: one array or group that cannot be opened is a problem of its own, and the others are still found. Groups are
 entered one after the other, not one inside of the other, so depth costs no stack. In a local store each directory is
 entered once, however many links lead to it.
 """

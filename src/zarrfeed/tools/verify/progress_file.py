@@ -1,9 +1,9 @@
 """The progress file of `verify`: what was checked before, so that a run that was interrupted goes on.
 
-What holds: a file is replaced as a whole or not at all, so that whatever ends the process leaves one that can be read.
-What stands in it was checked: the chunks [0, next) of each array, with what was found of them. It counts for the same
-store and the same metadata of the array alone. A file that is none of ours, of another store or another user's is never
-believed, and never written to.
+Invariants: a file is replaced as a whole or not at all, so that a readable file is left, whatever ends the process. Its
+findings are those of checked chunks: the chunks [0, next) of each array. It counts for the same store and the same
+metadata of the array alone. A file that is none of ours, of another store or another user's is never believed, and
+never written to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The stored arrays of a `Data`, and which of their chunks have something that is selected.
 
-What holds: a chunk is checked if an epoch may read it, and no other one. These are the chunks with a row of a selected
-sample, or of its window, and with a selected item along each other axis. Of patches, they are those of the samples that
-patches are cut out of.
+Invariants: a chunk is checked if an epoch may read it, and no other one. These are the chunks with a row of a selected
+sample, or of its window, and with a selected item along each other axis. For patches, they are those of the samples
+that patches are cut out of.
 """
 
 from __future__ import annotations

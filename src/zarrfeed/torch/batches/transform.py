@@ -1,6 +1,6 @@
 """`transform=`: how a user's function is called with a batch.
 
-What holds: whether a tuple is passed whole or unpacked is settled when the dataset is made, from the function's
+Invariants: whether a tuple is passed whole or unpacked is settled when the dataset is made, from the function's
 signature alone, and is the same for every batch, in every process.
 """
 

@@ -1,6 +1,6 @@
 """The `StorageReader` for torch.distributed.checkpoint.
 
-What holds: all ranks load one save; every byte that a planner gets was verified; an object is the one that the manifest
+Invariants: all ranks load one save; every byte that a planner gets was verified; an object is the one that the manifest
 names, by length and digest.
 """
 

@@ -1,6 +1,6 @@
 """The `StorageWriter` for torch.distributed.checkpoint: each rank writes one object, the coordinator the manifest.
 
-What holds, whatever fails and whenever a rank is killed:
+Invariants, whatever fails and whenever a rank is killed:
 
 - An object has a name that no other save uses. So a save overwrites nothing that a visible checkpoint names.
 - The coordinator writes the manifest when every item of the state dict is in an object, and every object is stored

@@ -1,6 +1,6 @@
 """`IndexedDataset`: what all datasets have whose samples are asked for by index, many at once.
 
-What holds: one request is read at a time in a process; threads wait for each other. Each process has a reader of its
+Invariants: one request is read at a time in a process; threads wait for each other. Each process has a reader of its
 own, so nothing of an engine crosses a fork or a pickle.
 """
 

@@ -59,15 +59,15 @@ class ZarrIterableDataset(StreamingDataset):
         stores as one. The chunks along the sample axis are the blocks that are shuffled; of several arrays, those of
         the primary one, which `explain()` names.
     targets
-        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+        Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     batch_size
         Samples of a batch. None yields single samples, which are views of a larger buffer: holding one holds about
         4 MiB.
     shuffle
         If True, permute the blocks, and the rows inside them, anew in every epoch.
     seed
-        Key of all permutations, in [0, 2**64). The order follows from the layout, the seed, the epoch, and the lanes
-        and the mix of `mixing` alone; with `affinity`, from the number of nodes as well.
+        Key of all permutations, in [0, 2**64). The order depends only on the layout, the seed, the epoch, and the lanes
+        and the mix of `mixing`; with `affinity`, also on the number of nodes.
     drop_last
         If True, drop the last batch if it is short. Without effect for `batch_size=None`.
     return_index
@@ -82,47 +82,52 @@ class ZarrIterableDataset(StreamingDataset):
         hence perhaps a batch, more. An epoch in which no rank has a batch is refused.
     affinity
         "node": each node reads the same part of the blocks in every epoch. So W nodes whose caches (`zarrfeed.open(...,
-        cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. This gives up that
-        batches are the same for any world size. Samples still come exactly once, ranks are as even, and a state can be
-        loaded on the same number of nodes. None: which blocks a node reads changes with the epoch.
+        cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. In return, batches
+        are no longer the same for any world size. Samples still come exactly once, ranks are as even, and a state can
+        be loaded on the same number of nodes. None: the blocks that a node reads change with the epoch.
     num_threads
-        Decode threads of each reader; fewer where memory is short. None: the cores, shared by ranks and their workers.
+        Number of decode threads of each reader; fewer if memory is short. None: the cores, shared by ranks and their
+        workers.
     memory_budget
-        Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
+        Bytes, or text such as "2GiB", that all readers of a machine may have in flight, open or ready at once; ranks
         and workers have equal shares. Batches that you hold do not count. None: a quarter of the memory that the job
-        may use on the machine (control groups and Slurm are heeded), at least 1 GiB, and more where so small a share
-        would not do; lanes and mix are those of 1 GiB then, so that all machines read one order.
+        may use on the machine (control groups and Slurm are heeded), at least 1 GiB, and more if a reader cannot work
+        with so small a share. Lanes and mix are then those of 1 GiB, so that all machines read one order.
     pin_memory
         If True, batches lie in page-locked memory. None: they do if there is an accelerator.
     transform
-        A function that is called with every batch (or sample) in the process that iterates, or with its parts, if it
-        requires as many arguments as there are parts: `def transform(samples, targets)`. What it returns is yielded.
+        A function that is called with every batch (or sample) in the process that iterates. If it requires as many
+        arguments as a batch has parts, it is called with the parts: `def transform(samples, targets)`. The pass yields
+        its result.
     mixing
-        A `Mixing`, or a mapping such as {"lanes": 16}: how many blocks are open side by side and permuted together.
+        A `Mixing`, or a mapping such as {"lanes": 16}: the number of blocks that are open side by side and permuted
+        together.
     faults
-        A `Faults`, or a mapping such as {"on_error": "skip"}: what becomes of a chunk that cannot be read. Where `data`
-        is no `Data`, its retries and its timeout hold for opening, too.
+        A `Faults`, or a mapping such as {"on_error": "skip"}: the treatment of a chunk that cannot be read. If `data`
+        is no `Data`, the retries and the timeout also apply to opening it.
     requests
-        A `Requests`, or a mapping such as {"coalesce_gap": "1MiB"}: which inner chunks of a shard are read together.
+        A `Requests`, or a mapping such as {"coalesce_gap": "1MiB"}: the rule by which inner chunks of a shard are read
+        together.
 
     Yields
     ------
-    `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
+    A tensor of shape (batch, *sample_shape) for `samples` alone; with `targets` a tuple (samples, targets); with
     `return_index` the index behind these. A group, a mapping, or records (structured dtypes) give a dict of tensors.
-    For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists for tensors.
+    For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists instead of
+    tensors.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, MemoryBudgetError
-        At construction, for what cannot work.
+        At construction, if an argument, the data or the memory do not allow to read.
     CorruptChunkError, StoreReadError
-        From the iteration, for a chunk that cannot be decoded or read; the message names array and chunk.
+        During iteration, for a chunk that cannot be decoded or read; the message names array and chunk.
 
     Notes
     -----
-    A tensor owns its memory: a batch that you hold is never overwritten, and dropped ones are recycled. Iterating a
-    second time takes the next epoch, unless `set_epoch` says which, in DataLoader workers too. Threads exist only while
-    an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
+    A tensor owns its memory: a batch that you hold is never overwritten, and the memory of dropped batches is reused.
+    Iterating a second time reads the next epoch, unless `set_epoch` names one, in DataLoader workers too. Threads exist
+    only while an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
 
     Examples
     --------
@@ -202,15 +207,15 @@ class ZarrIterableDataset(StreamingDataset):
     def refresh(self) -> None:
         """Look at a store that grows before the next pass does, so that `len()` and `explain()` are of that pass.
 
-        The next pass reads the version that is found. With several ranks, each has to call this. A pass that resumes
-        an epoch reads the version that the epoch began with.
+        The next pass reads the version that is found. With several ranks, each has to call this. A pass that resumes an
+        epoch reads the version that the epoch began with.
 
         Raises
         ------
         ConfigError
             If the store was not opened with `refresh`.
         StoreReadError
-            If the store cannot be read, or no longer holds what it held.
+            If the store cannot be read, or its data changed or were deleted since.
         """
         self._session.refresh()
 

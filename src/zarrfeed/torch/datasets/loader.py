@@ -1,4 +1,4 @@
-"""`ZarrDataLoader`: torch's DataLoader with what a Zarr dataset needs set right, and a state."""
+"""`ZarrDataLoader`: torch's DataLoader with the right settings for a Zarr dataset, and with a state."""
 
 from __future__ import annotations
 
@@ -163,11 +163,11 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the pass under way, or the beginning of the next one, as a small JSON-able dict.
 
-        What counts is what this loader handed out, not what workers have prefetched, and not what other loaders read
-        of the same dataset. Of several passes under way, the one counts that handed out a batch last; one that handed
-        out a single batch before a later pass began was a look at the data, and does not count. A run that loads the
-        state with the same ranks, workers and batch size delivers the batches that would have come next. With others,
-        it delivers the same samples in other batches.
+        The state counts the batches that this loader handed out: not those that workers have prefetched, and not those
+        that other loaders read of the same dataset. If several passes are under way, it is the state of the one that
+        handed out a batch last; a pass that handed out a single batch before a later pass began was a look at the data,
+        and does not count. A run that loads the state with the same ranks, workers and batch size delivers the batches
+        that would have come next. With others, it delivers the same samples in other batches.
         """
         positions = self._positions
         state = self.session.state_of(positions.latest(), positions) or self.session.upcoming(positions)

@@ -1,8 +1,8 @@
 """A loader's state as one item of a distributed checkpoint.
 
 torch.distributed.checkpoint takes a nested dict apart, and loads only those keys that the state dict to load into has.
-A loader that has not read yet has fewer keys than one in the middle of an epoch, so keys would be lost. What holds
-here: a state is one string, which is loaded whole or not at all.
+A loader that has not read yet has fewer keys than one in the middle of an epoch, so keys would be lost. Invariant: a
+state is one string, which is loaded whole or not at all.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Batches of indices that say which ones come next, so that a `ZarrDataset` decodes a chunk once for many of them.
+"""Batches of indices that announce the batches after them, so that a `ZarrDataset` decodes a chunk once for many.
 
 A DataLoader asks for one batch after another, and a dataset does not see the sampler behind it. `LookAhead` stands
 between both: it takes a window of batches from the sampler, and each batch that it hands on carries the window's
 indices. The dataset then reads those batches of the window that its worker will be asked for, as one plan.
 
-What holds: the batches, their order and what the sampler draws are those without it. A batch that the dataset did not
-expect, such as after an epoch that ended early, is read as if nothing was known.
+Invariants: the batches, their order and the sampler's random numbers are the same as without `LookAhead`. A batch that
+the dataset did not expect, such as after an epoch that ended early, is read as if nothing was known.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class LookAhead(torch.utils.data.Sampler[list[int]]):
     Parameters
     ----------
     batch_sampler
-        Yields lists of indices, such as `torch.utils.data.BatchSampler(sampler, batch_size, drop_last)`.
+        An iterable of lists of indices, such as `torch.utils.data.BatchSampler(sampler, batch_size, drop_last)`.
     batches
         Number of batches to look ahead, those of all workers together. The sampler is asked for so many at a time.
 
@@ -204,17 +204,17 @@ class ReadAhead:
         self._reader = reader
 
     def has(self, wanted: PlannedIndices) -> bool:
-        """Return whether this batch is the next one."""
+        """Return whether this batch is the next one to be taken."""
         if wanted.window.key != self.key:
             return False
         return wanted.number in self._ready or (bool(self._coming) and self._coming[0] == wanted.number)
 
     def is_over(self) -> bool:
-        """Return whether nothing is left."""
+        """Return whether all batches of the window were taken."""
         return not self._coming and not self._ready
 
     def take(self, number: int) -> tuple[Values, ...]:
-        """Return the values of a batch that it has."""
+        """Return the values of a batch, which must be a batch of the window."""
         return self._ready.pop(number) if number in self._ready else self._next()
 
     def finish(self) -> None:

@@ -1,9 +1,9 @@
 """`ZarrDataset`: samples of Zarr arrays by index, many at once, for any `Sampler`.
 
-The same engine with the plan of a request (`batch_request.py`): samples are grouped by chunk, each chunk is decoded
-once, by many threads, and one batch comes out.
+It is the same engine with the plan of a request (`batch_request.py`): samples are grouped by chunk, each chunk is
+decoded once, by many threads, and one batch comes out.
 
-What holds: a batch owns its memory. One request is read at a time in a process; threads wait for each other. Nothing of
+Invariants: a batch owns its memory. One request is read at a time in a process; threads wait for each other. Nothing of
 an engine crosses a fork or a pickle.
 """
 
@@ -55,7 +55,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         there. If samples are patches, `dataset[i]` is the one at the i-th position of the list, or the i-th of the
         grid, in C order, volume by volume.
     targets
-        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+        Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     return_index
         If True, add the global sample index (int64) as the last tensor.
     num_threads

@@ -36,9 +36,9 @@ class ObjectDataset(IndexedDataset[list[Fetched]]):
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
-        At construction, for what cannot work.
+        At construction, if an argument or the source do not allow to read.
     StoreReadError, CorruptChunkError
-        From reading; the message names the object.
+        While reading; the message names the object.
 
     Notes
     -----

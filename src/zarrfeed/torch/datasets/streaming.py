@@ -1,4 +1,4 @@
-"""`StreamingDataset`: what all datasets have that deliver their samples as a stream, epoch after epoch.
+"""`StreamingDataset`: the base of all datasets that deliver their samples as a stream, epoch after epoch.
 
 Such a dataset is the face of a `Session`: its constructor checks arguments and makes the session, and its docstring
 says what a sample is. Passes, lengths, states and counters are here.
@@ -75,10 +75,11 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the pass begun last, or the beginning of the next one, as a small JSON-able dict.
 
-        What counts is what was handed out, on this rank, and on all others as many batches; so save between two
-        steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's beginning is
-        returned. `set_epoch` does not move a pass under way. With DataLoader workers, and where several loaders read
-        the dataset, use `ZarrDataLoader.state_dict()`: a warning says so when an earlier pass is still under way.
+        The state counts the batches that were handed out on this rank, and assumes as many on all other ranks; so save
+        between two steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's
+        beginning is returned. `set_epoch` does not move a pass under way. With DataLoader workers, and if several
+        loaders read the dataset, use `ZarrDataLoader.state_dict()`: a warning says so when an earlier pass is still
+        under way.
 
         Raises
         ------
@@ -99,7 +100,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         return session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass deliver what was left of the epoch of `state`; on the same setup, the very next batches.
+        """Let the next pass deliver the rest of the epoch of `state`; on the same setup, the very next batches.
 
         Raises
         ------

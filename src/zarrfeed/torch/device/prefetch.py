@@ -1,6 +1,6 @@
 """`prefetch`: the batches of a loader on a device, copied there before they are asked for.
 
-What holds: batches come in the loader's order, each once. A thread takes them from the loader and begins their copies,
+Invariants: batches come in the loader's order, each once. A thread takes them from the loader and begins their copies,
 up to a number of bytes ahead; it ends with the pass, however the pass ends. The state is that of the batch that was
 handed out last, whatever was taken from the loader since: of a loader or dataset of ours, the thread takes batches
 without counting them, so that the loader's own state is right, too; of any other loader, it keeps the state that the
@@ -156,12 +156,13 @@ def prefetch(
     ----------
     loader
         A `ZarrDataLoader`, a `ZarrIterableDataset`, or any iterable of batches: tensors, and dicts, lists, tuples,
-        named tuples and dataclasses of tensors. What is no tensor stays as it is, such as text; so do sparse tensors of
+        named tuples and dataclasses of tensors. Other values, such as text, stay as they are; so do sparse tensors of
         other layouts than CSR.
     device
         The device that batches are copied to, such as "cuda", "cuda:1", or the number of an accelerator.
     ahead
-        Bytes, or text such as "256MiB": what lies on the device ahead of the step, at least one batch and at most 16.
+        Bytes, or text such as "256MiB", of the batches that lie on the device ahead of the step: at least one batch and
+        at most 16.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Batches on their way to a device: copied on a stream of their own, while the device computes.
 
-What holds, for each batch:
+Invariants of each batch:
 
 1. The tensors that it is copied from are kept until the copy ended, so whoever made them cannot write to their memory
    before.

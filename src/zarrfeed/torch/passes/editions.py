@@ -1,6 +1,6 @@
 """`Editions`: what the epochs of one dataset may read, and the schedule of each.
 
-What holds: the edition of an epoch, a version of a store that grows, the offsets of windows, or the rows of slabs, is
+Invariants: the edition of an epoch, a version of a store that grows, the offsets of windows, or the rows of slabs, is
 part of the epoch's state. So the table of epochs hands it to DataLoader workers, persistent ones too, and
 `state_dict()` to another run. A schedule follows from the edition alone, in each process. Passes over two editions may
 run side by side.

@@ -1,9 +1,9 @@
 """The look at the arrays of a pass, beside its first batches: whether they changed since they were opened.
 
-One process of a machine looks for all that read there: the first rank, and of its DataLoader workers worker 0. What the
-look finds is raised by the `next()` of that process, at the latest by the one that would end the pass.
+One process of a machine looks for all that read there: the first rank, and among its DataLoader workers worker 0. The
+`next()` of that process raises the finding of the look, at the latest the one that would end the pass.
 
-What holds: the look delays no batch but the last `next()`. No thread of it outlives its pass, but for one inside a read
+Invariants: the look delays no batch but the last `next()`. No thread of it outlives its pass, but for one inside a read
 that storage does not answer: that thread is left behind, and ends by itself. A look that cannot be made is told by a
 warning, and is no error.
 """
@@ -233,8 +233,8 @@ def _give_up(found: _Found, thread: threading.Thread, owner: OwnerProcess) -> No
 def looks_here(rank_info: RankInfo, worker: int) -> bool:
     """Return whether this is the process of its machine that looks for all of them.
 
-    Where a launcher deals ranks to machines in turns, its number of the local rank counts, too: two may look, but not
-    none.
+    If a launcher deals ranks to machines in turns, its number of the local rank counts, too: two processes may look,
+    but never none.
     """
     local = {os.environ.get("LOCAL_RANK"), os.environ.get("SLURM_LOCALID")}
     return worker == 0 and (rank_info.rank % max(1, rank_info.local_world_size) == 0 or "0" in local)

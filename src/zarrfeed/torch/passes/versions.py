@@ -1,6 +1,6 @@
 """Versions of a store that grows: which one a pass reads, agreed upon by all ranks.
 
-What holds: a pass reads one version on all ranks and in all DataLoader workers. The version of an epoch is looked up
+Invariants: a pass reads one version on all ranks and in all DataLoader workers. The version of an epoch is looked up
 once, by rank 0 in its training process, and travels with the state of the epoch: over the process group to the other
 ranks, in the table of epochs to the workers, in `state_dict()` to another run.
 """

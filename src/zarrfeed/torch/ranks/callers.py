@@ -35,7 +35,7 @@ _NO_DISPATCH = (
 
 
 class Reads(Protocol):
-    """A dataset, as far as it matters who reads it."""
+    """A dataset, as far as its readers matter."""
 
     @property
     def batch_size(self) -> int | None:
@@ -46,7 +46,7 @@ class Reads(Protocol):
 
 
 def check_iteration(reads: Reads) -> bool:
-    """Check who asks for a pass over `dataset`; return whether that pass will not be asked for any batch.
+    """Check the library that asks for a pass over `dataset`; return whether it will not ask that pass for any batch.
 
     Raises
     ------

@@ -1,20 +1,14 @@
-"""Finds a rank that would read another order than the other ranks, through the store by which the ranks met.
+"""Find a rank that would read another order than the other ranks, through the store by which the ranks met.
 
 Each rank chooses the order of a dataset for itself: from the data and the arguments. Ranks with another seed, another
 selection or another memory budget would read positions of different orders, so samples would be lost and others would
-come twice. So the first rank that begins a pass of a dataset writes what the order depends on to the store of
-`torch.distributed`, and each other rank compares its own with that. What holds:
+come twice. So the first rank that begins a pass of a dataset writes the terms of its order to the store of
+`torch.distributed`, and each other rank compares its own terms with these. Invariants:
 
 1. No rank waits for another one: a comparison is two requests, which the store answers at once. There is no
    collective call. A store that cannot be asked means that nothing is compared.
-2. What is compared was settled when the dataset was made. So states, epochs, `set_offsets` and a look at the first
+2. The terms were settled when the dataset was made. So states, epochs, `set_offsets` and a look at the first
    batch by one rank make no difference.
-3. Two ranks compare datasets that were made at the same call site (all calls on the stack), of the same arrays, as the
-   n-th of those whose passes began. A dataset that one rank alone reads elsewhere is compared with nothing. Nor is a
-   dataset whose rank the user named.
-4. A rank that has read more or fewer datasets of a call site than another rank is no error: the n-th dataset of one
-   rank may be an earlier one of the other rank.
-5. A process leaves at most `_MOST_KEYS` entries in the store.
 
 There is no certain sign that datasets of two ranks are to be one dataset: decision 0049 says what was considered.
 """
