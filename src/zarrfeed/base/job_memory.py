@@ -43,7 +43,7 @@ def cgroup_limits(process: Path) -> Iterator[int]:
 
 
 def slurm_limits(environment: Mapping[str, str]) -> Iterator[int]:
-    """Yield what a job of Slurm asked for on each node, if it is one and asked for something; 0 means all of a node."""
+    """Yield the memory that a job of Slurm asked for on each node, if it is one and asked; 0 means all of a node."""
     node = _number(environment.get("SLURM_MEM_PER_NODE"))
     cpus = _number(environment.get("SLURM_CPUS_ON_NODE"))
     cpu = _number(environment.get("SLURM_MEM_PER_CPU"))

@@ -1,4 +1,4 @@
-"""Files and folders beside what a user named: whose they are, before anything in them is believed, written or deleted.
+"""Files and folders beside those that a user named: check their owner before they are believed, written or deleted.
 
 On a shared machine, another user can make a file or a folder of any name in a folder that is open to all, and guess the
 names that zarrfeed uses: `.NAME.packing` beside a store, `NAME.zarrfeed`, a progress file in /tmp. Invariants:
@@ -38,10 +38,10 @@ def is_made_by(status: os.stat_result, folder: Path, owner: int | None = None, *
     status
         Path of the file or folder.
     folder
-        A folder of the same file system. A server may show all files of this process as another user's: what that
-        server calls this process is found by a file that is made there for a moment.
+        A folder of the same file system. A server may show all files of this process as another user's: to find that
+        user, the process makes a file there for a moment.
     owner
-        The user who owns what the user of zarrfeed named; None: there is no such user.
+        The owner of the file or folder that the user of zarrfeed named; None: there is no such user.
     may_write
         If True, that file may be made. Readers write nothing, so they pass False.
     """

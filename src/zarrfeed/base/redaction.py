@@ -1,4 +1,4 @@
-"""Secrets stay out of what is said: one function takes them out of text, and all that is said goes through it.
+"""Keep secrets out of messages: one function takes them out of text, and all messages go through it.
 
 Invariants: no message, cause, warning, log line, `repr` or `str` of ours has a user or a password of a URL, a
 signature, a token, or a value of `storage_options` that may be a secret.
@@ -174,7 +174,7 @@ def public_name(name: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return text without secrets: what looks like one, and values that `remember` was told.
+    """Return text without secrets: text that looks like one, and values that `remember` was told.
 
     >>> without_secrets("https://me:pass@host/x?sig=abc is gone; {'token': 'abc'}, AWSAccessKeyId=abc&x=1")
     "https://host/x is gone; {'token': '***'}, AWSAccessKeyId=***&x=1"
@@ -185,7 +185,7 @@ def without_secrets(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Return text without the values of names that secrets have, and without what else looks like a secret."""
+    """Return text without the values of names that secrets have, and without other text that looks like a secret."""
     text = _URL_PARTS.sub(lambda found: f'{found[1]}: {found[2] or ""}"{_HIDDEN}"', text)
     text = _HEADERS.sub(rf"\1{_HIDDEN}", text)
     text = _PAIRS.sub(_without_value, text)

@@ -1,4 +1,4 @@
-"""Misspelt names: what a message adds to name the one that was probably meant.
+"""Misspelt names: a message adds the name that was probably meant.
 
 Nothing is corrected silently: a name that is not known is an error, and the error says which known name is similar.
 """

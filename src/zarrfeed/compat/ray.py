@@ -64,12 +64,13 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
         Bytes, or text such as "1GiB", of decoded chunks that each task keeps for its next block, as windows, patches,
         and chunks of more than 128 MiB need it.
     faults
-        A `Faults`, or a mapping such as {"retries": 10}, as of `ZarrDataset`. Chunks cannot be skipped.
+        A `Faults`, or a mapping such as {"retries": 10}, as in `ZarrDataset`. Chunks cannot be skipped.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
-        At construction, for what cannot work, such as a mixture, which is an order and no table.
+        At construction, if an argument is wrong or the data cannot be read; also for a mixture, which is an order and
+        no table.
     CorruptChunkError, StoreReadError
         In a read task, for a chunk that cannot be decoded or read. Ray raises it on the driver, as the cause of an
         error of its own.
@@ -157,7 +158,7 @@ class _Runs(ZarrDataset):
         return BlockAccessor.batch_to_block(self._columns(begin, end))
 
     def schema(self) -> Any:
-        """Return the names and types of the columns; None where only the values tell, as of text."""
+        """Return the names and types of the columns; None if only the values tell, as for text."""
         none = self._columns(0, 0)
         if not all(isinstance(values, np.ndarray) for values in none.values()):
             return None

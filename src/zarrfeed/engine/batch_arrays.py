@@ -111,7 +111,7 @@ def raw_dtype(name: str) -> np.dtype[Any]:
 
 
 class _Exporter:
-    """A capsule as an object of the array API, which is what NumPy takes."""
+    """A capsule as an object of the array API, which NumPy takes."""
 
     def __init__(self, capsule: object) -> None:
         self._capsule = capsule

@@ -125,7 +125,7 @@ class FetchThreads:
     counts
         Counts requests.
     leave
-        Leaves a request to the event loop, with what went wrong with it; called by any thread.
+        Leaves a request to the event loop, with the error that it met; called by any thread.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ _PIECES_PER_THREAD = 4
 
 @dataclass(frozen=True)
 class BadImage:
-    """An image that cannot be decoded: of which sample, what it is called, and why."""
+    """An image that cannot be decoded: its sample, its name in messages, and the reason."""
 
     sample: int
     key: str

@@ -92,7 +92,7 @@ def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder 
 
 
 def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:
-    """Decode JPEG, PNG, TIFF and what else Pillow reads: uint8 of shape (channels, height, width).
+    """Decode JPEG, PNG, TIFF and other formats of Pillow: uint8 of shape (channels, height, width).
 
     Grey images have one channel; palettes and other modes become RGB.
     """
@@ -100,7 +100,7 @@ def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:
 
 
 def decode_npy(data: memoryview, _: str = "") -> npt.NDArray[Any]:
-    """Decode what `numpy.save` wrote, without Python objects."""
+    """Decode a file of `numpy.save`, without Python objects."""
     with _parsing:
         array: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
     if not isinstance(array, np.ndarray):

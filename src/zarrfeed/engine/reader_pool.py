@@ -22,7 +22,7 @@ class EpochReader(Protocol):
     skipped
         Chunks and objects that were skipped since the reader was made.
     has_bad_rows
-        True if the reader has to be made anew to read what could not be read before.
+        True if the reader has to be made anew to read chunks that could not be read before.
     """
 
     skipped: list[SkippedChunk]

@@ -57,7 +57,7 @@ class Limit:
 
 @dataclass(frozen=True, repr=False)
 class Stats(Page):
-    """Counters of what a dataset read and where the time went, since the dataset was made.
+    """Counters of a dataset's reads, and of the time that each stage took, since the dataset was made.
 
     The difference of two `Stats` counts the reads in between. `str()`, `repr()` and notebooks show a page.
 
@@ -258,7 +258,7 @@ class Stats(Page):
 
 
 def find_limit(stats: Stats) -> Limit:
-    """Name the stage that bounds what `stats` counted."""
+    """Name the stage that limits the rate, by the counters of `stats`."""
     total_s = stats.consumer_wait_s + stats.consumer_busy_s
     if stats.batches < _LEAST_BATCHES or total_s < _LEAST_S:
         reason = f"{stats.batches} batch{'es' * (stats.batches != 1)} in {total_s:.3f} s are too few to tell"

@@ -102,7 +102,7 @@ class StoreBridge:
             raise StoreReadError(errno_of(error), f"the store cannot be opened: {reason_of(error)}") from error
 
     def stop(self) -> None:
-        """Give up what is under way, and drop the bytes of answers: after the engine was stopped; by any thread."""
+        """Give up requests under way, and drop the bytes of answers, after the engine was stopped; by any thread."""
         for session in list(self._sessions):
             if os.getpid() == self._pid:
                 session.close()
@@ -200,7 +200,7 @@ class _Session:
         self._idle.wait(_TIMEOUT_S)
 
     def abandon(self) -> None:
-        """Let go of what a forked child inherited, without a word to the parent's loop."""
+        """Let go of the requests that a forked child inherited, without a word to the parent's loop."""
         for task in self._tasks:
             # The task never completes in this process, and asyncio would print a complaint when it is collected.
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no public switch
@@ -364,7 +364,7 @@ class _Session:
             self._engine.answer(answers)
 
     def _fail(self, request_id: int, error: BaseException) -> None:
-        """Report an error of whatever class: user code may raise anything, and what is not reported is a hang.
+        """Report an error of any class: user code may raise anything, and an unreported error would be a hang.
 
         An interrupt that leaves a task ends the loop, which is not ours; only a cancellation is passed on.
         """

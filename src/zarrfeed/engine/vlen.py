@@ -52,7 +52,7 @@ _POINTER_BYTES = 8
 
 @dataclass
 class _CachedChunk:
-    """A decoded chunk: its items, the sample axis first, without padding, and what they take in memory."""
+    """A decoded chunk: its items, the sample axis first, without padding, and the bytes of memory that they take."""
 
     items: Objects
     size: int
@@ -301,7 +301,7 @@ class VlenReader(EncodedLookup):
         return grid
 
     def _trimmed(self, items: npt.NDArray[Any], chunk_index: ChunkIndex) -> _CachedChunk:
-        """Return a chunk as Python objects, without what is beyond the ends of the array, the sample axis first."""
+        """Return a chunk as Python objects, the sample axis first, cut at the ends of the array."""
         spec = self._spec
         sizes = zip(self._grid(chunk_index), spec.chunk_shape, spec.shape, strict=True)
         inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)

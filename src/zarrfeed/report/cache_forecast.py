@@ -164,7 +164,7 @@ def _forecast(forecasts: list[_ArrayForecast], room: int, limit: int, troubles: 
 
 @dataclass(frozen=True)
 class _Array:
-    """One array: what it is called in the cache, and the chunks along the sample axis that are read."""
+    """One array: its name in the cache, and the chunks along the sample axis that are read."""
 
     spec: ArraySpec
     cached: ArrayCache
@@ -181,7 +181,7 @@ class _Array:
         return _Array(self.spec, self.cached, self.called, chunks, self.resident and other.resident)
 
     def forecast(self) -> _ArrayForecast:
-        """Compare what is read with what is in the cache."""
+        """Compare the chunks that are read with the entries in the cache."""
         spec, shard = self.spec, self.spec.shard
         objects = self.chunks
         if shard is not None:

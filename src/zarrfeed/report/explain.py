@@ -1,4 +1,4 @@
-"""`dataset.explain()`: what will be read, how often, with how much memory, and how well it is shuffled."""
+"""`dataset.explain()`: the chunks that an epoch reads, how often, with how much memory, and how well it shuffles."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def explain_schedule(
     statics: tuple[StaticField, ...] = (),
     resumed: EpochState | None = None,
 ) -> Explanation:
-    """Work out the figures for what a rank reads, without workers, of the epoch that begins in a state.
+    """Work out the figures of a rank's reads, without workers, in the epoch that begins in a state.
 
     `resumed` is the state in the middle of an epoch that the next pass goes on from, if it does.
     """

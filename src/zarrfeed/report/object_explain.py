@@ -46,7 +46,7 @@ class ObjectExplanation(Page):
     requested_by
         The part that asks for the objects: "threads" or "the event loop".
     most_requests
-        Largest number of objects that are asked for at once; the number follows what the store can do.
+        Largest number of objects that are asked for at once; the number adapts to the store.
     packing
         The gain of one Zarr store in place of the objects, and the command that makes it; "" if there is no gain.
     cache_trouble

@@ -69,7 +69,7 @@ class RankSharing:
         return f'{text}{self.lanes} lanes: mixing={{"lanes": {self.better}}}'
 
     def rows(self, about: str = "") -> list[Row]:
-        """Return the row of a page, if several ranks decode a chunk; `about` says first what it is of."""
+        """Return the row of a page, if several ranks decode a chunk; `about` begins the row with its subject."""
         return [("", f"{about}{self}")] if self.readers > 1 else []
 
 

@@ -1,4 +1,4 @@
-"""Says of a shuffle that hardly shuffles what would mix it, as a warning and as a row of `explain()`."""
+"""Advise, for a shuffle that hardly shuffles, options that would mix it: a warning, and a row of `explain()`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zarrfeed.plan.shares.partition import RankInfo
 
 #: Nobody is warned of fewer samples: epochs are so short that they differ however samples are mixed.
 _FEW_SAMPLES = 64 * NEIGHBOURS
-#: Budgets that are tried are multiples of what there is.
+#: Factors of the present budget that are tried.
 _FACTORS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -91,7 +91,7 @@ def _find_options(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | No
 
 
 def _find_shorter(schedule: Schedule, rank_info: RankInfo) -> tuple[int, ShuffleMeasure] | None:
-    """Return the most samples of a chunk, of halves of what there is, that mix the order well enough."""
+    """Return the most samples of a chunk that mix the order well enough: today's number, halved again and again."""
     order = schedule.part.whole
     if order.selection is not None or order.orders != (order,) or schedule.planner.known.share_chunks:
         return None  # chunks of windows, stores and patches would have to be described anew
@@ -102,7 +102,7 @@ def _find_shorter(schedule: Schedule, rank_info: RankInfo) -> tuple[int, Shuffle
 def _least(
     numbers: Sequence[int], make: Callable[[int], Schedule], rank_info: RankInfo
 ) -> tuple[int, ShuffleMeasure] | None:
-    """Return the first of some numbers whose schedule shuffles, as those of all behind it do; None: none does."""
+    """Return the first number with which, as with all behind it, the schedule shuffles well; None if none does."""
 
     def tried(number: int) -> tuple[int, ShuffleMeasure] | None:
         measure = _measured(make(number), rank_info)

@@ -1,4 +1,4 @@
-"""`SourceShares`: what an epoch of a mixture takes of each of its sources, in a few lines."""
+"""`SourceShares`: the samples that an epoch of a mixture takes of each of its sources, in a few lines."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SourceShares:
 
     @classmethod
     def of(cls, order: MixedOrder, epoch: int) -> SourceShares:
-        """Count what an epoch of a mixture takes of each source."""
+        """Count the samples that an epoch of a mixture takes of each source."""
         begin, end = (order.source_ends(order.begin_of(one)) for one in (epoch, epoch + 1))
         return cls(
             order,
@@ -84,7 +84,7 @@ class SourceShares:
         return sum(perfect_mix(one, count) for count, one in zip(drawn, self.order.orders, strict=True) if count)
 
     def rows(self, stores: StoreTable | None) -> list[Row]:
-        """Return the rows of a page; `stores` tells what the sources are called."""
+        """Return the rows of a page; `stores` has the names of the sources."""
         blend, total = self.order.blend, sum(one.taken for one in self.sources)
         of_batch = "a batch is of one source" if self.order.is_per_batch else "a batch has samples of all"
         stop = f"after {blend.stop} samples" if isinstance(blend.stop, int) else f'by stop = "{blend.stop}"'

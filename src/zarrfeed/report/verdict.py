@@ -1,4 +1,4 @@
-"""The line that `explain()` leads with, and what to do where one of its figures is poor."""
+"""The line that `explain()` leads with, and remedies for its poor figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def verdict(
     sweeps: bool,
     mixes_better: bool,
 ) -> str:
-    """Return one line: how well it mixes, how often it decodes a chunk, its memory, and what limits it.
+    """Return one line: how well the order mixes, how often a chunk is decoded, the memory, and the limiting stage.
 
     Parameters
     ----------

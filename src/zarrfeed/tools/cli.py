@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten() -> None:
-    """Write what stdout and stderr have in their buffers, or drop it: at exit it would fail again, with status 120."""
+    """Write the buffers of stdout and stderr, or drop them: at exit, writing would fail again, with status 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             print(end="", file=stream, flush=True)

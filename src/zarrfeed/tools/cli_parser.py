@@ -29,7 +29,7 @@ class SuggestingParser(argparse.ArgumentParser):
         return found, rest
 
     def error(self, message: str) -> NoReturn:
-        """End the process with the usage and a message, which may quote what was given: without its secrets."""
+        """End the process with the usage and a message, which may quote arguments, without their secrets."""
         super().error(without_secrets(message))
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:

@@ -85,8 +85,8 @@ def patch_weights(
         faces. None: the values are the weights, so all voxels of a mask are equally likely.
     cell
         Voxels of a cell along each axis, or by the axis: {"z": 4, "y": 16, "x": 16}. All voxels of a cell are equally
-        likely, so a cell should be smaller than what is labelled. None: the least power of two, up to the length of an
-        axis, that makes at most 2**24 cells, divided by the number of labels.
+        likely, so a cell should be smaller than the labelled things. None: the least power of two, up to the length of
+        an axis, that makes at most 2**24 cells, divided by the number of labels.
     output
         A file that keeps the result, which `Data.patch(weights=...)` takes, too; its name ends with ".npz". If it
         holds weights of the same labels, shares and cells, they are returned, and nothing is read. None: nothing is

@@ -17,7 +17,7 @@ Show: TypeAlias = Callable[[int, int, str], None]
 
 @contextmanager
 def show_progress(unit: str = "") -> Iterator[Show]:
-    """Show a bar on stderr, if that is a terminal and rich is installed; yield what it is told by.
+    """Show a bar on stderr, if that is a terminal and rich is installed; yield the function that moves it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`zarrfeed verify`: its arguments, and what it does with several stores.
+"""`zarrfeed verify`: its arguments, and its report on several stores.
 
 Imports nothing that takes long before it runs: completion in shells imports this module, too.
 """

@@ -1,4 +1,4 @@
-"""`StoreAdvice`: what a store costs, and which layout would be better, as a page and as JSON."""
+"""`StoreAdvice`: the cost of a store, and a layout that would be better, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class StoreAdvice(Page):
         return f"zarrfeed pack {self.store} -o packed.zarr --sample-chunk {largest.chunk_rows}{shards} --codec {codec}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, for JSON; docs/tasks/advise.md says what the keys mean."""
+        """Return the advice as plain data, for JSON; docs/tasks/advise.md explains the keys."""
         return {
             "store": self.store,
             "batch_size": self.batch_size,

@@ -48,7 +48,7 @@ class StoreCost:
     def of(
         cls, whole: Explanation, fields: Sequence[Field], ratio: float | None, bytes_per_s: float | None
     ) -> StoreCost:
-        """Return the cost of what a dataset explains; `ratio` is that of decoded to stored bytes."""
+        """Return the cost of an explained epoch; `ratio` is that of decoded to stored bytes."""
         decoded, delivered, requests = 0, 0, 0
         for explained, f in zip(whole.fields, fields, strict=True):
             requests += explained.chunk_reads + explained.shards

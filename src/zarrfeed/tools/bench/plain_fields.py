@@ -79,7 +79,7 @@ def plain_field(field: Field, array: zarr.Array[Any]) -> PlainField:
 
 
 def _unpack(decoding: Decoding, values: npt.NDArray[Any], out: torch.Tensor) -> None:
-    """Write what the attributes make of items, in NumPy: fill values, then scale, then offset."""
+    """Convert items by their CF attributes, in NumPy: fill values, then scale, then offset."""
     items = values.view(decoding.items)
     if not (decoding.fills or decoding.scale is not None or decoding.offset is not None):
         out.numpy()[...] = items

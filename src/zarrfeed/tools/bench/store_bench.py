@@ -1,4 +1,4 @@
-"""`zarrfeed bench`: how fast a store of the user's is read, beside plain zarr and beside what the machine could do.
+"""`zarrfeed bench`: the speed of reading a user's store, beside plain zarr and beside the machine's limits.
 
 Invariants, for a store of any size: the measurements read a part of the store again and again, chosen at random, whose
 decoded size is bounded; each of the three measurements is given a time, after which it is stopped; memory is bounded by
@@ -137,7 +137,7 @@ class StoreBench:
         self._plain_fields = self._open_plain()
 
     def run(self) -> list[str]:
-        """Check, measure and report; return what is wrong: nothing, unless the loaders deliver different data."""
+        """Check, measure and report; return the faults: an empty result, unless the loaders deliver different data."""
         problems = self._check()
         self._warm_up()
         with self._dataset(self._samples_of(self._units)) as dataset:
@@ -237,7 +237,7 @@ class StoreBench:
         )
 
     def _check(self) -> list[str]:
-        """Compare what the loaders deliver of some blocks, sample by sample; return what is wrong."""
+        """Compare the loaders' samples of some blocks, one by one; return the differences."""
         most = min(_CHECK_SAMPLES, _CHECK_BYTES // self._sample_bytes)
         blocks = self._blocks(self._units)
         size = blocks[0][1] - blocks[0][0]
@@ -301,7 +301,7 @@ class StoreBench:
         self._plain_blocks = plain.blocks_together
 
     def _choose_plain(self, blocks: list[tuple[int, int]], num_threads: int) -> tuple[PlainLoader, PlainMode, str]:
-        """Return the faster loader of plain zarr, how it reads, and what the other one did: each has a turn."""
+        """Return the faster loader of plain zarr, its mode, and the rate of the other one: each has a turn."""
         loaders = {mode: self._plain(blocks, mode) for mode in plain_modes(num_threads)}
         tried: dict[PlainMode, Rate] = {}
         for mode, loader in loaders.items():

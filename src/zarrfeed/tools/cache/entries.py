@@ -93,7 +93,7 @@ def open_cache(path: str | Path, group: str | int | None = None) -> core.CacheDi
 
 
 def describe_cache(path: str | Path, group: str | int | None = None) -> CacheInfo:
-    """Count what is in a cache.
+    """Count the entries of a cache.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def check_cache(
 
 
 def clear_cache(path: str | Path, store: tuple[str, str] | None = None, *, group: str | int | None = None) -> int:
-    """Delete all entries, or those of one store: its name and its path, as of `name_store`. Return their bytes.
+    """Delete all entries, or those of one store, by its name and its path as in `name_store`. Return their bytes.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _name_of(directory: core.CacheDirectory, folder: str) -> str:
 
 
 def _check(directory: core.CacheDirectory, file: str) -> tuple[int | None, str]:
-    """Return the bytes of an entry, None if somebody replaced it meanwhile, and what is damaged; else empty."""
+    """Return the bytes of an entry, None if somebody replaced it meanwhile, and its damage; "" if it has none."""
     try:
         return directory.check(file), ""
     except CorruptChunkError as error:

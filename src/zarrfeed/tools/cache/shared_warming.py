@@ -77,7 +77,7 @@ class WarmJob:
 
 @contextmanager
 def token_in(job: WarmJob) -> Iterator[None]:
-    """Have the token of a job in the directory of its cache.
+    """Keep the token file of a job in the directory of its cache, while the context lasts.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def warm_by(
 
 
 def warm_keys(job: WarmJob, name: str, keys: list[str]) -> tuple[WarmedArray, bool]:
-    """Copy some objects of an array; return what became of them, and whether others need not be tried.
+    """Copy some objects of an array; return the result, and whether the copying of others would be in vain.
 
     Raises
     ------

@@ -63,7 +63,7 @@ class WarmedArray:
     problem: str = ""
 
     def extend(self, other: WarmedArray) -> None:
-        """Count in what became of other objects of the array."""
+        """Add the result of other objects of the array."""
         self.objects += other.objects
         self.hit_bytes += other.hit_bytes
         self.added_bytes += other.added_bytes
@@ -72,7 +72,7 @@ class WarmedArray:
 
 @dataclass(frozen=True)
 class ArrayInStore:
-    """An array whose objects can be cached: how it is read, and what it is called in the cache."""
+    """An array whose objects can be cached: its description, its store, and its name in the cache."""
 
     spec: ArraySpec
     source: StoreSource
@@ -152,7 +152,7 @@ class Warming:
         return warmed
 
     def begin(self, array: zarr.Array[Any], name: str) -> tuple[ArrayInStore | None, list[str], WarmedArray]:
-        """Return an array, None if nothing of it is copied, the keys of its objects, and what is known of it so far.
+        """Return an array, None if none of its objects is to be copied, the keys of its objects, and the result so far.
 
         Raises
         ------

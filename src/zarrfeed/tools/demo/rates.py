@@ -106,7 +106,7 @@ class Comparison:
 
 
 def compare(store: GeneratedStore, *, seed: int) -> Comparison:
-    """Check what both loaders deliver, then measure them."""
+    """Check the samples that both loaders deliver, then measure their rates."""
     with _open_zarrfeed(store, seed) as dataset:
         num_threads = dataset.explain().num_threads
         zarrfeed_check = check(_indexed(dataset), store)

@@ -1,4 +1,4 @@
-"""The demo from end to end: runs the parts, shows progress, prints what came out."""
+"""The demo from end to end: runs the parts, shows progress, prints the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that appear complete or not at all, and are reused only if they are what would be written again."""
+"""Stores that appear complete or not at all, and are reused only if they have the wanted content."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def build_store(path: Path, description: dict[str, Any], write: Callable[[zarr.G
 
 
 def _remove(partial: Path) -> None:
-    """Remove what was written. Threads of zarr-python may still write other chunks after the first error."""
+    """Remove a partly written store. Threads of zarr-python may still write other chunks after the first error."""
     for _ in range(_TRIES):
         shutil.rmtree(partial, ignore_errors=True)
         time.sleep(_PAUSE_S)

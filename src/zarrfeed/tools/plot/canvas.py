@@ -114,7 +114,7 @@ def plain_axes(axes: Axes) -> None:
 
 
 def add_caption(figure: Figure, sentences: list[str], width: int) -> None:
-    """Write what the picture cannot show below it."""
+    """Write a caption below the picture."""
     figure.supxlabel("\n".join(textwrap.wrap(" ".join(sentences), width)), fontsize=8.5, color="#3a424d", ha="center")
 
 

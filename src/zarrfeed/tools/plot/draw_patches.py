@@ -41,7 +41,7 @@ _LINES: dict[bool, dict[str, Any]] = {
 
 
 def draw(drawn: PatchFigure, path: Path, *, name: str, dims: Sequence[str], shuffle: bool) -> None:
-    """Write the picture; `name` is what is read, and `dims` are the dimensions of patches."""
+    """Write the picture; `name` is the name of the store, and `dims` are the dimensions of patches."""
     ranks, low = len(drawn.steps), lanes_height(drawn.lanes)
     panels = len(drawn.sections) + (ranks > 1)
     (left, right), (begin, end) = _limits(drawn)

@@ -15,7 +15,7 @@ MOST_LANES, MOST_GROUPS = 24, 8
 
 @dataclass(frozen=True, eq=False)
 class LaneRows:
-    """The lanes that are drawn, one row each, and what they read first.
+    """The lanes that are drawn, one row each, and the pieces that they read first.
 
     Attributes
     ----------

@@ -69,15 +69,15 @@ def stats(
     Parameters
     ----------
     data
-        The samples: a `Data`, or what `zarrfeed.open` takes.
+        The samples: a `Data`, or anything that `zarrfeed.open` takes.
     axis
         The axes whose indices have statistics of their own: an axis of the array, a dimension by its name such as
         "level", or several, such as ("lat", "lon") for each grid point. Among several arrays, it holds for those that
         have the axis. None: one number for each array.
     output
         A JSON file that keeps the result. If it holds statistics of the same samples and axes, they are returned, and
-        nothing is read. While the pass runs, a file beside it (`.partial` at the end of its name) keeps what is known,
-        so that a run that was killed goes on when it is called again. None: nothing is kept.
+        nothing is read. While the pass runs, a file beside it (`.partial` at the end of its name) keeps the partial
+        result, so that a run that was killed goes on when it is called again. None: nothing is kept.
     restart
         If True, measure anew, whatever the files hold.
     normalized
@@ -90,7 +90,7 @@ def stats(
         Decode threads, and threads that measure. None: one for each core. With an executor it is the number of both of
         a task, and None is one.
     memory_budget
-        Bytes, or text such as "2GiB", for decoding, as of `ZarrIterableDataset`. With an executor, for each task.
+        Bytes, or text such as "2GiB", for decoding, as in `ZarrIterableDataset`. With an executor, for each task.
     executor
         The executor that measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
         Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores,
@@ -199,7 +199,7 @@ class _Run:
         restart: bool,
         say: Callable[[str], None],
     ) -> None:
-        """Measure what is not known."""
+        """Measure the samples that were not measured yet."""
         total = len(self._data)
         found = None if restart or self._file is None else self._file.load()
         if found is not None:

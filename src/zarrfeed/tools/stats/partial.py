@@ -1,4 +1,4 @@
-"""The partial result of `stats`: what a run that was interrupted knows, so that the next one goes on from there.
+"""The partial result of a run of `stats` that was interrupted, from which the next run goes on.
 
 Invariants: the file is replaced as a whole or not at all. It counts for the same samples, arrays and axes alone.
 Batches and ranges are cut at the same samples in each run, so that a run that goes on has the same result, bit by bit,
@@ -66,12 +66,12 @@ class PartialFile:
             return None  # damaged, or none of ours: the work is done again
 
     def save(self, done: int, moments: Sequence[Moments], range_moments: Sequence[Moments]) -> None:
-        """Write what is known of the first `done` samples: of whole ranges, and of the range that is not whole.
+        """Write the moments of the first `done` samples: of whole ranges, and of the range that is not whole.
 
         Raises
         ------
         OSError
-            If it cannot be written; what was there before is still there.
+            If it cannot be written; the previous file is still there.
         """
         header = {"what": _MARK, "fingerprint": self._fingerprint, "done": done, "fields": len(moments)}
         arrays = {

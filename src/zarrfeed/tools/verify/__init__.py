@@ -1,4 +1,4 @@
-"""`verify`: every chunk of a store read and decoded, and what is bad or missing reported."""
+"""`verify`: read and decode every chunk of a store, and report bad and missing ones."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class _Run:
         errors: tuple[Cause, ...],
         shared: Shared | None = None,
     ) -> VerifyReport:
-        """Check what is not known, here or by others, and report all."""
+        """Check the chunks that were not checked yet, here or by others, and report all."""
         self._file, self._shared = file, shared
         self._take_up(known)
         self._save()  # a file that cannot be written is told before hours of work
@@ -239,7 +239,7 @@ class _Run:
         return report
 
     def _take_up(self, known: dict[str, Checked]) -> None:
-        """Go on from what was checked before, where the metadata is the same."""
+        """Go on from the findings of an earlier run, where the metadata is the same."""
         for path in self._checks:
             before = known.pop(path, None)
             if before is None:
@@ -255,7 +255,7 @@ class _Run:
 
     @contextmanager
     def _noting(self, path: str) -> Iterator[None]:
-        """Take what is wrong with an array as a problem of its own."""
+        """Record an error of an array as a problem of its own."""
         try:
             yield
         except ProgressFileError:
@@ -266,7 +266,7 @@ class _Run:
             self._problems[path] = str(error)
 
     def _check(self, path: str, check: ArrayCheck) -> None:
-        """Check what is left of an array, slice by slice in order."""
+        """Check the remaining chunks of an array, slice by slice in order."""
         checked = self._checked[path]
         try:
             with closing(self._steps(path, check, checked)) as steps:
@@ -280,7 +280,7 @@ class _Run:
             raise
 
     def _steps(self, path: str, check: ArrayCheck, checked: Checked) -> Generator[None, None, None]:
-        """Count what is left of an array, and yield after each slice or range."""
+        """Check the remaining chunks of an array, and yield after each slice or range."""
         end = check.numbering.num_numbers
         if checked.next == end:
             return

@@ -1,4 +1,4 @@
-"""Ranges of an array's chunks, which any process that can open the store checks: what executors are given.
+"""Ranges of an array's chunks, which any process that can open the store checks: the tasks of executors.
 
 Invariants: ranges partition the chunks of an array, and are counted in their order. The findings of a range depend on
 the stored bytes alone, so any process may check it, and again. Thus the report is that of threads of one process,
@@ -73,7 +73,7 @@ class Shared:
     budget: int
 
     def check(self, path: str, check: ArrayCheck, checked: Checked) -> Generator[Checked | ZarrfeedError, None, None]:
-        """Yield what is found of the chunks that were not checked, range by range in their order."""
+        """Yield the findings of the chunks that were not checked, range by range in their order."""
         options = self.access.storage_options
         job = RangeJob(
             self.source,
@@ -109,7 +109,7 @@ def split_ranges(check: ArrayCheck, begin: int, at_once: int) -> list[tuple[int,
 
 
 def check_range(job: RangeJob, span: tuple[int, int]) -> Checked | ZarrfeedError:
-    """Check a range of chunks in this process; return what is found, or why the array cannot be checked.
+    """Check a range of chunks in this process; return the findings, or the reason why the array cannot be checked.
 
     Raises
     ------

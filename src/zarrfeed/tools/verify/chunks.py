@@ -168,7 +168,7 @@ class ArrayCheck(Protocol):
         """Begin to check chunks [begin, end)."""
 
     def close(self) -> None:
-        """End what is under way, and wait for it."""
+        """End the reads under way, and wait for them."""
 
 
 def prepare_check(
@@ -451,7 +451,7 @@ class _StoreCheck:
         inner: str,
         chunks: int,
     ) -> list[Finding]:
-        """Read a chunk, decode it, and count it or return what is wrong."""
+        """Read a chunk, decode it, and count it or return the fault."""
         try:
             data = await read()
             if data is None:

@@ -68,7 +68,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     Parameters
     ----------
     source
-        A path, a URL, what zarr-python opened, or a store.
+        A path, a URL, an array or a group of zarr-python, or a store.
     names
         Paths of arrays or groups in it; None: all.
     access
@@ -215,7 +215,7 @@ class _Walk:
         return self._found.root / path
 
     def _children(self, path: str, group: zarr.Group) -> Iterator[str]:
-        """Return the names of what lies in a group, but for its metadata and, in a local store, files."""
+        """Return the names of a group's members, without those of metadata and, in a local store, of files."""
         if not self._lists:
             return iter(sorted(self._access.ask(lambda: _keys(group), f"{self._found.store}/{path}")))
         directory = self._directory(path)
@@ -227,7 +227,7 @@ class _Walk:
 
 
 def note_stale(found: Found, arrays: Mapping[str, zarr.Array[Any]], owns: Sequence[OwnMetadata]) -> None:
-    """Note the arrays whose own documents say something else than what they were opened by."""
+    """Note the arrays whose own documents differ from the metadata that they were opened by."""
     for (path, array), own in zip(arrays.items(), owns, strict=True):
         if own.changes:
             found.stale[path] = stale_text(node_name(array), array.metadata.zarr_format, own.changes)

@@ -1,4 +1,4 @@
-"""The progress file of `verify`: what was checked before, so that a run that was interrupted goes on.
+"""The progress file of `verify`: the findings of an interrupted run, from which the next run goes on.
 
 Invariants: a file is replaced as a whole or not at all, so that a readable file is left, whatever ends the process. Its
 findings are those of checked chunks: the chunks [0, next) of each array. It counts for the same store and the same
@@ -153,12 +153,12 @@ class ProgressFile:
             raise ConfigError(f"progress file {self.path}: is damaged ({error!r}); remove it") from error
 
     def save(self, arrays: Mapping[str, Checked]) -> None:
-        """Write what was checked.
+        """Write the findings.
 
         Raises
         ------
         ProgressFileError
-            If it cannot be written, as on a full disk; what was there before is still there.
+            If it cannot be written, as on a full disk; the previous file is still there.
         """
         content = {"what": _MARK, "store": self._store, "arrays": {path: asdict(of) for path, of in arrays.items()}}
         text = json.dumps(content)

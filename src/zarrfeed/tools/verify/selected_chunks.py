@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def find_selected(data: Data, access: StoreAccess) -> tuple[Found, dict[str, list[Box]]]:
-    """Return the arrays of a `Data`, and the boxes of each that are selected, by what the report calls the array.
+    """Return the arrays of a `Data`, and the boxes of each that are selected, by the array's name in the report.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class ObjectAssembler(BatchAssembler):
 
 
 def open_and_decode(source: Any, decode: Decode, faults: Faults) -> tuple[Objects, Decoder | None]:
-    """Return the objects that a dataset reads, and what decodes them."""
+    """Return the objects that a dataset reads, and their decoder."""
     if isinstance(source, Objects):
         objects = source
     else:

@@ -109,7 +109,7 @@ class Standing:
 
 
 class CountedPass(Iterator[Batch]):
-    """A pass that counts what its consumer got. Subclasses fetch batches, and set `cursor` before the first one."""
+    """A pass that counts the batches its consumer got. Subclasses fetch batches, and set `cursor` before the first."""
 
     # These are attributes of the class, because construction may be interrupted before any of them is set.
     cursor: Cursor | None = None

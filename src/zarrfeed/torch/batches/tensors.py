@@ -95,7 +95,7 @@ class Tensors:
 
 @cache
 def expect_sparse_tensors() -> None:
-    """Hear what torch says once in a process of sparse tensors, in beta and unchecked, before a user has to."""
+    """Trigger torch's one warning about sparse tensors (beta, unchecked) and drop it, before a user sees it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         none = torch.zeros(0, dtype=torch.int64)

@@ -194,7 +194,7 @@ class _Range(io.BufferedIOBase):
 
 
 def _hand_over(stored: _Range, items: list[ReadItem], planner: LoadPlanner) -> None:
-    """Give a planner what it asked for of one stored item."""
+    """Give a planner the part that it asked for of one stored item."""
     if items[0].type == LoadItemType.BYTE_IO:
         content = stored.read()
         for item in items:

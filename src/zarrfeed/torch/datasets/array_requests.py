@@ -47,7 +47,7 @@ class ArrayRequests:
     requests
         The samples that can be requested; makes the plan of a request.
     policy
-        The error policy: what readers do about chunks that cannot be read.
+        The error policy: the treatment of chunks that cannot be read.
     num_threads
         Decode threads. None: the cores, shared by the workers of a DataLoader.
     cache_bytes

@@ -119,7 +119,7 @@ class ZarrIterableDataset(StreamingDataset):
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, MemoryBudgetError
-        At construction, if an argument, the data or the memory do not allow to read.
+        At construction, if an argument is wrong, the data cannot be read, or memory is too small.
     CorruptChunkError, StoreReadError
         During iteration, for a chunk that cannot be decoded or read; the message names array and chunk.
 

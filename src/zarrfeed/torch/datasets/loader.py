@@ -174,7 +174,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         return self.session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass of this loader deliver what was left of the epoch of `state`.
+        """Let the next pass of this loader deliver the rest of the epoch of `state`.
 
         A pass that somebody else begins over the dataset before that reads a whole epoch.
 

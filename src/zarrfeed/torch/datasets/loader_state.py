@@ -30,7 +30,7 @@ class LoaderState:
     Parameters
     ----------
     loader
-        A `ZarrDataLoader` or a `ZarrIterableDataset`: anything whose `state_dict()` is what JSON can hold.
+        A `ZarrDataLoader` or a `ZarrIterableDataset`, or another object whose `state_dict()` JSON can hold.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class LoaderState:
             ) from error
 
     def load_state_dict(self, state_dict: dict[str, str]) -> None:
-        """Load what `state_dict` returned into the loader.
+        """Load the state that `state_dict` returned into the loader.
 
         Raises
         ------

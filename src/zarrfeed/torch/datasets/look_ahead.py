@@ -218,7 +218,7 @@ class ReadAhead:
         return self._ready.pop(number) if number in self._ready else self._next()
 
     def finish(self) -> None:
-        """Take what the reader has not delivered yet, so that it can read something else."""
+        """Take the batches that the reader has not delivered yet, so that it can read another window."""
         while self._coming:
             number = self._coming[0]
             self._ready[number] = self._next()

@@ -66,13 +66,13 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         is wanted for the second time in a while; so is, on a local disk, a Blosc chunk of which a request needs few
         Blosc blocks. Of such a chunk that is not cached, only these blocks are decoded. 0: no cache.
     faults
-        A `Faults`, or a mapping such as {"missing": "raise"}, as of `ZarrIterableDataset`. Chunks cannot be skipped: a
+        A `Faults`, or a mapping such as {"missing": "raise"}, as in `ZarrIterableDataset`. Chunks cannot be skipped: a
         sample that was asked for cannot be replaced.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
-        At construction, for what cannot work.
+        At construction, if an argument is wrong, or the data cannot be read.
     MemoryBudgetError
         If the job may not use so much memory, at construction or for a request.
     CorruptChunkError, StoreReadError
@@ -192,7 +192,7 @@ class _WholeBatch:
 
 
 def _samples_or_batch(assembler: BatchAssembler, values: Sequence[Values]) -> list[Any]:
-    """Return the samples of a batch, or for `default_collate` of a DataLoader what it makes the batch of.
+    """Return the samples of a batch; for torch's `default_collate`, the batch itself in their place.
 
     A DataLoader hands what `__getitems__` returned to its `collate_fn`. If that is `default_collate`, and nobody else
     sees the samples in between, this is a list with one object of a type that is registered with torch. Everybody else

@@ -85,12 +85,12 @@ class ObjectIterableDataset(StreamingDataset):
     Parameters
     ----------
     source
-        The objects, as `zarrfeed.objects.open` returns them; or what it takes as `source`, which reads all objects: a
-        URL such as "s3://bucket/train", the path of a folder, a store of obstore, a mapper of fsspec.
+        The objects, as `zarrfeed.objects.open` returns them; or a source of which all objects are read: a URL such as
+        "s3://bucket/train", the path of a folder, a store of obstore, a mapper of fsspec.
     decode
         The decoder: a function of the bytes (a read-only memoryview), or of the bytes and the key. It runs in threads,
-        several at once, and what it returns is delivered as it is. Or a name: "image" (uint8 of shape (channels,
-        height, width), by Pillow), "npy" (what `numpy.save` wrote), "zarr-chunk" (chunks of the Zarr array at the
+        several at once, and its results are delivered as they are. Or a name: "image" (uint8 of shape (channels,
+        height, width), by Pillow), "npy" (files of `numpy.save`), "zarr-chunk" (chunks of the Zarr array at the
         source), "bytes" (a copy, as bytes). None: uint8 tensors of shape (bytes,) over the memory that was read,
         without a copy.
     batch_size
@@ -119,7 +119,7 @@ class ObjectIterableDataset(StreamingDataset):
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
-        At construction, for what cannot work.
+        At construction, if an argument is wrong, or the source cannot be listed.
     StoreReadError, CorruptChunkError
         From the iteration, for an object that cannot be read or decoded; the message names it.
 

@@ -36,7 +36,7 @@ class ObjectDataset(IndexedDataset[list[Fetched]]):
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
-        At construction, if an argument or the source do not allow to read.
+        At construction, if an argument is wrong, or the source cannot be listed.
     StoreReadError, CorruptChunkError
         While reading; the message names the object.
 

@@ -1,4 +1,4 @@
-"""Check the arguments of a dataset that say how samples are fed, and convert them to what the planner takes.
+"""Check the arguments of a dataset that say how samples are fed, and convert them to options of the planner.
 
 For example, `memory_budget="2GiB"` becomes a number of bytes.
 """
@@ -69,7 +69,7 @@ def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data
     Raises
     ------
     ConfigError
-        If there are targets beside a description; or for what cannot be opened.
+        If there are targets beside a description; or if the samples cannot be opened.
     """
     if not isinstance(data, Data):
         return open_data(data, targets, retries=faults.retries, timeout=faults.timeout)

@@ -27,7 +27,7 @@ from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
 from zarrfeed.torch.batches.pass_positions import CountedPass, Positions, SharedIterator, Standing
 from zarrfeed.torch.device.transfers import DeviceStreams, Streams, Transfer, map_tensors
 
-#: Batches that are copied ahead, at most: more help no step that is at all even.
+#: Batches that are copied ahead, at most: more would only help steps of very uneven length.
 _MOST_AHEAD = 16
 #: Seconds after which a consumer that waits looks whether an interrupt came (`base/waits.py` says why).
 _LOOK_S = 0.2

@@ -34,7 +34,7 @@ class Event(Protocol):
 
 
 class Streams(Protocol):
-    """The streams of one device, of which one is for copies alone."""
+    """The streams of one device; one of them is only for copies."""
 
     def copying(self) -> AbstractContextManager[Any]:
         """Let the stream of copies be the current one."""
@@ -138,7 +138,7 @@ class Transfer:
         return batch
 
     def is_done(self) -> bool:
-        """Return whether the copy has ended; what it was copied from is kept until this says so."""
+        """Return whether the copy has ended; the tensors that it copies from are kept until then."""
         if self._event.query():
             self._here.clear()
         return not self._here
@@ -162,7 +162,7 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a batch with a function applied to its strided tensors; what is no tensor stays.
+    """Return a batch with a function applied to its strided tensors; other values stay.
 
     Dicts, lists, tuples, named tuples and dataclasses are rebuilt. A sparse CSR tensor is rebuilt of its three parts;
     tensors of other layouts, and other objects, stay as they are.

@@ -1,4 +1,4 @@
-"""`Editions`: what the epochs of one dataset may read, and the schedule of each.
+"""`Editions`: the editions that the epochs of one dataset may read, and the schedule of each.
 
 Invariants: the edition of an epoch, a version of a store that grows, the offsets of windows, or the rows of slabs, is
 part of the epoch's state. So the table of epochs hands it to DataLoader workers, persistent ones too, and
@@ -25,7 +25,7 @@ _REMEMBERED = 4
 
 
 class Editions:
-    """The editions of what one dataset reads, in one process.
+    """The editions of one dataset in one process.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Editions:
             self._schedules[self.current.key] = schedule
 
     def complete(self, edition: Edition) -> Edition:
-        """Return an edition with what it leaves open: the version that the last pass reads."""
+        """Return an edition with its open version filled in: the version that the last pass reads."""
         version = None if self.versions is None else edition.version or self.current.version
         return replace(edition, version=version, offsets=None if self._windows is None else edition.offsets)
 
@@ -111,7 +111,7 @@ class Editions:
             If the state has a version of a store and this one does not grow, or the reverse; or offsets, and the
             samples are no windows; or other blocks than those that the user named.
         StoreReadError
-            If the store no longer holds what it held in that version.
+            If the store's data changed or were deleted since that version.
         """
         edition = Edition()
         if self.versions is not None:

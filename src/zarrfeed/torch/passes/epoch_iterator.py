@@ -188,7 +188,7 @@ class SamplePass(Pass):
         return self._transformed(self._samples.popleft())
 
     def close(self) -> None:
-        """Stop reading, and forget what was not handed out."""
+        """Stop reading, and drop the batches that were not handed out."""
         if hasattr(self, "_samples"):  # not, where construction failed
             self._samples.clear()
         super().close()

@@ -52,7 +52,7 @@ _speaker: ContextVar[object] = ContextVar("speaker", default=None)
 
 @contextmanager
 def speaking_for(loader: object) -> Iterator[None]:
-    """Let what the dataset is told inside be told to one loader: it claims the state that is named."""
+    """Make the calls inside count for one loader: it claims the state that they name."""
     token = _speaker.set(loader)
     try:
         yield
@@ -233,7 +233,7 @@ class EpochTable:
 
 
 def _whole(state: State) -> State:
-    """Return the beginning of the epoch of a state, with what holds for the epochs after it."""
+    """Return the beginning of the epoch of a state, with the keys that hold for later epochs as well."""
     return {name: state[name] for name in ("epoch", *LASTING) if name in state}
 
 

@@ -57,7 +57,7 @@ class _Found:
         self.shared = SharedAccess()
 
     def look(self, watch: ArrayWatch, fields: Sequence[Field], turn: int) -> None:
-        """Look; what goes wrong is kept."""
+        """Look; keep an error for `check`."""
         try:
             self.troubles = watch.look(fields, turn, lambda: self.is_over, self.shared)
         except ZarrfeedError as error:
@@ -79,7 +79,7 @@ class Look:
     Parameters
     ----------
     watch
-        Remembers what earlier looks saw.
+        Remembers the findings of earlier looks.
     fields
         The fields that are read.
     turn
@@ -108,7 +108,7 @@ class Look:
         return self._told
 
     def check(self, timeout_s: float = 0.0) -> None:
-        """Raise what was found, if the look has ended, or ends in so many seconds; warn if it could not be made.
+        """Raise the finding, if the look has ended, or ends in so many seconds; warn if it could not be made.
 
         Raises
         ------
@@ -132,7 +132,7 @@ class Look:
         return any(self._found.ended.wait(seconds) for seconds in looks(timeout_s, _GLANCE_S))
 
     def check_batch(self, *, is_end: bool) -> None:
-        """Raise what was found, with each batch; the end of the pass waits until the look has ended.
+        """Raise the finding, with each batch; the end of the pass waits until the look has ended.
 
         The first batch waits a moment for a look at few files, which takes less time than to decode the batch.
         """
@@ -143,7 +143,7 @@ class Look:
             _warn([f"storage did not answer within {_UNTIL_ANSWERED_S:g} s after the last batch"])
 
     def explain(self, error: ZarrfeedError) -> None:
-        """Raise what was found, if that explains an error of the engine."""
+        """Raise the finding, if it explains an error of the engine."""
         if not self._told and self._has_ended(_UNTIL_EXPLAINED_S) and self._found.error is not None:
             raise self._found.error from error
 
@@ -180,7 +180,7 @@ class LooksOfSamples:
         self._share = max(1, num_samples // (rank_info.world_size * workers))
 
     def before(self, count: int) -> None:
-        """Raise what was found, before so many samples are read; begin another look if it is time.
+        """Raise the finding, before so many samples are read; begin another look if it is time.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class LooksOfSamples:
         self._look.check()
 
     def explain(self, error: ZarrfeedError) -> None:
-        """Raise what was found, if that explains an error of the engine."""
+        """Raise the finding, if it explains an error of the engine."""
         if self._look is not None:
             self._look.explain(error)
 

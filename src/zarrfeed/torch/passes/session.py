@@ -120,7 +120,7 @@ class Session:
 
     @property
     def watch(self) -> ArrayWatch:
-        """Remembers what earlier passes saw of the metadata documents."""
+        """Remembers the metadata documents that earlier passes saw."""
         return self._own.here.watch
 
     @property
@@ -214,7 +214,7 @@ class Session:
     # Versions and editions of the data
 
     def refresh(self) -> None:
-        """Look at the store on all ranks, and let the next pass read what is found, unless it resumes an epoch.
+        """Look at the store on all ranks, and let the next pass read the version found, unless it resumes an epoch.
 
         Raises
         ------
@@ -230,7 +230,7 @@ class Session:
             self._name_edition(upcoming, replace(upcoming.edition, version=version))
 
     def set_offsets(self, offsets: Mapping[str, Any]) -> Data:
-        """Let the next pass, and those after it, have windows with other offsets; return what is read then.
+        """Let the next pass, and those after it, have windows with other offsets; return the new description.
 
         Raises
         ------
@@ -295,7 +295,7 @@ class Session:
         return self.schedule if wanted == self.editions.current else self.editions.schedule(wanted)
 
     def _schedule_of(self, rank_info: RankInfo, edition: Edition | None = None) -> Schedule:
-        """Return the schedule of what this rank's node reads of an edition."""
+        """Return the schedule of an edition, for the part that this rank's node reads."""
         schedule = self._schedule_at(edition)
         return schedule if rank_info.num_nodes == 1 else schedule.for_node(rank_info.node, rank_info.num_nodes)
 
@@ -303,7 +303,7 @@ class Session:
         return ReaderPool(partial(self._make_reader, self.schedule))
 
     def _make_reader(self, schedule: Schedule, resources: Resources, arrays: BatchArrays) -> EpochReader:
-        """Return a reader of what a schedule reads."""
+        """Return a reader for a schedule."""
         return Reader(
             schedule.fields.fields,
             batch_size=schedule.engine_batch_size,
@@ -358,7 +358,7 @@ class Session:
         return self.state_of(self.passes.last) or self.upcoming()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the next pass deliver what was left of the epoch of `state`."""
+        """Let the next pass deliver the rest of the epoch of `state`."""
         loaded = self.read_state_dict(state)
         self.passes.forget()
         if loaded.worker is None:
@@ -368,7 +368,7 @@ class Session:
             self.epochs.name_next(loaded.following().to_json())
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
-        """Return a state as a small JSON-able dict, with what its order depends on."""
+        """Return a state as a small JSON-able dict, with the terms of its order."""
         edition = self.editions.complete(state.edition)  # that the description of order and layout is of
         schedule = self._schedule_of(self._rank_in_node(), edition)
         made = make_state_dict(state, schedule.part, schedule.fields.fields)
@@ -428,7 +428,7 @@ class Session:
         Parameters
         ----------
         name
-            In a DataLoader worker, what all workers of the pass call it.
+            Name of the pass, which all its DataLoader workers give it; None outside of workers.
         loaded
             The state that was loaded for this pass; None: the dataset's next.
         loader
@@ -469,7 +469,7 @@ class Session:
         return self._own.here.readers
 
     def start_reader(self, running: Running, cursor: Cursor) -> None:
-        """Give a pass a reader of `readers` that reads what its cursor says.
+        """Give a pass a reader of `readers`, which reads from the position of its cursor.
 
         Raises
         ------

@@ -19,7 +19,7 @@ class SessionOptions:
     Attributes
     ----------
     policy
-        The error policy: what readers do about a chunk that cannot be read.
+        The error policy: the treatment of a chunk that cannot be read.
     ranks
         Finds the rank that reads.
     assembler

@@ -1,4 +1,4 @@
-"""Versions of a store that grows: which one a pass reads, agreed upon by all ranks.
+"""Versions of a store that grows: all ranks agree on the version that a pass reads.
 
 Invariants: a pass reads one version on all ranks and in all DataLoader workers. The version of an epoch is looked up
 once, by rank 0 in its training process, and travels with the state of the epoch: over the process group to the other
@@ -49,7 +49,7 @@ class Versions:
 
     @classmethod
     def of(cls, data: Data) -> Versions | None:
-        """Return the versions of what a dataset reads; None if it does not grow."""
+        """Return the versions of a dataset's store; None if it does not grow."""
         return None if data.growth is None else cls(data.growth, rows_of(data.resolved))
 
     def resolved(self, version: Version) -> ResolvedData:
@@ -67,7 +67,7 @@ class Versions:
             If there are several ranks and they cannot talk to each other: torch.distributed is not initialised, or this
             is a DataLoader worker, or the process group has another number of ranks.
         StoreReadError
-            If the store cannot be read, or no longer holds what it held.
+            If the store cannot be read, or its data changed or were deleted since.
         """
         return self._look(known) if rank.world_size == 1 else _from_rank_0(rank, partial(self._look, known))
 
@@ -83,7 +83,7 @@ class Versions:
         return leases
 
     def _look(self, known: Version) -> Version:
-        """Look, and keep what is found from being deleted until it is held; delete what is older."""
+        """Look, and keep the samples found from being deleted until they are held; let go of older ones."""
         for attempt in range(_ATTEMPTS):
             version = self._growth.look(known)
             try:
@@ -103,7 +103,7 @@ class Versions:
         ConfigError
             If it names none.
         StoreReadError
-            If the store no longer holds what it held in that version.
+            If the store's data changed or were deleted since that version.
         """
         saved = None
         if isinstance(state, Mapping):

@@ -91,7 +91,7 @@ def preparation(asking: FrameType, rank_info: RankInfo) -> Preparation | None:
 
 
 def prepared_batches(loader: PreparableLoader, preparation: Preparation) -> Iterator[Batch]:
-    """Yield the batches of a pass, with what accelerate wants to be done with each."""
+    """Yield the batches of a pass, and treat each as accelerate requires."""
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device, synchronize_rng_states
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class _Launcher:
-    """Names of the environment variables that say which of how many processes this is, and the `rank=` for it."""
+    """The environment variables of a launcher that name the process and the number of processes, and its `rank=`."""
 
     rank: str
     world_size: str

@@ -61,7 +61,7 @@ class SameOrder:
         Raises
         ------
         ConfigError
-            If it does; the message names what differs.
+            If it does; the message names the differing terms.
         """
         board = _find_board()
         if board is None:
