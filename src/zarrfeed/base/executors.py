@@ -198,7 +198,7 @@ def _own(error: BaseException) -> BaseException:
         return LostWorkerError(
             f"a worker died, killed or out of memory, in each of {_TRIES} tries ({type(error).__name__}: {error})"
         )
-    cause = getattr(error, "cause", None)  # of Ray, whose message is a traceback
+    cause = getattr(error, "cause", None)  # of Ray: its message is a traceback
     return cause if type(error).__module__.startswith("ray.") and isinstance(cause, BaseException) else error
 
 

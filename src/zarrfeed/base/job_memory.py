@@ -62,7 +62,7 @@ def _process_limits() -> Iterator[int]:
 def _limits_up_to(top: Path, group: str, file: str) -> Iterator[int]:
     """Yield the limits of a group and of those that it lies in, below the folder where groups are mounted."""
     inside = [] if group.startswith("..") else [part for part in group.split("/") if part not in ("", ".")]
-    for depth in range(len(inside) + 1):  # a group outside of what is mounted: that of the mount holds for it, too
+    for depth in range(len(inside) + 1):  # a group outside of the mount has the limit of the mount, too
         for line in _lines(top.joinpath(*inside[:depth]) / file):
             limit = _number(line)
             if limit is not None:

@@ -57,7 +57,7 @@ _URL_PARTS = re.compile(r"""\b(username|password|query|fragment): (Some\()?("(?:
 #: In the query of a URL without a host.
 _PARAMETERS = re.compile(r"(?i)([?&](?:key|code|auth|pass|user|credentials?)=)[^\s&\"'<>]+")
 _SCHEMES = re.compile(r"(?i)\b(bearer\s+|sharedkey\s+\w+:|aws4-hmac-sha256\s+)[\w.~+/=:-]{6,}(?:,\s*\w+=[^\s,\"']+)*")
-#: In the answer of a server: what it made of the request's credentials.
+#: Elements of a server's answer that repeat the request's credentials.
 _ELEMENTS = re.compile(
     r"<(AWSAccessKeyId|SignatureProvided|StringToSign(?:Bytes)?|CanonicalRequest(?:Bytes)?|AuthenticationErrorDetail)>"
     r"[^<]*<"

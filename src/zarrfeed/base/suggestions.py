@@ -104,6 +104,6 @@ def _unknown(owner: str, name: str, moved: Mapping[str, str]) -> UnknownOptionEr
         return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} is now {moved[meant]}")
     others = [other for other, names in _TAKEN.items() if name in names]
     advice = "" if meant is None else f"; did you mean {meant!r}?"
-    if others:  # rather than what is merely spelt alike
+    if others:  # rather than a name that is merely spelt alike
         advice = f"; it is an argument of {', '.join(others)}"
     return UnknownOptionError(f"{owner}() has no argument {name!r}{advice}")

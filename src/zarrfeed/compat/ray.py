@@ -151,7 +151,7 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
 class _Runs(ZarrDataset):
     """Samples as tables, a run of them at a time. In a process that it is pickled to, it starts afresh."""
 
-    _resident_room = 0  # every task would read the whole of what is kept in memory
+    _resident_room = 0  # every task would read resident arrays whole
 
     def block(self, begin: int, end: int) -> Block:
         """Return a run of samples as a table."""
@@ -177,7 +177,7 @@ class _Runs(ZarrDataset):
     def chunk_edges(self) -> Int64:
         """Return the positions of samples at which chunks of the primary array begin, and their number at the end."""
         fields, selection = self._fields, self._selection
-        if self.data.resolved.patching is not None:  # each of which touches several chunks
+        if self.data.resolved.patching is not None:  # a patch touches several chunks
             return np.arange(len(self) + 1)
         if selection is not None:
             return np.concatenate(([0], np.cumsum(selection.rows)))

@@ -180,7 +180,7 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
     All methods of `zarrfeed.ZarrIterableDataset` are here too: `len()`, `set_epoch`, `state_dict`, `explain`, ...
     """
 
-    _aligns_blocks = False  # chunks are what is selected
+    _aligns_blocks = False  # chunks are selected, not samples
 
     def __init__(
         self,
@@ -263,7 +263,7 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
             row_seed=self._row_seed,
             selection=make_selection(None, self._selection, num_samples=order.num_samples, block_rows=order.block_rows),
         )
-        # There is no argument for the memory: what is needed is taken.
+        # There is no argument for the memory: it takes as much as it needs.
         options = replace(planning.options, mix=1, limit=None, whole_blocks=True)
         return planning, Schedule.make(fields, order, options)
 

@@ -115,7 +115,7 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
         try:
             awaited = self._awaited(index)
             made = self._make_now(index) if awaited is None else awaited
-        except (CancelledError, RuntimeError) as error:  # of what was asked for, and of threads that have ended
+        except (CancelledError, RuntimeError) as error:  # from a cancelled batch, or threads that have ended
             if epoch == self._epoch:
                 raise
             raise ClosedError("this dataset was closed") from error

@@ -39,7 +39,7 @@ from zarrfeed.storage.chunks.blocking_reads import Blocking
 from zarrfeed.storage.chunks.chunk_reader import span_of, split_ranges
 from zarrfeed.storage.chunks.hedging import HedgeRule
 
-#: Request id; first byte and end of what is wanted of the object, as of a slice.
+#: Request id; first byte and end of the wanted part of the object, as in a slice.
 RequestedRange: TypeAlias = tuple[int, int, int | None]
 #: Number of the field, key, whether it is the index of a shard, parts.
 Request: TypeAlias = tuple[int, str, bool, list[RequestedRange]]

@@ -269,6 +269,6 @@ def _batches_of(plan: ReadPlan, batch_size: int) -> Iterator[Int64]:
 
 def _reason(error: Exception) -> str:
     """Return the reason why an image cannot be decoded, the same for the same bytes."""
-    if type(error).__name__ == "UnidentifiedImageError":  # whose message has the address of a file object
+    if type(error).__name__ == "UnidentifiedImageError":  # its message has the address of a file object
         return "no format that Pillow knows"
     return str(error) or repr(error)

@@ -142,7 +142,7 @@ class ObjectFetcher:
         self._awaited: set[Fetched] = set()  # whoever waits is woken when the last of them is done
         self._threads: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looking: set[Future[None]] = set()  # what asks for versions
+        self._looking: set[Future[None]] = set()  # tasks that ask for versions
         self._epoch = 0
 
     def open(self) -> None:

@@ -16,7 +16,7 @@ from zarrfeed.plan.schedule.batch_request import Requests
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import FieldSet, streamed
 
-#: For what a thread decodes and fetches, beside the rows that it returns.
+#: Memory for chunks that a thread decodes and fetches, beside the rows that it returns.
 _BUDGET = 256 << 20
 _DEFAULT_POLICY = Faults()
 

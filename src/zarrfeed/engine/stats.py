@@ -22,17 +22,17 @@ from zarrfeed.engine.cache_stats import CacheStats
 CONSUMER, STORAGE, DECODE, MEMORY = "consumer", "storage", "decode", "memory"
 NOT_KNOWN: Final = "not known yet"
 
-#: A consumer that waits for less than this part of the time is what the loader waits for.
+#: If a consumer waits for less than this part of the time, the loader waits for the consumer.
 _HARDLY_WAITS = 0.1
 #: One that waits less, while the threads are idle, waits for wake-ups and not for work.
 _MOSTLY_WAITS = 0.75
-#: Shorter runs tell what starting costs, and not what they will be bounded by.
+#: Shorter runs tell the cost of starting, and not the limit of the rate.
 _LEAST_BATCHES, _LEAST_S = 2, 0.05
 
 
 _DECODE_FASTER = "raise num_threads if cores are idle, or store with a codec that decodes faster (lz4)"
 
-#: Counters that are not counted: their value is that of this moment.
+#: Gauges: attributes with the value of this moment, which are not counted up.
 _MEASURED_NOW = ("batch_memory_bytes", "scratch_bytes", "concurrency")
 
 

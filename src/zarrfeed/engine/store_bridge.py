@@ -301,7 +301,7 @@ class _Session:
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(request_id, error)
         else:
-            self._answer(request_id, stored)  # of whatever size: the engine says what is wrong with it
+            self._answer(request_id, stored)  # of any size: the engine reports a wrong one
 
     async def _fetch(
         self, reader: ChunkReader, key: str, parts: list[RequestedRange], failed: FailedAttempt | None = None
@@ -354,7 +354,7 @@ class _Session:
         if data is not None:
             self._provided[request_id] = data
         self._answers.append((request_id, data))
-        if len(self._answers) == 1:  # what else is done in this turn of the loop goes with it
+        if len(self._answers) == 1:  # later answers in this turn of the loop go with it
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
 

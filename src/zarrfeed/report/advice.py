@@ -11,7 +11,7 @@ from zarrfeed.report.explain import Explanation
 _AT_CEILING = 0.85
 #: A first pass so much slower than later ones was bounded by storage.
 _COLD = 1.5
-#: A batch that draws from fewer blocks than this part of what a perfect shuffle would is mixed badly.
+#: A batch is mixed badly if it draws from fewer blocks than this share of a perfect shuffle's blocks.
 _MIXED = 0.25
 #: Requests for less than this cost more than they bring.
 _SMALL_REQUEST = 256 << 10

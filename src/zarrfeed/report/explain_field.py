@@ -29,7 +29,7 @@ from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.chunks.blocking_reads import BlockingReads
 from zarrfeed.storage.chunks.location import StoreSource
 
-#: A dtype that torch stores and hardly computes with -> what it is cast to without a loss, or with rounding.
+#: A dtype that torch stores and hardly computes with -> the cast without a loss, or with rounding.
 _CASTS = {
     "uint16": "'int32' or 'float32' has the same numbers",
     "uint32": "'int64' or 'float64' has the same numbers",

@@ -10,7 +10,7 @@ from zarrfeed.spec.array import ArraySpec
 
 #: Chunks that are decoded more often than this are worth a remedy.
 _AMPLIFIED = 1.1
-#: Who asks a far store -> what happens there.
+#: Requester of a far store -> description of its requests.
 _FAR = {
     "threads": "threads ask for chunks, more at once as long as that pays, and make late requests twice",
     "the event loop": "the event loop of zarr-python asks for chunks, more at once as long as that pays",

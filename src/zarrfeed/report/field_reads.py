@@ -58,7 +58,7 @@ def reads_of_fields(
     samples are rows.
     """
     sources, of_sources = array_sources(fields), list[SourceReads]()
-    if patched is not None:  # of several layouts, what is decoded of the first stands for all
+    if patched is not None:  # with several layouts, the reads of the first stand for all
         sources = tuple(one for one in sources if one.draws[0][1] == 0 and fields[one.fields[0]].patch is not None)
         of_sources += [SourceReads(decoded, chunks, 0) for decoded, chunks in patched]
     else:

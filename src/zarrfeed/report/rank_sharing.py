@@ -15,7 +15,7 @@ from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
 
-#: Nobody is warned of what ranks decode that have fewer blocks each.
+#: No warning is given if ranks have fewer blocks each than this.
 _FEW_BLOCKS = 16
 
 

@@ -432,7 +432,7 @@ def _cache(arguments: argparse.Namespace) -> int:
     return 0 if checked.ok else EXIT_FAILED
 
 
-#: Command -> what it runs.
+#: Command -> the function that runs it.
 _COMMANDS = {
     "demo": _demo,
     "info": _info,

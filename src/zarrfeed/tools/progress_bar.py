@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-#: Called with what is done, what there is in all, and what is done now.
+#: Called with the amount done, the total, and the name of the present stage.
 Show: TypeAlias = Callable[[int, int, str], None]
 
 

@@ -122,7 +122,7 @@ class BucketDataset:
         return found, Faults(timeout=timeout_of(config.download_retry_config))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"storage_client": None}  # workers need what was made of it alone
+        return self.__dict__ | {"storage_client": None}  # workers only need the objects made with it
 
 
 def open_bucket(bucket_name: object, config: BucketConfig, storage_client: Any) -> Objects:

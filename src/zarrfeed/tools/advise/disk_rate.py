@@ -15,7 +15,7 @@ _MOST_BYTES, _LIMIT_S, _THREADS = 128 << 20, 1.0, 16
 _PIECE = 1 << 20
 #: Number of files that are listed in the search for files to read.
 _MOST_FILES = 4096
-#: Files of metadata, and what is left of writing.
+#: Files of metadata, and remains of unfinished writes.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 

@@ -43,7 +43,7 @@ from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 _SAMPLE_BYTES, _RUNS, _SAMPLE_S = 64 << 20, 8, 3.0
 #: Decoded bytes of the part that is timed as it is stored; the time of a pass, and of a round of passes.
 _PART_BYTES, _PASS_S, _ROUND_S = 128 << 20, 4.0, 0.2
-#: A load average of this part of the cores disturbs what is timed.
+#: A load average of this part of the cores disturbs the measurements.
 _BUSY = 1 / 4
 #: A store of less than this part of the memory is in the page cache from its second epoch on.
 _OF_MEMORY = 1 / 2

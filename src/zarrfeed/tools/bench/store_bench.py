@@ -49,9 +49,9 @@ from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 _PART_BYTES, _PART_SAMPLES = 512 << 20, 1 << 22
 #: Decoded bytes, and samples, of the blocks that are compared, at most; one block is always compared.
 _CHECK_BYTES, _CHECK_SAMPLES = 16 << 20, 4096
-#: So many blocks or shards are measured, if there are, however slow it is: what few are like says little of many.
+#: So many blocks or shards are measured, if there are, however slow it is: few say little of many.
 _LEAST_UNITS = 32
-#: Rounds in which zarrfeed, plain zarr and the ceiling take turns; what counts is the median.
+#: Rounds in which zarrfeed, plain zarr and the ceiling take turns; the median counts.
 _ROUNDS = 3
 #: A round of a fast loader is several passes, as long as this.
 _LEAST_S = 0.3
@@ -222,7 +222,7 @@ class StoreBench:
         return opened
 
     def _plain(self, blocks: list[tuple[int, int]], mode: PlainMode, *, return_index: bool = False) -> PlainLoader:
-        # Not a forked process: the clients of object stores do not survive a fork. Workers unpickle what is here.
+        # Not a forked process: the clients of object stores do not survive a fork. Workers unpickle the arrays.
         multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
         return PlainLoader(
             partial(_open_arrays, self.path, self.targets, self._fields.sides, self._access),

@@ -21,7 +21,7 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.storage.access.cache_options import group_number, open_directory
 from zarrfeed.tools.verify import Progress
 
-#: In the directory of a cache (`cpp/storage/cache/cache_folder.cc`): what says that it is one.
+#: The file that marks a directory as a cache (`cpp/storage/cache/cache_folder.cc`).
 _MARKER = "ZARRFEED-CACHE-1"
 #: Files that are checked between two looks at Ctrl-C.
 _AT_ONCE = 256

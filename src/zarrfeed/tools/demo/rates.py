@@ -25,7 +25,7 @@ IndexedBatch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 BATCH_SIZE = 64
 #: Passes over the store of which the median counts: one of zarrfeed takes less than 0.1 s.
 NUM_PASSES = 3
-#: A pass of plain zarr is stopped after this time; what it delivered until then gives its rate.
+#: A pass of plain zarr is stopped after this time; the samples delivered until then give its rate.
 PLAIN_LIMIT_S = 5.0
 #: Chunks whose samples plain zarr permutes together. More of them leave the cache and were slower.
 PLAIN_BUFFER_CHUNKS = 16
@@ -111,7 +111,7 @@ def compare(store: GeneratedStore, *, seed: int) -> Comparison:
         num_threads = dataset.explain().num_threads
         zarrfeed_check = check(_indexed(dataset), store)
     plain_check = check(plain_zarr(store, seed=seed, num_threads=num_threads), store, limit_s=PLAIN_LIMIT_S)
-    # a new dataset, so that its first epoch shows what starting costs
+    # a new dataset, so that its first epoch shows the cost of starting
     with _open_zarrfeed(store, seed) as dataset:
         first_epoch = measure(_indexed(dataset))
         before = dataset.stats()

@@ -31,7 +31,7 @@ from zarrfeed.torch.datasets.options import as_data
 
 __all__ = ["Axis", "Progress", "stats"]
 
-#: Bytes of a batch, and of a range. The same for every machine: what is merged with what decides on the last bit.
+#: Bytes of a batch, and of a range. The same for every machine: the order of merging decides on the last bit.
 _BATCH_BYTES, _RANGE_BYTES = 16 << 20, 256 << 20
 #: So much work is lost if the process is killed.
 _SAVE_EVERY_S = 5.0
@@ -217,7 +217,7 @@ class _Run:
             else:
                 self._share(executor, options)
         except BaseException:
-            with suppress(OSError):  # what ends the run is told, and not this
+            with suppress(OSError):  # the error that ends the run is raised, and not this one
                 self._save()
             raise
 

@@ -275,7 +275,7 @@ class _Run:
                     if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
                         self._save()
         except BaseException:
-            with suppress(ProgressFileError):  # what ends the run is told, and not this
+            with suppress(ProgressFileError):  # the error that ends the run is raised, and not this one
                 self._save()
             raise
 
@@ -340,7 +340,7 @@ class _Run:
             is_whole = check is not None and check.numbering.selected is None
             misplaced = self._misplaced(path) if is_whole and chunks and report.missing == chunks else ""
             arrays.append(replace(report, stale=self._found.stale.get(path, ""), misplaced=misplaced))
-            # what was counted is what there is, or a defect of ours would pass for a good store
+            # the counted chunks are all chunks, or a defect of ours would pass for a good store
             if not arrays[-1].problem and checked.done != chunks:
                 raise AssertionError(f"{path}: {checked.done} chunks were counted of {chunks}")
         findings = [finding for path in sorted(self._checked) for finding in self._checked[path].findings]

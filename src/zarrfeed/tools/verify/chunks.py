@@ -44,14 +44,14 @@ from zarrfeed.storage.chunks.zarr_decoder import make_decoder
 from zarrfeed.tools.verify.verify_report import Cause, Finding
 
 Int64: TypeAlias = npt.NDArray[np.int64]
-#: Positions along each axis of an array, whose product is selected.
+#: Positions along each axis of an array; the box is their product.
 Box: TypeAlias = tuple[Int64, ...]
 
 #: A slice is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
 _SLICE_BYTES, _SLICE_CHUNKS, _SLICE_REQUESTS = 8 << 20, 4096, 64
 #: Bytes that a chunk may take for each decoded byte: as stored (twice as long is plausible), decoded, between codecs.
 _COPIES, _OVERHEAD = 5, 2 << 20
-#: A parsed index, the index as stored and what sorts it, for each stored byte.
+#: Bytes for each stored byte of an index: the parsed index, the index as stored, and memory to sort it.
 _INDEX_COPIES = 3
 #: Part of the budget that indices of shards are cached in.
 _INDEX_DIVISOR = 8
@@ -194,7 +194,7 @@ def prepare_check(
     array = as_meant(array)
     spec = None
     if array.metadata.shape:
-        with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
+        with contextlib.suppress(UnsupportedError):  # zarr-python may decode dtypes that batches cannot hold
             spec = read_layout(array, access=access)
     if spec is not None and spec.source is None:
         return _LocalCheck(spec, path, access.policy, num_threads=num_threads, budget=budget, boxes=boxes)
@@ -205,7 +205,7 @@ def prepare_check(
     grid = tuple(-(-n // c) for n, c in zip(spec.shape[:axes], spec.chunk_shape[:axes], strict=True))
     along = (1,) * axes if spec.shard is None else spec.shard.chunks
     assert isinstance(spec.source, StoreSource)
-    source = replace(spec.source, chunk_keys=None)  # what is missing is counted, to the last chunk
+    source = replace(spec.source, chunk_keys=None)  # missing chunks are counted, to the last one
     numbering = Numbering(grid, along).selecting(boxes, spec.chunk_shape)
     whole = _Stored(numbering, source, spec.decoded_bytes, spec.shard, spec.item_type)
     return _StoreCheck(array, whole, spec, path, access.policy, num_threads=num_threads, budget=budget)

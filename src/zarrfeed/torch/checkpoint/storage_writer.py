@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 
 import torch
 from torch import distributed
-from torch.distributed.checkpoint.filesystem import _StorageInfo  # what torch's own readers unpickle
+from torch.distributed.checkpoint.filesystem import _StorageInfo  # torch's own readers unpickle it
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult

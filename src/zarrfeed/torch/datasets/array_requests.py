@@ -68,7 +68,7 @@ class ArrayRequests:
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _reader: Reader | None = field(default=None, init=False)
     _capacity: int = field(default=0, init=False)
-    _ahead: ReadAhead | None = field(default=None, init=False)  # what `_reader` delivers, one batch after another
+    _ahead: ReadAhead | None = field(default=None, init=False)  # the batches that `_reader` delivers, one after another
     _failed: int | None = field(default=None, init=False)  # the window whose batches are read one by one, after errors
     _past_stats: Stats = field(default_factory=Stats, init=False)
     _looks: LooksOfSamples | None = field(default=None, init=False)

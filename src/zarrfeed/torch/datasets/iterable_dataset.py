@@ -138,7 +138,7 @@ class ZarrIterableDataset(StreamingDataset):
     [torch.Size([32]), torch.Size([32]), torch.Size([32]), torch.Size([4])]
     """
 
-    _aligns_blocks = True  # unless blocks are named
+    _aligns_blocks = True  # unless the user names blocks
 
     @refuses_moved_names(MOVED_TO_DATA | MOVED_TO_OPTIONS)
     def __init__(
@@ -249,7 +249,7 @@ class ZarrIterableDataset(StreamingDataset):
         >>> [batch.shape[1] for batch in dataset]
         [4, 4]
         """
-        resolved = self._data.with_offsets(offsets).resolved  # says what is wrong with the arguments
+        resolved = self._data.with_offsets(offsets).resolved  # raises for wrong arguments
         before, after = ([info.name for info in one.infos()] for one in (self._data.resolved, resolved))
         if before != after:
             raise ConfigError(

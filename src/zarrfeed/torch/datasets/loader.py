@@ -128,7 +128,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         self._positions: Positions[Cursor] = Positions()
         self._starting = ProcessLock()
         self._serving: weakref.ref[WorkerPass] | None = None  # the pass that has the persistent workers
-        self._has_pinning_workers = False  # whether torch's thread pins what the workers send that began last
+        self._has_pinning_workers = False  # torch's thread pins the batches of the last workers
         hint = _EpochHint(dataset, self._positions)
         object.__setattr__(self, "sampler", hint)  # torch keeps others from replacing it
         dataset.session.check_memory(num_workers)

@@ -149,7 +149,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         of_process = partial(
             ArrayRequests, fields.fields, self._requests, self._policy, num_threads, cache_bytes, looks=looks
         )
-        of_process().resources(1)  # what no request can be read with is refused here
+        of_process().resources(1)  # options with which no request can be read are refused here
         self._read_with(of_process)
 
     def __len__(self) -> int:

@@ -23,14 +23,14 @@ from zarrfeed.spec.sharding import Requests
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork, has_accelerator
 from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
 
-if TYPE_CHECKING:  # which import torch; what a run would read is told without it (tools/dry_run.py)
+if TYPE_CHECKING:  # these import torch; `tools/dry_run.py` does without it
     from zarrfeed.torch.batches.batch import BatchAssembler
     from zarrfeed.torch.batches.transform import Transform
     from zarrfeed.torch.passes.session_options import SessionOptions
 
 _OPENED = "said where arrays are opened: zarrfeed.open(path, "
 
-#: Argument of an earlier version that says what samples are -> how to say it now.
+#: Argument of an earlier version that described samples -> its replacement.
 MOVED_TO_DATA = {
     "samples": "the first argument, without a name",
     "sample_axis": f"{_OPENED}sample_axis=1)",

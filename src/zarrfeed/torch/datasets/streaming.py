@@ -87,7 +87,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
             If the batches were handed out by DataLoader workers, so that this process cannot know how many.
         """
         session = self._session
-        if saves_iterator_too():  # what the loader goes on with is the iterator's state
+        if saves_iterator_too():  # the loader resumes from the iterator's state
             return session.make_state_dict(session.state_of(session.passes.last) or session.upcoming())
         state = session.state()
         if any(one is not session.passes.last for one in session.passes.under_way()):

@@ -194,7 +194,7 @@ class SamplePass(Pass):
         super().close()
 
 
-#: References whose callback interrupts; each is dropped when that happened.
+#: References whose callback interrupts; each is dropped after its interrupt.
 _references: list[_Interrupt] = []
 
 

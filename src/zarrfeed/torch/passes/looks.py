@@ -40,7 +40,7 @@ _UNTIL_ANSWERED_S, _UNTIL_EXPLAINED_S, _WITH_FIRST_S = 30.0, 2.0, 0.1
 _BEFORE_FIRST_S = 1.0
 #: Seconds that a pass which is closed waits for its look to be given up.
 _UNTIL_GIVEN_UP_S = 0.5
-#: Arrays for whose look a first batch or sample waits: it takes some 30 microseconds for each.
+#: A first batch or sample waits for the look at so many arrays: it takes some 30 microseconds for each.
 _FEW_ARRAYS = 256
 #: Seconds between two glances at signals while waiting.
 _GLANCE_S = 0.05

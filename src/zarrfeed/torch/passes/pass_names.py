@@ -27,7 +27,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.torch.batches.worker_queue import worker_arguments
 from zarrfeed.torch.ranks.callers import find_fetcher
 
-#: The round of what a `worker_init_fn` reads.
+#: The round of passes that a `worker_init_fn` begins.
 _BEFORE_ROUNDS = -1
 
 

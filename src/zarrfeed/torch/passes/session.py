@@ -492,4 +492,4 @@ class Session:
         self._own.here.readers.start(running, plan, resources, arrays)
 
     def _pins(self) -> bool:
-        return self.wants_pinned() and not in_worker()  # a loader pins what its workers send, in its own process
+        return self.wants_pinned() and not in_worker()  # a loader pins its workers' batches, in its own process

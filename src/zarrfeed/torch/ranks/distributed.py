@@ -127,7 +127,7 @@ def rank_in_node(rank: RankInfo) -> RankInfo:
             "all nodes must have as many ranks"
         )
     num_nodes = ranks // local
-    if not in_worker():  # whose environment may be that of a server of processes
+    if not in_worker():  # a worker may have the environment of a server of processes
         _check_launcher(rank.rank, local, num_nodes)
     if num_nodes == 1:
         return rank
