@@ -23,7 +23,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     Raises
     ------
     OSError
-        If it cannot be written; nothing is left of the new content, and the message names the file.
+        If the file cannot be written; nothing is left of the new content, and the message names the file.
     """
     try:
         target = followed(path)

@@ -20,7 +20,7 @@ def parse_json(text: str | bytes, of_object: Callable[[list[tuple[str, Any]]], A
     Raises
     ------
     ValueError
-        If it is none, or nests deeper than Python can follow.
+        If the text is no JSON, or nests deeper than Python can follow.
     """
     try:
         return json.loads(text, object_pairs_hook=of_object)

@@ -99,9 +99,9 @@ def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = Tr
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If the file does not exist.
     ConfigError
-        If it is a link, no regular file, or another user's.
+        If the file is a link, no regular file, or another user's.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -111,7 +111,7 @@ _any_value: re.Pattern[str] | None = None
 
 
 def remember(options: Mapping[str, Any] | None) -> None:
-    """Take values of `storage_options` for secrets, in this process, unless their names say that they are none."""
+    """Remember values of `storage_options` as secrets, in this process, unless their names say that they are none."""
     global _any_value
     found = {made: None for value in _secrets_in(options or {}) for made in _spellings(value)}
     if not found.keys() <= _values.keys():

@@ -93,7 +93,7 @@ class ZarrfeedCheckpointIO(CheckpointIO):
         Raises
         ------
         StoreWriteError
-            If it cannot be written; an older checkpoint of that name stays.
+            If the checkpoint cannot be written; an older checkpoint of that name stays.
         """
         with self._transfer_of(storage_options).write(os.fspath(path)) as file:
             torch.save(checkpoint, cast(IO[bytes], file))

@@ -49,7 +49,7 @@ class BatchArrays(Protocol):
         """Return an array where batches lie, and the same memory as NumPy has it (`raw_dtype`); on any thread."""
 
     def csr(self, begins: Array, columns: Array, values: Array, shape: tuple[int, int]) -> Array:
-        """Return a sparse matrix over such arrays: where each row begins, and the columns and values of elements."""
+        """Return a sparse matrix over such arrays: the begin of each row, and the columns and values of elements."""
 
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
         """Return an array over the memory of one in NumPy."""

@@ -122,7 +122,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         return {number: SkippedField(name, self._find_blocks, (0,)), ~number: skipped_alone(name)}
 
     def skipped(self, number: int, index: Int64, errors: list[BadBlock]) -> Skipped:
-        """Say which slots of a batch lack their row, for want of element blocks.
+        """Return the slots of a batch that lack their row, because element blocks could not be read.
 
         Rows that begin in a bad element block are skipped as one block. A row that begins before it is skipped alone.
         """

@@ -64,7 +64,7 @@ class RequestQueue(Protocol):
         """Return a file descriptor that is readable when there are requests."""
 
     def take_requests(self) -> tuple[list[Request], list[int]]:
-        """Return the requests that wait, and ids of requests whose bytes are no longer needed; waits for none."""
+        """Return the requests that wait, and ids of requests whose bytes are no longer needed; does not block."""
 
     def answer(self, answers: Sequence[tuple[int, Bytes | None]]) -> None:
         """Take answers: a request id, and the bytes; None: the store has no such object."""

@@ -155,7 +155,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         return {**self._encoded.skippable(number, name), ~number: skipped_alone(name)}
 
     def skipped(self, number: int, index: Int64, errors: list[ImageError]) -> Skipped:
-        """Say which slots of a batch lack their sample, for want of chunks or of images of field `number`.
+        """Return the slots of a batch that lack their sample, because a chunk or an image of field `number` is bad.
 
         Raises
         ------

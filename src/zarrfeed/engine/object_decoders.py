@@ -62,7 +62,7 @@ def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder 
     Raises
     ------
     ConfigError
-        If it cannot be called so, names no decoder, or the decoder's library is not installed.
+        If `decode` cannot be called so, names no decoder, or the decoder's library is not installed.
     """
     if decode is None:
         return None

@@ -153,7 +153,7 @@ class ObjectFetcher:
         StoreReadError
             If the store cannot be opened.
         ConfigError
-            If it does not live in a forked process.
+            If the store does not work in a forked process.
         """
         self._bridge.start()
         self._loop = event_loop()

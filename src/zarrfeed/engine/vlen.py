@@ -101,7 +101,7 @@ class EncodedLookup(SampleLookup[ChunkError]):
         return {number: SkippedField(name, self.find_chunks, (0,))}
 
     def skipped(self, number: int, index: Int64, errors: list[ChunkError]) -> Skipped:
-        """Say which slots of a batch lack their sample, for want of chunks of array `number`, as the engine does.
+        """Return the slots that lack their sample because a chunk of array `number` is bad, as the engine does.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class VlenReader(EncodedLookup):
         Raises
         ------
         StoreReadError
-            If it cannot be opened. And ConfigError, if it does not live in a forked process.
+            If the store cannot be opened. And ConfigError, if it does not work in a forked process.
         """
         sync(self.begin())
 

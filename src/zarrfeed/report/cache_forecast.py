@@ -116,7 +116,7 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
 
 @dataclass(frozen=True)
 class _ArrayForecast:
-    """One array: entries that are there, all that could be, and the bytes of one; None if nobody tells."""
+    """The entries of one array: those that are there, all that could be, and the bytes of one; None if unknown."""
 
     entries: float
     wanted: float

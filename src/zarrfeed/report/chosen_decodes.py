@@ -53,7 +53,7 @@ def decoded_share(field: Field) -> float | None:
 
 
 def _chunks_with_items(layout: Layout) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-    """Yield how many chunks have some items in common, and these items along each axis, counted from the chunk's."""
+    """Yield numbers of chunks with the same chosen items, and these items along each axis, counted in the chunk."""
     spec = layout.spec
     of_axes: list[Counter[tuple[int, ...]]] = []
     for axis, (length, each) in enumerate(zip(spec.shape, spec.chunk_shape, strict=True)):

@@ -1,4 +1,4 @@
-"""`FieldExplanation`: how one field is stored and read."""
+"""`FieldExplanation`: the storage and the reading of one field."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class FieldExplanation:
         return "; ".join(reasons)
 
     def rows(self, *, of_stores: bool = True) -> list[Row]:
-        """Return the rows of a page; `of_stores`: also in which stores the array lies, where these store it alike."""
+        """Return the rows of a page; with `of_stores` also the stores that have the array, if they store it alike."""
         lines = [self.description, *self.details]
         lines += [
             f"{what}: {text}"

@@ -1,4 +1,4 @@
-"""`ObjectIterableDataset.explain()`: which objects are read, how, and whether one Zarr store would be faster."""
+"""`ObjectIterableDataset.explain()`: the reading of objects, and whether one Zarr store would be faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PatchExplanation`: which boxes of arrays an epoch has, and in which columns they are read, in a few lines."""
+"""`PatchExplanation`: the boxes of arrays in an epoch, and the columns in which they are read, in a few lines."""
 
 from __future__ import annotations
 

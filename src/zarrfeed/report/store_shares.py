@@ -1,4 +1,4 @@
-"""`StoreShares`: which part of the samples that are read each of several stores has, in a few lines."""
+"""`StoreShares`: the part of the selected samples that each of several stores has, in a few lines."""
 
 from __future__ import annotations
 

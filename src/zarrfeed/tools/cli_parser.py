@@ -104,7 +104,7 @@ def _numbers(label: Any) -> Any:
     Raises
     ------
     ValueError
-        If one is no number.
+        If a label is no number.
     """
     if isinstance(label, slice):
         return slice(*(None if one is None else _numbers(one) for one in (label.start, label.stop)))

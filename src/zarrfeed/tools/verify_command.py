@@ -67,7 +67,7 @@ def run(
     Raises
     ------
     ZarrfeedError
-        If a single store cannot be checked, or there is none.
+        If a single store cannot be checked, or no store is there.
     """
     from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
     from zarrfeed.base.redaction import without_secrets

@@ -155,7 +155,7 @@ def url_of(bucket_name: object) -> str:
     Raises
     ------
     ConfigError
-        If it is no name of a bucket.
+        If `bucket_name` is no name of a bucket.
     """
     if not isinstance(bucket_name, str) or not bucket_name or "/" in bucket_name:
         raise ConfigError(f"bucket_name = {bucket_name!r}, must be the name of a bucket, without gs:// and folders")
@@ -180,7 +180,7 @@ def storage_options_of(client: Any) -> dict[str, Any] | None:
     Raises
     ------
     ConfigError
-        If it is none of these.
+        If `client` is none of these.
     """
     if isinstance(client, Mapping):
         return dict(client)

@@ -46,7 +46,7 @@ class DiskRate:
 def measure_disk(
     roots: Sequence[Path], *, most_bytes: int = _MOST_BYTES, clock: Callable[[], float] = time.perf_counter
 ) -> DiskRate | None:
-    """Read files below directories, evenly chosen; None if there are none.
+    """Read files below directories, evenly chosen; None if there are no files.
 
     Raises
     ------

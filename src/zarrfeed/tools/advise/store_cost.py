@@ -114,7 +114,7 @@ def short_name(field: str) -> str:
 
 
 def not_tried(fields: Sequence[Field]) -> dict[str, str]:
-    """Return field -> why no codec is tried for it."""
+    """Map each field for which no codec is tried to the reason."""
     found = {}
     for f in fields:
         if f.item_type:

@@ -96,7 +96,7 @@ class StoreBench:
     seconds
         Seconds that each of the three measurements takes.
     say
-        Takes a line of the report as soon as it is known.
+        A function that takes a line of the report as soon as it is known.
     num_threads, memory_budget, mixing, faults
         Options of the dataset.
     storage_options
@@ -318,7 +318,7 @@ class StoreBench:
         return -(-self._fields.num_samples // self._fields.block_rows)
 
     def _why_no_ceiling(self) -> str:
-        """Say why no ceiling is measured; "" if one is."""
+        """Return the reason why no ceiling is measured; "" if one is measured."""
         for f in self._fields.fields:
             if f.item_type:
                 return f"{f.name} is text, which zarr-python decodes"

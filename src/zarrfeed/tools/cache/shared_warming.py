@@ -82,7 +82,7 @@ def token_in(job: WarmJob) -> Iterator[None]:
     Raises
     ------
     ConfigError
-        If it cannot be written.
+        If the token file cannot be written.
     """
     try:
         os.close(os.open(job.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))

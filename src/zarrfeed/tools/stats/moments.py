@@ -1,4 +1,4 @@
-"""`Moments`: how many values there are, their mean, spread and bounds, of a part of an array, merged part by part.
+"""`Moments`: the number of values in a part of an array, their mean, spread and bounds, merged part by part.
 
 Invariants: the moments of an array are a function of its values and its shape, bit by bit, whatever thread calculates
 them and when. An array is halved until a piece fits the processor's cache; a piece is measured in two passes over

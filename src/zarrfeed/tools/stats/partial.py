@@ -24,7 +24,7 @@ _MARK = "zarrfeed stats, partial, 2"
 
 
 class PartialFile:
-    """One file, beside the one that statistics are written to.
+    """The file of a partial result, beside the file that statistics are written to.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class PartialFile:
         Raises
         ------
         OSError
-            If it cannot be written; the previous file is still there.
+            If the file cannot be written; the previous file is still there.
         """
         header = {"what": _MARK, "fingerprint": self._fingerprint, "done": done, "fields": len(moments)}
         arrays = {

@@ -79,7 +79,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     ConfigError
         If there is nothing by such a name, or `source` is no store.
     StoreReadError
-        If it cannot be read.
+        If the store cannot be read.
     """
     node = open_source(source, access)
     if not isinstance(node, zarr.Array | zarr.Group):

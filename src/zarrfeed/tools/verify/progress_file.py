@@ -125,7 +125,7 @@ class ProgressFile:
         ConfigError
             If the file is no progress file, that of another store, or another user's.
         ProgressFileError
-            If it cannot be read.
+            If the file cannot be read.
         """
         try:
             text = read_side_file(followed(self.path))
@@ -158,7 +158,7 @@ class ProgressFile:
         Raises
         ------
         ProgressFileError
-            If it cannot be written, as on a full disk; the previous file is still there.
+            If the file cannot be written, as on a full disk; the previous file is still there.
         """
         content = {"what": _MARK, "store": self._store, "arrays": {path: asdict(of) for path, of in arrays.items()}}
         text = json.dumps(content)

@@ -33,11 +33,11 @@ def find_selected(data: Data, access: StoreAccess) -> tuple[Found, dict[str, lis
     Raises
     ------
     ConfigError
-        If none of the arrays is stored.
+        If all arrays of the samples are in memory.
     StoreReadError
-        If one cannot be opened.
+        If an array cannot be opened.
     UnsupportedError
-        If one is a sparse matrix.
+        If an array is a sparse matrix.
     """
     resolved = data.resolved.without_patches()
     samples = resolved.choice.ascending()
@@ -62,7 +62,7 @@ def find_selected(data: Data, access: StoreAccess) -> tuple[Found, dict[str, lis
 
 
 def _box_of(field: Field, part: StoredPart, samples: Samples) -> Box | None:
-    """Return the positions along each axis of an array that chunks with something selected have; None: there is none.
+    """Return the positions along each axis of an array's chunks that have selected items; None if no chunk has.
 
     Along the sample axis these are the first rows of chunks.
     """

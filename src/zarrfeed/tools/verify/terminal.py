@@ -58,7 +58,7 @@ def write_json(report: dict[str, Any], path: str) -> None:
     Raises
     ------
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     """
     text = json.dumps(report, indent=2)
     if path == "-":

@@ -1,4 +1,4 @@
-"""The accelerator of this process: whether there is one, and whether a fork has taken it away.
+"""Find out if this process has an accelerator, and if a fork has taken it away.
 
 A process that was forked from one that had initialised CUDA cannot use CUDA: the driver answers every question with an
 error. PyTorch raises that error from `torch.empty(pin_memory=True)`, from streams, and even from `tensor.is_pinned()`.

@@ -1,4 +1,4 @@
-"""`transform=`: how a user's function is called with a batch.
+"""`transform=`: call a user's function with a batch, or with its parts.
 
 Invariants: whether a tuple is passed whole or unpacked is settled when the dataset is made, from the function's
 signature alone, and is the same for every batch, in every process.

@@ -74,7 +74,7 @@ class ArrayRequests:
     _looks: LooksOfSamples | None = field(default=None, init=False)
 
     def read(self, wanted: Int64, asked: Any) -> tuple[Values, ...]:
-        """Return one tensor a field, of shape (indices, *sample_shape), or list."""
+        """Return one tensor of shape (indices, *sample_shape), or one list, for each field."""
         if not len(wanted):
             return tuple(_no_samples(tensor.field) for tensor in tensors_of(self.fields))
         if self._looks is None and self.looks:

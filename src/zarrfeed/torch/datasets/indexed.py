@@ -73,7 +73,7 @@ class IndexedDataset(torch.utils.data.Dataset[Any], ABC, Generic[V]):
         """Return the samples that were read, as one batch."""
 
     def __getitem__(self, index: SupportsIndex | npt.ArrayLike) -> Any:
-        """Return one sample, which owns its memory, or for a sequence of indices a batch of them.
+        """Return one sample, which owns its memory, or a batch for a sequence of indices.
 
         Raises
         ------

@@ -77,7 +77,7 @@ class LoaderState:
         Raises
         ------
         ConfigError
-            If it is no such state, or not one for this loader.
+            If `state_dict` has no such state, or its state is not one of this loader.
         """
         try:
             state = parse_json(state_dict[_KEY])

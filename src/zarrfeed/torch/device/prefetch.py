@@ -202,7 +202,7 @@ class _LoaderState:
         self.handed_out = 0
 
     def state(self) -> Any:
-        """Return the state; None, if the loader itself has the right one or has none."""
+        """Return the state; None, if the loader itself has the right state, or no state."""
         return None if self.ended else self.last
 
 

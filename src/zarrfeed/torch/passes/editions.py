@@ -96,7 +96,7 @@ class Editions:
         Raises
         ------
         ConfigError
-            If it has no windows, or the offsets do not work.
+            If the description has no windows, or the offsets do not work.
         """
         if self._windows is None:
             raise ConfigError("set_offsets is for samples that are windows, of a store that does not grow")

@@ -82,7 +82,7 @@ class EpochTable:
             return claims[-1][1] if claims else self._next(document)
 
     def name_next(self, state: State, *, named: bool = True) -> None:
-        """Say in which state the next pass begins; `named` tells whether a user named its epoch.
+        """Name the state in which the next pass begins; `named` is True if a user named its epoch.
 
         A user who speaks for a loader of this process names the state of that loader's next pass, and leaves the whole
         epoch to others. One who speaks for nobody ends all claims.
@@ -106,7 +106,7 @@ class EpochTable:
             return bool(claimed or state.get("named", False))
 
     def next_of(self, loader: object) -> State:
-        """Return the state in which the next pass of a loader begins; None: of nobody who could have claimed it."""
+        """Return the state in which the next pass of a loader begins; None: the state that no loader has claimed."""
         with self._document() as document:
             return self._claimed_by(loader) or self._next(document)
 
@@ -164,7 +164,7 @@ class EpochTable:
         return next((state for claimant, state in self._live_claims() if claimant() is loader), None)
 
     def _take_claim(self, loader: object) -> State | None:
-        """Remove the claim of a loader, and return its state; None: it has none."""
+        """Remove the claim of a loader, and return its state; None if it has no claim."""
         claimed = self._claimed_by(loader)
         self._claims = [one for one in self._claims if one[0]() is not loader]
         return claimed

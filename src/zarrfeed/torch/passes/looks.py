@@ -1,4 +1,4 @@
-"""The look at the arrays of a pass, beside its first batches: whether they changed since they were opened.
+"""Look if the arrays of a pass have changed since they were opened, beside its first batches.
 
 One process of a machine looks for all that read there: the first rank, and among its DataLoader workers worker 0. The
 `next()` of that process raises the finding of the look, at the latest the one that would end the pass.
@@ -74,7 +74,7 @@ class _Found:
 
 
 class Look:
-    """One look, which begins when it is made.
+    """A look at the arrays, which begins when it is made.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Look:
         _warn(self._found.troubles)
 
     def _has_ended(self, timeout_s: float) -> bool:
-        """Return whether the look has ended, after so many seconds at most; not in a forked child, which has none."""
+        """Return whether the look has ended, after so many seconds at most; False in a forked child."""
         if not self._owner.is_here:
             return False
         if timeout_s == 0 or self._found.ended.is_set():
@@ -247,7 +247,7 @@ def _is_near(layouts: Sequence[Layout]) -> bool:
 
 
 def begin_look(session: Session, cursor: Cursor) -> Look | None:
-    """Begin to look at the arrays of a pass; None if another process does, or there are none."""
+    """Begin to look at the arrays of a pass; None if another process does, or there are no arrays to look at."""
     fields = session.schedule.fields.fields
     layouts = list(layouts_of(fields))
     if not layouts or not looks_here(cursor.rank_info, cursor.consumer.worker):

@@ -79,7 +79,7 @@ class PassNames:
 
 
 def group_of_worker() -> str | None:
-    """Return a name that the workers of this worker's iterator share, and no other process; None: there is none."""
+    """Return a name that only the workers of this worker's iterator have; None if there is no such name."""
     arguments = worker_arguments()
     if arguments is None:
         return None

@@ -320,7 +320,7 @@ class Session:
     # The state in which the next pass begins
 
     def upcoming(self, loader: object = None) -> EpochState:
-        """Return the state in which the next pass of a loader begins; None: of the loader that loaded one, if any."""
+        """Return the state in which the next pass of a loader begins; None: the state that was claimed last, if any."""
         resumed = self._own.here.resumed
         return resumed or self._parsed(self.epochs.next() if loader is None else self.epochs.next_of(loader))
 

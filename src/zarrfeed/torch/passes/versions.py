@@ -101,7 +101,7 @@ class Versions:
         Raises
         ------
         ConfigError
-            If it names none.
+            If the state names no version.
         StoreReadError
             If the store's data changed or were deleted since that version.
         """

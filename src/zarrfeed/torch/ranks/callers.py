@@ -68,12 +68,12 @@ def check_iteration(reads: Reads) -> bool:
 
 
 def check_length(reads: Reads) -> None:
-    """Check who asks for the length of `dataset`; tell an IterableDatasetShard that does so to split nothing.
+    """Check the caller that asks for the length of `dataset`; tell an IterableDatasetShard to split nothing.
 
     Raises
     ------
     ConfigError
-        If it is torch's `random_split`.
+        If the caller is torch's `random_split`.
     """
     frame = next(outer_frames(), None)
     random_split = _found("torch.utils.data", "random_split")

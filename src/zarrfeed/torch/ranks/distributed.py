@@ -82,7 +82,7 @@ def find_rank(rank: RankLike = None, world_size: int | None = None) -> RankInfo:
     Raises
     ------
     ConfigError
-        If they are no rank and world size.
+        If `rank` and `world_size` are no rank and world size.
     """
     initialised = _is_initialised()
     if callable(rank):

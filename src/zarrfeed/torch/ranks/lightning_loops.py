@@ -27,7 +27,7 @@ class _Stateful(Protocol):
 
 
 def calling_loop() -> Any | None:
-    """Return the Trainer's loop that is on the call stack; None if there is none."""
+    """Return the Trainer's loop that is on the call stack; None without one."""
     for frame in outer_frames():
         if str(frame.f_globals.get("__name__")).startswith(_LOOPS):
             loop = self_of(frame)

@@ -61,7 +61,7 @@ class SameOrder:
         Raises
         ------
         ConfigError
-            If it does; the message names the differing terms.
+            If the orders differ; the message names the differing terms.
         """
         board = _find_board()
         if board is None:
