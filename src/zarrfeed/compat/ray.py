@@ -55,7 +55,7 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
         A `Data`, as `zarrfeed.open` returns it, which describes the samples; or whatever `zarrfeed.open` takes as
         `samples`.
     targets
-        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+        Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     return_index
         If True, rows have the global sample index (int64), in a column "index".
     num_threads
