@@ -9,7 +9,7 @@ _MOST_BYTES = 255
 
 
 def why_no_name(name: str) -> str | None:
-    """Return why an array of a group cannot have a name, as the end of a sentence; None if it can.
+    """Return the reason why an array of a group cannot have a name, as the end of a sentence; None if it can.
 
     >>> why_no_name("x"), why_no_name("zarr.json")
     (None, 'is the name of a document of Zarr')

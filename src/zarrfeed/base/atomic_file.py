@@ -10,7 +10,7 @@ from zarrfeed.base.own_files import check_owner, followed
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file: what was there before stays until the new content is on the disk.
+    """Write a file: the previous content stays until the new content is on the disk.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     Raises
     ------
     OSError
-        If it cannot be written; nothing is left of the new content, and the message names the file.
+        If the file cannot be written; nothing is left of the new content, and the message names the file.
     """
     try:
         target = followed(path)

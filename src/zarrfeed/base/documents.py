@@ -8,7 +8,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes, of_object: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Return what a document in JSON says.
+    """Return the value of a document in JSON.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ def parse_json(text: str | bytes, of_object: Callable[[list[tuple[str, Any]]], A
     Raises
     ------
     ValueError
-        If it is none, or nests deeper than Python can follow.
+        If the text is no JSON, or nests deeper than Python can follow.
     """
     try:
         return json.loads(text, object_pairs_hook=of_object)

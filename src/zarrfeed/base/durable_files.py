@@ -1,6 +1,6 @@
 """Files that outlast a power failure: content first, then its name, then the names of the folders above.
 
-What a system that goes down may lose, as POSIX has it:
+A system that goes down may lose this, as POSIX has it:
 
   - the content of a file that was not synced: the file is then empty, cut, or zeros;
   - a name that was made, moved or deleted in a folder that was not synced since; each name by itself, in any order.

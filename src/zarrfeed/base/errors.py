@@ -79,7 +79,7 @@ class LostWorkerError(ZarrfeedError, RuntimeError):
 
 
 def one_line(text: str) -> str:
-    """Return text without what would move a terminal's cursor: names in a store are anybody's."""
+    """Return text without characters that would move a terminal's cursor: anybody may choose names in a store."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 

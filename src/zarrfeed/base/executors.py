@@ -1,6 +1,6 @@
-"""Who does work in pieces: threads of this process, or any executor of `concurrent.futures`' kind.
+"""Run work in pieces, in threads of this process or in any executor of `concurrent.futures`' kind.
 
-What holds: an item whose worker died is done again, at most three times in all. An error that a call raised reaches the
+Invariants: an item whose worker died is done again, at most three times in all. An error that a call raised reaches the
 caller as it was raised, in whatever an executor wraps it. The caller decides what results mean: `run_in_order` yields
 them in the order of the items, whichever call ends first.
 """
@@ -23,7 +23,7 @@ from zarrfeed.base.waits import wait_for
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: How often a unit is tried whose process died.
+#: Number of attempts at a unit whose process died.
 _TRIES = 3
 
 
@@ -58,7 +58,7 @@ def open_executor(named: Executor | str | None, jobs: int | None) -> Iterator[tu
 
 
 def _workers_of(executor: Any) -> int:
-    """Return how many workers an executor tells that it has, twice, so that none waits."""
+    """Return twice the number of workers that an executor reports, so that no worker waits."""
     for name in ("_max_workers", "max_workers"):
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:
@@ -138,7 +138,7 @@ def run_in_order(
     Raises
     ------
     LostWorkerError
-        As of `run_all`. And whatever `function` raises.
+        If an item's workers died again and again, as in `run_all`. Errors that `function` raises pass through.
     """
     left, pending = iter(items), deque[tuple[Item, Future[Result], int]]()
     try:
@@ -164,7 +164,7 @@ def run_in_order(
 
 
 def host_name() -> str:
-    """Return what messages call the machine of a worker."""
+    """Return the name in messages of a worker's machine."""
     return socket.gethostname()
 
 
@@ -188,7 +188,7 @@ def _fail(error: BaseException) -> NoReturn:
 
 
 def _own(error: BaseException) -> BaseException:
-    """Return what an error means: that of a call as it was raised, of whatever an executor wraps it in."""
+    """Return the error that a call raised, taken out of the error that an executor wraps it in."""
     if isinstance(error, BrokenExecutor):
         return LostWorkerError(
             "a worker process died, killed or out of memory, and its pool takes no more work "
@@ -198,7 +198,7 @@ def _own(error: BaseException) -> BaseException:
         return LostWorkerError(
             f"a worker died, killed or out of memory, in each of {_TRIES} tries ({type(error).__name__}: {error})"
         )
-    cause = getattr(error, "cause", None)  # of Ray, whose message is a traceback
+    cause = getattr(error, "cause", None)  # of Ray: its message is a traceback
     return cause if type(error).__module__.startswith("ray.") and isinstance(cause, BaseException) else error
 
 

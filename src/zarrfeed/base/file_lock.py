@@ -19,14 +19,14 @@ class Held:
     path
         Path of the file, which is made if it is not there. A link is not followed.
     shared
-        Whether others may hold it, too, if they share it.
+        If True, others that also pass `shared=True` may hold the lock at the same time.
     wait
-        Whether to wait for it.
+        If True, wait for the lock.
 
     Raises
     ------
     BlockingIOError
-        If another one holds it, and `wait` is False.
+        If another process or object holds the lock, and `wait` is False.
     """
 
     def __init__(self, path: Path, *, shared: bool = False, wait: bool = True) -> None:

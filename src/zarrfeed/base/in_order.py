@@ -1,4 +1,4 @@
-"""Calls on several threads whose results come in the order of what they are for."""
+"""Calls on several threads whose results come in the order of their items."""
 
 from __future__ import annotations
 

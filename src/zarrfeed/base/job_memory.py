@@ -19,10 +19,11 @@ _MIB = 1 << 20
 
 @functools.cache
 def job_bytes() -> int:
-    """Return how much memory all processes of this job may use on this machine, as found at the first call.
+    """Return the bytes of memory that all processes of this job may use on this machine, as found at the first call.
 
-    This is the least of what the machine has, what control groups of either version allow (those of a container, of
-    systemd or of Slurm), what Slurm says that the job asked for on each node, and the limit of the address space.
+    The result is the least of these: the machine's memory, the limits of control groups of either version (of a
+    container, of systemd or of Slurm), the memory that the job asked Slurm for on each node, and the limit of the
+    address space.
     """
     return min([physical_bytes(), *cgroup_limits(_PROC), *slurm_limits(os.environ), *_process_limits()])
 
@@ -42,7 +43,7 @@ def cgroup_limits(process: Path) -> Iterator[int]:
 
 
 def slurm_limits(environment: Mapping[str, str]) -> Iterator[int]:
-    """Yield what a job of Slurm asked for on each node, if it is one and asked for something; 0 means all of a node."""
+    """Yield the memory that a job of Slurm asked for on each node, if it is one and asked; 0 means all of a node."""
     node = _number(environment.get("SLURM_MEM_PER_NODE"))
     cpus = _number(environment.get("SLURM_CPUS_ON_NODE"))
     cpu = _number(environment.get("SLURM_MEM_PER_CPU"))
@@ -61,7 +62,7 @@ def _process_limits() -> Iterator[int]:
 def _limits_up_to(top: Path, group: str, file: str) -> Iterator[int]:
     """Yield the limits of a group and of those that it lies in, below the folder where groups are mounted."""
     inside = [] if group.startswith("..") else [part for part in group.split("/") if part not in ("", ".")]
-    for depth in range(len(inside) + 1):  # a group outside of what is mounted: that of the mount holds for it, too
+    for depth in range(len(inside) + 1):  # a group outside of the mount has the limit of the mount, too
         for line in _lines(top.joinpath(*inside[:depth]) / file):
             limit = _number(line)
             if limit is not None:

@@ -1,4 +1,4 @@
-"""Modules whose public names are imported when they are first used, so that what needs no torch imports none."""
+"""Modules whose public names are imported when they are first used, so that code without torch imports none."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def lazy_names(
     Parameters
     ----------
     module
-        Its name.
+        The name of the module.
     modules
         Public name -> the module below `zarrfeed` that defines it. None of them has the name that it defines:
         importing it would replace that.
     gone
-        Name that the module does not have -> what to use in its place, for the message.
+        Name that the module no longer has -> the name to use in its place, for the message.
     """
     package = module.partition(".")[0]
 

@@ -1,4 +1,4 @@
-"""Whether Pillow, which decodes images, is installed."""
+"""Check that Pillow, which decodes images, is installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from zarrfeed.base.errors import ConfigError
 
 
 def check_pillow(asked: str) -> None:
-    """Raise ConfigError if Pillow is not installed; `asked` is what needs it, such as "decode = 'image'"."""
+    """Raise ConfigError if Pillow is not installed; `asked` is the option that needs it, such as "decode = 'image'"."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:

@@ -1,6 +1,6 @@
 """Questions about torch that modules which work without it have to ask.
 
-What holds: nothing here imports torch. A value can be a tensor, and a process can be a DataLoader worker or a rank of
+Invariants: nothing here imports torch. A value can be a tensor, and a process can be a DataLoader worker or a rank of
 torch.distributed, only where somebody has imported torch before.
 """
 

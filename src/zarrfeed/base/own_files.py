@@ -1,7 +1,7 @@
-"""Files and folders beside what a user named: whose they are, before anything in them is believed, written or deleted.
+"""Files and folders beside those that a user named: check their owner before they are believed, written or deleted.
 
 On a shared machine, another user can make a file or a folder of any name in a folder that is open to all, and guess the
-names that zarrfeed uses: `.NAME.packing` beside a store, `NAME.zarrfeed`, a progress file in /tmp. What holds:
+names that zarrfeed uses: `.NAME.packing` beside a store, `NAME.zarrfeed`, a progress file in /tmp. Invariants:
 
 - A side folder is used only if it is a folder and no link, and if the effective user, root or the owner of what the
   user named made it. Other users cannot write to a side folder that zarrfeed made.
@@ -38,12 +38,12 @@ def is_made_by(status: os.stat_result, folder: Path, owner: int | None = None, *
     status
         Path of the file or folder.
     folder
-        A folder of the same file system. A server may show all files of this process as another user's: what that
-        server calls this process is found by a file that is made there for a moment.
+        A folder of the same file system. A server may show all files of this process as another user's: to find that
+        user, the process makes a file there for a moment.
     owner
-        The user who owns what the user of zarrfeed named; None: there is no such user.
+        The owner of the file or folder that the user of zarrfeed named; None: there is no such user.
     may_write
-        Whether that file may be made. Readers write nothing.
+        If True, that file may be made. Readers write nothing, so they pass False.
     """
     known = {os.geteuid(), 0} if owner is None else {os.geteuid(), 0, owner}
     return status.st_uid in known or (may_write and status.st_uid == _user_in(folder, os.geteuid()))
@@ -99,9 +99,9 @@ def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = Tr
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If the file does not exist.
     ConfigError
-        If it is a link, no regular file, or another user's.
+        If the file is a link, no regular file, or another user's.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -121,7 +121,7 @@ def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = Tr
 
 
 def followed(path: Path) -> Path:
-    """Return where a path leads, if its last component is a link.
+    """Return the target of a path, if its last component is a link; else the path.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def _is_of_group(status: os.stat_result, parent: Path) -> bool:
 
 
 def name_of(user: int) -> str:
-    """Return how a message calls a user: "alice (uid 1000)", or "uid 1000" for one without a name."""
+    """Return a user's name for messages: "alice (uid 1000)", or "uid 1000" for one without a name."""
     try:
         return f"{pwd.getpwuid(user).pw_name} (uid {user})"
     except KeyError:

@@ -21,7 +21,7 @@ _NAME = f"{_CELL}; font-weight: normal; opacity: 0.7; white-space: nowrap"
 
 
 class Page:
-    """What describes itself by rows: `str()` and `repr()` are a page for people, and notebooks show a table."""
+    """Describes itself by rows: `str()` and `repr()` are a page for people, and notebooks show a table."""
 
     def rows(self) -> list[Row]:
         """Return the rows of the page."""

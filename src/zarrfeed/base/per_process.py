@@ -54,7 +54,7 @@ class PerProcess(Generic[T]):
 
 
 class OwnerProcess:
-    """The process that made an object, which asks it whether threads, files and what it cleans up are its own.
+    """The process that made an object, which checks with it that its threads, files and temporary data are its own.
 
     Pickles and copies belong to the process that makes them.
     """
@@ -66,7 +66,7 @@ class OwnerProcess:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process made it; False in a child that was forked since."""
+        """True if this process made the object; False in a child that was forked since."""
         return self._pid == os.getpid()
 
     def __reduce__(self) -> tuple[type[OwnerProcess], tuple[()]]:

@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Any
 
-#: All locks, so that a forked child can replace what they hold. References without a callback: see `ProcessLock`.
+#: All locks, so that a forked child can replace their inner locks. References without a callback: see `ProcessLock`.
 _locks: list[weakref.ref[ProcessLock]] = []
 _guard = threading.Lock()
 _FEW = 64

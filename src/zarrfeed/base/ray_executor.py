@@ -8,7 +8,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 
-#: How often Ray runs a task again whose process died.
+#: Number of times that Ray runs a task again whose process died.
 _RETRIES = 3
 
 
@@ -18,8 +18,8 @@ class RayExecutor(Executor):
     Parameters
     ----------
     address
-        Of a cluster, such as "ray://head:10001". None: the cluster that this process is connected to, or that the
-        environment names, or a new one on this machine, which ends with `shutdown`.
+        Address of a cluster, such as "ray://head:10001". None: the cluster that this process is connected to, or that
+        the environment names, or a new one on this machine, which ends with `shutdown`.
 
     Raises
     ------
@@ -41,7 +41,7 @@ class RayExecutor(Executor):
 
     @property
     def max_workers(self) -> int:
-        """How many tasks the cluster runs at once, if each has one core."""
+        """Number of tasks that the cluster runs at once, if each task has one core."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

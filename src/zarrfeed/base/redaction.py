@@ -1,6 +1,6 @@
-"""Secrets stay out of what is said: one function takes them out of text, and all that is said goes through it.
+"""Keep secrets out of messages: one function takes them out of text, and all messages go through it.
 
-What holds: no message, cause, warning, log line, `repr` or `str` of ours has a user or a password of a URL, a
+Invariants: no message, cause, warning, log line, `repr` or `str` of ours has a user or a password of a URL, a
 signature, a token, or a value of `storage_options` that may be a secret.
 
 - `without_secrets` takes secrets out of text, by what they look like, and by what `remember` was told. The value of an
@@ -57,7 +57,7 @@ _URL_PARTS = re.compile(r"""\b(username|password|query|fragment): (Some\()?("(?:
 #: In the query of a URL without a host.
 _PARAMETERS = re.compile(r"(?i)([?&](?:key|code|auth|pass|user|credentials?)=)[^\s&\"'<>]+")
 _SCHEMES = re.compile(r"(?i)\b(bearer\s+|sharedkey\s+\w+:|aws4-hmac-sha256\s+)[\w.~+/=:-]{6,}(?:,\s*\w+=[^\s,\"']+)*")
-#: In the answer of a server: what it made of the request's credentials.
+#: Elements of a server's answer that repeat the request's credentials.
 _ELEMENTS = re.compile(
     r"<(AWSAccessKeyId|SignatureProvided|StringToSign(?:Bytes)?|CanonicalRequest(?:Bytes)?|AuthenticationErrorDetail)>"
     r"[^<]*<"
@@ -111,7 +111,7 @@ _any_value: re.Pattern[str] | None = None
 
 
 def remember(options: Mapping[str, Any] | None) -> None:
-    """Take values of `storage_options` for secrets, in this process, unless their names say that they are none."""
+    """Remember values of `storage_options` as secrets, in this process, unless their names say that they are none."""
     global _any_value
     found = {made: None for value in _secrets_in(options or {}) for made in _spellings(value)}
     if not found.keys() <= _values.keys():
@@ -174,7 +174,7 @@ def public_name(name: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return text without secrets: what looks like one, and values that `remember` was told.
+    """Return text without secrets: text that looks like one, and values that `remember` was told.
 
     >>> without_secrets("https://me:pass@host/x?sig=abc is gone; {'token': 'abc'}, AWSAccessKeyId=abc&x=1")
     "https://host/x is gone; {'token': '***'}, AWSAccessKeyId=***&x=1"
@@ -185,7 +185,7 @@ def without_secrets(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Return text without the values of names that secrets have, and without what else looks like a secret."""
+    """Return text without the values of names that secrets have, and without other text that looks like a secret."""
     text = _URL_PARTS.sub(lambda found: f'{found[1]}: {found[2] or ""}"{_HIDDEN}"', text)
     text = _HEADERS.sub(rf"\1{_HIDDEN}", text)
     text = _PAIRS.sub(_without_value, text)

@@ -1,4 +1,4 @@
-"""Misspelt names: what a message adds to name the one that was probably meant.
+"""Misspelt names: a message adds the name that was probably meant.
 
 Nothing is corrected silently: a name that is not known is an error, and the error says which known name is similar.
 """
@@ -104,6 +104,6 @@ def _unknown(owner: str, name: str, moved: Mapping[str, str]) -> UnknownOptionEr
         return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} is now {moved[meant]}")
     others = [other for other, names in _TAKEN.items() if name in names]
     advice = "" if meant is None else f"; did you mean {meant!r}?"
-    if others:  # rather than what is merely spelt alike
+    if others:  # rather than a name that is merely spelt alike
         advice = f"; it is an argument of {', '.join(others)}"
     return UnknownOptionError(f"{owner}() has no argument {name!r}{advice}")

@@ -8,12 +8,12 @@ from zarrfeed.base.native import core
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def physical_bytes() -> int:
-    """Return how much memory the machine has."""
+    """Return the bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -19,7 +19,7 @@ def parse_bytes(value: int | str, name: str = "memory_budget", *, least: int = 1
     Raises
     ------
     ConfigError
-        If it is no size, or below `least`; `name` is what the message calls it.
+        If `value` is no size, or below `least`; `name` is the name of the size in the message.
     """
     text = str(value).strip()
     match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([KMGT]?)(i?)B?", text, flags=re.IGNORECASE)

@@ -52,7 +52,7 @@ def check_flags(**values: object) -> None:
 
 
 def check_list(name: str, value: object, holds: str) -> list[Any]:
-    """Return what `value` holds; raise ConfigError if it is a text, a mapping, or holds nothing that can be listed.
+    """Return the items of `value`; raise ConfigError if it is a text, a mapping, or not iterable.
 
     >>> check_list("keys", ("a", "b"), "keys")
     ['a', 'b']

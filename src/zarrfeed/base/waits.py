@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 #: Seconds after which a wait looks whether an interrupt came.
 _LOOK_S = 0.2
-#: A look counts as at most so many times what it should take: it took longer because the process did not run.
+#: A look counts as at most so many times its interval: a longer one means that the process did not run.
 _COUNTED = 2.0
 
 

@@ -38,15 +38,15 @@ class ZarrfeedCheckpointIO(CheckpointIO):
     Parameters
     ----------
     storage_options
-        Of the object store, as in `zarrfeed.open`. Local paths take none.
+        Options of the object store, as in `zarrfeed.open`. Local paths take none.
     allow_plain
-        Whether a checkpoint without checksums is loaded, unchecked, such as one that was saved without this plugin.
+        If True, also load a checkpoint without checksums, unchecked, such as one that was saved without this plugin.
     memory_budget
         Bytes that wait to be written, or are read ahead: `"256MiB"` or a number.
     concurrency
         Requests at once. None: found out.
     retries
-        How often a request is retried after a transient error.
+        Number of times that a request is retried after a transient error.
     timeout
         Seconds that a request may take, retries included.
 
@@ -84,16 +84,16 @@ class ZarrfeedCheckpointIO(CheckpointIO):
         Parameters
         ----------
         checkpoint
-            What `torch.save` is given.
+            The checkpoint, which `torch.save` writes.
         path
             A path or a URL.
         storage_options
-            Of `Trainer.save_checkpoint`: a dict takes the place of the plugin's own.
+            The option of `Trainer.save_checkpoint`: a dict takes the place of the plugin's own options.
 
         Raises
         ------
         StoreWriteError
-            If it cannot be written; an older checkpoint of that name stays.
+            If the checkpoint cannot be written; an older checkpoint of that name stays.
         """
         with self._transfer_of(storage_options).write(os.fspath(path)) as file:
             torch.save(checkpoint, cast(IO[bytes], file))
@@ -108,12 +108,12 @@ class ZarrfeedCheckpointIO(CheckpointIO):
         path
             A path or a URL.
         map_location, weights_only
-            Of `torch.load`.
+            Arguments of `torch.load`.
 
         Raises
         ------
         StoreReadError
-            If there is none, or it cannot be read.
+            If there is no checkpoint, or it cannot be read.
         CorruptCheckpointError
             If its bytes are not those that were written, or zarrfeed did not write it.
         """

@@ -34,9 +34,9 @@ from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-#: What a block of Ray's takes at most where its context names no size, in bytes; the default of that context.
+#: Bytes of a block of Ray, at most, if its context names no size: the default of that context.
 _BLOCK_BYTES = 128 << 20
-#: What a text, or bytes of any length, are taken for where blocks are cut: Ray cuts blocks that turn out larger.
+#: Bytes that a text, or bytes of any length, are assumed to take when blocks are cut. Ray cuts larger blocks itself.
 _TEXT_BYTES = 1 << 10
 #: A description that takes more than this, for arrays in memory, is sent to Ray's object store once for all tasks.
 _LARGE_BYTES = 1 << 20
@@ -52,23 +52,25 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
     Parameters
     ----------
     data
-        What the samples are: a `Data`, as `zarrfeed.open` returns it, or whatever `zarrfeed.open` takes as `samples`.
+        A `Data`, as `zarrfeed.open` returns it, which describes the samples; or whatever `zarrfeed.open` takes as
+        `samples`.
     targets
-        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+        Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     return_index
-        Whether rows have the global sample index (int64), in a column "index".
+        If True, rows have the global sample index (int64), in a column "index".
     num_threads
         Decode threads of each read task; Ray runs one task for each core, unless `num_cpus` says otherwise.
     cache
         Bytes, or text such as "1GiB", of decoded chunks that each task keeps for its next block, as windows, patches,
         and chunks of more than 128 MiB need it.
     faults
-        A `Faults`, or a mapping such as {"retries": 10}, as of `ZarrDataset`. Chunks cannot be skipped.
+        A `Faults`, or a mapping such as {"retries": 10}, as in `ZarrDataset`. Chunks cannot be skipped.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
-        At construction, for what cannot work, such as a mixture, which is an order and no table.
+        At construction, if an argument is wrong or the data cannot be read; also for a mixture, which is an order and
+        no table.
     CorruptChunkError, StoreReadError
         In a read task, for a chunk that cannot be decoded or read. Ray raises it on the driver, as the cause of an
         error of its own.
@@ -147,16 +149,16 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
 
 
 class _Runs(ZarrDataset):
-    """Samples as tables, a run of them at a time. Where it is unpickled, it starts afresh."""
+    """Samples as tables, a run of them at a time. In a process that it is pickled to, it starts afresh."""
 
-    _resident_room = 0  # every task would read the whole of what is kept in memory
+    _resident_room = 0  # every task would read resident arrays whole
 
     def block(self, begin: int, end: int) -> Block:
         """Return a run of samples as a table."""
         return BlockAccessor.batch_to_block(self._columns(begin, end))
 
     def schema(self) -> Any:
-        """Return the names and types of the columns; None where only the values tell, as of text."""
+        """Return the names and types of the columns; None if only the values tell, as for text."""
         none = self._columns(0, 0)
         if not all(isinstance(values, np.ndarray) for values in none.values()):
             return None
@@ -175,7 +177,7 @@ class _Runs(ZarrDataset):
     def chunk_edges(self) -> Int64:
         """Return the positions of samples at which chunks of the primary array begin, and their number at the end."""
         fields, selection = self._fields, self._selection
-        if self.data.resolved.patching is not None:  # each of which touches several chunks
+        if self.data.resolved.patching is not None:  # a patch touches several chunks
             return np.arange(len(self) + 1)
         if selection is not None:
             return np.concatenate(([0], np.cumsum(selection.rows)))
@@ -185,7 +187,7 @@ class _Runs(ZarrDataset):
 
 
 def nearest_edges(edges: Int64, count: int) -> list[int]:
-    """Return where to cut samples into at most `count` parts of about the same length, none of them empty.
+    """Return the cuts of samples into at most `count` parts of about the same length, none of them empty.
 
     >>> nearest_edges(np.array([0, 50, 100, 150, 200, 203]), 4), nearest_edges(np.array([0, 8]), 3)
     ([0, 50, 100, 150, 203], [0, 8])
@@ -198,7 +200,7 @@ def nearest_edges(edges: Int64, count: int) -> list[int]:
 
 
 def block_ends(edges: Int64, begin: int, end: int, rows: int) -> list[int]:
-    """Return where blocks of at most `rows` samples end: with chunks, where the next chunk ends in time.
+    """Return the ends of blocks of at most `rows` samples: at ends of chunks, if a chunk ends in time.
 
     >>> block_ends(np.array([0, 4, 8, 12, 14]), 4, 14, 9), block_ends(np.array([0, 4, 8]), 0, 8, 3)
     ([12, 14], [3, 4, 7, 8])

@@ -56,7 +56,7 @@ class _Session(Session):
     Parameters
     ----------
     row_seed_is_free
-        Whether the user gave no key, so that a loaded state may set it.
+        True if the user gave no key, so that a loaded state may set it.
     """
 
     def __init__(self, schedule: Schedule, options: SessionOptions, *, row_seed_is_free: bool) -> None:
@@ -70,7 +70,7 @@ class _Session(Session):
         return super().__getstate__()
 
     def rank_info(self) -> RankInfo:
-        """Return which rank reads, once all ranks have one key."""
+        """Return the rank that reads, and the number of ranks, once all ranks have one key."""
         rank = super().rank_info()
         if not self._row_seed_is_agreed and rank.world_size > 1:
             self._agree_on_row_seed()
@@ -119,7 +119,7 @@ class _AssemblerOfOriginal(BatchAssembler):
         return list(parts) if isinstance(parts, tuple) else parts
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:
-        """Return what does so."""
+        """Return the function that makes a batch."""
         return self.assemble
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
@@ -143,25 +143,25 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
     samples
         A `zarr.Array` with samples along its first axis; and all else that `zarrfeed.ZarrIterableDataset` takes.
     targets
-        The same with as many samples, or None.
+        An array with as many samples, or anything else that `samples` may be; or None.
     selected_chunk_indexes
-        Which chunks along the first axis are read: an int, a sequence or an array of them; negative ones count from
-        the end. None: all.
+        The chunks along the first axis that are read: an int, a sequence or an array of their numbers; negative numbers
+        count from the end. None: all chunks.
     shuffle_chunks
-        Whether chunks come in random order, anew in each epoch.
+        If True, chunks come in random order, anew in each epoch.
     chunks_shuffle_seed
         Key of that order; needed if `shuffle_chunks`.
     shuffle_buffer
-        Whether samples of the chunks that are open side by side are mixed, anew in each epoch.
+        If True, samples of the chunks that are open side by side are mixed, anew in each epoch.
     buffer_shuffle_seed
-        Key of that. None: a random one, the same on all ranks and workers.
+        Key of that mixing. None: a random key, the same on all ranks and workers.
 
     Attributes
     ----------
     samples, targets, shuffle_chunks, chunks_shuffle_seed, shuffle_buffer, buffer_shuffle_seed
-        As they were passed.
+        The arguments, as they were passed.
     selected_chunk_indexes
-        An array of them, as they were passed; all chunks for None.
+        The numbers of the chunks as an array; all chunks for None.
 
     Yields
     ------
@@ -180,7 +180,7 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
     All methods of `zarrfeed.ZarrIterableDataset` are here too: `len()`, `set_epoch`, `state_dict`, `explain`, ...
     """
 
-    _aligns_blocks = False  # chunks are what is selected
+    _aligns_blocks = False  # chunks are selected, not samples
 
     def __init__(
         self,
@@ -263,7 +263,7 @@ class ZarrIterableDataset(zarrfeed.torch.datasets.iterable_dataset.ZarrIterableD
             row_seed=self._row_seed,
             selection=make_selection(None, self._selection, num_samples=order.num_samples, block_rows=order.block_rows),
         )
-        # There is no argument for the memory: what is needed is taken.
+        # There is no argument for the memory: it takes as much as it needs.
         options = replace(planning.options, mix=1, limit=None, whole_blocks=True)
         return planning, Schedule.make(fields, order, options)
 
@@ -280,15 +280,15 @@ class ZarrDataLoader(zarrfeed.torch.datasets.loader.ZarrDataLoader):
     Parameters
     ----------
     dataset
-        Of this module.
+        A `ZarrIterableDataset` of this module.
     num_workers
         Worker processes; they persist from epoch to epoch.
     batch_size
         Samples of a batch.
     drop_last
-        Whether the last batch of an epoch is dropped if it is short.
+        If True, the last batch of an epoch is dropped if it is short.
     pin_memory, multiprocessing_context, prefetch_factor
-        As in torch's DataLoader.
+        Arguments of torch's DataLoader, with the same meaning.
 
     Yields
     ------

@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 
 
 def batches_ahead(max_open_batches: int) -> int:
-    """Return how many batches are asked for ahead where so many may be open: the wanted one is one of them."""
+    """Return the number of batches to ask for ahead, if so many may be open: the wanted batch is one of these."""
     return min(_MOST_AHEAD, max_open_batches - 1)
 
 
@@ -57,10 +57,10 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
     num_threads
         Threads that make batches.
     threads_name
-        What their names begin with; no other threads of the process may have it.
+        Prefix of the names of these threads; no other threads of the process may have it.
     planned_bytes
-        What the memory plan takes a batch for. A kind that sees larger batches raises `_batch_bytes`, and fewer are
-        asked for ahead.
+        Bytes of a batch in the memory plan. A kind that sees larger batches raises `_batch_bytes`, and fewer are asked
+        for ahead.
     """
 
     def __init__(self, *, batch_size: int, num_threads: int, threads_name: str, planned_bytes: int = 1) -> None:
@@ -104,7 +104,7 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
             threads.shutdown(wait=not is_here, cancel_futures=True)
 
     def take_what_is_good(self, index: Int64) -> tuple[Any, list[Bad]]:
-        """Return samples, and what could not be had; samples of that hold anything.
+        """Return samples, and the errors of samples that could not be made. Samples with an error are undefined.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
         try:
             awaited = self._awaited(index)
             made = self._make_now(index) if awaited is None else awaited
-        except (CancelledError, RuntimeError) as error:  # of what was asked for, and of threads that have ended
+        except (CancelledError, RuntimeError) as error:  # from a cancelled batch, or threads that have ended
             if epoch == self._epoch:
                 raise
             raise ClosedError("this dataset was closed") from error
@@ -146,7 +146,7 @@ class AheadReader(SampleLookup[Bad], Generic[Made, Bad]):
 
     @abstractmethod
     def _hand_out(self, made: Made) -> tuple[Any, list[Bad]]:
-        """Return the samples of a batch that the consumer takes, and what could not be had."""
+        """Return the samples of a batch that the consumer takes, and the errors of samples that could not be made."""
 
     def _start_threads(self) -> ThreadPoolExecutor:
         """Return the threads of an epoch that begins; they end with it."""

@@ -1,4 +1,4 @@
-"""What the engine's batches become: the interface that a library of arrays implements, and plain bytes in NumPy.
+"""The interface by which a library of arrays takes the engine's batches, and plain bytes in NumPy.
 
 The engine writes each field of a batch either into its own pool, and hands it out as a DLPack capsule, or into memory
 that the library provides. A provided buffer is used once: the engine writes it, and never again after its batch was
@@ -22,13 +22,13 @@ Array: TypeAlias = Any
 
 
 class BatchArrays(Protocol):
-    """How the memory of batches becomes arrays of a library."""
+    """Makes arrays of a library of the memory of batches."""
 
-    #: Whether batches lie in memory that `allocate` returned, and not in the engine's pool.
+    #: True if batches lie in memory that `allocate` returned; False if they lie in the engine's pool.
     provides_memory: bool
 
     def tensor_spec(self, field: Field) -> TensorSpec:
-        """Return how a field of a batch is described in a capsule."""
+        """Return the description of a batch's field in a capsule."""
 
     def from_capsule(self, capsule: Any) -> Array:
         """Return the array of a DLPack capsule of the engine: shape (rows, *sample shape of `tensor_spec`)."""
@@ -49,7 +49,7 @@ class BatchArrays(Protocol):
         """Return an array where batches lie, and the same memory as NumPy has it (`raw_dtype`); on any thread."""
 
     def csr(self, begins: Array, columns: Array, values: Array, shape: tuple[int, int]) -> Array:
-        """Return a sparse matrix over such arrays: where each row begins, and the columns and values of elements."""
+        """Return a sparse matrix over such arrays: the begin of each row, and the columns and values of elements."""
 
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
         """Return an array over the memory of one in NumPy."""
@@ -92,7 +92,7 @@ class ByteArrays:
         return array, array
 
     def csr(self, begins: Array, columns: Array, values: Array, shape: tuple[int, int]) -> Array:
-        """Return what a matrix consists of."""
+        """Return the parts of a matrix."""
         return begins, columns, values, shape
 
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
@@ -111,7 +111,7 @@ def raw_dtype(name: str) -> np.dtype[Any]:
 
 
 class _Exporter:
-    """A capsule as an object of the array API, which is what NumPy takes."""
+    """A capsule as an object of the array API, which NumPy takes."""
 
     def __init__(self, capsule: object) -> None:
         self._capsule = capsule

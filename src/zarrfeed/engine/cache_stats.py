@@ -1,4 +1,4 @@
-"""What the node cache did for a dataset."""
+"""Counters of the node cache for a dataset."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from zarrfeed.storage.access.read_counts import CacheCounts
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What the node cache did: reads of chunks, of inner chunks and of the indices of shards.
+    """Counters of the node cache: reads of chunks, of inner chunks and of the indices of shards.
 
     Attributes
     ----------
     hits, misses
-        Reads that the cache answered; reads that went to the store, of objects that may be cached.
+        Reads that the cache answered, and reads that went to the store; both of objects that may be cached.
     hit_bytes, miss_bytes
-        Stored bytes of these.
+        Stored bytes of the hits, and of the misses.
     unversioned
         Reads of objects that are not cached, since the store does not tell their version.
     damaged
@@ -29,7 +29,7 @@ class CacheStats:
     refused
         Misses that were not added: the cache is full, or cannot be written.
     troubles
-        Why the cache does not do all that it could, if that is so.
+        Reasons why the cache does not do all that it could; empty if it does.
 
     Examples
     --------
@@ -51,13 +51,13 @@ class CacheStats:
 
     @classmethod
     def from_core(cls, counters: Mapping[str, int], troubles: tuple[str, ...] = ()) -> CacheStats:
-        """Return what the engine counted, by names that begin with "cache_"."""
+        """Return the engine's counters whose names begin with "cache_"."""
         counts = {f.name: counters.get(f"cache_{f.name}", 0) for f in fields(cls) if f.name != "troubles"}
         return cls(**counts, troubles=troubles)
 
     @classmethod
     def of_python(cls, counts: CacheCounts) -> CacheStats:
-        """Return what was counted of chunks that Python decodes."""
+        """Return the counters of chunks that Python decodes."""
         return cls(**vars(counts))
 
     def __add__(self, other: CacheStats) -> CacheStats:

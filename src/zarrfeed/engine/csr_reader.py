@@ -39,7 +39,7 @@ from zarrfeed.spec.sparse import CsrField
 
 @dataclass
 class _Batch:
-    """The rows of one batch: its tensor, and the blocks that could not be had."""
+    """The rows of one batch: its tensor, and the blocks that could not be read."""
 
     array: Array
     bad: list[BadBlock] = field(default_factory=list)
@@ -51,7 +51,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
     Parameters
     ----------
     field
-        Which one.
+        The field, a sparse matrix.
     batch_size
         Rows of a batch.
     num_threads
@@ -97,7 +97,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
 
     @property
     def source(self) -> None:
-        """Its stores are those of its readers, which report of them."""
+        """None: the readers of the matrix's arrays report their stores."""
 
     def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:  # noqa: ARG002 - of other kinds
         if plan.steps <= self._batch_size:
@@ -118,11 +118,11 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         return made.array, made.bad
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`: blocks of rows, and single rows under the number `~number`."""
+        """Map the skip ids of array `number` to its blocks of rows; `~number` is the id of single rows."""
         return {number: SkippedField(name, self._find_blocks, (0,)), ~number: skipped_alone(name)}
 
     def skipped(self, number: int, index: Int64, errors: list[BadBlock]) -> Skipped:
-        """Say which slots of a batch lack their row, for want of element blocks.
+        """Return the slots of a batch that lack their row, because element blocks could not be read.
 
         Rows that begin in a bad element block are skipped as one block. A row that begins before it is skipped alone.
         """

@@ -1,6 +1,6 @@
 """Element blocks of sparse matrices in memory: loaded in the order of a plan, each to a slot of its own.
 
-What holds: a block is in its slot from `load_for` of the first batch that needs it until `drop_after` of the last one.
+Invariants: a block is in its slot from `load_for` of the first batch that needs it until `drop_after` of the last one.
 The engine delivers blocks in the order of the loads, so each is copied once, from the engine's batch to its slot.
 """
 
@@ -52,7 +52,7 @@ class BlockMemory:
     spare_bytes
         Memory of each reader beyond the least that it needs.
     policy
-        How chunks are read. Chunks that cannot be had are remembered as bad blocks, whatever it says.
+        The error policy of reads. Chunks that cannot be read are remembered as bad blocks under every policy.
     make_reader
         Makes a reader of arrays.
     cache_bytes
@@ -61,7 +61,7 @@ class BlockMemory:
     Attributes
     ----------
     arrays
-        Of each side the elements of all slots, one slot after another, shape (slots * block items,).
+        For each side, the elements of all slots, one slot after another, shape (slots * block items,).
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class BlockMemory:
         out[:] = same
 
     def bad_among(self, block: Int64) -> list[BadBlock]:
-        """Return which of these blocks could not be had."""
+        """Return the bad blocks among some blocks."""
         return [one for number, one in sorted(self._bad.items()) if np.any(block == number)] if self._bad else []
 
     def stats(self) -> Stats:

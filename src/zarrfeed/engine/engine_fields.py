@@ -66,7 +66,7 @@ class EngineFields:
         return {number: store for number, store in stores if isinstance(store, StoreSource)}
 
     def cached_sources(self) -> dict[int, core.CachedArray]:
-        """Return what sources are called in the node cache, by their numbers, for those that the engine decodes."""
+        """Return the names in the node cache of the sources that the engine decodes, by the number of the source."""
         named = {}
         for source in self.sources:
             spec = source.spec
@@ -77,7 +77,7 @@ class EngineFields:
         return {number: array for number, array in named.items() if array is not None}
 
     def cache_troubles(self) -> list[str]:
-        """Return why the node cache does not do all that it could for local arrays; "" of an array without trouble."""
+        """Return, for each local array, why the node cache does not do all that it could; "" if it does."""
         return [source.spec.staged.trouble() for source in self.sources if source.spec.staged is not None]
 
     def to_cores(self, arrays: BatchArrays | None = None, index_sizes: Sequence[int] = ()) -> list[core.FieldSpec]:

@@ -39,7 +39,7 @@ from zarrfeed.storage.chunks.blocking_reads import Blocking
 from zarrfeed.storage.chunks.chunk_reader import span_of, split_ranges
 from zarrfeed.storage.chunks.hedging import HedgeRule
 
-#: Request id; first byte and end of what is wanted of the object, as of a slice.
+#: Request id; first byte and end of the wanted part of the object, as in a slice.
 RequestedRange: TypeAlias = tuple[int, int, int | None]
 #: Number of the field, key, whether it is the index of a shard, parts.
 Request: TypeAlias = tuple[int, str, bool, list[RequestedRange]]
@@ -47,7 +47,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class RequestQueue(Protocol):
-    """What posts requests and takes the answers: the engine (`core.Engine`), or `ObjectRequests`. Safe for threads."""
+    """Posts requests and takes the answers: the engine (`core.Engine`), or `ObjectRequests`. Safe for threads."""
 
     def request_epoch(self) -> int:
         """Return the number of the epoch whose requests are posted now."""
@@ -64,7 +64,7 @@ class RequestQueue(Protocol):
         """Return a file descriptor that is readable when there are requests."""
 
     def take_requests(self) -> tuple[list[Request], list[int]]:
-        """Return the requests that wait, and ids of requests whose bytes are no longer needed; waits for none."""
+        """Return the requests that wait, and ids of requests whose bytes are no longer needed; does not block."""
 
     def answer(self, answers: Sequence[tuple[int, Bytes | None]]) -> None:
         """Take answers: a request id, and the bytes; None: the store has no such object."""
@@ -86,15 +86,15 @@ class Flight:
     Attributes
     ----------
     request
-        What is read.
+        The request: a field, a key and the byte ranges that are read.
     reads
-        How it is read.
+        Reads stored bytes, and blocks its thread meanwhile.
     turn
-        Its turn at the limiter.
+        The request's turn at the limiter.
     is_hedged
-        Whether there is a second request beside it.
+        True if a second request for the same bytes was sent.
     is_left_behind
-        Whether the second one was answered first, so that its thread ends.
+        True if the second request was answered first, so that the thread of this one ends.
     """
 
     request: Request
@@ -105,7 +105,7 @@ class Flight:
 
     @property
     def size_class(self) -> tuple[int, bool, int]:
-        """Which requests take as long as this one, as far as one can know."""
+        """The class of requests that are expected to take as long as this one."""
         number, _, is_index, parts = self.request
         begin, end = span_of([part[1:] for part in parts])
         return number, is_index, 0 if end is None else (end - begin).bit_length()
@@ -125,7 +125,7 @@ class FetchThreads:
     counts
         Counts requests.
     leave
-        Leaves a request to the event loop, with what went wrong with it; called by any thread.
+        Leaves a request to the event loop, with the error that it met; called by any thread.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ _WIDE_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 def library_name() -> str:
-    """Return which library decodes images, with its version."""
+    """Return the name of the library that decodes images, with its version."""
     from PIL import __version__
 
     return f"Pillow {__version__}"
@@ -29,7 +29,7 @@ def pixels_of(data: bytes | memoryview, images: Images) -> npt.NDArray[np.uint8]
     Raises
     ------
     Exception
-        Of any class, if it cannot be decoded.
+        An exception of any class, if the image cannot be decoded.
     """
     from PIL import Image
 

@@ -42,7 +42,7 @@ _PIECES_PER_THREAD = 4
 
 @dataclass(frozen=True)
 class BadImage:
-    """An image that cannot be decoded: of which sample, what it is called, and why."""
+    """An image that cannot be decoded: its sample, its name in messages, and the reason."""
 
     sample: int
     key: str
@@ -60,15 +60,16 @@ class _Decoding:
     Attributes
     ----------
     index
-        The samples.
+        The indices of the samples.
     items
-        Encoded images, of all samples one after the other; None for those whose chunk could not be had.
+        Encoded images, of all samples one after the other; None for an image whose chunk could not be read.
     array, memory
-        Where images of one shape go: of the library of arrays, and the same memory as (items, channels, height, width).
+        The destination of images of one shape: an array of the array library, and its memory as an array of shape
+        (items, channels, height, width).
     values
-        Where images of different shapes go, one an item.
+        The decoded images, one an item, where images have different shapes.
     errors
-        What could not be had.
+        The errors of the images that could not be decoded or read.
     """
 
     index: Int64
@@ -86,9 +87,9 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
     Parameters
     ----------
     field
-        Which one.
+        The field, whose samples are encoded images.
     encoded
-        Looks the bytes up.
+        Looks up the encoded bytes of samples.
     batch_size
         Samples of a batch.
     num_threads
@@ -123,7 +124,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
 
     @property
     def source(self) -> StoreSource | PartedSource:
-        """Where its chunks are."""
+        """The source of the encoded chunks."""
         return self._encoded.source
 
     def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:
@@ -150,11 +151,11 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         return bad.error if isinstance(bad, BadImage) else bad[1]
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`: whole chunks, and single samples under the number `~number`."""
+        """Map the skip ids of array `number` to its chunks; `~number` is the id of single samples."""
         return {**self._encoded.skippable(number, name), ~number: skipped_alone(name)}
 
     def skipped(self, number: int, index: Int64, errors: list[ImageError]) -> Skipped:
-        """Say which slots of a batch lack their sample, for want of chunks or of images of field `number`.
+        """Return the slots of a batch that lack their sample, because a chunk or an image of field `number` is bad.
 
         Raises
         ------
@@ -267,7 +268,7 @@ def _batches_of(plan: ReadPlan, batch_size: int) -> Iterator[Int64]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why an image cannot be decoded, the same for the same bytes."""
-    if type(error).__name__ == "UnidentifiedImageError":  # whose message has the address of a file object
+    """Return the reason why an image cannot be decoded, the same for the same bytes."""
+    if type(error).__name__ == "UnidentifiedImageError":  # its message has the address of a file object
         return "no format that Pillow knows"
     return str(error) or repr(error)

@@ -34,7 +34,7 @@ class LookupOptions:
 
 @singledispatch
 def make_lookup(field: FieldKind, options: LookupOptions) -> SampleLookup[Any]:
-    """Return what looks up the samples of a field, of a kind that `FieldKind.is_lookup` is true of."""
+    """Return a reader that looks up the samples of a field, if `FieldKind.is_lookup` is true of its kind."""
     raise NotImplementedError(f"{field.label}: no reader looks up fields of class {type(field).__name__}")
 
 

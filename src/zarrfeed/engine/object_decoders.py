@@ -1,6 +1,6 @@
-"""What becomes of the bytes of an object: the user's function, or a decoder that is known by a name.
+"""Decode the bytes of an object, by the user's function or by a decoder that has a name.
 
-What holds: a decoder is called in threads, several at once, with a read-only view of the bytes. NumPy parses the header
+Invariants: a decoder is called in threads, several at once, with a read-only view of the bytes. NumPy parses the header
 of a .npy file with Python's own parser, which raises SystemError at random where several threads use it at once (seen
 in CPython 3.11.7). So "npy" parses one header at a time.
 """
@@ -29,9 +29,9 @@ from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 DecoderName: TypeAlias = Literal["bytes", "image", "npy", "zarr-chunk"]
 DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
-#: What a user may give: a function of the bytes (a memoryview), or of these and the key.
+#: The decoder that a user may give: a function of the bytes (a memoryview), or of the bytes and the key, or a name.
 Decode: TypeAlias = Callable[..., Any] | DecoderName | None
-#: What is called: with the bytes and the key.
+#: The function that decodes an object: it is called with the bytes and the key.
 Decoder: TypeAlias = Callable[[memoryview, str], Any]
 
 
@@ -50,19 +50,19 @@ os.register_at_fork(after_in_child=_parse_anew)
 
 
 def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder | None:
-    """Return what is called with the bytes and the key of each object; None: the bytes are delivered as they are.
+    """Return the function to call with the bytes and the key of each object; None: bytes are delivered as they are.
 
     Parameters
     ----------
     decode
-        As the user gave it.
+        The decoder that the user gave.
     chunks
         Returns the decoder of the Zarr array whose chunks the objects are; called for "zarr-chunk" alone.
 
     Raises
     ------
     ConfigError
-        If it cannot be called so, names no decoder, or the decoder's library is not installed.
+        If `decode` cannot be called so, names no decoder, or the decoder's library is not installed.
     """
     if decode is None:
         return None
@@ -92,7 +92,7 @@ def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder 
 
 
 def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:
-    """Decode JPEG, PNG, TIFF and what else Pillow reads: uint8 of shape (channels, height, width).
+    """Decode JPEG, PNG, TIFF and other formats of Pillow: uint8 of shape (channels, height, width).
 
     Grey images have one channel; palettes and other modes become RGB.
     """
@@ -100,7 +100,7 @@ def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:
 
 
 def decode_npy(data: memoryview, _: str = "") -> npt.NDArray[Any]:
-    """Decode what `numpy.save` wrote, without Python objects."""
+    """Decode a file of `numpy.save`, without Python objects."""
     with _parsing:
         array: npt.NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
     if not isinstance(array, np.ndarray):

@@ -43,7 +43,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 #: Larger objects are fetched in ranges of this size: some 0.1 s of a fast connection, many times the latency.
 _RANGE_BYTES = 16 << 20
-#: How often those that wait look whether the store is silent.
+#: Seconds after which a waiting thread looks again whether the store is silent.
 _LOOK_S = 0.5
 _THREADS_NAME = "zarrfeed-decode"
 
@@ -55,23 +55,23 @@ class Fetched:
     Attributes
     ----------
     sample
-        Its number in the listing.
+        The number of the object in the listing.
     key
-        Below the source.
+        The key of the object, below the source.
     value
-        What the decoder made of it; without one, its bytes: uint8 of shape (bytes,).
+        The value that the decoder returned; without a decoder, the bytes: uint8 of shape (bytes,).
     error
-        Why there is no value.
+        The error because of which there is no value.
     done
-        Whether there is a value or an error.
+        True if there is a value or an error.
     parts_left
-        Ranges that are not here yet.
+        Number of ranges that have not arrived.
     buffer
-        Where ranges are put together.
+        Memory in which the ranges are put together.
     version
-        Which version of the object the ranges are of; None: it is not read in ranges, or the store tells none.
+        The version of the object that the ranges belong to. None: it is not read in ranges, or the store tells none.
     stored_bytes, value_bytes
-        Bytes as stored, and about how many the value takes; 0 before they are known.
+        Bytes as stored, and about as many as the value takes; 0 before they are known.
     """
 
     sample: int
@@ -88,7 +88,7 @@ class Fetched:
 
 @dataclass(slots=True)
 class _Counts:
-    """What was fetched; written under the fetcher's lock."""
+    """Counters of fetched objects; written under the fetcher's lock."""
 
     objects: int = 0
     stored_bytes: int = 0
@@ -103,17 +103,17 @@ class ObjectFetcher:
     Parameters
     ----------
     source
-        What messages call objects.
+        The name of the source in messages.
     stored
-        Where they are.
+        The store of the objects.
     listing
-        Their keys.
+        The keys of the objects.
     decoder
         Called with the bytes and the key; None: the bytes are the value.
     num_threads
         Threads that decode.
     policy
-        How often a read is tried, and how long the store may be silent.
+        The error policy: number of retries of a read, and the longest silence of the store.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ObjectFetcher:
         self._awaited: set[Fetched] = set()  # whoever waits is woken when the last of them is done
         self._threads: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looking: set[Future[None]] = set()  # what asks for versions
+        self._looking: set[Future[None]] = set()  # tasks that ask for versions
         self._epoch = 0
 
     def open(self) -> None:
@@ -153,7 +153,7 @@ class ObjectFetcher:
         StoreReadError
             If the store cannot be opened.
         ConfigError
-            If it does not live in a forked process.
+            If the store does not work in a forked process.
         """
         self._bridge.start()
         self._loop = event_loop()
@@ -224,13 +224,13 @@ class ObjectFetcher:
 
     @property
     def expansion(self) -> float:
-        """How many bytes a value takes for each stored byte: what was seen so far, and at least 1."""
+        """Bytes of a value for each stored byte, as seen so far; at least 1."""
         counts = self._counts
         return max(1.0, counts.value_bytes / counts.stored_bytes) if counts.stored_bytes else 1.0
 
     @property
     def concurrency(self) -> int:
-        """How many requests may be under way at once now."""
+        """Number of requests that may be under way at once now."""
         return self._bridge.concurrency
 
     @property

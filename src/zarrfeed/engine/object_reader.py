@@ -2,9 +2,9 @@
 
 The plan says in which order objects are wanted, so they are asked for in that order, ahead of the batches.
 
-Invariants: objects are handed out in the order of the plan. What was asked for and not handed out takes no more than
-the budget, or is the next batch. So a batch never waits for an object that was not asked for. An object that cannot be
-had becomes an error, or another object, in the batch that it belongs to, whenever it failed.
+Invariants: objects are handed out in the order of the plan. The objects that were asked for and not handed out take no
+more than the budget, or are the next batch. So a batch never waits for an object that was not asked for. An object that
+cannot be read becomes an error, or another object, in the batch that it belongs to, whenever it failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BATCHES_AHEAD = 2
 #: And so many objects for each request that the store takes at once: enough to see whether more requests pay. More
 #: would only take memory that is not in the caches of the processor.
 _AHEAD_OF_REQUESTS = 4
-#: What an object of unknown size is taken for.
+#: Bytes that an object of unknown size is assumed to have.
 _UNKNOWN_BYTES = 1 << 20
 
 
@@ -45,15 +45,15 @@ class ObjectReader:
     fetcher
         Fetches objects.
     listing
-        Their sizes.
+        The sizes of the objects.
     batch_size
         Objects of a batch.
     budget
         Bytes of objects that are asked for ahead.
     with_index
-        Whether batches have the numbers of their objects, too.
+        If True, batches also have the numbers of their objects.
     policy
-        What is done about objects that cannot be had.
+        The error policy: the treatment of objects that cannot be read or decoded.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class ObjectReader:
         short_of_memory: bool = False,  # noqa: ARG002
         keep_bytes: int = 0,  # noqa: ARG002
     ) -> None:
-        """Begin an epoch; one that is being read is stopped. How much is read ahead follows from the budget.
+        """Begin an epoch; stop the one that is being read. The budget bounds the objects that are read ahead.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class ObjectReader:
         Raises
         ------
         StoreReadError, CorruptChunkError
-            For an object that cannot be had; the message names it.
+            For an object that cannot be read or decoded; the message names it.
         """
         begin = time.perf_counter()
         busy_s = 0.0 if self._returned_at is None else begin - self._returned_at
@@ -197,7 +197,7 @@ class ObjectReader:
 
 
 def _arrays_of(objects: Sequence[Fetched]) -> tuple[tuple[Any, ...], Skipped | None]:
-    """Return values and numbers of objects, and which of them cannot be had.
+    """Return values and numbers of objects, and the objects that cannot be read.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """A queue of requests for objects, as the store bridge takes them (`fetch_threads.RequestQueue`).
 
-What holds: a request that was posted is taken once, in the order of posting, unless the epoch ends before that. Each
+Invariants: a request that was posted is taken once, in the order of posting, unless the epoch ends before that. Each
 request that was taken is answered or refused once; what comes after the end of its epoch is dropped. `stop` wakes all
 who wait.
 """
@@ -22,7 +22,7 @@ from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.engine.fetch_threads import Request
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: What a request is answered with: bytes; None: there is no such object; or why there is nothing.
+#: The answer to a request: bytes; None: there is no such object; or the error because of which there are no bytes.
 Answer: TypeAlias = Bytes | StoreReadError | CorruptChunkError | None
 
 

@@ -73,17 +73,17 @@ class Reader:
     cache_bytes
         Memory for cached decoded chunks, also between epochs.
     caller_runs
-        Whether the caller of `next` decodes, too; for many small plans. Other threads are started only for much work,
+        If True, the caller of `next` decodes, too; for many small plans. Other threads are started only for much work,
         and shard indices stay cached between plans.
     policy
-        What to do if a chunk cannot be read or decoded.
+        The error policy: the treatment of a chunk that cannot be read or decoded.
 
     Attributes
     ----------
     skipped
         Chunks that were skipped since the reader was made.
     has_bad_rows
-        Whether a field in memory lacks rows, because their chunks could not be read when the reader was made.
+        True if a field in memory lacks rows, because their chunks could not be read when the reader was made.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class Reader:
         return self._load_stats + stats_of(self._engine, self._bridge) + vlen + here
 
     def _cache_troubles(self) -> tuple[str, ...]:
-        """Return why the node cache does not do all that it could for these fields."""
+        """Return the reasons why the node cache does not do all that it could for these fields."""
         sources = [*self._stores.values(), *(reader.source for reader in self._vlen_readers.values())]
         troubles = [one.cache_trouble for one in sources if one is not None]
         return tuple(dict.fromkeys(filter(None, troubles + self._to_engine.cache_troubles())))

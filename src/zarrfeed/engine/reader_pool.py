@@ -15,14 +15,14 @@ from zarrfeed.plan.schedule.resources import Resources
 
 
 class EpochReader(Protocol):
-    """What reads an epoch: `Reader` of Zarr arrays, and `ObjectReader` of objects as they are.
+    """Reads an epoch: a `Reader` of Zarr arrays, or an `ObjectReader` of objects as they are.
 
     Attributes
     ----------
     skipped
-        What was skipped since the reader was made.
+        Chunks and objects that were skipped since the reader was made.
     has_bad_rows
-        Whether the reader has to be made anew to read what could not be read before.
+        True if the reader has to be made anew to read chunks that could not be read before.
     """
 
     skipped: list[SkippedChunk]
@@ -73,7 +73,7 @@ class ReaderPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a pass has a reader of this pool."""
+        """True if a pass has a reader of this pool."""
         return bool(self._busy)
 
     def start(self, running: Running, plan: ReadPlan, resources: Resources, arrays: BatchArrays) -> None:
@@ -121,7 +121,7 @@ class ReaderPool:
         return sum((reader.stats() for reader in self._readers()), self._past_stats)
 
     def skipped(self) -> list[SkippedChunk]:
-        """Return what all readers that there ever were have skipped."""
+        """Return the chunks and objects that all readers have skipped, those that are gone included."""
         return self._past_skipped + [chunk for reader in self._readers() for chunk in reader.skipped]
 
     def close(self) -> None:

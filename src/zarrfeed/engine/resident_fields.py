@@ -34,7 +34,7 @@ def load_resident(field: StoredField, policy: Faults = _DEFAULT_POLICY) -> tuple
 def load_residents(
     fields: Sequence[StoredField], policy: Faults = _DEFAULT_POLICY
 ) -> tuple[list[ResidentField], Stats]:
-    """Read whole (small) stored fields into memory, with the same engine; return them and what reading them took.
+    """Read whole (small) stored fields into memory, with the same engine; return them, and the counters of reading.
 
     Fields of the same arrays are read together, so that each chunk is read once. Those of them that convert items alike
     share their rows.
@@ -60,7 +60,7 @@ def load_residents(
 
 
 def _load_together(fields: Sequence[StoredField], policy: Faults) -> tuple[list[ResidentField], Stats]:
-    """Return fields that draw from the same arrays in memory, and what reading these took."""
+    """Return fields that draw from the same arrays in memory, and the counters of reading them."""
     spec = fields[0].spec
     n = spec.num_samples
     unlike: dict[tuple[Conversion | None, ...], int] = {}

@@ -16,7 +16,7 @@ from zarrfeed.plan.schedule.batch_request import Requests
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import FieldSet, streamed
 
-#: For what a thread decodes and fetches, beside the rows that it returns.
+#: Memory for chunks that a thread decodes and fetches, beside the rows that it returns.
 _BUDGET = 256 << 20
 _DEFAULT_POLICY = Faults()
 
@@ -31,11 +31,12 @@ class RowReader:
     requests
         Makes the plan of a request.
     policy
-        What to do if a chunk cannot be read.
+        The error policy: the treatment of a chunk that cannot be read.
 
     Notes
     -----
-    The chunks that a request ends in are cached for the next one, which decodes none of them again if it goes on there.
+    The chunks in which a request ends are cached for the next request, which decodes none of them again if it goes on
+    there.
     """
 
     def __init__(self, fields: FieldSet, requests: Requests, policy: Faults = _DEFAULT_POLICY) -> None:

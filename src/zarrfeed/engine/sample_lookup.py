@@ -28,7 +28,7 @@ class SampleLookup(ABC, Generic[Bad]):
     @property
     @abstractmethod
     def source(self) -> StoreSource | PartedSource | None:
-        """Where its chunks are; None where readers of its own report of that."""
+        """The source of the chunks; None if readers that this lookup makes report their own source."""
 
     @abstractmethod
     def open(self, plan: ReadPlan, max_open_batches: int) -> None:
@@ -44,7 +44,7 @@ class SampleLookup(ABC, Generic[Bad]):
         Raises
         ------
         CorruptChunkError, StoreReadError
-            If one cannot be had; names the array, the chunk and the samples.
+            If a chunk cannot be read; the message names the array, the chunk and the samples.
         """
         values, bad = self.take_what_is_good(index)
         for one in bad:  # raised by the caller's thread, and never on zarr-python's loop: an interrupt would end it
@@ -53,15 +53,15 @@ class SampleLookup(ABC, Generic[Bad]):
 
     @abstractmethod
     def take_what_is_good(self, index: Int64) -> tuple[Any, list[Bad]]:
-        """Return samples, and what could not be had; samples of that hold anything."""
+        """Like `take`, but also return the errors of chunks and samples. Samples with an error are undefined."""
 
     @abstractmethod
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`, by the number that `skipped` returns for it."""
+        """Map the skip ids of array `number`, as `skipped` returns them, to the finders of a sample's chunk."""
 
     @abstractmethod
     def skipped(self, number: int, index: Int64, errors: list[Bad]) -> Skipped:
-        """Say which slots of a batch lack their sample because of these errors."""
+        """Return the slots that lack their sample because of these errors, their samples, and the skipped chunks."""
 
     @abstractmethod
     def stats(self) -> Stats:
@@ -69,7 +69,7 @@ class SampleLookup(ABC, Generic[Bad]):
 
     @abstractmethod
     def _error_of(self, bad: Bad) -> BaseException:
-        """Return what `take` raises for something that could not be had."""
+        """Return the error that `take` raises for a chunk or a sample that could not be read."""
 
 
 def skipped_part(number: int, unit: int, key: str, error: BaseException) -> SkippedPart:
@@ -88,7 +88,7 @@ def skipped_part(number: int, unit: int, key: str, error: BaseException) -> Skip
 
 
 def skipped_alone(name: str) -> SkippedField:
-    """Return what is skipped of an array by single samples."""
+    """Return the finder for samples that are skipped one by one: the chunk of a sample is the sample itself."""
     return SkippedField(name, _itself, (0,))
 
 

@@ -1,13 +1,13 @@
-"""Counters of a running dataset as a person reads them, and which stage bounds the rate: what to speed up.
+"""Counters of a running dataset as a person reads them, and the stage that limits the rate.
 
-`find_limit` tells, in this order:
+`find_limit` decides, in this order:
 
-1. Where the consumer hardly waits, the consumer is the limit: batches are ready before it asks. Where it waits for a
-   part of the time, and decode threads have nothing to do, it takes batches one by one, which counts as the same.
-2. Else the time that the consumer waits is that of text fields, which are looked up meanwhile, or of sparse matrices,
-   whose chunks threads of their own decode,
-3. or of the decode threads: these work, or wait for bytes, or for memory; whatever takes most of their time.
-4. Too little was read to say, or the threads had nothing to do for other reasons: not known yet.
+1. If the consumer hardly waits, the consumer is the limit: batches are ready before it asks. If it waits for a part of
+   the time, and decode threads have nothing to do, it takes batches one by one, which counts as the same.
+2. Else, if the consumer mostly waits for text fields, which are looked up meanwhile, or for rows of sparse matrices,
+   which threads of their own decode, these are the limit.
+3. Else the limit is the stage that takes most of the decode threads' time: decoding, waiting for bytes, or for memory.
+4. If too little was read, or the threads had nothing to do for other reasons, the limit is not known yet.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from zarrfeed.engine.cache_stats import CacheStats
 CONSUMER, STORAGE, DECODE, MEMORY = "consumer", "storage", "decode", "memory"
 NOT_KNOWN: Final = "not known yet"
 
-#: A consumer that waits for less than this part of the time is what the loader waits for.
+#: If a consumer waits for less than this part of the time, the loader waits for the consumer.
 _HARDLY_WAITS = 0.1
 #: One that waits less, while the threads are idle, waits for wake-ups and not for work.
 _MOSTLY_WAITS = 0.75
-#: Shorter runs tell what starting costs, and not what they will be bounded by.
+#: Shorter runs tell the cost of starting, and not the limit of the rate.
 _LEAST_BATCHES, _LEAST_S = 2, 0.05
 
 
 _DECODE_FASTER = "raise num_threads if cores are idle, or store with a codec that decodes faster (lz4)"
 
-#: Counters that are not counted: their value is that of this moment.
+#: Gauges: attributes with the value of this moment, which are not counted up.
 _MEASURED_NOW = ("batch_memory_bytes", "scratch_bytes", "concurrency")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What bounds the rate.
+    """The stage that limits the rate, and the remedy.
 
     Attributes
     ----------
     stage
         "storage", "decode", "memory", "consumer" or "not known yet".
     reason
-        The figures that say so, in one line.
+        The figures that show it, in one line.
     advice
-        What to change, in one line.
+        The change that would help, in one line.
     """
 
     stage: str
@@ -57,16 +57,16 @@ class Limit:
 
 @dataclass(frozen=True, repr=False)
 class Stats(Page):
-    """Counters of what a dataset read and where the time went, since the dataset was made.
+    """Counters of a dataset's reads, and of the time that each stage took, since the dataset was made.
 
-    The difference of two `Stats` is what happened in between. `str()`, `repr()` and notebooks show a page.
+    The difference of two `Stats` counts the reads in between. `str()`, `repr()` and notebooks show a page.
 
     Attributes
     ----------
     chunks_read
         Number of stored chunks that were decoded.
     chunks_missing
-        Number of chunks that the store lacks, and that are the fill value.
+        Number of chunks that the store lacks, which read as the fill value.
     chunks_skipped
         Number of chunks that could not be read or decoded, and whose samples were replaced.
     retries
@@ -74,10 +74,11 @@ class Stats(Page):
     chunks_waited
         Number of chunks that were not in the page cache, so that a fetch thread read them.
     bytes_read, bytes_decoded, bytes_scattered
-        Bytes that were read, as stored; bytes that were decoded; bytes that were written to batches. Of a large Blosc
-        chunk, the Blosc blocks that samples need are read and decoded, of one without codecs the bytes of the samples.
+        Bytes that were read, as stored; bytes that were decoded; bytes that were written to batches. In a large Blosc
+        chunk, only the Blosc blocks that samples need are read and decoded; in a chunk without codecs, only the bytes
+        of the samples.
     stored_bytes, chunk_bytes
-        Bytes that the chunks that were read have in the store, and that they decode to, read and decoded or not.
+        Stored bytes and decoded bytes of the chunks that were read, counting each chunk whole.
     indices_read
         Number of shard indices that were read.
     requests
@@ -85,7 +86,7 @@ class Stats(Page):
     hedges, hedges_won
         Number of second requests beside requests that were late, and how many of the second ones were answered first.
     concurrency
-        Number of requests to far stores that may be under way at once now. It follows what the store can do.
+        Number of requests to far stores that may be under way at once now; it adapts to the store.
     batches, samples
         Numbers of batches and samples that were handed to the consumer.
     fetch_s, decode_s, scatter_s, order_s
@@ -113,7 +114,7 @@ class Stats(Page):
     scratch_bytes
         Temporary memory of the threads when the last epoch ended; it only grows.
     cache
-        What the node cache did: `hits`, `misses`, `hit_ratio`, their bytes, and `troubles`.
+        Counters of the node cache: `hits`, `misses`, `hit_ratio`, their bytes, and `troubles`.
 
     Examples
     --------
@@ -206,12 +207,12 @@ class Stats(Page):
 
     @property
     def limit(self) -> Limit:
-        """What bounds the rate, why, and what to change."""
+        """The stage that limits the rate, with the reason and the remedy."""
         return find_limit(self)
 
     @property
     def limiting_stage(self) -> str:
-        """What a faster machine would have to speed up.
+        """The stage that a faster machine would have to speed up.
 
         "storage", "decode", "memory" (the budget is small), "consumer" (your loop), or "not known yet" (few batches).
         """
@@ -257,7 +258,7 @@ class Stats(Page):
 
 
 def find_limit(stats: Stats) -> Limit:
-    """Name the stage that bounds what `stats` counted."""
+    """Name the stage that limits the rate, by the counters of `stats`."""
     total_s = stats.consumer_wait_s + stats.consumer_busy_s
     if stats.batches < _LEAST_BATCHES or total_s < _LEAST_S:
         reason = f"{stats.batches} batch{'es' * (stats.batches != 1)} in {total_s:.3f} s are too few to tell"

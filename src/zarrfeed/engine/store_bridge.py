@@ -41,11 +41,11 @@ from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 _DEFAULT_POLICY = Faults()
-#: How long `stop` waits for the store to give its requests up: a store that blocks the loop must not block us.
+#: Seconds that `stop` waits for the store to give up its requests: a store that blocks the loop must not block us.
 _TIMEOUT_S = 1.0
-#: How long the interpreter waits for threads that a store blocks, before it ends.
+#: Seconds that the interpreter waits, before it ends, for threads that a store blocks.
 _TIMEOUT_AT_EXIT_S = 5.0
-#: How often late requests are looked for.
+#: Seconds between two searches for late requests.
 _LOOK_S = 0.025
 
 
@@ -57,13 +57,13 @@ class StoreBridge:
     engine
         The engine; whoever starts it calls `start` here next, and `stop_engine` in the end.
     sources
-        Number of the field -> where its chunks are.
+        Number of the field -> the source of its chunks.
     max_decodes
         Chunks that zarr-python decodes at once, where it does.
     policy
-        How often reads are tried, and whether the engine goes on after errors.
+        The error policy: number of retries of a read, and whether the engine goes on after errors.
     caches_all
-        Whether all that is read goes through the node cache here. The engine reads its own chunks through its own.
+        If True, all reads go through the node cache here. The engine reads its own chunks through its own cache.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StoreBridge:
             raise StoreReadError(errno_of(error), f"the store cannot be opened: {reason_of(error)}") from error
 
     def stop(self) -> None:
-        """Give up what is under way, and drop the bytes of answers: after the engine was stopped; by any thread."""
+        """Give up requests under way, and drop the bytes of answers, after the engine was stopped; by any thread."""
         for session in list(self._sessions):
             if os.getpid() == self._pid:
                 session.close()
@@ -118,7 +118,7 @@ class StoreBridge:
 
     @property
     def concurrency(self) -> int:
-        """How many requests to far stores may be under way at once now."""
+        """Number of requests to far stores that may be under way at once now."""
         limiters = (source.limiter for source in self._sources.values() if source.is_far)
         return sum({id(limiter): limiter.limit for limiter in limiters if limiter is not None}.values())
 
@@ -200,7 +200,7 @@ class _Session:
         self._idle.wait(_TIMEOUT_S)
 
     def abandon(self) -> None:
-        """Let go of what a forked child inherited, without a word to the parent's loop."""
+        """Let go of the requests that a forked child inherited, without a word to the parent's loop."""
         for task in self._tasks:
             # The task never completes in this process, and asyncio would print a complaint when it is collected.
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no public switch
@@ -301,7 +301,7 @@ class _Session:
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             self._fail(request_id, error)
         else:
-            self._answer(request_id, stored)  # of whatever size: the engine says what is wrong with it
+            self._answer(request_id, stored)  # of any size: the engine reports a wrong one
 
     async def _fetch(
         self, reader: ChunkReader, key: str, parts: list[RequestedRange], failed: FailedAttempt | None = None
@@ -310,7 +310,7 @@ class _Session:
             found = await reader.get_ranges(key, [(begin, end) for _, begin, end in parts], failed)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
             if self._policy.skips and len(parts) > 1 and not self._closing:
-                # Which of them is bad must not depend on what else was asked for.
+                # Read each range alone: a range is bad or good, whatever other ranges were asked for with it.
                 for part in parts:
                     self._spawn(self._fetch(reader, key, [part]))
             else:
@@ -354,7 +354,7 @@ class _Session:
         if data is not None:
             self._provided[request_id] = data
         self._answers.append((request_id, data))
-        if len(self._answers) == 1:  # what else is done in this turn of the loop goes with it
+        if len(self._answers) == 1:  # later answers in this turn of the loop go with it
             assert self._loop is not None
             self._loop.call_soon(self._hand_over)
 
@@ -364,7 +364,7 @@ class _Session:
             self._engine.answer(answers)
 
     def _fail(self, request_id: int, error: BaseException) -> None:
-        """Report an error of whatever class: user code may raise anything, and what is not reported is a hang.
+        """Report an error of any class: user code may raise anything, and an unreported error would be a hang.
 
         An interrupt that leaves a task ends the loop, which is not ours; only a cancellation is passed on.
         """
@@ -383,7 +383,7 @@ class _Session:
 
 
 def _byte_range(begin: int, end: int | None) -> ByteRequest | None:
-    """Return what zarr-python asks a store for: (0, None) is the whole object, (-n, None) are its last n bytes."""
+    """Return a range as zarr-python asks a store for it: (0, None) is the whole object, (-n, None) its last n bytes."""
     if end is not None:
         return RangeByteRequest(begin, end)
     return SuffixByteRequest(-begin) if begin else None

@@ -6,8 +6,8 @@ function of the order and the epoch, so the replacement does not depend on ranks
 is filled, so no count changes, and no rank waits for another. The rows of one bad block get different rows of one other
 block, which is decoded once.
 
-Which patches touch a bad chunk is not known before they are read, so a slot whose sample is a patch is read again and
-again until its sample is good.
+The patches that touch a bad chunk are not known before they are read, so a slot whose sample is a patch is read again
+and again until its sample is good.
 
 A chunk counts once a pass towards `max_errors`, in the first batch that wants it. So the batch at which a pass ends
 with an error does not depend on timing either.
@@ -67,17 +67,17 @@ class SkippedChunk:
 
 @dataclass(frozen=True)
 class SkippedField:
-    """A field that draws from an array, as substitution needs it.
+    """A field that draws from an array, described for substitution.
 
     Attributes
     ----------
     name
-        Of the field.
+        The name of the field.
     find_chunks
         Returns the number of the chunk that holds the row at an offset from each sample. None: not known; samples are
         patches.
     offsets
-        Of the window.
+        The offsets of the window.
     """
 
     name: str
@@ -197,7 +197,7 @@ class _BlockOrder:
         return self._order.num_blocks
 
     def successors(self, samples: Int64) -> Int64:
-        """Return the same row of the next block, counted anew from its start if it is shorter."""
+        """Return, for each sample, the same row of the next block, counted anew from its start if it is shorter."""
         if self._followers is None:
             self._followers = self._order.followers(self._epoch)
         held_index, row = self._order.locate(samples)

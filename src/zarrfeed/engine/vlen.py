@@ -52,7 +52,7 @@ _POINTER_BYTES = 8
 
 @dataclass
 class _CachedChunk:
-    """A decoded chunk: its items, the sample axis first, without padding, and what they take in memory."""
+    """A decoded chunk: its items, the sample axis first, without padding, and the bytes of memory that they take."""
 
     items: Objects
     size: int
@@ -62,7 +62,7 @@ class EncodedLookup(SampleLookup[ChunkError]):
     """Looks up text and bytes of any length: `VlenReader` in one store, `PartedVlenReader` in several."""
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples, the first axis along `index`, and which chunks could not be had; on zarr-python's loop."""
+        """Return samples, with the first axis along `index`, and the unreadable chunks; on zarr-python's loop."""
         raise NotImplementedError
 
     def find_chunks(self, samples: Int64, offset: int) -> Int64:
@@ -78,14 +78,14 @@ class EncodedLookup(SampleLookup[ChunkError]):
         raise NotImplementedError
 
     def array_of(self, chunk_index: ChunkIndex) -> str:
-        """Return what errors call the array of a chunk."""
+        """Return the name in errors of the array that has a chunk."""
         raise NotImplementedError
 
     def close(self) -> None:
         """End the epoch. Decoded chunks stay in the cache."""
 
     def take_what_is_good(self, index: Int64) -> tuple[list[Any], list[ChunkError]]:
-        """Return samples, and the chunks that could not be had; samples of these are incomplete.
+        """Return samples, and the chunks that could not be read; their samples are incomplete.
 
         Samples are nested lists, as deep as the array has axes.
         """
@@ -97,11 +97,11 @@ class EncodedLookup(SampleLookup[ChunkError]):
         return bad[1]
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
-        """Return what may be skipped of array `number`: whole chunks."""
+        """Map the skip id of array `number` to its chunks."""
         return {number: SkippedField(name, self.find_chunks, (0,))}
 
     def skipped(self, number: int, index: Int64, errors: list[ChunkError]) -> Skipped:
-        """Say which slots of a batch lack their sample, for want of chunks of array `number`, as the engine does.
+        """Return the slots that lack their sample because a chunk of array `number` is bad, as the engine does.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class VlenReader(EncodedLookup):
     Parameters
     ----------
     field
-        Which one.
+        The field, whose samples are text or bytes of any length.
     cache_bytes
         Memory for cached decoded chunks; those that one batch takes at once come on top.
     max_decodes
@@ -155,12 +155,12 @@ class VlenReader(EncodedLookup):
 
     @property
     def name(self) -> str:
-        """What errors call the array."""
+        """The name of the array in errors."""
         return self._spec.name
 
     @property
     def source(self) -> StoreSource:
-        """Where its chunks are."""
+        """The source of the chunks."""
         return self._source
 
     def find_chunks(self, samples: Int64, offset: int) -> Int64:
@@ -173,7 +173,7 @@ class VlenReader(EncodedLookup):
         Raises
         ------
         StoreReadError
-            If it cannot be opened. And ConfigError, if it does not live in a forked process.
+            If the store cannot be opened. And ConfigError, if it does not work in a forked process.
         """
         sync(self.begin())
 
@@ -198,7 +198,7 @@ class VlenReader(EncodedLookup):
         return sample // self._spec.rows_per_chunk, cell
 
     def array_of(self, chunk_index: ChunkIndex) -> str:  # noqa: ARG002 (it is one array)
-        """Return what errors call the array."""
+        """Return the name of the array in errors."""
         return self._spec.name
 
     def label(self, chunk_index: ChunkIndex) -> str:
@@ -216,7 +216,7 @@ class VlenReader(EncodedLookup):
         )
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples, the first axis along `index`, and which chunks could not be had; on zarr-python's loop."""
+        """Return samples, with the first axis along `index`, and the unreadable chunks; on zarr-python's loop."""
         taken = np.empty((len(index), *map(len, self._chosen)), dtype=object)
         chunk = index // self._spec.rows_per_chunk
         # chunk along the sample axis -> slots of the batch that it fills
@@ -301,7 +301,7 @@ class VlenReader(EncodedLookup):
         return grid
 
     def _trimmed(self, items: npt.NDArray[Any], chunk_index: ChunkIndex) -> _CachedChunk:
-        """Return a chunk as Python objects, without what is beyond the ends of the array, the sample axis first."""
+        """Return a chunk as Python objects, the sample axis first, cut at the ends of the array."""
         spec = self._spec
         sizes = zip(self._grid(chunk_index), spec.chunk_shape, spec.shape, strict=True)
         inside = items[tuple(slice(0, n - i * c) for i, c, n in sizes)].astype(object)

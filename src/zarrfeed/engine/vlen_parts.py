@@ -1,6 +1,6 @@
 """Reads text and bytes of any length that lie in several stores, one after another.
 
-What holds: chunks are numbered through, layout by layout, so that a number names the chunk of one store. Readers of
+Invariants: chunks are numbered through, layout by layout, so that a number names the chunk of one store. Readers of
 stores are made when a batch has a sample of the store; the ones that were used last are cached, with their chunks.
 """
 
@@ -32,7 +32,7 @@ class PartedVlenReader(EncodedLookup):
     Parameters
     ----------
     field
-        Which one.
+        The field, whose samples are text or bytes of any length.
     cache_bytes
         Memory for cached decoded chunks, of all stores.
     max_decodes
@@ -55,7 +55,7 @@ class PartedVlenReader(EncodedLookup):
 
     @property
     def source(self) -> PartedSource:
-        """Where its chunks are."""
+        """The source of the chunks."""
         return self._source
 
     def find_chunks(self, samples: Int64, offset: int) -> Int64:
@@ -73,7 +73,7 @@ class PartedVlenReader(EncodedLookup):
         self._readers.clear()
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples by their index, and which chunks could not be had; as of `VlenReader.look_up`."""
+        """Return samples by their index, and the chunks that could not be read; as `VlenReader.look_up`."""
         taken = np.empty((len(index), *self._field.spec.sample_shape), dtype=object)
         errors: list[ChunkError] = []
 
@@ -109,7 +109,7 @@ class PartedVlenReader(EncodedLookup):
         return self._reader(number, part).label((chunk_index[0] - self._first_of(number, part), chunk_index[1]))
 
     def array_of(self, chunk_index: ChunkIndex) -> str:
-        """Return what errors call the array of a chunk."""
+        """Return the name in errors of the array that has a chunk."""
         number, part = self._part_at(chunk_index)
         parts = self._field.layouts[number].parts
         assert parts is not None

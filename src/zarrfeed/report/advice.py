@@ -1,4 +1,4 @@
-"""What to change about a dataset or its store, from what it says of itself and what was then measured. Pure."""
+"""Advise changes of a dataset or its store, from its `explain()` and from measured passes. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.engine.stats import CONSUMER, DECODE, MEMORY, STORAGE, Stats
 from zarrfeed.report.explain import Explanation
 
-#: Of the ceiling: from here on the loader is not what to speed up.
+#: Share of the ceiling from which on the loader is not worth speeding up.
 _AT_CEILING = 0.85
 #: A first pass so much slower than later ones was bounded by storage.
 _COLD = 1.5
-#: A batch that draws from fewer blocks than this part of what a perfect shuffle would is mixed badly.
+#: A batch is mixed badly if it draws from fewer blocks than this share of a perfect shuffle's blocks.
 _MIXED = 0.25
 #: Requests for less than this cost more than they bring.
 _SMALL_REQUEST = 256 << 10
@@ -22,18 +22,18 @@ _SMALL_BATCH = 256 << 10
 def advise(
     whole: Explanation, measured: Explanation, stats: Stats, *, cold_ratio: float = 1.0, of_ceiling: float | None = None
 ) -> list[str]:
-    """Return what to change, the most useful first; a line each.
+    """Return the changes that would help, the most useful first; a line each.
 
     Parameters
     ----------
     whole, measured
-        What the whole dataset, and the part of it that was measured, say of themselves.
+        The explanations of the whole dataset, and of the part of it that was measured.
     stats
-        Of the passes over the part, after the first one.
+        Counters of the passes over the part, after the first one.
     cold_ratio
-        How many times as fast these were as the first, if that found chunks outside of the page cache.
+        Rate of these passes over that of the first, if the first found chunks outside of the page cache.
     of_ceiling
-        Its rate over that of bare loops; None: not measured.
+        The measured rate over that of bare loops; None: not measured.
     """
     stage = stats.limiting_stage
     tips = []

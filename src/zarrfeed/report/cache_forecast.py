@@ -1,10 +1,10 @@
-"""Which share of its reads a dataset will find in the node cache: worked out from listings and headers of entries.
+"""Forecast the share of reads that the node cache will answer, from listings and headers of entries.
 
-What holds: a cache evicts nothing, so an entry that is in the cache now is a hit in every later epoch, and chunks that
+Invariant: a cache evicts nothing, so an entry that is in the cache now is a hit in every later epoch, and chunks that
 are not there are added until the limit is reached. So, from the second epoch on, the hits are the entries that are
-there now and as many more as there is room for. Epochs of all ranks count: a cache that has seen an epoch of each rank
-of the machine hits so often for each of them, if these ranks read all chunks. No chunk and no index of a shard is read
-for it. Where it depends on sizes that nobody tells, it is not known.
+there now and as many more as there is room for. Epochs of all ranks count: once a cache has seen an epoch of each rank
+of the machine, each of them has this hit ratio, if these ranks read all chunks. The forecast reads no chunk and no
+index of a shard. If it depends on sizes that no listing tells, it is unknown.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from zarrfeed.storage.chunks.node_cache import cache_of
 #: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
 _MOST_ENTRIES = 1 << 16
 
-#: What an entry holds: key of the object, first byte and end, whether it is of the object's version, bytes that count.
+#: An entry: key of the object, first byte and end, whether it is of the object's version, bytes that count.
 _Entry = tuple[str, int, int | None, bool, int]
 
 
 @dataclass(frozen=True)
 class CacheExplanation:
-    """What the node cache will do for a dataset.
+    """Forecast of the node cache for a dataset.
 
     Attributes
     ----------
     expected_hit_ratio
-        Share of the reads that the cache will answer, from the second epoch on; None if it is not known. Of several
-        ranks, what they will hit together. On several machines without `affinity`, what a cache reaches once its
-        machine has read every chunk.
+        Share of the reads that the cache will answer, from the second epoch on; None if it is not known. For several
+        ranks, the share of their reads together. On several machines without `affinity`, the share that a cache reaches
+        once its machine has read every chunk.
     entries, wanted_entries
-        Entries of what epochs read that are in the cache now; all that there could be: chunks, inner chunks of shards
-        and the indices of shards. Of a cache with very many entries, the first is an estimate.
+        Number of entries that epochs read and that are in the cache now; number of all that there could be: chunks,
+        inner chunks of shards and the indices of shards. For a cache with very many entries, the first is an estimate.
     entry_bytes, wanted_bytes
-        The same in bytes, as they count against the limit; `wanted_bytes` is None if sizes are not known.
+        Bytes of these entries, as they count against the limit; `wanted_bytes` is None if sizes are not known.
     room
-        Bytes that can be added to the cache now, by whatever dataset.
+        Bytes that any dataset can add to the cache now.
     limit
         Bytes that the cache may use.
     why_unknown
-        Why `expected_hit_ratio` is None; else empty.
+        The reason why `expected_hit_ratio` is None; else empty.
     troubles
-        Why the cache does not do all that it could, as `stats().cache.troubles` will say.
+        Reasons why the cache does not do all that it could, as `stats().cache.troubles` will list them.
     """
 
     expected_hit_ratio: float | None
@@ -86,7 +86,7 @@ class CacheExplanation:
 
 
 def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | None:
-    """Return what the node cache will do for the epochs of an order; None without a cache."""
+    """Forecast the node cache for the epochs of an order; None without a cache."""
     arrays: dict[str, _Array] = {}
     named: list[ArrayCache] = []
     troubles = []
@@ -116,7 +116,7 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
 
 @dataclass(frozen=True)
 class _ArrayForecast:
-    """One array: entries that are there, all that could be, and the bytes of one; None if nobody tells."""
+    """The entries of one array: those that are there, all that could be, and the bytes of one; None if unknown."""
 
     entries: float
     wanted: float
@@ -164,7 +164,7 @@ def _forecast(forecasts: list[_ArrayForecast], room: int, limit: int, troubles: 
 
 @dataclass(frozen=True)
 class _Array:
-    """One array: what it is called in the cache, and the chunks along the sample axis that are read."""
+    """One array: its name in the cache, and the chunks along the sample axis that are read."""
 
     spec: ArraySpec
     cached: ArrayCache
@@ -181,7 +181,7 @@ class _Array:
         return _Array(self.spec, self.cached, self.called, chunks, self.resident and other.resident)
 
     def forecast(self) -> _ArrayForecast:
-        """Compare what is read with what is in the cache."""
+        """Compare the chunks that are read with the entries in the cache."""
         spec, shard = self.spec, self.spec.shard
         objects = self.chunks
         if shard is not None:
@@ -201,7 +201,7 @@ class _Array:
         return _ArrayForecast(entries, wanted, entries * (mean or 0), each, self.resident)
 
     def _wanted(self, objects: npt.NDArray[np.int64]) -> tuple[float, float]:
-        """Return how many objects are read, and how many reads of chunks and indices that is."""
+        """Return the number of objects that are read, and the number of reads of chunks and indices in them."""
         spec, stored = self.spec, self.cached.objects
         written = 1.0 if stored is None else min(1.0, stored.count / max(1, math.prod(_objects_along(spec))))
         along = _objects_along(spec)
@@ -215,7 +215,7 @@ class _Array:
         return num_objects, num_objects + len(self.chunks) * spec.num_cells * written
 
     def _inner_bytes(self, stored_bytes: int) -> float:
-        """Return what an entry counts on average, of inner chunks and indices of shards of so many bytes in all."""
+        """Return the average bytes of an entry, for inner chunks and indices of shards of so many bytes in all."""
         spec, stored = self.spec, self.cached.objects
         assert spec.shard is not None
         assert stored is not None
@@ -228,7 +228,7 @@ class _Array:
         return (num_chunks * of_inner + stored.count * of_index) / (num_chunks + stored.count)
 
     def _in_epochs(self, listed: list[_Entry], objects: set[int]) -> list[int]:
-        """Return what the entries count that are hits, or will be after their object was fetched once more."""
+        """Return the bytes of the entries that are hits, or will be after their object was fetched once more."""
         found, versions = [], self.cached.versions
         assert versions is not None
         for key, _, end, is_current, counted in listed:

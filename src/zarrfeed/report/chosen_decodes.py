@@ -1,6 +1,6 @@
 """The share of an array that is decoded for the items that samples have of it: counted Blosc block by Blosc block.
 
-What holds: a pass over all samples that decodes each chunk once decodes so many bytes, as `TouchedBlocks` does
+Invariants: a pass over all samples that decodes each chunk once decodes so many bytes, as `TouchedBlocks` does
 (cpp/transform/touched_blocks.h). Blocks are taken to be as large as in the first stored chunk.
 """
 
@@ -25,8 +25,8 @@ _LEAST_BLOCK = 128
 def decoded_share(field: Field) -> float | None:
     """Return the decoded share of the bytes of an array of which samples have some items; None: it is not known.
 
-    It is known of local arrays that the engine decodes. Of chunks without codecs the chosen items alone are copied, and
-    count as decoded.
+    The share is known for local arrays that the engine decodes. In chunks without codecs only the chosen items are
+    copied, and count as decoded.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def decoded_share(field: Field) -> float | None:
 
 
 def _chunks_with_items(layout: Layout) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-    """Yield how many chunks have some items in common, and these items along each axis, counted from the chunk's."""
+    """Yield numbers of chunks with the same chosen items, and these items along each axis, counted in the chunk."""
     spec = layout.spec
     of_axes: list[Counter[tuple[int, ...]]] = []
     for axis, (length, each) in enumerate(zip(spec.shape, spec.chunk_shape, strict=True)):

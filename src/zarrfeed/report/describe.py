@@ -1,4 +1,4 @@
-"""One line that says which samples a dataset reads."""
+"""Describe the samples of a dataset in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zarrfeed.spec.static import StaticField
 
 
 def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequence[StaticField] = ()) -> str:
-    """Return one line that says which samples these are, how many are selected, and which were left out."""
+    """Describe the samples in one line: their form, the number selected, and those left out."""
     names = fields.sides[0]
     first = fields.fields[0]
     where = ""

@@ -1,4 +1,4 @@
-"""`dataset.explain()`: what will be read, how often, with how much memory, and how well it is shuffled."""
+"""`dataset.explain()`: the chunks that an epoch reads, how often, with how much memory, and how well it shuffles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from zarrfeed.spec.static import StaticField
 #: The quality of the shuffle is measured on the first batches of the epoch.
 _SAMPLED_BATCHES = 32
 
-#: Whether blocks, and rows in them, are permuted -> in words.
+#: (blocks are permuted, rows in them are permuted) -> the order in words.
 _ORDERS = {
     (True, True): "shuffled",
     (False, False): "in order",
@@ -53,22 +53,25 @@ _ORDERS = {
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Page):
-    """How one consumer reads a dataset. `str()`, `repr()` and notebooks show a page.
+    """One consumer's reading of a dataset. `str()`, `repr()` and notebooks show a page.
 
-    `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields
-    are in memory. `left_out` says which samples are not among those that are selected because of their windows.
-    `dealt` is what the part of a split has of groups and classes, if it was dealt by these.
-    `cache` says what the node cache will do; None if there is none.
+    `primary` is the name of the field whose chunks (or shards, as `block` says) make the blocks; None if all fields are
+    in memory. `left_out` counts the selected samples that are left out because of their windows.
+    `dealt` counts the groups and classes in the part of a split, if the split was made by these.
+    `cache` is the forecast of the node cache; None if there is none.
     `statics` are the arrays of `Data.static`, which are the same for all samples.
-    `stores` says which samples each of several stores has; None for a single store, or for a join.
-    `sources` says what the epoch takes of each source of a mixture; None for none. `lanes` is then that of all sources.
-    `weights` says how often weighted samples come; None for others. A block that is visited several times counts as
-    several in `num_blocks`.
-    `patches` says where the boxes of arrays lie that are samples, and in which columns they are read; None for none.
-    `sharing` says how many ranks decode each chunk because of the lanes; `resumed` the same of an epoch that goes on.
+    `stores` counts the samples of each of several stores; None for a single store, or for a join.
+    `sources` counts the samples that the epoch takes of each source of a mixture; None without a mixture. In a mixture,
+    `lanes` counts the lanes of all sources.
+    `weights` counts the repetitions of weighted samples; None without weights. Each visit of a block counts in
+    `num_blocks`.
+    `patches` describes the boxes of arrays that are samples, and the columns in which they are read; None without
+    patches.
+    `sharing` is the number of ranks that decode each chunk because of the lanes; `resumed` the same for a resumed
+    epoch.
     `shuffling` measures the shuffle; None if rows keep their order, or samples are patches. `remedy` has the options
     that would mix an order that hardly shuffles. `slab_rows` are the rows of a block that is a slab of a chunk, or 0.
-    `num_in_part` of the selected samples are dealt to the node of this consumer, `node` of `num_nodes`.
+    Of the selected samples, `num_in_part` are dealt to the node of this consumer, which is `node` of `num_nodes`.
 
     Examples
     --------
@@ -306,7 +309,7 @@ def explain(
 def _with_remedy(
     of: FieldExplanation, stacked: str, order: Order | None, *, is_primary: bool, cast_advice: str
 ) -> FieldExplanation:
-    """Return what is said of a field, with what to do about its chunks; None: the blocks of its order are no rows."""
+    """Return the explanation of a field with the remedy for its chunks. `order` is None if its blocks are no rows."""
     remedy = ""
     if order is not None:
         remedy = remedy_of_field(of, is_primary=is_primary, lanes=order.lanes, strip=order.strip)
@@ -322,7 +325,7 @@ def explain_schedule(
     statics: tuple[StaticField, ...] = (),
     resumed: EpochState | None = None,
 ) -> Explanation:
-    """Work out the figures for what a rank reads, without workers, of the epoch that begins in a state.
+    """Work out the figures of a rank's reads, without workers, in the epoch that begins in a state.
 
     `resumed` is the state in the middle of an epoch that the next pass goes on from, if it does.
     """

@@ -1,6 +1,6 @@
-"""How one field is read, for `dataset.explain()`: one function for each kind of field that is read in its own way.
+"""Explain the reading of one field, for `dataset.explain()`: one function for each kind of field.
 
-A kind of field that has no function here is described by what it answers (`zarrfeed.spec.field_kind`), as one whose
+A kind of field that has no function here is described by its own answers (`zarrfeed.spec.field_kind`), as a field whose
 values are computed.
 """
 
@@ -30,7 +30,7 @@ from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.chunks.blocking_reads import BlockingReads
 from zarrfeed.storage.chunks.location import StoreSource
 
-#: A dtype that torch stores and hardly computes with -> what it is cast to without a loss, or with rounding.
+#: A dtype that torch stores and hardly computes with -> the cast without a loss, or with rounding.
 _CASTS = {
     "uint16": "'int32' or 'float32' has the same numbers",
     "uint32": "'int64' or 'float64' has the same numbers",
@@ -47,7 +47,7 @@ class FieldReading:
     Attributes
     ----------
     plan, batch_size, memory, max_open_batches
-        Of the epoch.
+        The plan of the epoch, its batch size, its memory and its number of open batches.
     reads
         The chunks of the field that are read.
     driven
@@ -89,7 +89,7 @@ def _(field: CsrField, reading: FieldReading) -> FieldExplanation:
 
 
 def cast_advice(field: FieldKind) -> str:
-    """Return which cast delivers a dtype that torch computes with; "" for a field whose batches have such a dtype."""
+    """Return the cast that delivers a dtype that torch computes with; "" if batches already have such a dtype."""
     if field.record is not None or field.dtype_name not in _CASTS:
         return ""
     return (

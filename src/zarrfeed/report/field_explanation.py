@@ -1,4 +1,4 @@
-"""`FieldExplanation`: how one field is stored and read."""
+"""`FieldExplanation`: the storage and the reading of one field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zarrfeed.spec.array import ArraySpec
 
 #: Chunks that are decoded more often than this are worth a remedy.
 _AMPLIFIED = 1.1
-#: Who asks a far store -> what happens there.
+#: Requester of a far store -> description of its requests.
 _FAR = {
     "threads": "threads ask for chunks, more at once as long as that pays, and make late requests twice",
     "the event loop": "the event loop of zarr-python asks for chunks, more at once as long as that pays",
@@ -19,77 +19,79 @@ _FAR = {
 
 @dataclass(frozen=True)
 class FieldExplanation:
-    """One field.
+    """One field of a dataset, and the cost of reading it.
 
     Attributes
     ----------
     name, source
-        Of the field, and of the array behind it.
+        Names of the field, and of the array behind it.
     description
         Shape, dtype, chunks and codecs.
     native
-        Whether all of its codecs are decoded by the engine.
+        True if the engine decodes all codecs of the array.
     slow_codecs
-        The codecs because of which they are not.
+        The codecs that the engine does not decode.
     chunks
         Read chunks of the whole array.
     details
-        Further lines: of a sparse matrix, its arrays, and what of them is in memory at once.
+        Further lines, such as the arrays of a sparse matrix, and the part of them that is in memory at once.
     item_type
-        "str" or "bytes": batches have lists of these. "" for tensors.
+        "str" or "bytes": batches have lists of text, or of bytes. "" for tensors.
     shards
-        The shards that these lie in; 0 if each is an object of its own.
+        Number of shards that the read chunks lie in; 0 if each read chunk is an object of its own.
     chunk_reads
-        Chunks that this consumer reads in one epoch, all of a chunk or as far as samples need it; of text and bytes,
-        if all are cached. Where memory for chunks that several blocks need is short, it counts memory as free as soon
-        as the next group of blocks is begun.
+        Number of chunks that this consumer reads in one epoch, whole or as far as samples need them; of text and bytes,
+        if all are cached. Where memory for chunks that several blocks need is short, the number assumes that memory is
+        free as soon as the next group of blocks is begun.
     most_chunk_reads
-        The same at most, however long threads hold that memory. None: it is not short, so that `chunk_reads` is the
-        most; or there is no such bound, as of patches and text.
+        Upper bound of `chunk_reads`, however long threads hold that memory. None: `chunk_reads` is the bound, as memory
+        is not short; or there is no bound, as for patches and text.
     decoded_with
         The field that draws from the same array, and whose figures count the chunks, which are decoded once for both;
         `chunks` and `chunk_reads` are 0 then. "" if the chunks are counted here.
     reads_by_array
-        Of a sparse matrix, how many of the reads are of which array; "" for one array.
+        For a sparse matrix, the number of reads of each of its arrays; "" for one array.
     amplification
-        How often a chunk is decoded in an epoch, over all ranks: `chunk_reads` of all ranks, each as many as of this
-        one, over the chunks that hold what they deliver. 1.0 means that each is decoded once. Where the order has slabs
-        of chunks, it is the bytes that these decode, over the bytes of the chunks. Elsewhere, a chunk of which some
-        Blosc blocks are decoded counts like one that is decoded whole: `Stats.bytes_decoded` counts bytes.
+        Number of times that a chunk is decoded in an epoch, over all ranks: the `chunk_reads` of all ranks, each
+        assumed to be as many as of this one, over the chunks that hold what they deliver. 1.0 means that each is
+        decoded once. If the order has slabs of chunks, it is the bytes that are decoded for slabs, over the bytes of
+        the chunks. Elsewhere, a chunk of which some Blosc blocks are decoded counts like one that is decoded whole:
+        `Stats.bytes_decoded` counts bytes.
     conversion
-        What becomes of the items on the way into a batch; "" if nothing does.
+        The conversion of the items on the way into a batch; "" without one.
     images
-        What encoded images become, and what decodes them; "" if they are not decoded.
+        The form that encoded images are decoded to, and the decoder; "" if they are not decoded.
     spared
-        Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
+        True if the field is a coordinate, which a `dtype` or `normalize` for all arrays leaves as it is.
     requested_by
-        Who asks a far store for the chunks: "threads", or "the event loop" of zarr-python. "" if the store is not far.
+        The part that asks a far store for the chunks: "threads", or "the event loop" of zarr-python. "" if the store is
+        near.
     stores
-        In how many stores the array lies; "" for a single one.
+        The number of stores in which the array lies, in words; "" for a single one.
     joined
-        Of a join, how many samples have a row of the array; "" where each sample has the row with its index.
+        For a join, the number of samples that have a row of the array; "" where each sample has the row with its index.
     stacked
-        Which channels it has of a tensor that it shares with other fields; "" if it has one for itself.
+        The channels that the field has in a tensor that it shares with other fields; "" if it has a tensor for itself.
     window
-        Which rows of the array a sample consists of; "" for its own.
+        The rows of the array that make a sample, if it is a window; "" if a sample is one row.
     choice
-        What it has to do with the blocks; "" if it is in memory as it was passed.
+        The relation of the array's chunks to the blocks; "" if the array is in memory as it was passed.
     cast_advice
-        Of a dtype that torch hardly computes with: the cast of the description that delivers another one; else "".
+        The cast of the description that delivers another dtype, if torch hardly computes with this one; else "".
     reads_slabs
-        Whether slabs of chunks are decoded, each without the rest of its chunk.
+        True if slabs of chunks are decoded, each without the rest of its chunk.
     chosen
         The items that `sel` or `isel` chose along other axes than that of samples; "" if samples have all.
     chunk_share
-        The share of the chunks of the array that have a chosen item; others are never read.
+        The share of the chunks of the array that have a chosen item; other chunks are never read.
     byte_share
         The share of the bytes of the array that are chosen items.
     decoded_share
-        The share of the bytes of the array that is decoded for these, where each chunk is decoded once: of a Blosc
-        chunk the blocks that have some of them, of others all of the chunk. None: it is not known, because the array
+        The share of the bytes of the array that is decoded for the chosen items, where each chunk is decoded once: the
+        blocks of a Blosc chunk that have some of them, and other chunks whole. None: it is not known, because the array
         is not local, or zarr-python decodes it.
     remedy
-        What would let its chunks be decoded faster, or less often; "" if nothing needs to.
+        The change by which chunks would be decoded faster, or less often; "" if none is needed.
     """
 
     name: str
@@ -125,24 +127,24 @@ class FieldExplanation:
 
     @property
     def is_amplified(self) -> bool:
-        """Whether chunks are decoded so often that it is worth a remedy; slabs decode some Blosc blocks twice."""
+        """True if chunks are decoded so often that a remedy is worth it; slabs decode some Blosc blocks twice."""
         return self.amplification > (CHEAP_DECODES if self.reads_slabs else _AMPLIFIED)
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it is a sparse matrix."""
+        """True if the field is a sparse matrix."""
         return bool(self.reads_by_array)
 
     @property
     def slow_because(self) -> str:
-        """Why zarr-python decodes the chunks; "" if the engine does."""
+        """The reason why zarr-python decodes the chunks; "" if the engine decodes them."""
         codecs = ", ".join(self.slow_codecs)
         reasons = [f"lists of {self.item_type}"] if self.item_type else []
         reasons += [f"codec{'s' * (len(self.slow_codecs) > 1)} {codecs}"] if codecs else []
         return "; ".join(reasons)
 
     def rows(self, *, of_stores: bool = True) -> list[Row]:
-        """Return the rows of a page; `of_stores`: also in which stores the array lies, where these store it alike."""
+        """Return the rows of a page; with `of_stores` also the stores that have the array, if they store it alike."""
         lines = [self.description, *self.details]
         lines += [
             f"{what}: {text}"

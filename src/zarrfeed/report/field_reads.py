@@ -21,11 +21,11 @@ class FieldReads:
     decoded
         Chunks that are decoded; of text and bytes, if all are cached.
     distinct
-        How many different ones these are.
+        Number of different chunks among these.
     of_all
-        Different ones that all consumers together decode; 0: what others decode is counted, too.
+        Number of different chunks that all consumers together decode; 0: chunks that others decode are counted, too.
     decoded_with
-        The name of the field that they are counted for; "" if that is this one.
+        The name of the field whose figures count the chunks; "" if it is this field.
     most
         Chunks that are decoded at most, however long threads hold memory. None: it is not known.
     in_part
@@ -41,7 +41,7 @@ class FieldReads:
     in_part: float | None = None
 
     def amplification(self, readers: int) -> float:
-        """Return how often a chunk is decoded in an epoch, over so many consumers, which decode as much each."""
+        """Return the decodes of a chunk in an epoch, if each of so many consumers decodes as much."""
         if self.in_part is not None:  # of a chunk, each consumer has some slabs
             return readers * self.in_part / self.of_all if self.of_all else 1.0
         often = self.decoded / self.distinct if self.distinct else 1.0
@@ -52,13 +52,13 @@ class FieldReads:
 def reads_of_fields(
     fields: Sequence[Field], plan: EpochPlan, memory: SharingMemory, patched: Sequence[tuple[int, int]] | None
 ) -> dict[int, FieldReads]:
-    """Return what an epoch decodes of each stored field, by its number.
+    """Return the reads of each stored field in an epoch, by the number of the field.
 
-    `patched` is what is decoded of each array that patches are cut out of, and how many chunks it has; None: samples
-    are rows.
+    `patched` has, for each array that patches are cut out of, the number of decoded chunks and of all chunks; None:
+    samples are rows.
     """
     sources, of_sources = array_sources(fields), list[SourceReads]()
-    if patched is not None:  # of several layouts, what is decoded of the first stands for all
+    if patched is not None:  # with several layouts, the reads of the first stand for all
         sources = tuple(one for one in sources if one.draws[0][1] == 0 and fields[one.fields[0]].patch is not None)
         of_sources += [SourceReads(decoded, chunks, 0) for decoded, chunks in patched]
     else:
@@ -84,7 +84,7 @@ def reads_of_fields(
 
 
 def _reads_of_whole(field: Field, plan: EpochPlan) -> FieldReads:
-    """Return what is decoded of a field that is read into memory, or looked up."""
+    """Return the reads of a field that is read into memory, or looked up."""
     if isinstance(field, VlenField):
         read = sum(len(chunks_of_plan(plan, field, one)) * one.spec.num_cells for one in field.layouts)
         of_all = sum(len(chunks_of_order(plan.order, field, one)) * one.spec.num_cells for one in field.layouts)

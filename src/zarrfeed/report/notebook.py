@@ -1,4 +1,4 @@
-"""What a notebook shows of a dataset: a table that costs no I/O and plans no epoch."""
+"""Make the table of a dataset that a notebook shows; it costs no I/O and plans no epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ObjectIterableDataset.explain()`: which objects are read, how, and whether one Zarr store would be faster."""
+"""`ObjectIterableDataset.explain()`: the reading of objects, and whether one Zarr store would be faster."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ _SHARD_BYTES = 64 << 20
 
 @dataclass(frozen=True, repr=False)
 class ObjectExplanation(Page):
-    """How one consumer reads objects. `str()`, `repr()` and notebooks show a page.
+    """One consumer's reading of objects. `str()`, `repr()` and notebooks show a page.
 
     Attributes
     ----------
     source
-        Where the objects are.
+        The place of the objects, as a path or a URL.
     num_objects, num_delivered
-        All of them; those of an epoch on this rank.
+        Number of all objects, and of those that an epoch delivers on this rank.
     stored_bytes, mean_bytes, largest_bytes
-        Of all objects whose size is known; 0 where none is.
+        Bytes of the objects whose size is known, in total, on average and of the largest one; 0 if no size is known.
     num_unknown
         Objects whose size is not known.
     batch_size
         Objects of a batch.
     shuffle
-        Whether they come in random order: any order of all objects is possible.
+        True if the objects come in random order: any order of all objects is possible.
     decode
-        What is made of them: the name of the decoder; "" for their bytes.
+        The name of the decoder; "" if the bytes are delivered.
     num_threads
         Threads that decode.
     ahead_bytes
         Memory that objects which are read ahead of the batches may take.
     requested_by
-        Who asks for the objects: "threads" or "the event loop".
+        The part that asks for the objects: "threads" or "the event loop".
     most_requests
-        How many are asked for at once, at most; the number follows what the store can do.
+        Largest number of objects that are asked for at once; the number adapts to the store.
     packing
-        What would be faster as one Zarr store, and the command that makes it; "" where it would not be.
+        The gain of one Zarr store in place of the objects, and the command that makes it; "" if there is no gain.
     cache_trouble
-        Why the node cache does not do all that it could; "" if it does, or there is none.
+        The reason why the node cache does not do all that it could; "" if it does, or there is none.
     """
 
     source: str
@@ -119,7 +119,7 @@ def explain_objects(
 
 
 def _packing(objects: Objects, decode: str) -> str:
-    """Return why a Zarr store would be faster, and what makes it; "" where it would not be, or nobody can know."""
+    """Return the reason why a Zarr store would be faster, and the command that makes it; else ""."""
     total, mean = objects.listing.total_bytes, objects.mean_bytes
     small = _SMALL_FAR if objects.stored.is_far else _SMALL_LOCAL
     if not total or mean >= small or len(objects) < _MANY:

@@ -27,13 +27,13 @@ class OrderFigures:
     Attributes
     ----------
     sources
-        Of a mixture: what the epoch takes of each source.
+        The samples that the epoch takes of each source of a mixture; None without one.
     patches
-        Of patches: which they are, and in which columns they are read.
+        The patches, and the columns in which they are read; None if samples are no patches.
     weights
-        Of weighted samples: how often they come.
+        The repetitions of weighted samples; None if samples have no weights.
     reads
-        Of patches, for each array that they are cut out of: how many chunks are decoded, and how many there are. None:
+        For each array that patches are cut out of: the number of chunks that are decoded, and of all chunks. None:
         reads follow from the blocks of the plan.
     """
 

@@ -1,4 +1,4 @@
-"""`PatchExplanation`: which boxes of arrays an epoch has, and in which columns they are read, in a few lines."""
+"""`PatchExplanation`: the boxes of arrays in an epoch, and the columns in which they are read, in a few lines."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class PatchExplanation:
     Attributes
     ----------
     size, stride
-        Voxels of a patch, and from one to the next, for each dimension, the sample axis first.
+        Voxels of a patch, and from one patch to the next, for each dimension, the sample axis first.
     border
-        What becomes of patches that reach beyond a volume, for each dimension.
+        The treatment of patches that reach beyond a volume, for each dimension.
     sampling
         "tiles", "grid", "positions" or "random".
     volumes
-        How many stores, or runs of selected samples, are cut.
+        Number of volumes that are cut: stores, or runs of selected samples.
     axis, width
-        The dimension that columns are swept along, and patches of a column along each dimension, at most.
+        The dimension that columns are swept along, and the largest number of patches of a column along each dimension.
     choice
-        Why: what was expected of these columns and their lanes.
+        The reason of the choice: the cost that was expected of these columns and their lanes.
     cell
-        Of patches that begin at any voxels: voxels of a cell, which is what `width` counts then. Else None.
+        For patches that begin at any voxels: voxels of a cell, the unit of `width` then. Else None.
     flip, rotate
         The dimensions along which patches are flipped, and rotated.
     """

@@ -1,4 +1,4 @@
-"""How many ranks decode each chunk because of the number of lanes, as a row of `explain()` and as a warning."""
+"""Count the ranks that decode each chunk because of the number of lanes, for a row of `explain()` and for a warning."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
 
-#: Nobody is warned of what ranks decode that have fewer blocks each.
+#: No warning is given if ranks have fewer blocks each than this.
 _FEW_BLOCKS = 16
 
 
 @dataclass(frozen=True)
 class RankSharing:
-    """How many ranks decode each chunk that is no shorter, because of the lanes.
+    """The number of ranks that decode each chunk, because of the lanes, if chunks are long enough.
 
     Attributes
     ----------
     ranks
         Ranks that divide the epoch order, without workers.
     lanes
-        Of the epoch order; of a mixture, of the source whose chunks most ranks decode.
+        The lanes of the epoch order; of a mixture, the lanes of the source whose chunks most ranks decode.
     readers
-        How many of the ranks decode each chunk, but for chunks that the end of a lane cuts. 1 if the ranks divide the
-        lanes.
+        Number of ranks that decode each chunk, except for chunks that the end of a lane cuts. 1 if the number of ranks
+        divides the number of lanes.
     better
-        The nearest number of lanes that the ranks divide; None if no number helps.
+        The nearest number of lanes that the number of ranks divides; None if no number helps.
     in_order
-        Whether it is so because the sources of a mixture are read in their own order.
+        True if the sources of a mixture are read in their own order, which is then the cause.
     """
 
     ranks: int
@@ -46,7 +46,7 @@ class RankSharing:
 
     @classmethod
     def of(cls, order: Order, ranks: int) -> RankSharing:
-        """Return what holds for an epoch order that is read by a number of ranks."""
+        """Count the ranks that decode each chunk of an epoch order which a number of ranks read."""
         columns = order.columns_for(ranks)
         readers, one = max(
             ((min(one.max_rows, ranks_of_chunk(ranks, math.gcd(one.lanes, columns))), one) for one in order.orders),
@@ -69,7 +69,7 @@ class RankSharing:
         return f'{text}{self.lanes} lanes: mixing={{"lanes": {self.better}}}'
 
     def rows(self, about: str = "") -> list[Row]:
-        """Return the row of a page, if several ranks decode a chunk; `about` says first what it is of."""
+        """Return the row of a page, if several ranks decode a chunk; `about` begins the row with its subject."""
         return [("", f"{about}{self}")] if self.readers > 1 else []
 
 

@@ -1,4 +1,4 @@
-"""Says of a shuffle that hardly shuffles what would mix it, as a warning and as a row of `explain()`."""
+"""Advise, for a shuffle that hardly shuffles, options that would mix it: a warning, and a row of `explain()`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zarrfeed.plan.shares.partition import RankInfo
 
 #: Nobody is warned of fewer samples: epochs are so short that they differ however samples are mixed.
 _FEW_SAMPLES = 64 * NEIGHBOURS
-#: Budgets that are tried are multiples of what there is.
+#: Factors of the present budget that are tried.
 _FACTORS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -31,11 +31,12 @@ class ShuffleRemedy:
     budget
         Bytes for all readers of a machine.
     lanes
-        To be named. None: those that the planner chooses.
+        The number of lanes, for `mixing`. None: the number that the planner chooses.
     measure
-        How well the order is shuffled then.
+        The quality of the shuffle with these options.
     shorter
-        Samples of a chunk with which it would be in the memory that there is, and how well. None: no length is known.
+        Samples of a chunk with which the shuffle would be good in today's memory, and its quality. None: no length is
+        known.
     """
 
     budget: int
@@ -90,7 +91,7 @@ def _find_options(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | No
 
 
 def _find_shorter(schedule: Schedule, rank_info: RankInfo) -> tuple[int, ShuffleMeasure] | None:
-    """Return the most samples of a chunk, of halves of what there is, that mix the order well enough."""
+    """Return the most samples of a chunk that mix the order well enough: today's number, halved again and again."""
     order = schedule.part.whole
     if order.selection is not None or order.orders != (order,) or schedule.planner.known.share_chunks:
         return None  # chunks of windows, stores and patches would have to be described anew
@@ -101,7 +102,7 @@ def _find_shorter(schedule: Schedule, rank_info: RankInfo) -> tuple[int, Shuffle
 def _least(
     numbers: Sequence[int], make: Callable[[int], Schedule], rank_info: RankInfo
 ) -> tuple[int, ShuffleMeasure] | None:
-    """Return the first of some numbers whose schedule shuffles, as those of all behind it do; None: none does."""
+    """Return the first number with which, as with all behind it, the schedule shuffles well; None if none does."""
 
     def tried(number: int) -> tuple[int, ShuffleMeasure] | None:
         measure = _measured(make(number), rank_info)
@@ -146,7 +147,7 @@ def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
 
 
 def _measured(schedule: Schedule, rank_info: RankInfo) -> ShuffleMeasure | None:
-    """Return how well the order of the first epoch is shuffled; None if there is no such order in the memory."""
+    """Measure the shuffle of the first epoch's order; None if no such order fits the memory."""
     consumer = rank_info.consumer()
     try:
         order = schedule.order_of(schedule.settle(EpochState(0), consumer))
@@ -157,7 +158,7 @@ def _measured(schedule: Schedule, rank_info: RankInfo) -> ShuffleMeasure | None:
 
 
 def remedy_of(schedule: Schedule, rank_info: RankInfo, measure: ShuffleMeasure | None) -> ShuffleRemedy | None:
-    """Return what would mix an order that is poorly shuffled; None for others."""
+    """Return options that would mix an order that is poorly shuffled; None for other orders."""
     if measure is None or not measure.is_poor or schedule.fields.are_objects:
         return None
     return find_remedy(schedule, rank_info)

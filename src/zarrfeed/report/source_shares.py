@@ -1,4 +1,4 @@
-"""`SourceShares`: what an epoch of a mixture takes of each of its sources, in a few lines."""
+"""`SourceShares`: the samples that an epoch of a mixture takes of each of its sources, in a few lines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SourceShare:
     Attributes
     ----------
     length
-        The samples of a pass over it.
+        Number of samples of a pass over the source.
     taken
-        How many samples of it an epoch takes, over all ranks; more than `length` where they are repeated.
+        Number of samples that an epoch takes of the source, over all ranks; more than `length` if samples are repeated.
     num_blocks, lanes, mix
-        Of a pass over it.
+        The number of blocks, the lanes and the mix of a pass over the source.
     """
 
     length: int
@@ -37,7 +37,7 @@ class SourceShare:
 
     @property
     def passes(self) -> float:
-        """How often an epoch reads the source."""
+        """Number of times that an epoch reads the source."""
         return self.taken / self.length
 
 
@@ -50,9 +50,9 @@ class SourceShares:
     order
         The order of the mixture.
     epoch
-        The epoch, counted from 0: what it takes depends on it where weights change.
+        The epoch, counted from 0; it matters if weights change.
     sources
-        What it takes of each.
+        The share of each source.
     """
 
     order: MixedOrder
@@ -61,7 +61,7 @@ class SourceShares:
 
     @classmethod
     def of(cls, order: MixedOrder, epoch: int) -> SourceShares:
-        """Count what an epoch of a mixture takes of each source."""
+        """Count the samples that an epoch of a mixture takes of each source."""
         begin, end = (order.source_ends(order.begin_of(one)) for one in (epoch, epoch + 1))
         return cls(
             order,
@@ -73,7 +73,7 @@ class SourceShares:
         )
 
     def perfect_mix(self, batch_size: int) -> float:
-        """Return how many distinct blocks a batch draws from, if each source were shuffled perfectly."""
+        """Return the number of distinct blocks that a batch would draw from if each source were shuffled perfectly."""
         taken = np.array([one.taken for one in self.sources])
         shares = taken / taken.sum()
         if self.order.is_per_batch:
@@ -84,7 +84,7 @@ class SourceShares:
         return sum(perfect_mix(one, count) for count, one in zip(drawn, self.order.orders, strict=True) if count)
 
     def rows(self, stores: StoreTable | None) -> list[Row]:
-        """Return the rows of a page; `stores` tells what the sources are called."""
+        """Return the rows of a page; `stores` has the names of the sources."""
         blend, total = self.order.blend, sum(one.taken for one in self.sources)
         of_batch = "a batch is of one source" if self.order.is_per_batch else "a batch has samples of all"
         stop = f"after {blend.stop} samples" if isinstance(blend.stop, int) else f'by stop = "{blend.stop}"'

@@ -1,4 +1,4 @@
-"""How a sparse matrix is read: its arrays, how many of their chunks an epoch decodes, and how many are in memory."""
+"""Explain the reading of a sparse matrix: its arrays, the chunks that an epoch decodes, and those in memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def explain_csr(field: CsrField, plan: EpochPlan, batch_size: int, driven: Field
 
 
 def _describe(elements: Elements) -> str:
-    """Return how an array of elements is stored, by its first layout."""
+    """Describe the storage of an array of elements, by its first layout."""
     layouts = elements.layouts
     spec = layouts[0].spec
     ways = f"; stored in {len(layouts)} ways, this is the first" * (len(layouts) > 1)
@@ -70,7 +70,7 @@ def _describe(elements: Elements) -> str:
 
 
 def _choice(field: CsrField, driven: FieldSet) -> str:
-    """Return what the blocks are."""
+    """Describe the blocks."""
     chunks = round(field.primary.num_blocks / driven.num_blocks)
     units = f"about {chunks} chunks" if driven.block == "chunk" and chunks > 1 else f"a {driven.block}"
     return f"makes the blocks: the rows that begin in {units} of {'data' if field.primary is field.data else 'indices'}"

@@ -1,4 +1,4 @@
-"""`StoreShares`: which part of the samples that are read each of several stores has, in a few lines."""
+"""`StoreShares`: the part of the selected samples that each of several stores has, in a few lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StoreShares:
     table
         The stores.
     selected
-        How many samples of each store are read, shape (stores,).
+        Number of samples that are read of each store, shape (stores,).
     """
 
     table: StoreTable

@@ -1,4 +1,4 @@
-"""The line that `explain()` leads with, and what to do where one of its figures is poor."""
+"""The line that `explain()` leads with, and remedies for its poor figures."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def verdict(
     sweeps: bool,
     mixes_better: bool,
 ) -> str:
-    """Return one line: how well it mixes, how often it decodes a chunk, its memory, and what limits it.
+    """Return one line: how well the order mixes, how often a chunk is decoded, the memory, and the limiting stage.
 
     Parameters
     ----------
     fields, memory, memory_bytes, shuffling
-        As of `Explanation`.
+        The attributes of `Explanation` with these names.
     sweeps
-        Whether columns of patches are shuffled.
+        True if columns of patches are shuffled.
     mixes_better
-        Whether options would mix a poor order.
+        True if other options would mix a poor order.
     """
     parts = []
     if shuffling is not None:
@@ -65,7 +65,7 @@ def lacks_memory(memory: MemoryPlan) -> bool:
 
 
 def remedy_of_field(f: FieldExplanation, *, is_primary: bool, lanes: int, strip: int) -> str:
-    """Return what would let the chunks of a field be decoded less often; "" if they are decoded about once."""
+    """Return the change that would make decodes of a field's chunks fewer; "" if they are decoded about once."""
     if f.item_type or not f.chunks:
         return ""
     if not f.native:

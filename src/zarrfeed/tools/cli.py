@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 #: Exit statuses: a demo or a store that is not as it should be, a wrong argument or no store, Ctrl-C.
 EXIT_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
-#: What blocks can be made of; not imported from where it is defined, which would import zarr, and completion be slow.
+#: The kinds of blocks. They are not imported from their module, because that imports zarr, which would slow completion.
 BLOCK_KINDS = ("auto", "slab", "chunk", "shard")
 
 #: The longest `--seconds`: a day.
 _MOST_SECONDS = 86400.0
 
-#: What the demo imports beyond the dependencies of the package: the extra "demo".
+#: The modules that the demo imports beyond the dependencies of the package: the extra "demo".
 _DEMO_MODULES = ("rich", "h5py", "iris_sample_data")
 
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten() -> None:
-    """Write what stdout and stderr have in their buffers, or drop it: at exit it would fail again, with status 120."""
+    """Write the buffers of stdout and stderr, or drop them: at exit, writing would fail again, with status 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             print(end="", file=stream, flush=True)
@@ -432,7 +432,7 @@ def _cache(arguments: argparse.Namespace) -> int:
     return 0 if checked.ok else EXIT_FAILED
 
 
-#: Command -> what it runs.
+#: Command -> the function that runs it.
 _COMMANDS = {
     "demo": _demo,
     "info": _info,
@@ -455,7 +455,7 @@ def _complain(message: str) -> None:
 
 
 def _storage_option(text: str) -> dict[str, Any]:
-    """Return what `KEY=VALUE` or a JSON object says. A value that is JSON, such as true or 3, is what it says there."""
+    """Return the options of `KEY=VALUE` or a JSON object. A value such as true or 3 is parsed as JSON, too."""
     key, is_pair, value = text.partition("=")
     try:
         options = parse_json(text if text.startswith("{") else value)

@@ -13,7 +13,7 @@ from zarrfeed.base.suggestions import did_you_mean
 if TYPE_CHECKING:
     from zarrfeed.metadata.face.data import Data
 
-#: What `--executor` takes.
+#: The forms of the argument of `--executor`.
 EXECUTORS = "dask://HOST:PORT, ray or ray://HOST:PORT"
 
 
@@ -29,7 +29,7 @@ class SuggestingParser(argparse.ArgumentParser):
         return found, rest
 
     def error(self, message: str) -> NoReturn:
-        """End the process with the usage and a message, which may quote what was given: without its secrets."""
+        """End the process with the usage and a message, which may quote arguments, without their secrets."""
         super().error(without_secrets(message))
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
@@ -78,7 +78,7 @@ def select(data: Data, chosen: Sequence[tuple[str, Any]] | None) -> Data:
     Raises
     ------
     ConfigError
-        As of `Data.sel`.
+        If a condition is wrong, as in `Data.sel`.
     """
     from zarrfeed.base.errors import ConfigError
 
@@ -104,7 +104,7 @@ def _numbers(label: Any) -> Any:
     Raises
     ------
     ValueError
-        If one is no number.
+        If a label is no number.
     """
     if isinstance(label, slice):
         return slice(*(None if one is None else _numbers(one) for one in (label.start, label.stop)))

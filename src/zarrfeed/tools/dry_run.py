@@ -1,6 +1,6 @@
-"""What a `ZarrIterableDataset` would do, without making one: its schedule, and what it would explain.
+"""Plan the schedule of a `ZarrIterableDataset`, and explain it, without making the dataset.
 
-What holds: the page is the one that the dataset explains, and nothing here needs torch. Only whether batches would be
+Invariant: the page is the same that the dataset explains, and nothing here needs torch. Only whether batches would be
 pinned has to be asked of torch, where it is installed.
 """
 
@@ -53,7 +53,7 @@ def schedule_of(
 
 
 def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) -> Explanation:
-    """Return what the dataset of a schedule would explain, on rank 0 of so many, or on the only one.
+    """Return the explanation that the dataset of a schedule would give, on rank 0 of so many, or on the only one.
 
     Raises
     ------

@@ -89,7 +89,7 @@ def draw_trees(
 
 
 def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Callable[[object], None]) -> None:
-    """Print what the store is and how it would be read; draw the order, if there is a file for it.
+    """Print the store's description and how it would be read; draw the order, if there is a file for it.
 
     `open_data(decode_cf=False)` opens the arrays as they are stored.
 
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
 
 
 def _with_notes(open_data: Callable[..., Data]) -> tuple[Data, list[str]]:
-    """Open the arrays; return with them what the page has to say of stale metadata."""
+    """Open the arrays; return them with notes for the page about stale metadata."""
     from zarrfeed.base.errors import StaleMetadataWarning
 
     with warnings.catch_warnings(record=True) as caught:
@@ -208,7 +208,7 @@ def _draw(data: Data, schedule: Schedule, arguments: argparse.Namespace) -> None
 
 
 def _sizes(text: str) -> dict[str | int, int]:
-    """Return what `z=64,y=64,x=64` says."""
+    """Parse `z=64,y=64,x=64` to sizes by dimension."""
     sizes: dict[str | int, int] = {}
     for one in text.split(","):
         dim, _, size = one.partition("=")

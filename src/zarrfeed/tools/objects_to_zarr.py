@@ -18,7 +18,7 @@ from zarrfeed.base.units import parse_bytes
 from zarrfeed.engine.object_decoders import Decode
 from zarrfeed.torch.datasets.object_iterable_dataset import ObjectIterableDataset
 
-#: What a store without a dtype of its own size is written with.
+#: The dtype of bytes of any length.
 _BYTES: Any = "variable_length_bytes"
 
 
@@ -35,14 +35,14 @@ def to_zarr(
     Parameters
     ----------
     source
-        As of `ObjectIterableDataset`.
+        The objects, as in `ObjectIterableDataset`.
     path
-        Of the store, which must not exist. It appears when it is whole.
+        Path of the store, which must not exist. It appears when it is whole.
     decode
-        As of `ObjectIterableDataset`. If it gives arrays, all of one shape and dtype, the store has these. None or
-        "bytes": the bytes as they are, of any length.
+        A decoder, as in `ObjectIterableDataset`. If it gives arrays, all of one shape and dtype, the store has these.
+        None or "bytes": the bytes as they are, of any length.
     chunk, shard
-        About how many decoded bytes a chunk, and a shard, are to have.
+        Decoded bytes of a chunk, and of a shard, about.
 
     Returns
     -------

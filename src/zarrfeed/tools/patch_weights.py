@@ -51,7 +51,7 @@ _BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Progress:
-    """How far `patch_weights` is: boxes that were counted, of all."""
+    """Progress of `patch_weights`: the number of boxes that were counted, and of all boxes."""
 
     done: int
     total: int
@@ -79,24 +79,24 @@ def patch_weights(
         An array of labels, a mask, or weights: a path, an array, several stores, or a `Data` with one array. Its axes
         are those that patches are cut along.
     shares
-        By label, which share of the drawn patches has a voxel of this label in the middle: {0: 1, 1: 3} for one patch
+        The share of the drawn patches that have a voxel of a label in the middle, by label: {0: 1, 1: 3} for one patch
         of background to three of label 1, however many voxels each has. Shares need not add up to 1; labels that are
         not named are never in the middle. Padding and borders of patches move the shares where labels lie near the
-        faces. None: the values are the weights, so of a mask, all of its voxels are equally likely.
+        faces. None: the values are the weights, so all voxels of a mask are equally likely.
     cell
         Voxels of a cell along each axis, or by the axis: {"z": 4, "y": 16, "x": 16}. All voxels of a cell are equally
-        likely, so a cell should be smaller than what is labelled. None: the least power of two, up to the length of an
-        axis, that makes at most 2**24 cells, divided by the number of labels.
+        likely, so a cell should be smaller than the labelled things. None: the least power of two, up to the length of
+        an axis, that makes at most 2**24 cells, divided by the number of labels.
     output
         A file that keeps the result, which `Data.patch(weights=...)` takes, too; its name ends with ".npz". If it
         holds weights of the same labels, shares and cells, they are returned, and nothing is read. None: nothing is
         kept.
     restart
-        Whether to measure anew, whatever the file holds.
+        If True, measure anew, whatever the file holds.
     num_threads
         Decode threads, and threads that count. None: one for each core.
     memory_budget, faults
-        For decoding, as of `ZarrIterableDataset`; a chunk that cannot be read is not skipped.
+        Options for decoding, as in `ZarrIterableDataset`; a chunk that cannot be read is not skipped.
     on_progress
         Called after each batch.
 
@@ -155,7 +155,7 @@ def patch_weights(
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What is measured.
+    """The array to be measured, and the weights that are wanted.
 
     Attributes
     ----------

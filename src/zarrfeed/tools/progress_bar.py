@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-#: Called with what is done, what there is in all, and what is done now.
+#: Called with the amount done, the total, and the name of the present stage.
 Show: TypeAlias = Callable[[int, int, str], None]
 
 
 @contextmanager
 def show_progress(unit: str = "") -> Iterator[Show]:
-    """Show a bar on stderr, if that is a terminal and rich is installed; yield what it is told by.
+    """Show a bar on stderr, if that is a terminal and rich is installed; yield the function that moves it.
 
     Parameters
     ----------
     unit
-        What is counted, such as "samples".
+        The things that are counted, such as "samples".
     """
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield lambda _done, _total, _stage: None

@@ -1,4 +1,4 @@
-"""`zarrfeed verify`: its arguments, and what it does with several stores.
+"""`zarrfeed verify`: its arguments, and its report on several stores.
 
 Imports nothing that takes long before it runs: completion in shells imports this module, too.
 """
@@ -61,13 +61,13 @@ def run(
 ) -> bool:
     """Check the stores one after another; return whether all of them are good.
 
-    Of several stores, those with problems are shown, and how many there are of both kinds. A store that cannot be
-    opened is one with a problem; the others are checked all the same.
+    For several stores, those with problems are shown, and the number of stores with and without problems. A store that
+    cannot be opened is one with a problem; the others are checked all the same.
 
     Raises
     ------
     ZarrfeedError
-        If a single store cannot be checked, or there is none.
+        If a single store cannot be checked, or no store is there.
     """
     from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
     from zarrfeed.base.redaction import without_secrets

@@ -1,4 +1,4 @@
-"""What the classes of the original have in common: a bucket, its settings, and the objects in it."""
+"""The common parts of the original's classes: a bucket, its settings, and the objects in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zarrfeed.objects import Listing, Objects
 from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 
 DEFAULT_COMPOSITE_BYTES = 100_000_000
-#: What the tools of Google take for the address of a server that stands in for Cloud Storage.
+#: The environment variable from which Google's tools take the address of a server that stands in for Cloud Storage.
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 _REQUESTS, _MOST_REQUESTS = 16, 1024
 #: The longest timeout; the retries of the original go on for 100000 s.
@@ -101,7 +101,7 @@ class ObjectList(Sequence[tuple[str, int]]):
 
 
 class BucketDataset:
-    """What both datasets are made of: their arguments as attributes, and the objects of the bucket."""
+    """The base of both datasets: their arguments as attributes, and the objects of the bucket."""
 
     def _open(
         self,
@@ -122,7 +122,7 @@ class BucketDataset:
         return found, Faults(timeout=timeout_of(config.download_retry_config))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"storage_client": None}  # workers need what was made of it alone
+        return self.__dict__ | {"storage_client": None}  # workers only need the objects made with it
 
 
 def open_bucket(bucket_name: object, config: BucketConfig, storage_client: Any) -> Objects:
@@ -155,7 +155,7 @@ def url_of(bucket_name: object) -> str:
     Raises
     ------
     ConfigError
-        If it is no name of a bucket.
+        If `bucket_name` is no name of a bucket.
     """
     if not isinstance(bucket_name, str) or not bucket_name or "/" in bucket_name:
         raise ConfigError(f"bucket_name = {bucket_name!r}, must be the name of a bucket, without gs:// and folders")
@@ -180,7 +180,7 @@ def storage_options_of(client: Any) -> dict[str, Any] | None:
     Raises
     ------
     ConfigError
-        If it is none of these.
+        If `client` is none of these.
     """
     if isinstance(client, Mapping):
         return dict(client)
@@ -207,7 +207,7 @@ def _of_address(address: str) -> dict[str, Any]:
 
 
 def _credential_provider(credentials: Any) -> Callable[[], Any]:
-    """Return what gives obstore the tokens of credentials of google-auth."""
+    """Return a function that gives obstore the tokens of credentials of google-auth."""
 
     def token() -> dict[str, Any]:
         if not credentials.valid:

@@ -19,7 +19,7 @@ class DatafluxCheckpoint:
     project_name
         Not used: a bucket has its own name.
     bucket_name
-        Of the bucket.
+        Name of the bucket.
     storage_client
         A `google.cloud.storage.Client`, whose address and credentials are taken, or `storage_options` of zarrfeed.
         None: those of the environment.

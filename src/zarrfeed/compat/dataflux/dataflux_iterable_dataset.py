@@ -46,12 +46,12 @@ class Config(BucketConfig):
 class DataFluxIterableDataset(BucketDataset, data.IterableDataset[Any]):
     """The objects of a bucket of Google, one after the other, in the order of their names.
 
-    Of several ranks each yields all objects, as in the original. Workers of a DataLoader share them.
+    With several ranks each yields all objects, as in the original. Workers of a DataLoader share them.
 
     Parameters
     ----------
     project_name, bucket_name, config, data_format_fn, storage_client
-        As of `DataFluxMapStyleDataset`; `config` may be its `Config`, too.
+        Arguments of `DataFluxMapStyleDataset`, with the same meaning; `config` may be its `Config`, too.
 
     Attributes
     ----------

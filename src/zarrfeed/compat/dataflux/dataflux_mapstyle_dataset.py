@@ -28,7 +28,7 @@ class Config(BucketConfig):
     Parameters
     ----------
     sort_listing_results
-        Whether objects are sorted by name. They are in any case.
+        Not used: objects are always sorted by name.
     max_composite_object_size, disable_compose
         No effect: objects are never composed.
     num_processes
@@ -36,7 +36,7 @@ class Config(BucketConfig):
     prefix
         Text that the names of the objects begin with. None: all objects.
     max_listing_retries
-        How often a request of the listing is retried; five times at least.
+        Number of times that a request of the listing is retried; five times at least.
     threads_per_process
         No effect: as many requests are made at once as pay.
     list_retry_config, download_retry_config
@@ -77,11 +77,11 @@ class DataFluxMapStyleDataset(BucketDataset, data.Dataset[Any]):
     project_name
         Not used: a bucket has its own name.
     bucket_name
-        Of the bucket.
+        Name of the bucket.
     config
         A `Config`; None: `Config()`.
     data_format_fn
-        What becomes of the bytes of an object. It is called by the thread that asks for the object.
+        A function that makes a sample of the bytes of an object. The thread that asks for the object calls it.
     storage_client
         A `google.cloud.storage.Client`, whose address and credentials are taken, or `storage_options` of zarrfeed.
         None: those of the environment.

@@ -1,1 +1,1 @@
-"""`zarrfeed info --advise`: what the layout of a store costs, and which one trains faster."""
+"""`zarrfeed info --advise`: the cost of a store's layout, and a layout that trains faster."""

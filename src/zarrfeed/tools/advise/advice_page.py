@@ -1,4 +1,4 @@
-"""`StoreAdvice`: what a store costs, and which layout would be better, as a page and as JSON."""
+"""`StoreAdvice`: the cost of a store, and a layout that would be better, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _HEAD = f"{'codec':<20}{'ratio':>7}{'write MB/s':>12}{'decode GB/s':>13}{'disk G
 
 @dataclass(frozen=True, repr=False)
 class StoreAdvice(Page):
-    """What `zarrfeed info --advise` found. `str()` is a page.
+    """The findings of `zarrfeed info --advise`. `str()` is a page.
 
     Attributes
     ----------
     store
-        What was measured.
+        Name of the store that was measured.
     batch_size, num_threads
-        Of the loader.
+        Samples of a batch, and decode threads, of the loader.
     now, better
         The cost of the layout that the store has, and of the one that is advised.
     first_bytes_per_s
         Delivered bytes a second of the first pass, as the page cache was found.
     layouts
-        How each array should be stored.
+        The advised layout of each array.
     left_out
-        Array -> why no codec was tried for it.
+        Array -> the reason why no codec was tried for it.
     predicted
         Delivered bytes a second of the advised layout: "page_cache", "disk" (None: its rate is not known), "bucket".
     disk_bytes_per_s
@@ -39,11 +39,11 @@ class StoreAdvice(Page):
     source_bytes_per_s
         Stored bytes a second that the codec was chosen for; None: the page cache.
     tips
-        What to change without another layout.
+        Changes that help without another layout.
     assumed
-        What was measured and what was assumed.
+        The figures that were measured and those that were assumed.
     is_local
-        Whether the store is local, so that its rate, and that of `better`, is one from the page cache.
+        True if the store is local, so that its rate, and that of `better`, is one from the page cache.
     """
 
     store: str
@@ -105,7 +105,7 @@ class StoreAdvice(Page):
         return f"zarrfeed pack {self.store} -o packed.zarr --sample-chunk {largest.chunk_rows}{shards} --codec {codec}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, for JSON; docs/tasks/advise.md says what the keys mean."""
+        """Return the advice as plain data, for JSON; docs/tasks/advise.md explains the keys."""
         return {
             "store": self.store,
             "batch_size": self.batch_size,

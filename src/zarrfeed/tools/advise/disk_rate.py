@@ -1,4 +1,4 @@
-"""How fast the disk brings the files of a store, and how many of them are in the page cache."""
+"""Measure the rate at which the disk delivers a store's files, and the share of them that is in the page cache."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-#: What is read at most, in which time, and by how many threads, which is as many as the engine fetches with.
+#: Limits of the measurement in bytes and in seconds; its number of threads, the same as of the engine's fetch threads.
 _MOST_BYTES, _LIMIT_S, _THREADS = 128 << 20, 1.0, 16
 _PIECE = 1 << 20
-#: Files that are looked at to find those.
+#: Number of files that are listed in the search for files to read.
 _MOST_FILES = 4096
-#: Files of metadata, and what is left of writing.
+#: Files of metadata, and remains of unfinished writes.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 
 @dataclass(frozen=True)
 class DiskRate:
-    """What was read.
+    """The rate at which files were read.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class DiskRate:
     bytes_per_s
         Bytes a second, from disk and page cache as they were.
     cached_share
-        Which part of the bytes was in the page cache; None where the system does not say.
+        The share of the bytes that was in the page cache; None if the system does not tell it.
     """
 
     read_bytes: int
@@ -46,7 +46,7 @@ class DiskRate:
 def measure_disk(
     roots: Sequence[Path], *, most_bytes: int = _MOST_BYTES, clock: Callable[[], float] = time.perf_counter
 ) -> DiskRate | None:
-    """Read files below directories, evenly chosen; None if there are none.
+    """Read files below directories, evenly chosen; None if there are no files.
 
     Raises
     ------

@@ -43,7 +43,7 @@ from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 _SAMPLE_BYTES, _RUNS, _SAMPLE_S = 64 << 20, 8, 3.0
 #: Decoded bytes of the part that is timed as it is stored; the time of a pass, and of a round of passes.
 _PART_BYTES, _PASS_S, _ROUND_S = 128 << 20, 4.0, 0.2
-#: A load average of this part of the cores disturbs what is timed.
+#: A load average of this part of the cores disturbs the measurements.
 _BUSY = 1 / 4
 #: A store of less than this part of the memory is in the page cache from its second epoch on.
 _OF_MEMORY = 1 / 2
@@ -51,7 +51,7 @@ _OF_MEMORY = 1 / 2
 
 @dataclass(frozen=True)
 class Reading:
-    """How the loader reads: its options, as `ZarrIterableDataset` takes them. None: what that chooses."""
+    """The options of the loader, as `ZarrIterableDataset` takes and chooses them."""
 
     batch_size: int | None = None
     seed: int = 0
@@ -94,15 +94,15 @@ def advise_store(
     Parameters
     ----------
     name
-        What the report calls the store.
+        Name of the store in the report.
     data, stored
         The samples as the loader delivers them, and as they are stored (opened with `decode_cf=False`).
     reading
-        How the loader reads.
+        The options of the loader.
     disk_bytes_per_s
         Stored bytes a second of the disk. None: measured on the store's files, where these are local and not cached.
     choose
-        What chooses the layouts: `choose_layouts`, but for tests.
+        The function that chooses the layouts: `choose_layouts`; tests pass another one.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def _span(f: StoredField) -> int:
 def _measure_as_it_is(
     data: Data, fields: FieldSet, reading: Reading
 ) -> tuple[Explanation, StoreCost, list[str], float | None]:
-    """Return what the store costs as it is, what to change without another layout, and the rate of the first pass."""
+    """Measure the cost of the store as it is, list changes without another layout, and time the first pass."""
     with reading.dataset(data) as dataset:
         whole = dataset.explain()
         sample_bytes = whole.memory.batch_bytes / whole.batch_size
@@ -267,7 +267,7 @@ def _packing(f: StoredField) -> dict[str, Any]:
 
 
 def _cost_of(layouts: Sequence[LayoutAdvice], arrays: Sequence[SampledArray], reading: Reading) -> StoreCost:
-    """Return what an epoch of the advised store costs, of which metadata alone are written, to a temporary folder."""
+    """Return the cost of an epoch of the advised store, of which metadata alone are written, to a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="zarrfeed-advise-") as folder:
         opened: dict[str, zarr.Array[Any]] = {}
         for number, (one, array) in enumerate(zip(layouts, arrays, strict=True)):
@@ -293,7 +293,7 @@ def _cost_of(layouts: Sequence[LayoutAdvice], arrays: Sequence[SampledArray], re
 def _assumptions(
     arrays: Sequence[SampledArray], disk: DiskRate | None, given: float | None, *, far: bool, in_memory: bool
 ) -> list[str]:
-    """Return what was measured, and what was taken for granted."""
+    """Return lines that say which figures were measured, and which assumed."""
     samples = sum(one.rows.nbytes for one in arrays)
     lines = [
         f"measured: 8 codecs on {format_bytes(samples)} of the samples, decoded and fed by the engine from temporary "

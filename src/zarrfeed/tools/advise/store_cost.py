@@ -1,4 +1,4 @@
-"""What reading a store in its layout costs, by what a dataset explains of itself."""
+"""Compute the cost of reading a store in its layout, from the `explain()` of a dataset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StoreCost:
     def of(
         cls, whole: Explanation, fields: Sequence[Field], ratio: float | None, bytes_per_s: float | None
     ) -> StoreCost:
-        """Return the cost of what a dataset explains; `ratio` is that of decoded to stored bytes."""
+        """Return the cost of an explained epoch; `ratio` is that of decoded to stored bytes."""
         decoded, delivered, requests = 0, 0, 0
         for explained, f in zip(whole.fields, fields, strict=True):
             requests += explained.chunk_reads + explained.shards
@@ -114,7 +114,7 @@ def short_name(field: str) -> str:
 
 
 def not_tried(fields: Sequence[Field]) -> dict[str, str]:
-    """Return field -> why no codec is tried for it."""
+    """Map each field for which no codec is tried to the reason."""
     found = {}
     for f in fields:
         if f.item_type:

@@ -56,7 +56,7 @@ _NUMERIC = "biufc"
 
 
 class _Control:
-    """What the processes of a loader share: the pass, its deadline, and how many samples each has read in it."""
+    """State that the processes of a loader share: the pass, its deadline, and the samples that each has read."""
 
     def __init__(self, num_processes: int) -> None:
         self._pass = torch.zeros(1, dtype=torch.int64)
@@ -87,7 +87,7 @@ class _Control:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What the processes of a loader are told; it is pickled, so arrays are opened in each process anew."""
+    """Settings that are sent to the processes of a loader, as a pickle: each process opens the arrays anew."""
 
     open_arrays: Callable[[], Sequence[zarr.Array[Any]]]
     fields: tuple[PlainField, ...]
@@ -303,7 +303,7 @@ def _to_send(values: PlainValues) -> Any:
 
 
 def _as_it_is(fields: Any) -> Any:
-    """Return what it is given: torch's own function would make tensors of arrays, to be sent as descriptors."""
+    """Return the fields unchanged: torch's own function would make tensors of arrays, to be sent as descriptors."""
     return fields
 
 
@@ -316,19 +316,19 @@ class PlainLoader:
         Returns the arrays of `fields`; called once in each process that reads. Must be picklable where `context` is
         "spawn" or "forkserver".
     fields
-        What is read.
+        The arrays that are read, one field each.
     blocks
         Begin and end of each block, in samples.
     batch_size, shuffle
-        Of batches; whether blocks, and the rows of a buffer, are permuted.
+        Samples of a batch; if True, blocks, and the rows of a buffer, are permuted.
     num_workers, num_threads
         DataLoader workers (0: this process reads), and threads that decode in each process.
     blocks_per_pass
         Blocks of a pass; fewer than all are another random part in each pass. None: all.
     return_index
-        Whether the samples' indices are the last value of a batch.
+        If True, the samples' indices are the last value of a batch.
     context
-        How workers are started; None: Python's default.
+        Start method of the workers; None: Python's default.
     """
 
     def __init__(
@@ -381,7 +381,7 @@ class PlainLoader:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What was chosen, for the record."""
+        """The settings that the loader chose, for the record."""
         return {
             "num_workers": self.num_workers,
             "persistent_workers": self.num_workers > 0,
@@ -407,7 +407,7 @@ class PlainLoader:
     def time(self, seed: int, limit_s: float) -> tuple[int, float]:
         """Take the batches of a pass and drop them; return how many samples were read, in how many seconds.
 
-        Of a pass that reached its limit, the blocks count whose reading has ended, delivered or not.
+        If a pass reached its limit, the blocks count whose reading has ended, delivered or not.
         """
         begin = time.perf_counter()
         for _ in self.epoch(seed, limit_s):

@@ -1,4 +1,4 @@
-"""What zarr-python alone delivers of one array: how items are stored, viewed and converted in the baseline loader."""
+"""The arrays that the baseline loader reads with zarr-python alone: the stored, viewed and delivered items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zarrfeed.torch.batches.tensors import torch_dtype
 
 @dataclass(frozen=True)
 class PlainField:
-    """One array of a batch: how it is stored, and what is delivered.
+    """One array of a batch: its stored and its delivered form.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class PlainField:
     convert
         Writes items, of which it may overwrite the memory, to a tensor of `delivered`; None: the items are delivered.
     resident
-        Whether the whole array is read once, before the first pass.
+        If True, the whole array is read once, before the first pass.
     """
 
     stored: np.dtype[Any]
@@ -65,7 +65,7 @@ class PlainField:
 
 
 def plain_field(field: Field, array: zarr.Array[Any]) -> PlainField:
-    """Return how zarr-python alone delivers a field of a dataset whose only conversion is that of CF attributes."""
+    """Return the form in which zarr-python delivers a field of a dataset that converts nothing but CF attributes."""
     spec = field.layouts[0].spec
     axis = spec.sample_axis
     shape = array.shape[:axis] + array.shape[axis + 1 :]
@@ -79,7 +79,7 @@ def plain_field(field: Field, array: zarr.Array[Any]) -> PlainField:
 
 
 def _unpack(decoding: Decoding, values: npt.NDArray[Any], out: torch.Tensor) -> None:
-    """Write what the attributes make of items, in NumPy: fill values, then scale, then offset."""
+    """Convert items by their CF attributes, in NumPy: fill values, then scale, then offset."""
     items = values.view(decoding.items)
     if not (decoding.fills or decoding.scale is not None or decoding.offset is not None):
         out.numpy()[...] = items

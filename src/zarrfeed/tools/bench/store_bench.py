@@ -1,8 +1,9 @@
-"""`zarrfeed bench`: how fast a store of the user's is read, beside plain zarr and beside what the machine could do.
+"""`zarrfeed bench`: the speed of reading a user's store, beside plain zarr and beside the machine's limits.
 
-What holds, for a store of any size: what is read again and again is a part of it, chosen at random, whose decoded size
-is bounded; each of the three is given a time, after which it is stopped; memory is that of the dataset's budget, and
-two buffers of plain zarr. Both loaders read the same blocks, and before times are taken they must deliver the same.
+Invariants, for a store of any size: the measurements read a part of the store again and again, chosen at random, whose
+decoded size is bounded; each of the three measurements is given a time, after which it is stopped; memory is bounded by
+the dataset's budget, and two buffers of plain zarr. Both loaders read the same blocks, and before times are taken they
+must deliver the same.
 
 Plain zarr is the loader of the benchmark suite (`plain.py`), with as many threads, or worker processes, as zarrfeed has
 decode threads: both are tried for a turn, and the faster one is compared.
@@ -46,11 +47,11 @@ from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 
 #: Decoded bytes, and samples, of the part that is measured.
 _PART_BYTES, _PART_SAMPLES = 512 << 20, 1 << 22
-#: Of the blocks that are compared, at least one.
+#: Decoded bytes, and samples, of the blocks that are compared, at most; one block is always compared.
 _CHECK_BYTES, _CHECK_SAMPLES = 16 << 20, 4096
-#: So many blocks or shards are measured, if there are, however slow it is: what few are like says little of many.
+#: So many blocks or shards are measured, if there are, however slow it is: few say little of many.
 _LEAST_UNITS = 32
-#: Rounds in which zarrfeed, plain zarr and the ceiling take turns; what counts is the median.
+#: Rounds in which zarrfeed, plain zarr and the ceiling take turns; the median counts.
 _ROUNDS = 3
 #: A round of a fast loader is several passes, as long as this.
 _LEAST_S = 0.3
@@ -60,13 +61,13 @@ _MOST_WINDOW = 64
 
 @dataclass(frozen=True)
 class PlainMode:
-    """How plain zarr reads: by threads of one process, or in worker processes with a thread each."""
+    """The mode in which plain zarr reads: threads of one process, or worker processes with a thread each."""
 
     num_workers: int
     num_threads: int
 
     def __str__(self) -> str:
-        """Return what reads, with its number."""
+        """Return the kind of reader, with the number of readers."""
         if self.num_workers:
             return f"{self.num_workers} worker process{'es' * (self.num_workers > 1)}"
         return f"{self.num_threads} thread{'s' * (self.num_threads > 1)}"
@@ -82,24 +83,24 @@ def plain_modes(num_threads: int) -> tuple[PlainMode, ...]:
 
 @dataclass
 class StoreBench:
-    """One store, measured.
+    """The comparison of loaders on one store.
 
     Parameters
     ----------
     path, targets
         Paths or URLs, which plain zarr opens.
     data
-        The same, as zarrfeed reads it.
+        The same arrays, as zarrfeed reads them.
     batch_size, shuffle
-        Of the dataset.
+        Options of the dataset.
     seconds
-        Given to each of the three.
+        Seconds that each of the three measurements takes.
     say
-        Takes a line of the report as soon as it is known.
+        A function that takes a line of the report as soon as it is known.
     num_threads, memory_budget, mixing, faults
-        Of the dataset.
+        Options of the dataset.
     storage_options
-        Of the stores of URLs.
+        Options of the stores of URLs.
     zarr_format
         2 or 3, the only format that plain zarr looks for. None: either.
     """
@@ -136,7 +137,7 @@ class StoreBench:
         self._plain_fields = self._open_plain()
 
     def run(self) -> list[str]:
-        """Check, measure and report; return what is wrong: nothing, unless the loaders deliver different data."""
+        """Check, measure and report; return the faults: an empty result, unless the loaders deliver different data."""
         problems = self._check()
         self._warm_up()
         with self._dataset(self._samples_of(self._units)) as dataset:
@@ -180,7 +181,7 @@ class StoreBench:
         return max(1, sum(f.sample_bytes for f in self._fields.fields))
 
     def _choose_units(self) -> npt.NDArray[np.int64]:
-        """Return what is measured, as rows of (begin, end) in samples: blocks, or shards if they are small enough."""
+        """Return the measured blocks, or shards if they are small enough, as rows of (begin, end) in samples."""
         n, rows = self._fields.num_samples, self._fields.block_rows
         primary = None if self._fields.primary is None else self._fields.fields[self._fields.primary]
         most = max(1, min(_PART_SAMPLES, _PART_BYTES // self._sample_bytes))
@@ -213,7 +214,7 @@ class StoreBench:
         return StoreAccess(storage_options=self.storage_options, zarr_format=self.zarr_format)
 
     def _open_plain(self) -> list[PlainField]:
-        """Return how zarr-python alone delivers the fields."""
+        """Return the fields, as zarr-python alone delivers them."""
         arrays = _open_arrays(self.path, self.targets, self._fields.sides, self._access)
         opened = []
         for f, array in zip(self._fields.fields, arrays, strict=True):
@@ -221,7 +222,7 @@ class StoreBench:
         return opened
 
     def _plain(self, blocks: list[tuple[int, int]], mode: PlainMode, *, return_index: bool = False) -> PlainLoader:
-        # Not a forked process: the clients of object stores do not survive a fork. Workers unpickle what is here.
+        # Not a forked process: the clients of object stores do not survive a fork. Workers unpickle the arrays.
         multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
         return PlainLoader(
             partial(_open_arrays, self.path, self.targets, self._fields.sides, self._access),
@@ -236,7 +237,7 @@ class StoreBench:
         )
 
     def _check(self) -> list[str]:
-        """Compare what the loaders deliver of some blocks, sample by sample; return what is wrong."""
+        """Compare the loaders' samples of some blocks, one by one; return the differences."""
         most = min(_CHECK_SAMPLES, _CHECK_BYTES // self._sample_bytes)
         blocks = self._blocks(self._units)
         size = blocks[0][1] - blocks[0][0]
@@ -300,7 +301,7 @@ class StoreBench:
         self._plain_blocks = plain.blocks_together
 
     def _choose_plain(self, blocks: list[tuple[int, int]], num_threads: int) -> tuple[PlainLoader, PlainMode, str]:
-        """Return the faster loader of plain zarr, how it reads, and what the other one did: each has a turn."""
+        """Return the faster loader of plain zarr, its mode, and the rate of the other one: each has a turn."""
         loaders = {mode: self._plain(blocks, mode) for mode in plain_modes(num_threads)}
         tried: dict[PlainMode, Rate] = {}
         for mode, loader in loaders.items():
@@ -317,7 +318,7 @@ class StoreBench:
         return -(-self._fields.num_samples // self._fields.block_rows)
 
     def _why_no_ceiling(self) -> str:
-        """Say why no ceiling is measured; "" if one is."""
+        """Return the reason why no ceiling is measured; "" if one is measured."""
         for f in self._fields.fields:
             if f.item_type:
                 return f"{f.name} is text, which zarr-python decodes"

@@ -1,4 +1,4 @@
-"""What `zarrfeed cache` does with the arguments of the command line."""
+"""Run `zarrfeed cache` with the arguments of the command line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) 
 
 
 def info(arguments: argparse.Namespace) -> CacheInfo:
-    """Count what is in a cache. Raises ConfigError if there is none, or it is another user's."""
+    """Count the entries of a cache. Raises ConfigError if there is none, or it is another user's."""
     return describe_cache(arguments.directory, _group_of(arguments))
 
 
@@ -69,7 +69,7 @@ def check(arguments: argparse.Namespace) -> CheckedCache:
 
 
 def clear(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) -> str:
-    """Delete entries of a cache, and return what was done.
+    """Delete entries of a cache, and return a report.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""What is in the directory of a node cache: counted, checked, deleted.
+"""Count, check and delete the entries in the directory of a node cache.
 
-What holds: a directory that is no cache is refused, and none is made. All files are opened and deleted by the engine
-(`cpp/storage/cache/cache_folder.h`), which follows no link in the directory.
+Invariant: a directory that is no cache is refused, and none is made. The engine opens and deletes all files
+(`cpp/storage/cache/cache_folder.h`), and follows no link in the directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.storage.access.cache_options import group_number, open_directory
 from zarrfeed.tools.verify import Progress
 
-#: In the directory of a cache (`cpp/storage/cache/cache_folder.cc`): what says that it is one.
+#: The file that marks a directory as a cache (`cpp/storage/cache/cache_folder.cc`).
 _MARKER = "ZARRFEED-CACHE-1"
 #: Files that are checked between two looks at Ctrl-C.
 _AT_ONCE = 256
@@ -30,7 +30,7 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class CacheInfo(Page):
-    """What is in a cache: entries and their bytes by store, and what counts against a limit."""
+    """The contents of a cache: entries and their bytes by store, and the bytes that count against a limit."""
 
     directory: str
     used_bytes: int
@@ -50,7 +50,7 @@ class CacheInfo(Page):
 
 @dataclass
 class CheckedCache(Page):
-    """What became of a check: how many entries are good; those that were damaged, and were deleted."""
+    """The result of a check: the number of good entries, and the damaged ones, which were deleted."""
 
     directory: str
     good: int = 0
@@ -59,7 +59,7 @@ class CheckedCache(Page):
 
     @property
     def ok(self) -> bool:
-        """Whether no entry was damaged."""
+        """True if no entry was damaged."""
         return not self.damaged
 
     def rows(self) -> list[Row]:
@@ -93,7 +93,7 @@ def open_cache(path: str | Path, group: str | int | None = None) -> core.CacheDi
 
 
 def describe_cache(path: str | Path, group: str | int | None = None) -> CacheInfo:
-    """Count what is in a cache.
+    """Count the entries of a cache.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def check_cache(
 
 
 def clear_cache(path: str | Path, store: tuple[str, str] | None = None, *, group: str | int | None = None) -> int:
-    """Delete all entries, or those of one store: its name and its path, as of `name_store`. Return their bytes.
+    """Delete all entries, or those of one store, by its name and its path as in `name_store`. Return their bytes.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _name_of(directory: core.CacheDirectory, folder: str) -> str:
 
 
 def _check(directory: core.CacheDirectory, file: str) -> tuple[int | None, str]:
-    """Return the bytes of an entry, None if somebody replaced it meanwhile, and what is damaged; else empty."""
+    """Return the bytes of an entry, None if somebody replaced it meanwhile, and its damage; "" if it has none."""
     try:
         return directory.check(file), ""
     except CorruptChunkError as error:

@@ -1,6 +1,6 @@
 """`warm` by an executor: tasks of some objects each, done by any process that sees the directory of the cache.
 
-What holds: all tasks fill one cache, that of the caller. The caller leaves a token file in the directory; a task whose
+Invariants: all tasks fill one cache, that of the caller. The caller leaves a token file in the directory; a task whose
 worker does not see this file is an error and copies nothing, so that no worker on another machine fills a cache of its
 own with a part of the store. Processes that copy at once divide the entries by the locks of the cache.
 """
@@ -29,7 +29,7 @@ from zarrfeed.tools.cache.warm import ArrayInStore, WarmedArray, Warming
 from zarrfeed.tools.verify import Progress
 from zarrfeed.tools.verify.find_arrays import find_arrays
 
-#: Of a task, at most: stored bytes, if objects are no larger than that, and objects.
+#: Limits of a task: stored bytes, if no object is larger than that, and number of objects.
 _TASK_BYTES, _TASK_OBJECTS = 256 << 20, 4096
 #: Tasks that a worker should have at least, so that none waits long for the last one.
 _FOR_EACH = 4
@@ -39,14 +39,14 @@ _MOST_OPEN = 8
 
 @dataclass(frozen=True)
 class WarmJob:
-    """What a process needs to copy objects of a store.
+    """The arguments of a process that copies objects of a store.
 
     Attributes
     ----------
     store
-        Its path or URL.
+        The store's path or URL.
     access
-        How it is reached, with the cache.
+        The access to the store, with the cache.
     memory_budget
         Bytes for the objects that a task copies at once.
     token
@@ -77,12 +77,12 @@ class WarmJob:
 
 @contextmanager
 def token_in(job: WarmJob) -> Iterator[None]:
-    """Have the token of a job in the directory of its cache.
+    """Keep the token file of a job in the directory of its cache, while the context lasts.
 
     Raises
     ------
     ConfigError
-        If it cannot be written.
+        If the token file cannot be written.
     """
     try:
         os.close(os.open(job.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -132,7 +132,7 @@ def warm_by(
 
 
 def warm_keys(job: WarmJob, name: str, keys: list[str]) -> tuple[WarmedArray, bool]:
-    """Copy some objects of an array; return what became of them, and whether others need not be tried.
+    """Copy some objects of an array; return the result, and whether the copying of others would be in vain.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """`warm`: all objects of a store copied into a node cache, in the very entries that datasets ask for.
 
-What holds: chunks are read as a dataset reads them, through the cache (`storage/chunks/cached_reads.py`). So what is
-there already is checked and not fetched, processes that warm at once divide the work, and a run that was interrupted
-goes on when it is called again.
+Invariants: chunks are read as a dataset reads them, through the cache (`storage/chunks/cached_reads.py`). So an object
+that is already there is checked and not fetched, processes that warm at once divide the work, and a run that was
+interrupted goes on when it is called again.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from zarrfeed.tools.verify import Progress
 
 #: Objects that are copied at once, where memory allows; how many requests that is, the store's limiter decides.
 _MOST_AT_ONCE = 64
-#: How long an interrupted run waits for requests to be given up.
+#: Seconds that an interrupted run waits until requests are given up.
 _TIMEOUT_S = 5.0
 
 
 @dataclass
 class WarmedArray:
-    """What became of one array.
+    """The result of warming the cache for one array.
 
     Attributes
     ----------
     name
-        Its path below the store; "" for the store itself.
+        The array's path below the store; "" for the store itself.
     objects, of
-        Objects that were copied or were there; all that the array has.
+        Number of objects that were copied or were in the cache, and of all objects of the array.
     hit_bytes, added_bytes
         Stored bytes that were there already, and that were added.
     problem
-        Why not all of it is in the cache; else empty.
+        The reason why the cache lacks a part of the array; else empty.
     """
 
     name: str
@@ -63,7 +63,7 @@ class WarmedArray:
     problem: str = ""
 
     def extend(self, other: WarmedArray) -> None:
-        """Count in what became of other objects of the array."""
+        """Add the result of other objects of the array."""
         self.objects += other.objects
         self.hit_bytes += other.hit_bytes
         self.added_bytes += other.added_bytes
@@ -72,7 +72,7 @@ class WarmedArray:
 
 @dataclass(frozen=True)
 class ArrayInStore:
-    """An array whose objects can be cached: how it is read, and what it is called in the cache."""
+    """An array whose objects can be cached: its description, its store, and its name in the cache."""
 
     spec: ArraySpec
     source: StoreSource
@@ -86,7 +86,7 @@ class ArrayInStore:
 
 @dataclass
 class WarmReport(Page):
-    """What became of a store. `str()` is a page."""
+    """The result of warming the cache for a store. `str()` is a page."""
 
     store: str
     directory: str
@@ -95,7 +95,7 @@ class WarmReport(Page):
 
     @property
     def ok(self) -> bool:
-        """Whether all of the store is in the cache."""
+        """True if all of the store is in the cache."""
         return not any(array.problem for array in self.arrays)
 
     def add_problems(self, problems: dict[str, str]) -> None:
@@ -123,7 +123,7 @@ class Warming:
     Parameters
     ----------
     access
-        How the store is reached, and the cache.
+        The access to the store, with the cache.
     memory_budget
         Bytes for the objects that are being copied.
     on_progress
@@ -152,7 +152,7 @@ class Warming:
         return warmed
 
     def begin(self, array: zarr.Array[Any], name: str) -> tuple[ArrayInStore | None, list[str], WarmedArray]:
-        """Return an array, None if nothing of it is copied, the keys of its objects, and what is known of it so far.
+        """Return an array, None if none of its objects is to be copied, the keys of its objects, and the result so far.
 
         Raises
         ------
@@ -259,7 +259,7 @@ class Warming:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _at_once(self, spec: ArraySpec, cached: ArrayCache) -> int:
-        """Return how many objects are copied at once."""
+        """Return the number of objects that are copied at once."""
         if spec.shard is not None:
             each = DEFAULT_COALESCE.limit + 2 * spec.shard.cached_index_bytes + spec.decoded_bytes
         elif cached.objects is not None and cached.objects.count:

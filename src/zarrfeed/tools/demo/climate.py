@@ -38,15 +38,15 @@ class ClimateStore:
     Attributes
     ----------
     path
-        Of the group.
+        Path of the group.
     scenario
         Name of the emission scenario.
     first_year, last_year
-        Of the fields, both included.
+        The years of the first and of the last field.
     num_years
-        How many samples there are.
+        Number of samples.
     reused
-        Whether it was there already.
+        True if the group was there already.
     """
 
     path: Path

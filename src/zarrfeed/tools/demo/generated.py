@@ -30,13 +30,13 @@ class GeneratedStore:
     Attributes
     ----------
     path
-        Of the group.
+        Path of the group.
     num_samples
-        n.
+        Number of samples, n.
     decoded_bytes, stored_bytes
         Sizes of `samples`.
     reused
-        Whether it was there already.
+        True if the group was there already.
     """
 
     path: Path
@@ -64,7 +64,7 @@ def generate_store(directory: Path, size_mib: int, on_chunk: Callable[[int, int]
     Parameters
     ----------
     directory
-        Where it goes.
+        The folder in which the store is written.
     size_mib
         Decoded size in MiB.
     on_chunk

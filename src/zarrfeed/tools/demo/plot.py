@@ -24,11 +24,11 @@ def save_plot(path: Path, training: Training, comparison: Comparison) -> None:
     Parameters
     ----------
     path
-        Of the file; it is overwritten.
+        Path of the PNG file; it is overwritten.
     training
-        Gives the loss curve and the baseline.
+        The training, with its loss curve and its baseline.
     comparison
-        Gives the rates.
+        The comparison, with the rates.
     """
     # The canvas of its own, not pyplot: no window system, and nothing global to close.
     figure = Figure(figsize=(11, 4.6), dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))

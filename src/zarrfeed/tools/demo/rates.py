@@ -1,4 +1,4 @@
-"""How fast zarrfeed and plain zarr deliver shuffled batches of the same store, and whether they deliver it."""
+"""Measure the rates at which zarrfeed and plain zarr deliver shuffled batches of one store, and check the batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IndexedBatch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 BATCH_SIZE = 64
 #: Passes over the store of which the median counts: one of zarrfeed takes less than 0.1 s.
 NUM_PASSES = 3
-#: A pass of plain zarr is stopped after this time; what it delivered until then gives its rate.
+#: A pass of plain zarr is stopped after this time; the samples delivered until then give its rate.
 PLAIN_LIMIT_S = 5.0
 #: Chunks whose samples plain zarr permutes together. More of them leave the cache and were slower.
 PLAIN_BUFFER_CHUNKS = 16
@@ -33,7 +33,7 @@ PLAIN_BUFFER_CHUNKS = 16
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a loader delivered, in which time, and whether that was the whole store."""
+    """The bytes that a loader delivered, the time that it took, and whether they were the whole store."""
 
     num_bytes: int
     seconds: float
@@ -47,16 +47,16 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Check:
-    """What a loader delivered, compared with the checksums of the store.
+    """The samples that a loader delivered, compared with the checksums of the store.
 
     Attributes
     ----------
     num_samples
-        Delivered.
+        Number of samples that were delivered.
     num_wrong
-        Of these, samples with another checksum.
+        Number of these samples with another checksum.
     num_repeated
-        Samples of the store that were delivered more than once.
+        Number of samples of the store that were delivered more than once.
     crc_sum
         Sum of the checksums.
     """
@@ -74,19 +74,19 @@ class Comparison:
     Attributes
     ----------
     num_samples
-        Of the store.
+        Number of samples of the store.
     zarrfeed_check, plain_check
-        Of a pass of its own, before the measured ones.
+        The checks of each loader, in a pass of its own before the measured passes.
     first_epoch
-        Of a new zarrfeed dataset: it starts threads and touches new memory.
+        The first epoch of a new zarrfeed dataset: it starts threads and touches new memory.
     zarrfeed, plain
-        Median of the dataset's next epochs, and of as many passes of plain zarr.
+        The median of the dataset's next epochs, and of as many passes of plain zarr.
     num_threads
-        Of each loader.
+        Number of threads of each loader.
     stats
-        Of zarrfeed's epochs after the first one.
+        Counters of zarrfeed's epochs after the first one.
     explanation
-        What the dataset says of itself.
+        The `explain()` of the dataset.
     """
 
     num_samples: int
@@ -101,17 +101,17 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times the rate of plain zarr zarrfeed has, after the first epoch."""
+        """The rate of zarrfeed over that of plain zarr, after the first epoch."""
         return self.zarrfeed.gb_per_s / self.plain.gb_per_s
 
 
 def compare(store: GeneratedStore, *, seed: int) -> Comparison:
-    """Check what both loaders deliver, then measure them."""
+    """Check the samples that both loaders deliver, then measure their rates."""
     with _open_zarrfeed(store, seed) as dataset:
         num_threads = dataset.explain().num_threads
         zarrfeed_check = check(_indexed(dataset), store)
     plain_check = check(plain_zarr(store, seed=seed, num_threads=num_threads), store, limit_s=PLAIN_LIMIT_S)
-    # a new dataset, so that its first epoch shows what starting costs
+    # a new dataset, so that its first epoch shows the cost of starting
     with _open_zarrfeed(store, seed) as dataset:
         first_epoch = measure(_indexed(dataset))
         before = dataset.stats()

@@ -1,4 +1,4 @@
-"""The demo from end to end: runs the parts, shows progress, prints what came out."""
+"""The demo from end to end: runs the parts, shows progress, prints the results."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def run_demo(
     Parameters
     ----------
     directory
-        Where the stores are kept and reused; None: in a temporary directory, which is removed at the end.
+        The folder in which the stores are kept and reused. None: a temporary folder, which is removed at the end.
     epochs, seed
-        Of the training.
+        Number of epochs, and seed, of the training.
     stream_mib
         Decoded size of the generated store in MiB.
     plot_path
-        Of the PNG; None: in `directory`, or else in the current directory, if matplotlib is installed.
+        Path of the PNG. None: in `directory`, or else in the current directory, if matplotlib is installed.
 
     Returns
     -------
-    What did not come out as promised, a sentence each: none, if all is well.
+    The promises that did not come true, a sentence each; empty if all is well.
 
     Raises
     ------

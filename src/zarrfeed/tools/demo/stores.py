@@ -1,4 +1,4 @@
-"""Stores that appear complete or not at all, and are reused only if they are what would be written again."""
+"""Stores that appear complete or not at all, and are reused only if they have the wanted content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.own_files import check_side_folder
 
 _ATTRIBUTE = "zarrfeed_demo"
-#: How often, and how far apart, what was written in part is removed until nothing is left.
+#: Number of attempts to remove a partly written store, and the seconds between two of them.
 _TRIES, _PAUSE_S = 100, 0.01
 
 
@@ -24,16 +24,17 @@ def build_store(path: Path, description: dict[str, Any], write: Callable[[zarr.G
     Parameters
     ----------
     path
-        Where it goes.
+        Path of the group.
     description
-        What it holds, in JSON's types; kept in the group's attributes, by which it is recognised the next time.
+        A description of the group's content, in JSON's types. It is written to the group's attributes, by which the
+        next run recognises the group.
     write
         Fills the group. It is called on another path next to `path`, which is renamed at the end: an interrupted run
         leaves nothing that looks like a store.
 
     Returns
     -------
-    Whether a store was there and is reused.
+    True if a store was there and is reused.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def build_store(path: Path, description: dict[str, Any], write: Callable[[zarr.G
 
 
 def _remove(partial: Path) -> None:
-    """Remove what was written. Threads of zarr-python may still write other chunks after the first error."""
+    """Remove a partly written store. Threads of zarr-python may still write other chunks after the first error."""
     for _ in range(_TRIES):
         shutil.rmtree(partial, ignore_errors=True)
         time.sleep(_PAUSE_S)

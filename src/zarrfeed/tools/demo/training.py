@@ -85,7 +85,7 @@ class EpochLoss:
 
 @dataclass(frozen=True)
 class Training:
-    """How the training went.
+    """The result of the training.
 
     Attributes
     ----------
@@ -94,9 +94,9 @@ class Training:
     epochs
         One entry per epoch.
     num_parameters
-        Of the model.
+        Number of parameters of the model.
     explanation, stats
-        What the dataset of training said of itself.
+        The `explain()` and the `stats()` of the dataset of training.
     """
 
     baseline_rmse_k: float
@@ -112,7 +112,7 @@ class Training:
 
     @property
     def beats_baseline(self) -> bool:
-        """Whether learning helped."""
+        """True if the model predicts better than the baseline."""
         return self.rmse_k < self.baseline_rmse_k
 
 
@@ -131,7 +131,7 @@ def train(
     train_store, held_out_store
         Fields to learn from, and fields to be judged by.
     epochs, seed
-        Of the training; the seed is that of the weights and of the order of samples.
+        Number of epochs of the training; seed of the weights and of the order of samples.
     on_epoch
         Called after each epoch, with its errors and with the error of the baseline.
     """

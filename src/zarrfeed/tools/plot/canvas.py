@@ -1,4 +1,4 @@
-"""What the drawings share: a figure, its colours, its colour bar, lanes, and the file."""
+"""The common parts of the drawings: a figure, its colours, its colour bar, lanes, and the file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def add_colour_bar(
 
 
 def unit_of_time(batch_size: int | None, num_ranks: int) -> str:
-    """Return what time is counted in."""
+    """Return the unit of the axis of time."""
     return ("samples" if batch_size is None else f"batches of {batch_size}") + " on each rank" * (num_ranks > 1)
 
 
@@ -114,12 +114,12 @@ def plain_axes(axes: Axes) -> None:
 
 
 def add_caption(figure: Figure, sentences: list[str], width: int) -> None:
-    """Write what the picture cannot show below it."""
+    """Write a caption below the picture."""
     figure.supxlabel("\n".join(textwrap.wrap(" ".join(sentences), width)), fontsize=8.5, color="#3a424d", ha="center")
 
 
 def lanes_height(lanes: LaneRows) -> float:
-    """Return how high a drawing of lanes is, in inches; groups of several pieces need more."""
+    """Return the height of a drawing of lanes in inches; groups of several pieces need more."""
     of_row = 0.16 if lanes.group_size.max(initial=1) <= 2 else 0.24
     return max(0.6, of_row * len(lanes.rank)) + 0.4
 

@@ -33,7 +33,7 @@ from zarrfeed.tools.plot.patch_figure import SEVERAL, Float64, PatchFigure, Sect
 _CHUNKS, _FIRST, _SEVERAL = "#ffb000", "#ff2d55", "#9aa1ab"
 #: Tiles above which they are one image; above which no line is drawn between them; columns and chunks that are drawn.
 _MOST_VECTORS, _MOST_EDGED, _MOST_LINES = 3000, 40, 40
-#: How patches of the first batch are drawn: those that the section goes through, and others.
+#: The line styles of patches of the first batch: True for patches that the section goes through, False for others.
 _LINES: dict[bool, dict[str, Any]] = {
     True: {"linewidth": 2.0, "linestyle": "-", "zorder": 6},
     False: {"linewidth": 1.1, "linestyle": (0, (1.5, 1.2)), "zorder": 5},
@@ -41,7 +41,7 @@ _LINES: dict[bool, dict[str, Any]] = {
 
 
 def draw(drawn: PatchFigure, path: Path, *, name: str, dims: Sequence[str], shuffle: bool) -> None:
-    """Write the picture; `name` is what is read, and `dims` are the dimensions of patches."""
+    """Write the picture; `name` is the name of the store, and `dims` are the dimensions of patches."""
     ranks, low = len(drawn.steps), lanes_height(drawn.lanes)
     panels = len(drawn.sections) + (ranks > 1)
     (left, right), (begin, end) = _limits(drawn)
@@ -92,7 +92,7 @@ def _caption(drawn: PatchFigure, dims: Sequence[str]) -> list[str]:
 
 
 def _limits(drawn: PatchFigure) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return what all sections show across and along, in voxels."""
+    """Return the limits of all sections across and along, in voxels."""
     pairs = []
     for axis, extent in ((1, drawn.extent[1]), (0, drawn.extent[0])):
         least = min(0, *(int(one.edges[axis][0]) for one in drawn.sections))

@@ -30,7 +30,7 @@ _MOST_EDGED, _MOST_VECTORS = 120, 3000
 
 
 def draw(drawn: RowFigure, path: Path, *, name: str, shuffle: bool) -> None:
-    """Write the picture; `name` is what is read."""
+    """Write the picture; `name` is the name of the store."""
     ranks = len(drawn.steps)
     heights = (0.4 + 0.2 * ranks, 0.5 + (0.16 + 0.04 * ranks) * len(drawn.first_batches[0]), lanes_height(drawn.lanes))
     with style():

@@ -1,4 +1,4 @@
-"""Which blocks are read at the same time: the lanes of all ranks over the first steps of an epoch, as arrays."""
+"""Arrays of the lanes of all ranks over the first steps of an epoch: the blocks that are read at the same time."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ MOST_LANES, MOST_GROUPS = 24, 8
 
 @dataclass(frozen=True, eq=False)
 class LaneRows:
-    """The lanes that are drawn, one row each, and what they read first.
+    """The lanes that are drawn, one row each, and the pieces that they read first.
 
     Attributes
     ----------
     rank, lane
-        Of each row, shape (rows,): sorted by rank, then lane. A lane that several ranks read has a row for each.
+        The rank and the lane of each row, shape (rows,): sorted by rank, then lane. A lane that several ranks read has
+        a row for each.
     num_rows
-        Rows that there would be if all were drawn.
+        Number of rows if all lanes were drawn.
     steps
-        The steps that are drawn: [0, steps).
+        Number of steps that are drawn: [0, steps).
     of_steps
-        The steps of the epoch.
+        Number of steps of the epoch.
     row
-        Of each piece, shape (n,).
+        The row of each piece, shape (n,).
     label
-        Of each piece: the number of its block, or of its column.
+        The label of each piece: the number of its block, or of its column.
     first_step, in_group, group_size
-        As of `Pieces`.
+        The first step of each piece's group, the number of the piece in it, and its number of pieces, as in `Pieces`.
     until
         The step at which the next group of the row begins; of the last one, the step after its last one.
     """

@@ -1,4 +1,4 @@
-"""What is drawn of patches: a section through a volume, its tiles in two epochs, and when each of them is read.
+"""Compute the figure of patches: a section through a volume, its tiles in two epochs, and the step of each tile.
 
 A pure function of the plans; `draw_patches.py` draws its arrays.
 """
@@ -37,7 +37,7 @@ class Plane:
     Attributes
     ----------
     volume, num_volumes
-        Which volume it is, of how many.
+        The number of the volume, and the number of all volumes.
     along, across
         The dimension that columns are swept along, and the other one; None where patches have one dimension.
     at
@@ -69,24 +69,24 @@ class Section:
     Attributes
     ----------
     epoch
-        Its number.
+        The number of the epoch.
     num_patches
-        Of all volumes.
+        Number of patches of all volumes.
     every
         One of so many tiles is drawn, along and across.
     edges
-        Where tiles begin, and the end of the last one, in voxels: along and across, shape (tiles + 1,) each. Where
+        The first voxels of the tiles, and the end of the last tile: along and across, shape (tiles + 1,) each. Where
         tiles overlap, each is drawn up to the next one.
     sample
-        Which sample a tile is, shape (along, across).
+        The sample that each tile is, shape (along, across).
     when
         The step at which its layer is decoded, by the rank that is first, shape (along, across); NaN: not in the epoch.
     rank
-        Which rank reads its layer, shape (along, across); -1: none; SEVERAL.
+        The rank that reads the layer of each tile, shape (along, across); -1: no rank; SEVERAL: more than one.
     walls
-        Where columns begin, and the last one ends, in voxels across, shape (columns + 1,).
+        The first voxels of the columns across, and the end of the last column, shape (columns + 1,).
     column
-        Their numbers, among those of all volumes, shape (columns,).
+        The numbers of the columns, among those of all volumes, shape (columns,).
     lane, lane_at
         The lanes that begin with a layer in the section: their numbers, shape (n,), and the middle of the layer along
         and across, shape (n, 2).
@@ -117,7 +117,7 @@ class PatchFigure:
     Attributes
     ----------
     plane
-        Where the section lies.
+        The section through one volume.
     patch_size
         Voxels of a patch, for each dimension.
     batch_size
@@ -127,7 +127,7 @@ class PatchFigure:
     steps
         Samples that each rank delivers, in the epoch that is longer, shape (ranks,).
     overlaps
-        Whether patches overlap.
+        True if patches overlap.
     """
 
     plane: Plane
@@ -232,7 +232,7 @@ def _every(drawn: Int64) -> int:
 
 
 def _index_at(tiles: TileBlocks, plane: Plane, dimension: int) -> int:
-    """Return which tile of a dimension the section goes through: the last one that begins before it."""
+    """Return the tile of a dimension that the section goes through: the last one that begins before it."""
     starts = tiles.grid.starts_along(plane.volume, dimension)
     return max(0, int(np.searchsorted(starts, plane.at[dimension], side="right")) - 1)
 
@@ -257,13 +257,13 @@ def _by_block(pieces: Pieces, num_blocks: int) -> tuple[Float64, Int64]:
 
 
 def columns_of(tiles: TileBlocks) -> Int64:
-    """Return which column each block is of, numbered over all volumes."""
+    """Return the column of each block, numbered over all volumes."""
     column: Int64 = np.cumsum(tiles.begin[:, tiles.sweep.axis] == 0) - 1
     return column
 
 
 def _columns(tiles: TileBlocks, plane: Plane, fixed: Int64) -> tuple[Int64, Int64]:
-    """Return where the columns of the section begin and end, in voxels across, and their numbers."""
+    """Return the begins and ends of the section's columns, in voxels across, and their numbers."""
     here = _crossed(tiles, np.arange(len(tiles)), plane, fixed)
     here = here[tiles.begin[here, plane.along] == 0]
     column = columns_of(tiles)[here]
@@ -275,7 +275,7 @@ def _columns(tiles: TileBlocks, plane: Plane, fixed: Int64) -> tuple[Int64, Int6
 
 
 def _crossed(tiles: TileBlocks, blocks: Int64, plane: Plane, fixed: Int64) -> Int64:
-    """Return which of some blocks the section goes through."""
+    """Return those of some blocks that the section goes through."""
     crossed = tiles.volume[blocks] == plane.volume
     for d in np.flatnonzero(plane.at >= 0):
         begin = tiles.begin[blocks, d]

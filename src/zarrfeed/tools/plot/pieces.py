@@ -1,4 +1,4 @@
-"""What the ranks read of an epoch, and when: the plans of all ranks, put side by side."""
+"""Put the plans of all ranks side by side: the pieces that they read in an epoch, and the steps of each piece."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ class Pieces:
     Attributes
     ----------
     order
-        Of the epoch.
+        The order of the epoch.
     steps
         Samples that each rank delivers, shape (ranks,).
     rank, lane, block
-        Of each piece, shape (n,). A block is numbered among all blocks of the array, read or not.
+        The rank, the lane and the block of each piece, shape (n,). A block is numbered among all blocks of the array,
+        read or not.
     first_step, last_step
-        Of the group of each piece, shape (n,).
+        The first and the last step of the group of each piece, shape (n,).
     in_group, group_size
-        Which piece of its group it is, and how many pieces the group has, shape (n,).
+        The number of each piece in its group, and the number of pieces of the group, shape (n,).
     first_samples
-        Of each rank: the samples that it delivers first, as many as were asked for, if there are so many.
+        For each rank, the samples that it delivers first, as many as were asked for, if there are so many.
     """
 
     order: Order

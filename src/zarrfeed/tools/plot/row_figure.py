@@ -1,4 +1,4 @@
-"""What is drawn of samples that are rows: when each block is decoded, by which rank, and what the first batches have.
+"""Compute the figure of samples that are rows: the step and the rank that decode each block, and the first batches.
 
 A pure function of the plans; `draw_rows.py` draws its arrays.
 """
@@ -31,19 +31,19 @@ class RowFigure:
     Attributes
     ----------
     epoch
-        Its number.
+        The number of the epoch.
     num_samples, num_blocks
-        Of the array.
+        Number of samples, and of blocks, of the array.
     batch_size
         Samples of a batch; None: single samples.
     unit
-        What a block is: "chunk", "shard", "slab", or "block" where it is several chunks or no field is stored.
+        The kind of a block: "chunk", "shard", "slab", or "block" if it is several chunks or no field is stored.
     source
         The field whose chunks make the blocks; empty where all are in memory.
     every
         One of so many blocks is drawn.
     edges
-        Where cells begin on the sample axis, and its end, shape (cells + 1,).
+        The first sample of each cell, and the end of the sample axis, shape (cells + 1,).
     block
         The block that a cell stands for, shape (cells,).
     when
@@ -51,9 +51,9 @@ class RowFigure:
     steps
         Samples that each rank delivers, shape (ranks,).
     first_batches
-        Of each rank: its first samples, shape (batches, batch_size); a short batch ends in -1.
+        For each rank, its first samples, shape (batches, batch_size); a short batch ends in -1.
     lanes
-        What is read at the same time.
+        The lanes that are read at the same time.
     """
 
     epoch: int

@@ -31,7 +31,7 @@ from zarrfeed.torch.datasets.options import as_data
 
 __all__ = ["Axis", "Progress", "stats"]
 
-#: Bytes of a batch, and of a range. The same for every machine: what is merged with what decides on the last bit.
+#: Bytes of a batch, and of a range. The same for every machine: the order of merging decides on the last bit.
 _BATCH_BYTES, _RANGE_BYTES = 16 << 20, 256 << 20
 #: So much work is lost if the process is killed.
 _SAVE_EVERY_S = 5.0
@@ -39,7 +39,7 @@ _SAVE_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far `stats` is: samples that were measured, of all."""
+    """Progress of `stats`: the number of samples that were measured, and of all samples."""
 
     done: int
     total: int
@@ -62,26 +62,26 @@ def stats(
 ) -> Statistics:
     """Measure samples in one parallel pass: mean, standard deviation, least and greatest value, and share of NaN.
 
-    Values are those after decoding (`scale_factor`, fill values), before `cast` and `normalize`, in float64. Of a
-    window, the sample's own row counts. Coordinates, text and records are left out. The result is the same, bit by bit,
-    for any number of threads, for any executor, and of a run that was interrupted and went on.
+    The values are measured after decoding (`scale_factor`, fill values), before `cast` and `normalize`, in float64. For
+    a window, the sample's own row counts. Coordinates, text and records are left out. The result is the same, bit by
+    bit, for any number of threads, for any executor, and for a run that was interrupted and went on.
 
     Parameters
     ----------
     data
-        The samples: a `Data`, or what `zarrfeed.open` takes.
+        The samples: a `Data`, or anything that `zarrfeed.open` takes.
     axis
-        What has statistics of its own: an axis of the array, a dimension by its name such as "level", or several, such
-        as ("lat", "lon") for each grid point. Of several arrays, those count along it that have it. None: one number
-        for each array.
+        The axes whose indices have statistics of their own: an axis of the array, a dimension by its name such as
+        "level", or several, such as ("lat", "lon") for each grid point. Among several arrays, it holds for those that
+        have the axis. None: one number for each array.
     output
         A JSON file that keeps the result. If it holds statistics of the same samples and axes, they are returned, and
-        nothing is read. While the pass runs, a file beside it (`.partial` at the end of its name) keeps what is known,
-        so that a run that was killed goes on when it is called again. None: nothing is kept.
+        nothing is read. While the pass runs, a file beside it (`.partial` at the end of its name) keeps the partial
+        result, so that a run that was killed goes on when it is called again. None: nothing is kept.
     restart
-        Whether to measure anew, whatever the files hold.
+        If True, measure anew, whatever the files hold.
     normalized
-        Whether to measure only the arrays that `Data.normalize` is for without its `sides`: the same as
+        If True, measure only the arrays that `Data.normalize` changes if it is given no `sides`: the same as
         `sides="samples"`.
     sides
         Sides whose arrays are measured: "samples", "targets", or both. `Data.normalize` takes the figures of the
@@ -90,11 +90,11 @@ def stats(
         Decode threads, and threads that measure. None: one for each core. With an executor it is the number of both of
         a task, and None is one.
     memory_budget
-        Bytes, or text such as "2GiB", for decoding, as of `ZarrIterableDataset`. With an executor, for each task.
+        Bytes, or text such as "2GiB", for decoding, as in `ZarrIterableDataset`. With an executor, for each task.
     executor
-        Who measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI, Parsl,
-        processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores, so
-        arrays in memory are refused. None: threads of this process.
+        The executor that measures, in tasks of about 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
+        Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open the stores,
+        so arrays in memory are refused. None: threads of this process.
     faults
         A `Faults`, or a mapping. A chunk that cannot be read is an error; it cannot be skipped here.
     on_progress, on_message
@@ -163,7 +163,7 @@ def stats(
 def _known(
     path: Path, fields: Sequence[MeasuredField], *, restart: bool, say: Callable[[str], None]
 ) -> Statistics | None:
-    """Return what a file holds, if it is what is asked for."""
+    """Return the statistics in a file, if they are the ones asked for."""
     if not path.exists():
         return None
     statistics = Statistics.load(path)  # a file that is something else is not overwritten
@@ -199,7 +199,7 @@ class _Run:
         restart: bool,
         say: Callable[[str], None],
     ) -> None:
-        """Measure what is not known."""
+        """Measure the samples that were not measured yet."""
         total = len(self._data)
         found = None if restart or self._file is None else self._file.load()
         if found is not None:
@@ -217,7 +217,7 @@ class _Run:
             else:
                 self._share(executor, options)
         except BaseException:
-            with suppress(OSError):  # what ends the run is told, and not this
+            with suppress(OSError):  # the error that ends the run is raised, and not this one
                 self._save()
             raise
 

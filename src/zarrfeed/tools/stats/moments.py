@@ -1,6 +1,6 @@
-"""`Moments`: how many values there are, their mean, spread and bounds, of a part of an array, merged part by part.
+"""`Moments`: the number of values in a part of an array, their mean, spread and bounds, merged part by part.
 
-What holds: the moments of an array are a function of its values and its shape, bit by bit, whatever thread calculates
+Invariants: the moments of an array are a function of its values and its shape, bit by bit, whatever thread calculates
 them and when. An array is halved until a piece fits the processor's cache; a piece is measured in two passes over
 float64; and two pieces are merged as in T. F. Chan, G. H. Golub, R. J. LeVeque (1979), "Updating formulae and a
 pairwise algorithm for computing sample variances".
@@ -30,15 +30,15 @@ class Moments:
     Attributes
     ----------
     count
-        Values that are no NaN.
+        Number of values that are no NaN.
     missing
-        NaNs.
+        Number of NaNs.
     mean
-        Of the values that are no NaN; 0 where there are none.
+        The mean of the values that are no NaN; 0 if there are none.
     squares
         The sum of their squared distances from the mean.
     low, high
-        The least and the greatest of them; infinity and minus infinity where there are none.
+        The least and the greatest of these values; infinity and minus infinity if there are none.
     """
 
     count: Counts

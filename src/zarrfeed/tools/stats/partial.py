@@ -1,6 +1,6 @@
-"""The partial result of `stats`: what a run that was interrupted knows, so that the next one goes on from there.
+"""The partial result of a run of `stats` that was interrupted, from which the next run goes on.
 
-What holds: the file is replaced as a whole or not at all. It counts for the same samples, arrays and axes alone.
+Invariants: the file is replaced as a whole or not at all. It counts for the same samples, arrays and axes alone.
 Batches and ranges are cut at the same samples in each run, so that a run that goes on has the same result, bit by bit,
 as one that was not interrupted.
 """
@@ -24,14 +24,14 @@ _MARK = "zarrfeed stats, partial, 2"
 
 
 class PartialFile:
-    """One file, beside the one that statistics are written to.
+    """The file of a partial result, beside the file that statistics are written to.
 
     Parameters
     ----------
     output
-        Where the statistics will be written.
+        The file that the statistics will be written to.
     fingerprint
-        What tells the work apart: of the samples, of the arrays and of what is measured.
+        A digest of the samples, of the arrays and of the requested statistics: it tells this work from other work.
     """
 
     def __init__(self, output: Path, fingerprint: str) -> None:
@@ -39,9 +39,9 @@ class PartialFile:
         self._fingerprint = fingerprint
 
     def load(self) -> tuple[int, list[Moments], list[Moments]] | None:
-        """Return how many samples were measured, and the moments of whole ranges and of the range that is not whole.
+        """Return the number of measured samples, and the moments of whole ranges and of the unfinished range.
 
-        None if there is nothing to go on from.
+        Return None if there is no earlier run to continue.
 
         Raises
         ------
@@ -66,12 +66,12 @@ class PartialFile:
             return None  # damaged, or none of ours: the work is done again
 
     def save(self, done: int, moments: Sequence[Moments], range_moments: Sequence[Moments]) -> None:
-        """Write what is known of the first `done` samples: of whole ranges, and of the range that is not whole.
+        """Write the moments of the first `done` samples: of whole ranges, and of the range that is not whole.
 
         Raises
         ------
         OSError
-            If it cannot be written; what was there before is still there.
+            If the file cannot be written; the previous file is still there.
         """
         header = {"what": _MARK, "fingerprint": self._fingerprint, "done": done, "fields": len(moments)}
         arrays = {

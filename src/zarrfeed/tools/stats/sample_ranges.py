@@ -1,6 +1,6 @@
 """Ranges of samples, measured batch by batch: by threads of one process, or range by range by any processes.
 
-What holds: batches and ranges are cut at the same samples whoever measures them. The batches of a range are merged in
+Invariants: batches and ranges are cut at the same samples whoever measures them. The batches of a range are merged in
 their order, and then the ranges in theirs. So the result is the same, bit by bit, for any number of threads and tasks,
 in whatever order they end.
 """
@@ -36,7 +36,7 @@ class Lengths:
 
     @classmethod
     def of(cls, data: Data, batch_bytes: int, range_bytes: int) -> Lengths:
-        """Return what these samples are cut into, which depends on their arrays alone."""
+        """Return the lengths that these samples are cut into, which depend on their arrays alone."""
         fields = data.resolved.fields
         each = max(1, sum(f.sample_bytes for f in fields))
         batch = max(1, min(len(data), batch_bytes // each))
@@ -70,7 +70,7 @@ def task_of(
 
 
 def measure_range(task: RangeTask) -> tuple[int, list[Moments]]:
-    """Return how many samples a range has, and their moments; what executors are given."""
+    """Return the number of samples of a range, and their moments; executors are given this function."""
     data: Data = from_bytes(task.samples)
     moments, done = none_yet(task.fields), 0
     with closing(measured_batches(data, 0, task.fields, task.lengths, task.options)) as batches:

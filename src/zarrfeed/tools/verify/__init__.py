@@ -1,4 +1,4 @@
-"""`verify`: every chunk of a store read and decoded, and what is bad or missing reported."""
+"""`verify`: read and decode every chunk of a store, and report bad and missing ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SAVE_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far `verify` is: read chunks that were checked of all arrays, and what was found so far."""
+    """Progress of `verify`: the number of read chunks that were checked, of all arrays, and the findings so far."""
 
     array: str
     done: int
@@ -81,29 +81,28 @@ def verify(
     arrays
         Paths of the arrays or groups below `store` that are checked, such as ["train", "test/x"]. None: all.
     missing
-        What a chunk that the store lacks means: "count" counts it, "error" makes `ok` False. Such a chunk reads as the
-        fill value.
+        "count" counts a chunk that the store lacks, which reads as the fill value; "error" makes `ok` False as well.
     links
-        What a symbolic link that leads out of a local store means: "count" or "error".
+        "count" counts symbolic links that lead out of a local store; "error" makes `ok` False as well.
     num_threads
         Number of threads that read and decode. None: one for each core, and at least eight. With an executor it is the
         number of threads of a task, and None is two.
     memory_budget
         Bytes, or text such as "2GiB", for the chunks that are being read or decoded. With an executor, for each task.
     executor
-        Who checks the chunks, in tasks of up to 256 MiB: an executor of `concurrent.futures`' kind (of Dask, MPI,
-        Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open `store`,
-        so arrays in memory are refused. The report is the same. None: threads of this process.
+        The executor that checks the chunks, in tasks of up to 256 MiB: an executor of `concurrent.futures`' kind (of
+        Dask, MPI, Parsl, processes), "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must be able to open
+        `store`, so arrays in memory are refused. The report is the same. None: threads of this process.
     progress_file
         Path of a file that records what was checked, so that the next call continues a run that was interrupted or
         killed. The file is removed at the end. None: no file. "default": one for each store below `$XDG_STATE_HOME`.
     restart
-        Whether to begin from the start, whatever the progress file says.
+        If True, begin from the start, whatever the progress file says.
     retries, timeout
-        How often a read is retried after an error that may pass, and how many seconds it may take, retries included. A
-        chunk that cannot be read then is a finding.
+        Number of times that a read is retried after an error that may pass, and seconds that it may take, retries
+        included. A chunk that cannot be read then is a finding.
     storage_options
-        As of `zarrfeed.open`, for a URL.
+        Options of the object store of a URL, as in `zarrfeed.open`.
     zarr_format
         2 or 3: the only format that is looked for at a path or a URL. None: format 3 before 2.
     on_progress, on_message
@@ -224,7 +223,7 @@ class _Run:
         errors: tuple[Cause, ...],
         shared: Shared | None = None,
     ) -> VerifyReport:
-        """Check what is not known, here or by others, and report all."""
+        """Check the chunks that were not checked yet, here or by others, and report all."""
         self._file, self._shared = file, shared
         self._take_up(known)
         self._save()  # a file that cannot be written is told before hours of work
@@ -240,7 +239,7 @@ class _Run:
         return report
 
     def _take_up(self, known: dict[str, Checked]) -> None:
-        """Go on from what was checked before, where the metadata is the same."""
+        """Go on from the findings of an earlier run, where the metadata is the same."""
         for path in self._checks:
             before = known.pop(path, None)
             if before is None:
@@ -256,7 +255,7 @@ class _Run:
 
     @contextmanager
     def _noting(self, path: str) -> Iterator[None]:
-        """Take what is wrong with an array as a problem of its own."""
+        """Record an error of an array as a problem of its own."""
         try:
             yield
         except ProgressFileError:
@@ -267,7 +266,7 @@ class _Run:
             self._problems[path] = str(error)
 
     def _check(self, path: str, check: ArrayCheck) -> None:
-        """Check what is left of an array, slice by slice in order."""
+        """Check the remaining chunks of an array, slice by slice in order."""
         checked = self._checked[path]
         try:
             with closing(self._steps(path, check, checked)) as steps:
@@ -276,12 +275,12 @@ class _Run:
                     if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
                         self._save()
         except BaseException:
-            with suppress(ProgressFileError):  # what ends the run is told, and not this
+            with suppress(ProgressFileError):  # the error that ends the run is raised, and not this one
                 self._save()
             raise
 
     def _steps(self, path: str, check: ArrayCheck, checked: Checked) -> Generator[None, None, None]:
-        """Count what is left of an array, and yield after each slice or range."""
+        """Check the remaining chunks of an array, and yield after each slice or range."""
         end = check.numbering.num_numbers
         if checked.next == end:
             return
@@ -301,7 +300,7 @@ class _Run:
                 yield
 
     def _misplaced(self, path: str) -> str:
-        """Return why nothing is stored of an array that lacks all of its chunks; "" if it may hold nothing else."""
+        """Return the reason why a store has no chunk of an array; "" if the array may hold nothing else."""
         array = self._found.arrays[path]
         keys = keys_of(array)
         if keys is None:
@@ -341,7 +340,7 @@ class _Run:
             is_whole = check is not None and check.numbering.selected is None
             misplaced = self._misplaced(path) if is_whole and chunks and report.missing == chunks else ""
             arrays.append(replace(report, stale=self._found.stale.get(path, ""), misplaced=misplaced))
-            # what was counted is what there is, or a defect of ours would pass for a good store
+            # the counted chunks are all chunks, or a defect of ours would pass for a good store
             if not arrays[-1].problem and checked.done != chunks:
                 raise AssertionError(f"{path}: {checked.done} chunks were counted of {chunks}")
         findings = [finding for path in sorted(self._checked) for finding in self._checked[path].findings]

@@ -1,7 +1,7 @@
-"""Ranges of an array's chunks, which any process that can open the store checks: what executors are given.
+"""Ranges of an array's chunks, which any process that can open the store checks: the tasks of executors.
 
-What holds: ranges partition the chunks of an array, and are counted in their order. What is found of a range depends on
-the stored bytes alone, so it may be done by any process, and again. Thus the report is that of threads of one process,
+Invariants: ranges partition the chunks of an array, and are counted in their order. The findings of a range depend on
+the stored bytes alone, so any process may check it, and again. Thus the report is that of threads of one process,
 whatever the ranges are. A process that opens another array than the caller did finds nothing: it is an error.
 """
 
@@ -31,26 +31,26 @@ from zarrfeed.tools.verify.progress_file import Checked, fingerprint
 _MOST_SLICES = 32
 #: Ranges that a worker should have at least, so that none waits long for the last one.
 _FOR_EACH = 4
-#: Of a task, if the user says nothing: executors count on tasks that use one core, and one thread waits for reads.
+#: The default number of threads of a task: executors count on tasks that use one core, and one thread waits for reads.
 _USUAL_THREADS = 2
 
 
 @dataclass(frozen=True)
 class RangeJob:
-    """What a process needs to check ranges of one array.
+    """The arguments of a process that checks ranges of one array.
 
     Attributes
     ----------
     source
-        The store, as `to_bytes` has it.
+        The store, pickled by `to_bytes`.
     path
-        Of the array in it.
+        Path of the array in the store.
     fingerprint
-        Of its metadata, as the caller sees them.
+        Fingerprint of the array's metadata, as the caller sees them.
     access
-        How the store is reached.
+        The access to the store.
     num_threads, budget
-        Of a task.
+        Threads, and bytes of memory, of a task.
     """
 
     source: bytes = field(repr=False)
@@ -63,7 +63,7 @@ class RangeJob:
 
 @dataclass(frozen=True)
 class Shared:
-    """Who checks ranges: an executor, and how many it is given at once."""
+    """The executor that checks ranges, and the number of ranges that it is given at once."""
 
     executor: Executor
     at_once: int
@@ -73,7 +73,7 @@ class Shared:
     budget: int
 
     def check(self, path: str, check: ArrayCheck, checked: Checked) -> Generator[Checked | ZarrfeedError, None, None]:
-        """Yield what is found of the chunks that were not checked, range by range in their order."""
+        """Yield the findings of the chunks that were not checked, range by range in their order."""
         options = self.access.storage_options
         job = RangeJob(
             self.source,
@@ -109,7 +109,7 @@ def split_ranges(check: ArrayCheck, begin: int, at_once: int) -> list[tuple[int,
 
 
 def check_range(job: RangeJob, span: tuple[int, int]) -> Checked | ZarrfeedError:
-    """Check a range of chunks in this process; return what is found, or why the array cannot be checked.
+    """Check a range of chunks in this process; return the findings, or the reason why the array cannot be checked.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The chunks of one array, checked: numbered shard by shard, in slices, by threads or on zarr-python's event loop.
 
-What holds: each chunk of the array is in exactly one slice, and is counted as good, or is in one finding. A chunk is
-good if its bytes were read and its whole chain of codecs made of them what the metadata promises. Only what the store
-says it does not have is missing. Memory is that of the slices under way, which the budget bounds.
+Invariants: each chunk of the array is in exactly one slice, and is counted as good, or is in one finding. A chunk is
+good if its bytes were read and its whole chain of codecs decoded them to what the metadata promises. Only a chunk that
+the store says it does not have is missing. Memory is that of the slices under way, which the budget bounds.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from zarrfeed.storage.chunks.zarr_decoder import make_decoder
 from zarrfeed.tools.verify.verify_report import Cause, Finding
 
 Int64: TypeAlias = npt.NDArray[np.int64]
-#: Positions along each axis of an array, whose product is selected.
+#: Positions along each axis of an array; the box is their product.
 Box: TypeAlias = tuple[Int64, ...]
 
 #: A slice is so much to decode, or so many chunks: long enough to cost nothing by itself, short enough for Ctrl-C.
 _SLICE_BYTES, _SLICE_CHUNKS, _SLICE_REQUESTS = 8 << 20, 4096, 64
-#: What a chunk may take for each of its decoded bytes: as stored (twice as long is plausible), decoded, between codecs.
+#: Bytes that a chunk may take for each decoded byte: as stored (twice as long is plausible), decoded, between codecs.
 _COPIES, _OVERHEAD = 5, 2 << 20
-#: A parsed index, the index as stored and what sorts it, for each stored byte.
+#: Bytes for each stored byte of an index: the parsed index, the index as stored, and memory to sort it.
 _INDEX_COPIES = 3
 #: Part of the budget that indices of shards are cached in.
 _INDEX_DIVISOR = 8
@@ -59,7 +59,7 @@ _INDEX_DIVISOR = 8
 
 @dataclass
 class SliceResult:
-    """What was found of a run of chunks."""
+    """The findings in a run of chunks."""
 
     good: int = 0
     stored_bytes: int = 0
@@ -76,7 +76,7 @@ class Numbering:
     grid
         Read chunks of the array along each axis.
     along
-        Those of a shard; ones where a chunk is an object of its own.
+        Chunks of a shard along each axis; ones if a chunk is an object of its own.
     selected
         The numbers of the chunks that are checked, ascending; slices count these. None: all chunks.
     """
@@ -152,7 +152,7 @@ class ArrayCheck(Protocol):
     Attributes
     ----------
     numbering
-        Of its chunks.
+        The numbering of the array's chunks.
     step, ahead
         Numbers of a slice, and slices that should be under way at once.
     """
@@ -168,7 +168,7 @@ class ArrayCheck(Protocol):
         """Begin to check chunks [begin, end)."""
 
     def close(self) -> None:
-        """End what is under way, and wait for it."""
+        """End the reads under way, and wait for them."""
 
 
 def prepare_check(
@@ -194,7 +194,7 @@ def prepare_check(
     array = as_meant(array)
     spec = None
     if array.metadata.shape:
-        with contextlib.suppress(UnsupportedError):  # zarr-python may decode what batches cannot hold
+        with contextlib.suppress(UnsupportedError):  # zarr-python may decode dtypes that batches cannot hold
             spec = read_layout(array, access=access)
     if spec is not None and not spec.in_python:
         return _LocalCheck(spec, path, access.policy, num_threads=num_threads, budget=budget, boxes=boxes)
@@ -205,7 +205,7 @@ def prepare_check(
     grid = tuple(-(-n // c) for n, c in zip(spec.shape[:axes], spec.chunk_shape[:axes], strict=True))
     along = (1,) * axes if spec.shard is None else spec.shard.chunks
     assert isinstance(spec.source, StoreSource)
-    source = replace(spec.source, chunk_keys=None)  # what is missing is counted, to the last chunk
+    source = replace(spec.source, chunk_keys=None)  # missing chunks are counted, to the last one
     numbering = Numbering(grid, along).selecting(boxes, spec.chunk_shape)
     whole = _Stored(numbering, source, spec.decoded_bytes, spec.shard, spec.item_type)
     return _StoreCheck(array, whole, spec, path, access.policy, num_threads=num_threads, budget=budget)
@@ -213,7 +213,7 @@ def prepare_check(
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where the chunks of an array are that Python reads, and what they are."""
+    """The stored chunks of an array that Python reads: their source and their kind."""
 
     numbering: Numbering
     source: StoreSource
@@ -223,7 +223,7 @@ class _Stored:
 
 
 def _whole_chunks(array: zarr.Array[Any], access: StoreAccess, boxes: Iterable[Box] | None) -> _Stored:
-    """Return how zarr-python reads an array: stored objects as a whole, items of any dtype."""
+    """Return the chunks of an array that zarr-python reads: stored objects as a whole, items of any dtype."""
     metadata = array.metadata
     name = node_name(array)
     shape = regular_chunk_shape(metadata, name)
@@ -239,7 +239,7 @@ def _whole_chunks(array: zarr.Array[Any], access: StoreAccess, boxes: Iterable[B
 
 
 def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
-    """Return how many chunks may be under way at once, of at most `most`.
+    """Return the number of chunks that may be under way at once, of at most `most`.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def _fit(name: str, each: int, cached: int, most: int, budget: int) -> int:
 
 
 def _index_bytes(shard: ShardSpec | None, num_objects: int, budget: int) -> tuple[int, int]:
-    """Return what reading an index takes, and what keeping some takes."""
+    """Return the bytes that reading an index takes, and the bytes that caching some indices takes."""
     if shard is None:
         return 0, 0
     one = shard.cached_index_bytes
@@ -451,7 +451,7 @@ class _StoreCheck:
         inner: str,
         chunks: int,
     ) -> list[Finding]:
-        """Read a chunk, decode it, and count it or return what is wrong."""
+        """Read a chunk, decode it, and count it or return the fault."""
         try:
             data = await read()
             if data is None:

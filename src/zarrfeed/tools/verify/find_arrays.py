@@ -1,6 +1,6 @@
 """The arrays of a store: all of them, in groups of any depth, or those that are named. Reads metadata only.
 
-What holds: one array or group that cannot be opened is a problem of its own, and the others are still found. Groups are
+Invariants: one array or group that cannot be opened is a problem of its own, and the others are still found. Groups are
 entered one after the other, not one inside of the other, so depth costs no stack. In a local store each directory is
 entered once, however many links lead to it.
 """
@@ -36,22 +36,22 @@ from zarrfeed.storage.access.zarr_internals import async_group
 
 @dataclass
 class Found:
-    """What a store consists of.
+    """The contents of a store.
 
     Attributes
     ----------
     store
-        What it is called, the same in every run.
+        Name of the store, the same in every run.
     arrays
-        By path.
+        The arrays by path.
     problems
-        Path of an array or group that cannot be opened -> why.
+        Path of an array or group that cannot be opened -> the reason.
     ignored
         Paths in groups where neither is.
     root
         Directory of a local store; None for others.
     stale
-        Path of an array that consolidated metadata describe otherwise than its own document -> how they differ.
+        Path of an array whose description in consolidated metadata differs from its own document -> the difference.
     """
 
     store: str
@@ -68,18 +68,18 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     Parameters
     ----------
     source
-        A path, a URL, what zarr-python opened, or a store.
+        A path, a URL, an array or a group of zarr-python, or a store.
     names
         Paths of arrays or groups in it; None: all.
     access
-        How the store is reached.
+        The access to the store.
 
     Raises
     ------
     ConfigError
         If there is nothing by such a name, or `source` is no store.
     StoreReadError
-        If it cannot be read.
+        If the store cannot be read.
     """
     node = open_source(source, access)
     if not isinstance(node, zarr.Array | zarr.Group):
@@ -215,7 +215,7 @@ class _Walk:
         return self._found.root / path
 
     def _children(self, path: str, group: zarr.Group) -> Iterator[str]:
-        """Return the names of what lies in a group, but for its metadata and, in a local store, files."""
+        """Return the names of a group's members, without those of metadata and, in a local store, of files."""
         if not self._lists:
             return iter(sorted(self._access.ask(lambda: _keys(group), f"{self._found.store}/{path}")))
         directory = self._directory(path)
@@ -227,7 +227,7 @@ class _Walk:
 
 
 def note_stale(found: Found, arrays: Mapping[str, zarr.Array[Any]], owns: Sequence[OwnMetadata]) -> None:
-    """Note the arrays whose own documents say something else than what they were opened by."""
+    """Note the arrays whose own documents differ from the metadata that they were opened by."""
     for (path, array), own in zip(arrays.items(), owns, strict=True):
         if own.changes:
             found.stale[path] = stale_text(node_name(array), array.metadata.zarr_format, own.changes)

@@ -1,9 +1,9 @@
-"""The progress file of `verify`: what was checked before, so that a run that was interrupted goes on.
+"""The progress file of `verify`: the findings of an interrupted run, from which the next run goes on.
 
-What holds: a file is replaced as a whole or not at all, so that whatever ends the process leaves one that can be read.
-What stands in it was checked: the chunks [0, next) of each array, with what was found of them. It counts for the same
-store and the same metadata of the array alone. A file that is none of ours, of another store or another user's is never
-believed, and never written to.
+Invariants: a file is replaced as a whole or not at all, so that a readable file is left, whatever ends the process. Its
+findings are those of checked chunks: the chunks [0, next) of each array. It counts for the same store and the same
+metadata of the array alone. A file that is none of ours, of another store or another user's is never believed, and
+never written to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MARK = "zarrfeed verify, 1"
 
 @dataclass
 class Checked:
-    """What is known of an array, by its chunks [0, next)."""
+    """The findings about an array's chunks [0, next)."""
 
     fingerprint: str
     next: int = 0
@@ -88,7 +88,7 @@ class Checked:
 
 
 def fingerprint(array: zarr.Array[Any], selected: Int64 | None = None) -> str:
-    """Return what changes if the metadata of an array do, but for its attributes, or the chunks that are selected."""
+    """Return a digest of an array's metadata, without its attributes, and of the chunks that are selected."""
     described = {name: value for name, value in array.metadata.to_dict().items() if name != "attributes"}
     if selected is not None:
         described["selected"] = hashlib.sha256(selected.astype("<i8").tobytes()).hexdigest()
@@ -96,21 +96,21 @@ def fingerprint(array: zarr.Array[Any], selected: Int64 | None = None) -> str:
 
 
 def default_path(store: str) -> Path:
-    """Return where the progress of a store is kept unless the user names a file: with the user's other states."""
+    """Return the path of a store's progress file if the user names none: it lies with the user's other states."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     name = hashlib.sha256(store.encode(errors="surrogateescape")).hexdigest()[:16]
     return Path(state).expanduser() / "zarrfeed" / f"verify-{name}.json"
 
 
 class ProgressFile:
-    """One file.
+    """The progress file of one run.
 
     Parameters
     ----------
     path
-        Of the file; its directory is made if it is not there.
+        Path of the file; its directory is made if it is not there.
     store
-        What the store is called, the same in every run.
+        Name of the store, the same in every run.
     """
 
     def __init__(self, path: Path, store: str) -> None:
@@ -118,14 +118,14 @@ class ProgressFile:
         self._store = store
 
     def load(self, *, restart: bool = False) -> dict[str, Checked]:
-        """Return what was checked before, by path of the array; nothing if there is no file, or to `restart`.
+        """Return the findings of an earlier run, by path of the array; empty if there is no file, or with `restart`.
 
         Raises
         ------
         ConfigError
             If the file is no progress file, that of another store, or another user's.
         ProgressFileError
-            If it cannot be read.
+            If the file cannot be read.
         """
         try:
             text = read_side_file(followed(self.path))
@@ -153,12 +153,12 @@ class ProgressFile:
             raise ConfigError(f"progress file {self.path}: is damaged ({error!r}); remove it") from error
 
     def save(self, arrays: Mapping[str, Checked]) -> None:
-        """Write what was checked.
+        """Write the findings.
 
         Raises
         ------
         ProgressFileError
-            If it cannot be written, as on a full disk; what was there before is still there.
+            If the file cannot be written, as on a full disk; the previous file is still there.
         """
         content = {"what": _MARK, "store": self._store, "arrays": {path: asdict(of) for path, of in arrays.items()}}
         text = json.dumps(content)

@@ -1,8 +1,8 @@
 """The stored arrays of a `Data`, and which of their chunks have something that is selected.
 
-What holds: a chunk is checked if an epoch may read it, and no other one. These are the chunks with a row of a selected
-sample, or of its window, and with a selected item along each other axis. Of patches, they are those of the samples that
-patches are cut out of.
+Invariants: a chunk is checked if an epoch may read it, and no other one. These are the chunks with a row of a selected
+sample, or of its window, and with a selected item along each other axis. For patches, they are those of the samples
+that patches are cut out of.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 def find_selected(data: Data, access: StoreAccess) -> tuple[Found, dict[str, list[Box]]]:
-    """Return the arrays of a `Data`, and the boxes of each that are selected, by what the report calls the array.
+    """Return the arrays of a `Data`, and the boxes of each that are selected, by the array's name in the report.
 
     Raises
     ------
     ConfigError
-        If none of the arrays is stored.
+        If all arrays of the samples are in memory.
     StoreReadError
-        If one cannot be opened.
+        If an array cannot be opened.
     UnsupportedError
-        If one is a sparse matrix.
+        If an array is a sparse matrix.
     """
     resolved = data.resolved.without_patches()
     samples = resolved.choice.ascending()
@@ -62,7 +62,7 @@ def find_selected(data: Data, access: StoreAccess) -> tuple[Found, dict[str, lis
 
 
 def _box_of(field: Field, part: StoredPart, samples: Samples) -> Box | None:
-    """Return the positions along each axis of an array that chunks with something selected have; None: there is none.
+    """Return the positions along each axis of an array's chunks that have selected items; None if no chunk has.
 
     Along the sample axis these are the first rows of chunks.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on stderr, if that is a terminal and rich is installed; yield what it is told by."""
+    """Show a bar on stderr, if that is a terminal and rich is installed; yield the function that moves it."""
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield lambda _: None
         return
@@ -58,7 +58,7 @@ def write_json(report: dict[str, Any], path: str) -> None:
     Raises
     ------
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     """
     text = json.dumps(report, indent=2)
     if path == "-":

@@ -1,4 +1,4 @@
-"""What `verify` found: counts of each array, and which chunks are bad or missing. Pure."""
+"""The report of `verify`: counts of each array, and its bad and missing chunks. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from zarrfeed.base.errors import one_line
 from zarrfeed.base.units import format_bytes
 
-#: How a chunk is wrong: it does not decode; it could not be read; the store lacks it; a link leads out of the store.
+#: The fault of a chunk: it does not decode; it could not be read; the store lacks it; a link leads out of the store.
 Cause: TypeAlias = Literal["corrupt", "unreadable", "missing", "link"]
 
 #: So many findings of a cause are listed for an array; all are counted.
@@ -25,7 +25,7 @@ class Finding:
     array
         Path of the array in the store; "" if the store is the array.
     key
-        Of the stored object, below the array; of a link, below the store.
+        Key of the stored object, below the array; for a link, its path below the store.
     inner
         Index of an inner chunk in its shard, such as "3/0"; "" for the whole stored object.
     cause
@@ -33,7 +33,7 @@ class Finding:
     chunks
         Read chunks concerned.
     message
-        What is wrong, in one line.
+        The fault, in one line.
     """
 
     array: str
@@ -46,24 +46,25 @@ class Finding:
 
 @dataclass(frozen=True)
 class ArrayReport:
-    """One array.
+    """The counts and the faults of one array.
 
     Attributes
     ----------
     path
-        In the store; "" if the store is the array.
+        Path of the array in the store; "" if the store is the array.
     chunks
         Read chunks: inner chunks of shards, else chunks.
     good, missing, bad
-        How many of them decode, are not in the store, and are neither.
+        Number of chunks that decode, of chunks that are not in the store, and of other chunks.
     stored_bytes, decoded_bytes
-        Of the good ones.
+        Stored and decoded bytes of the good chunks.
     problem
-        Why the array was not checked; "" if it was.
+        The reason why the array was not checked; "" if it was.
     stale
-        How consolidated metadata and the array's own document differ; "" if they do not.
+        The difference between consolidated metadata and the array's own document; "" if there is none.
     misplaced
-        Why nothing is stored: the keys by the metadata, and a file that is there in place of all chunks; else "".
+        The reason why nothing is stored: the keys by the metadata, and a file that is there in place of all chunks;
+        else "".
     """
 
     path: str
@@ -114,12 +115,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every array was checked and nothing is wrong with its chunks."""
+        """True if every array was checked and nothing is wrong with its chunks."""
         return not self.problems
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why `ok` is False, one line each."""
+        """The reasons why `ok` is False, one line each."""
         counts = {
             "could not be checked": ("array", sum(bool(a.problem) for a in self.arrays)),
             "with stale consolidated metadata": ("array", sum(bool(a.stale) for a in self.arrays)),

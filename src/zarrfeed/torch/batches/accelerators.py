@@ -1,4 +1,4 @@
-"""The accelerator of this process: whether there is one, and whether a fork has taken it away.
+"""Find out if this process has an accelerator, and if a fork has taken it away.
 
 A process that was forked from one that had initialised CUDA cannot use CUDA: the driver answers every question with an
 error. PyTorch raises that error from `torch.empty(pin_memory=True)`, from streams, and even from `tensor.is_pinned()`.
@@ -53,7 +53,7 @@ def check_not_lost_by_fork(what: str, api: Any = None) -> None:
     what
         The argument that needs the device, with its value.
     api
-        As in `is_lost_by_fork`.
+        The device interface of torch, as in `is_lost_by_fork`.
     """
     if is_lost_by_fork(api):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""How a batch is made of the tensors (and lists) of its fields."""
+"""Make batches of the tensors (and lists) of their fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchAssembler:
     fields
         The fields of a batch, and the sides that they belong to.
     statics
-        What the first side of each batch, a dict, has beside them.
+        The static arrays, which the first side of each batch, a dict, has beside the fields.
     """
 
     def __init__(self, fields: FieldSet, statics: StaticTensors | None = None) -> None:
@@ -41,7 +41,7 @@ class BatchAssembler:
             expect_sparse_tensors()  # a loader's workers send them
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the same with the members of records in place of their bytes, where this was not done before."""
+        """Return the tensors, with the members of records in place of their bytes where they are still bytes."""
         values: list[Any] = list(tensors)
         for number, f in enumerate(self._shown):
             record, raw = f.record, values[number]
@@ -96,20 +96,20 @@ def unpack_record(record: Record, raw: torch.Tensor) -> dict[str, torch.Tensor]:
     Parameters
     ----------
     record
-        Which members, and where their bytes are.
+        The names, dtypes and byte offsets of the members.
     raw
         uint8 of shape (..., bytes of a record), contiguous.
 
     Returns
     -------
-    Of each member a tensor of shape (..., *shape of the member), in page-locked memory if `raw` is.
+    A dict with one tensor a member, of shape (..., *shape of the member), in page-locked memory if `raw` is.
     """
     members = {name: torch.from_numpy(values) for name, values in record.unpack(raw.numpy()).items()}
     return {name: tensor.pin_memory() for name, tensor in members.items()} if is_pinned(raw) else members
 
 
 def _rows(values: Values | dict[str, torch.Tensor]) -> Iterable[Any]:
-    """Return what samples have of a field: views of its tensors, items of its lists."""
+    """Return the samples of a field: views of its tensors, items of its lists."""
     if isinstance(values, list):
         return values
     if not isinstance(values, dict):

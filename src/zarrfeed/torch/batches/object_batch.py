@@ -1,4 +1,4 @@
-"""How objects, as they were read and decoded, become batches."""
+"""Make batches of objects that were read and decoded."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ObjectAssembler(BatchAssembler):
     Parameters
     ----------
     fields
-        Of a batch.
+        The fields of a batch.
     as_tensors
-        Whether arrays become tensors; what the user's own function returned is delivered as it is.
+        If True, arrays become tensors; if False, objects are delivered as the user's own function returned them.
     """
 
     def __init__(self, fields: FieldSet, *, as_tensors: bool) -> None:
@@ -40,7 +40,7 @@ class ObjectAssembler(BatchAssembler):
         return [values, *map(torch.from_numpy, index)]
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:
-        """Return what makes a batch."""
+        """Return the function that makes a batch."""
         return self.assemble
 
     def samples_of(self, tensors: Sequence[Values]) -> Iterator[Batch]:
@@ -50,7 +50,7 @@ class ObjectAssembler(BatchAssembler):
 
 
 def open_and_decode(source: Any, decode: Decode, faults: Faults) -> tuple[Objects, Decoder | None]:
-    """Return the objects that a dataset reads, and what decodes them."""
+    """Return the objects that a dataset reads, and their decoder."""
     if isinstance(source, Objects):
         objects = source
     else:
@@ -66,7 +66,7 @@ def makes_tensors(decode: Decode) -> bool:
 
 
 def name_of(decode: Decode) -> str:
-    """Return what `explain()` calls a decoder."""
+    """Return the name of a decoder in `explain()`."""
     if decode is None:
         return ""
     return decode if isinstance(decode, str) else getattr(decode, "__qualname__", type(decode).__name__)

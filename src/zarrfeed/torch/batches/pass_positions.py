@@ -31,7 +31,7 @@ class Position(Protocol):
 
     @property
     def under_way(self) -> bool:
-        """Whether the pass may hand out more: it has not ended, and was not closed or dropped."""
+        """True if the pass may hand out more batches: it has not ended, and was not closed or dropped."""
 
     @property
     def handed_out(self) -> int:
@@ -80,7 +80,7 @@ class MakesStates(Protocol):
     """A session, as far as it matters for the position of a pass."""
 
     def state_of(self, cursor: Cursor, loader: object) -> EpochState | None:
-        """Return where a pass of a loader stands; None, if a user named the state of the next one since."""
+        """Return the position of a pass of a loader; None, if a user has named the state of the next pass since."""
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
         """Return a state as a small JSON-able dict."""
@@ -94,7 +94,7 @@ class Standing:
 
     @property
     def under_way(self) -> bool:
-        """Whether the pass may hand out more."""
+        """True if the pass may hand out more batches."""
         return self._cursor.under_way
 
     @property
@@ -109,9 +109,9 @@ class Standing:
 
 
 class CountedPass(Iterator[Batch]):
-    """A pass that counts what its consumer got. Subclasses fetch batches, and set `cursor` before the first one."""
+    """A pass that counts the batches its consumer got. Subclasses fetch batches, and set `cursor` before the first."""
 
-    # Of the class, as construction may be interrupted before anything is set.
+    # These are attributes of the class, because construction may be interrupted before any of them is set.
     cursor: Cursor | None = None
     _positions: Positions[Cursor] | None = None
 

@@ -25,9 +25,9 @@ class StaticTensors:
     Parameters
     ----------
     fields
-        What they are.
+        The descriptions of the static fields.
     tensors
-        Their values.
+        The values of the fields, in the same order.
     """
 
     def __init__(self, fields: Sequence[StaticField] = (), tensors: Sequence[torch.Tensor] = ()) -> None:
@@ -53,11 +53,11 @@ class StaticTensors:
         return cls(fields, [_read(field, faults.without_skipping()) for field in fields])
 
     def of_sample(self) -> dict[str, torch.Tensor]:
-        """Return what a single sample has: the tensors themselves."""
+        """Return the tensors of a single sample: the tensors themselves."""
         return self._tensors
 
     def of_batch(self, rows: int, values: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Return what a batch has: views of shape (rows, *shape), without a copy.
+        """Return the tensors of a batch: views of shape (rows, *shape), without a copy.
 
         They are views of page-locked memory if one of the `values` of the batch lies there.
         """

@@ -22,7 +22,7 @@ from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
 
 #: NumPy dtype name -> torch dtype, for every dtype that both have. All other modules name dtypes as NumPy does.
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in TENSOR_DTYPES}
-#: Where memory that processes share lies on Linux.
+#: The folder of Linux in which memory that processes share lies.
 _SHARED_FOLDER = "/dev/shm"
 
 
@@ -95,7 +95,7 @@ class Tensors:
 
 @cache
 def expect_sparse_tensors() -> None:
-    """Hear what torch says once in a process of sparse tensors, in beta and unchecked, before a user has to."""
+    """Trigger torch's one warning about sparse tensors (beta, unchecked) and drop it, before a user sees it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         none = torch.zeros(0, dtype=torch.int64)

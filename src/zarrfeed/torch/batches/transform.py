@@ -1,6 +1,6 @@
-"""`transform=`: how a user's function is called with a batch.
+"""`transform=`: call a user's function with a batch, or with its parts.
 
-What holds: whether a tuple is passed whole or unpacked is settled when the dataset is made, from the function's
+Invariants: whether a tuple is passed whole or unpacked is settled when the dataset is made, from the function's
 signature alone, and is the same for every batch, in every process.
 """
 
@@ -37,14 +37,14 @@ def prepare_transform(transform: Transform | None, num_parts: int) -> Callable[[
     Parameters
     ----------
     transform
-        What the user passed.
+        The function that the user passed; None: no function.
     num_parts
-        How many parts a batch has: samples, targets, index.
+        Number of parts of a batch: samples, targets, index.
 
     Raises
     ------
     ConfigError
-        If it cannot be called, or needs another number of arguments.
+        If `transform` cannot be called, or needs another number of arguments.
     """
     if transform is None:
         return None

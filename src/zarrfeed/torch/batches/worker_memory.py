@@ -38,7 +38,8 @@ from zarrfeed.base.native import core
 from zarrfeed.torch.batches.tensors import fits_shared_memory, shared_memory
 from zarrfeed.torch.batches.worker_queue import report_unsent_batches
 
-#: What other processes may hold of one worker, beyond which its batches come in fresh memory: the larger of both.
+#: Memory of one worker that other processes may hold: so many batches or so many bytes, the larger of both. Beyond
+#: that, the worker's batches come in fresh memory.
 _MOST_HELD_BATCHES = 8
 _MOST_HELD_BYTES = 64 << 20
 
@@ -106,7 +107,7 @@ class WorkerMemory:
 
 
 def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return how a storage is pickled on its way to another process: as a handle if it lies in a pool of this one."""
+    """Return a storage's pickle for another process, as `__reduce__` does: a handle if this process's pool has it."""
     if storage.device.type != "cpu" or not storage.nbytes():
         reduced: tuple[Callable[..., Any], tuple[Any, ...]] = reduce_storage_of_torch(storage)  # type: ignore[no-untyped-call]
         return reduced
@@ -182,7 +183,7 @@ def rebuild_storage(
     sent
         The descriptor on its way; None: a process, most likely this one, has mapped the pool.
     handle
-        Where the storage lies in the pool.
+        The location of the storage in the pool.
 
     Raises
     ------

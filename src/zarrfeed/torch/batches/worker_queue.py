@@ -13,7 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch.utils.data
-from torch._utils import ExceptionWrapper  # what a DataLoader raises in the training process
+from torch._utils import ExceptionWrapper  # a DataLoader raises it in the training process
 
 from zarrfeed.base.errors import BatchTransferError
 

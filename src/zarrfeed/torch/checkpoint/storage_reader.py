@@ -1,6 +1,6 @@
 """The `StorageReader` for torch.distributed.checkpoint.
 
-What holds: all ranks load one save; every byte that a planner gets was verified; an object is the one that the manifest
+Invariants: all ranks load one save; every byte that a planner gets was verified; an object is the one that the manifest
 names, by length and digest.
 """
 
@@ -39,13 +39,13 @@ class ZarrfeedReader(CheckpointStorage, StorageReader):
     location
         The folder: a path, or a URL such as `s3://bucket/run/step-100`. `checkpoint_id=` of `dcp.load` replaces it.
     storage_options
-        Of the object store, as in `zarrfeed.open`.
+        Options of the object store, as in `zarrfeed.open`.
     memory_budget
         Bytes that are read ahead, on each rank: `"256MiB"` or a number.
     concurrency
         Requests at once, on each rank. None: found out while reading.
     retries
-        How often a request is retried after a transient error.
+        Number of times that a request is retried after a transient error.
     timeout
         Seconds that a request may take, retries included.
 
@@ -194,7 +194,7 @@ class _Range(io.BufferedIOBase):
 
 
 def _hand_over(stored: _Range, items: list[ReadItem], planner: LoadPlanner) -> None:
-    """Give a planner what it asked for of one stored item."""
+    """Give a planner the part that it asked for of one stored item."""
     if items[0].type == LoadItemType.BYTE_IO:
         content = stored.read()
         for item in items:

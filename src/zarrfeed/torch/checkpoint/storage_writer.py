@@ -1,6 +1,6 @@
 """The `StorageWriter` for torch.distributed.checkpoint: each rank writes one object, the coordinator the manifest.
 
-What holds, whatever fails and whenever a rank is killed:
+Invariants, whatever fails and whenever a rank is killed:
 
 - An object has a name that no other save uses. So a save overwrites nothing that a visible checkpoint names.
 - The coordinator writes the manifest when every item of the state dict is in an object, and every object is stored
@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 
 import torch
 from torch import distributed
-from torch.distributed.checkpoint.filesystem import _StorageInfo  # what torch's own readers unpickle
+from torch.distributed.checkpoint.filesystem import _StorageInfo  # torch's own readers unpickle it
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
@@ -40,7 +40,7 @@ from zarrfeed.storage.checkpoint.shard_folder import CheckpointStorage, ShardFol
 
 @dataclass(frozen=True)
 class _Written:
-    """Where a rank wrote an item; the coordinator gets it."""
+    """The object and the offset at which a rank wrote an item; the coordinator collects them."""
 
     object: ShardObject
     offset: int
@@ -58,17 +58,17 @@ class ZarrfeedWriter(CheckpointStorage, StorageWriter):
     location
         A folder: a path, or a URL such as `s3://bucket/run/step-100`. `checkpoint_id=` of `dcp.save` replaces it.
     storage_options
-        Of the object store, as in `zarrfeed.open`.
+        Options of the object store, as in `zarrfeed.open`.
     read_back
-        Whether each rank reads what it wrote, and compares every byte, before the manifest is written. Without it, the
-        length and the checksums at the end of each object are compared. A byte that changed on its way to the store is
+        If True, each rank reads what it wrote, and compares every byte, before the manifest is written. If False, it
+        compares the length and the checksums at the end of each object. A byte that changed on its way to the store is
         then found when the checkpoint is loaded: too late for the previous one.
     memory_budget
         Bytes that wait to be written, on each rank: `"256MiB"` or a number.
     concurrency
         Requests at once, on each rank. None: found out while writing.
     retries
-        How often a request is retried after a transient error.
+        Number of times that a request is retried after a transient error.
     timeout
         Seconds that a request may take, retries included.
 

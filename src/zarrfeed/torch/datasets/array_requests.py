@@ -43,19 +43,20 @@ class ArrayRequests:
     Attributes
     ----------
     fields
-        Of a batch.
+        The fields of a batch.
     requests
-        Which samples there are.
+        The samples that can be requested; makes the plan of a request.
     policy
-        What becomes of chunks that cannot be read.
+        The error policy: the treatment of chunks that cannot be read.
     num_threads
         Decode threads. None: the cores, shared by the workers of a DataLoader.
     cache_bytes
-        Of the decoded chunks that were used last, of all workers.
+        Bytes of the cache of decoded chunks, for all workers together.
     looks
-        Whether arrays are looked at for changes; not those of a store that grows, whose version stays.
+        If True, readers look whether the arrays have changed. The arrays of a store that grows are not looked at: its
+        version stays.
     lock
-        Held by the thread that reads.
+        Lock that the reading thread holds.
     """
 
     fields: tuple[Field, ...]
@@ -67,13 +68,13 @@ class ArrayRequests:
     lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _reader: Reader | None = field(default=None, init=False)
     _capacity: int = field(default=0, init=False)
-    _ahead: ReadAhead | None = field(default=None, init=False)  # what `_reader` delivers, one batch after another
+    _ahead: ReadAhead | None = field(default=None, init=False)  # the batches that `_reader` delivers, one after another
     _failed: int | None = field(default=None, init=False)  # the window whose batches are read one by one, after errors
     _past_stats: Stats = field(default_factory=Stats, init=False)
     _looks: LooksOfSamples | None = field(default=None, init=False)
 
     def read(self, wanted: Int64, asked: Any) -> tuple[Values, ...]:
-        """Return one tensor a field, of shape (indices, *sample_shape), or list."""
+        """Return one tensor of shape (indices, *sample_shape), or one list, for each field."""
         if not len(wanted):
             return tuple(_no_samples(tensor.field) for tensor in tensors_of(self.fields))
         if self._looks is None and self.looks:
@@ -99,7 +100,7 @@ class ArrayRequests:
             raise
 
     def stats(self) -> Stats:
-        """Return what was counted."""
+        """Return the counters of all readers of this process."""
         return self._past_stats if self._reader is None else self._past_stats + self._reader.stats()
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class ArrayRequests:
         self._drop_reader()
 
     def resources(self, rows: int) -> tuple[MemoryPlan, int]:
-        """Return what a batch takes, and how many workers there are.
+        """Return the memory plan of a request of so many rows, and the number of workers.
 
         Raises
         ------

@@ -1,6 +1,6 @@
-"""`IndexedDataset`: what all datasets have whose samples are asked for by index, many at once.
+"""`IndexedDataset`: the base of all datasets whose samples are asked for by index, many at once.
 
-What holds: one request is read at a time in a process; threads wait for each other. Each process has a reader of its
+Invariants: one request is read at a time in a process; threads wait for each other. Each process has a reader of its
 own, so nothing of an engine crosses a fork or a pickle.
 """
 
@@ -38,10 +38,10 @@ class RequestReader(Protocol[V_co]):
         """Held while a request is read."""
 
     def read(self, wanted: Int64, asked: Any) -> V_co:
-        """Return the samples at some positions; `asked` is what the user gave."""
+        """Return the samples at some positions; `asked` are the indices as the user gave them."""
 
     def stats(self) -> Stats:
-        """Return what it counted."""
+        """Return the counters."""
 
     def close(self) -> None:
         """Stop threads and free memory."""
@@ -57,7 +57,7 @@ class IndexedDataset(torch.utils.data.Dataset[Any], ABC, Generic[V]):
         return {**self.__dict__, "_own": copy.copy(self._own)}  # a copy has a reader of its own, too
 
     def _read_with(self, make: Callable[[], RequestReader[V]]) -> None:
-        """Read with what a function makes in each process."""
+        """Read with the reader that a function makes in each process."""
         self._own = PerProcess(make)
 
     @abstractmethod
@@ -73,7 +73,7 @@ class IndexedDataset(torch.utils.data.Dataset[Any], ABC, Generic[V]):
         """Return the samples that were read, as one batch."""
 
     def __getitem__(self, index: SupportsIndex | npt.ArrayLike) -> Any:
-        """Return one sample, which owns its memory, or for a sequence of indices a batch of them.
+        """Return one sample, which owns its memory, or a batch for a sequence of indices.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class IndexedDataset(torch.utils.data.Dataset[Any], ABC, Generic[V]):
             reader.close()
 
     def _read(self, indices: Any) -> V:
-        """Return what a request reads."""
+        """Return the samples at some indices."""
         wanted = positions_of(np.asarray(indices), len(self))
         reader = self._own.here
         with reader.lock:

@@ -54,75 +54,80 @@ class ZarrIterableDataset(StreamingDataset):
     Parameters
     ----------
     data
-        What the samples are: a `Data`, as `zarrfeed.open` returns it. Or whatever `zarrfeed.open` takes as `samples`: a
-        path, a URL, an array, a group, a mapping of names to arrays, or a list of these, which is many stores as one.
-        The chunks along the sample axis are the blocks that are shuffled; of several arrays, those of the primary one,
-        which `explain()` names.
+        A `Data`, as `zarrfeed.open` returns it, which describes the samples. Or whatever `zarrfeed.open` takes as
+        `samples`: a path, a URL, an array, a group, a mapping of names to arrays, or a list of these, which is many
+        stores as one. The chunks along the sample axis are the blocks that are shuffled; of several arrays, those of
+        the primary one, which `explain()` names.
     targets
-        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+        Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     batch_size
         Samples of a batch. None yields single samples, which are views of a larger buffer: holding one holds about
         4 MiB.
     shuffle
-        Whether blocks, and rows inside them, are permuted anew in every epoch.
+        If True, permute the blocks, and the rows inside them, anew in every epoch.
     seed
-        Key of all permutations, in [0, 2**64). The order follows from the layout, the seed, the epoch, and the lanes
-        and the mix of `mixing` alone; with `affinity`, from the number of nodes as well.
+        Key of all permutations, in [0, 2**64). The order depends only on the layout, the seed, the epoch, and the lanes
+        and the mix of `mixing`; with `affinity`, also on the number of nodes.
     drop_last
-        Whether the last batch is dropped if it is short. Without effect for `batch_size=None`.
+        If True, drop the last batch if it is short. Without effect for `batch_size=None`.
     return_index
-        Whether the global sample index (int64) is added as the last tensor.
+        If True, add the global sample index (int64) as the last tensor.
     rank, world_size
-        Which rank this is, of how many; or `rank=` a callable that returns both, such as `rank_from_torchrun`. None:
-        torch.distributed's where it is initialised, else one rank. They are looked up in the training process, when a
-        pass begins, and carried into DataLoader workers.
+        The number of this rank, and how many ranks there are; or `rank=` a callable that returns both, such as
+        `rank_from_torchrun`. None: torch.distributed's where it is initialised, else one rank. They are looked up in
+        the training process, when a pass begins, and carried into DataLoader workers.
     even
-        What becomes of samples that do not fill a round on every rank: "drop" (the default where there are several
-        ranks), "repeat" others until they do, or "off": some ranks have a sample, hence perhaps a batch, more. An epoch
-        in which no rank has a batch is refused.
+        Treatment of the samples that do not fill a round on every rank. "drop" (the default where there are several
+        ranks) leaves them out, "repeat" repeats others until the round is full. With "off", some ranks have a sample,
+        hence perhaps a batch, more. An epoch in which no rank has a batch is refused.
     affinity
         "node": each node reads the same part of the blocks in every epoch. So W nodes whose caches (`zarrfeed.open(...,
-        cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. This gives up that
-        batches are the same for any world size. Samples still come exactly once, ranks are as even, and a state can be
-        loaded on the same number of nodes. None: which blocks a node reads changes with the epoch.
+        cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. In return, batches
+        are no longer the same for any world size. Samples still come exactly once, ranks are as even, and a state can
+        be loaded on the same number of nodes. None: the blocks that a node reads change with the epoch.
     num_threads
-        Decode threads of each reader; fewer where memory is short. None: the cores, shared by ranks and their workers.
+        Number of decode threads of each reader; fewer if memory is short. None: the cores, shared by ranks and their
+        workers.
     memory_budget
-        Bytes, or text such as "2GiB": what all readers of a machine may have in flight, open or ready at once; ranks
+        Bytes, or text such as "2GiB", that all readers of a machine may have in flight, open or ready at once; ranks
         and workers have equal shares. Batches that you hold do not count. None: a quarter of the memory that the job
-        may use on the machine (control groups and Slurm are heeded), at least 1 GiB, and more where so small a share
-        would not do; lanes and mix are those of 1 GiB then, so that all machines read one order.
+        may use on the machine (control groups and Slurm are heeded), at least 1 GiB, and more if a reader cannot work
+        with so small a share. Lanes and mix are then those of 1 GiB, so that all machines read one order.
     pin_memory
-        Whether batches lie in page-locked memory. None: where there is an accelerator.
+        If True, batches lie in page-locked memory. None: they do if there is an accelerator.
     transform
-        A function that is called with every batch (or sample) in the process that iterates, or with its parts, if it
-        requires as many arguments as there are parts: `def transform(samples, targets)`. What it returns is yielded.
+        A function that is called with every batch (or sample) in the process that iterates. If it requires as many
+        arguments as a batch has parts, it is called with the parts: `def transform(samples, targets)`. The pass yields
+        its result.
     mixing
-        A `Mixing`, or a mapping such as {"lanes": 16}: how many blocks are open side by side and permuted together.
+        A `Mixing`, or a mapping such as {"lanes": 16}: the number of blocks that are open side by side and permuted
+        together.
     faults
-        A `Faults`, or a mapping such as {"on_error": "skip"}: what becomes of a chunk that cannot be read. Where `data`
-        is no `Data`, its retries and its timeout hold for opening, too.
+        A `Faults`, or a mapping such as {"on_error": "skip"}: the treatment of a chunk that cannot be read. If `data`
+        is no `Data`, the retries and the timeout also apply to opening it.
     requests
-        A `Requests`, or a mapping such as {"coalesce_gap": "1MiB"}: which inner chunks of a shard are read together.
+        A `Requests`, or a mapping such as {"coalesce_gap": "1MiB"}: the rule by which inner chunks of a shard are read
+        together.
 
     Yields
     ------
-    `samples` alone gives a tensor of shape (batch, *sample_shape), with `targets` a tuple (samples, targets), with
+    A tensor of shape (batch, *sample_shape) for `samples` alone; with `targets` a tuple (samples, targets); with
     `return_index` the index behind these. A group, a mapping, or records (structured dtypes) give a dict of tensors.
-    For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists for tensors.
+    For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists instead of
+    tensors.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, MemoryBudgetError
-        At construction, for what cannot work.
+        At construction, if an argument is wrong, the data cannot be read, or memory is too small.
     CorruptChunkError, StoreReadError
-        From the iteration, for a chunk that cannot be decoded or read; the message names array and chunk.
+        During iteration, for a chunk that cannot be decoded or read; the message names array and chunk.
 
     Notes
     -----
-    A tensor owns its memory: a batch that you hold is never overwritten, and dropped ones are recycled. Iterating a
-    second time takes the next epoch, unless `set_epoch` says which, in DataLoader workers too. Threads exist only while
-    an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
+    A tensor owns its memory: a batch that you hold is never overwritten, and the memory of dropped batches is reused.
+    Iterating a second time reads the next epoch, unless `set_epoch` names one, in DataLoader workers too. Threads exist
+    only while an epoch is read. After `fork`, and in a process that it was pickled to, a dataset starts afresh.
 
     Examples
     --------
@@ -133,7 +138,7 @@ class ZarrIterableDataset(StreamingDataset):
     [torch.Size([32]), torch.Size([32]), torch.Size([32]), torch.Size([4])]
     """
 
-    _aligns_blocks = True  # unless blocks are named
+    _aligns_blocks = True  # unless the user names blocks
 
     @refuses_moved_names(MOVED_TO_DATA | MOVED_TO_OPTIONS)
     def __init__(
@@ -179,7 +184,7 @@ class ZarrIterableDataset(StreamingDataset):
         options = given.schedule(mixing, as_options(Requests, "requests", requests))
         self._data = with_shared_rows(as_data(data, targets, faults), faults)
         disposable = disposable_in(one.array for one in self._data.resolved.columns)
-        # What grows is held by its passes, each for its own version.
+        # Each pass over a store that grows holds its own version of the arrays, so the dataset holds none.
         self._leases = () if self._data.growth is not None else hold_opened(self._data.resolved, disposable)
         planning = Planning(
             bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks, resident=not disposable
@@ -202,15 +207,15 @@ class ZarrIterableDataset(StreamingDataset):
     def refresh(self) -> None:
         """Look at a store that grows before the next pass does, so that `len()` and `explain()` are of that pass.
 
-        The next pass reads the version that is found. With several ranks, each has to call this. A pass that resumes
-        an epoch reads the version that the epoch began with.
+        The next pass reads the version that is found. With several ranks, each has to call this. A pass that resumes an
+        epoch reads the version that the epoch began with.
 
         Raises
         ------
         ConfigError
             If the store was not opened with `refresh`.
         StoreReadError
-            If the store cannot be read, or no longer holds what it held.
+            If the store cannot be read, or its data changed or were deleted since.
         """
         self._session.refresh()
 
@@ -225,7 +230,7 @@ class ZarrIterableDataset(StreamingDataset):
         Parameters
         ----------
         offsets
-            As of `Data.window`, whose other arguments stay as they were.
+            The new offsets, as in `Data.window`; its other arguments stay as they were.
 
         Raises
         ------
@@ -244,7 +249,7 @@ class ZarrIterableDataset(StreamingDataset):
         >>> [batch.shape[1] for batch in dataset]
         [4, 4]
         """
-        resolved = self._data.with_offsets(offsets).resolved  # says what is wrong with the arguments
+        resolved = self._data.with_offsets(offsets).resolved  # raises for wrong arguments
         before, after = ([info.name for info in one.infos()] for one in (self._data.resolved, resolved))
         if before != after:
             raise ConfigError(
@@ -268,30 +273,31 @@ class ZarrIterableDataset(StreamingDataset):
         memory: int | str = "256 MiB",
         overwrite: bool = False,
     ) -> Any:
-        """Put together what a model predicts for patches, in a Zarr array as wide as the volume, or one for each.
+        """Assemble a model's predictions for patches into one Zarr array per volume.
 
         Parameters
         ----------
         outputs
-            Pairs of what the model returns for a batch, shape (batch, *channels, *patch) with any number of channel
-            axes, and of the batch's index, as `return_index=True` delivers it; of one epoch, in any order, also from a
-            DataLoader with workers.
+            Pairs of a model's output for a batch and the index of that batch, as `return_index=True` delivers it. The
+            output has shape (batch, *channels, *patch) with any number of channel axes. All pairs belong to one epoch;
+            they come in any order, also from a DataLoader with workers.
         store
-            Where the array, or the group, is written: a path, or what `zarr.create_array` takes.
+            Destination of the array, or of the group: a path, or what `zarr.create_array` takes.
         weights
-            Where patches overlap, a voxel is the mean of what they predict. "flat": all count alike. "hann": a patch
-            counts less near its faces, by sin**2 along each dimension, so that no seams show.
+            Weights of the patches that overlap in a voxel, whose value is the weighted mean of their predictions.
+            "flat": all patches count alike. "hann": a patch counts less near its faces, by sin**2 along each dimension,
+            so that no seams show.
         dtype
-            Of the array, floating point.
+            Dtype of the array, a floating-point one.
         overwrite
-            Whether an array or a group that is there is replaced.
+            If True, replace an array or a group that exists.
         memory
-            For chunks of the arrays that patches are still added to.
+            Memory for the chunks to which patches are still added.
 
         Returns
         -------
         The array, of shape (*channels, *volume); axes that patches lack, such as time, come first. It is chunked as the
-        first array of the patches. Voxels without a patch are NaN. Of several volumes, a group of such arrays, named
+        first array of the patches. Voxels without a patch are NaN. For several volumes, a group of such arrays, named
         "0", "1", ... in the order of the volumes, which is that of `data.stores`.
 
         Raises

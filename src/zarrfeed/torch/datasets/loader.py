@@ -1,4 +1,4 @@
-"""`ZarrDataLoader`: torch's DataLoader with what a Zarr dataset needs set right, and a state."""
+"""`ZarrDataLoader`: torch's DataLoader with the right settings for a Zarr dataset, and with a state."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     num_workers
         Number of worker processes. They share the threads and the memory budget of the dataset.
     pin_memory
-        Whether batches from workers are copied to page-locked memory, as in torch's DataLoader. None: yes, if there is
-        an accelerator. Without workers the dataset's own `pin_memory` decides. With
-        `zarrfeed.device.prefetch` nothing is copied on the host: the pages of the workers' memory are locked.
+        If True, batches from workers are copied to page-locked memory, as in torch's DataLoader. None: they are if
+        there is an accelerator. Without workers the dataset's own `pin_memory` decides. With `zarrfeed.device.prefetch`
+        nothing is copied on the host: the pages of the workers' memory are locked.
     prefetch_factor, multiprocessing_context, persistent_workers, timeout, worker_init_fn
-        As in torch's DataLoader.
+        Arguments of torch's DataLoader, with the same meaning.
     sampler, batch_sampler
         None. Lightning's Trainer makes a loader anew with these arguments, to predict or with `overfit_batches`.
 
     Raises
     ------
     ConfigError
-        If the dataset is neither of these, or has no batch size; if a sampler is given.
+        If the dataset is of another class, or has no batch size; if a sampler is given.
 
     Examples
     --------
@@ -80,7 +80,8 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
     tensor([8, 9])
     """
 
-    # What accelerate asks of a loader that it prepared: the last batch of a pass, repeated samples in it, and a state.
+    # accelerate reads these attributes of a loader that it prepared: True at the last batch of a pass, the number of
+    # samples in it that are not repeated ones, and True for a loader with a state.
     end_of_dataloader = False
     remainder = -1
     use_stateful_dataloader = True
@@ -127,7 +128,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         self._positions: Positions[Cursor] = Positions()
         self._starting = ProcessLock()
         self._serving: weakref.ref[WorkerPass] | None = None  # the pass that has the persistent workers
-        self._has_pinning_workers = False  # whether torch's thread pins what the workers send that began last
+        self._has_pinning_workers = False  # torch's thread pins the batches of the last workers
         hint = _EpochHint(dataset, self._positions)
         object.__setattr__(self, "sampler", hint)  # torch keeps others from replacing it
         dataset.session.check_memory(num_workers)
@@ -160,20 +161,20 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
             self._stream.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the pass under way stands, or the next one will begin: a small JSON-able dict.
+        """Return the position of the pass under way, or the beginning of the next one, as a small JSON-able dict.
 
-        What counts is what this loader handed out, not what workers have prefetched, and not what other loaders read
-        of the same dataset. Of several passes under way, the one counts that handed out a batch last; one that handed
-        out a single batch before a later pass began was a look at the data, and does not count. A run that loads the
-        state with the same ranks, workers and batch size delivers the batches that would have come next. With others,
-        it delivers the same samples in other batches.
+        The state counts the batches that this loader handed out: not those that workers have prefetched, and not those
+        that other loaders read of the same dataset. If several passes are under way, it is the state of the one that
+        handed out a batch last; a pass that handed out a single batch before a later pass began was a look at the data,
+        and does not count. A run that loads the state with the same ranks, workers and batch size delivers the batches
+        that would have come next. With others, it delivers the same samples in other batches.
         """
         positions = self._positions
         state = self.session.state_of(positions.latest(), positions) or self.session.upcoming(positions)
         return self.session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass of this loader deliver what was left of the epoch of `state`.
+        """Let the next pass of this loader deliver the rest of the epoch of `state`.
 
         A pass that somebody else begins over the dataset before that reads a whole epoch.
 
@@ -189,7 +190,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Whether accelerate is to take the loader as it is; it asks for this attribute, and sets it afterwards."""
+        """True if accelerate is to take the loader as it is. accelerate reads and later sets this attribute."""
         asking = asking_accelerator()
         if asking is not None:
             self._preparation = preparation(asking, self.session.rank_info())
@@ -281,7 +282,7 @@ class _EpochHint(torch.utils.data.Sampler[None]):
 
 
 class _WorkerInit:
-    """What workers run first: the user's function, after they were told which group of workers they are.
+    """The first function that a worker runs. It tells the worker its group of workers, then calls the user's function.
 
     The passes of a group are counted on both sides, so that each has a name before it begins.
     """
@@ -292,7 +293,7 @@ class _WorkerInit:
         self._passes = 0
 
     def for_new_group(self) -> _WorkerInit:
-        """Return the same for a new group of workers."""
+        """Return a copy for a new group of workers."""
         return _WorkerInit(self.function)
 
     def name_pass(self) -> str:

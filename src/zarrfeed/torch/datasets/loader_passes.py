@@ -41,10 +41,10 @@ class WorkerPass(CountedPass):
     Attributes
     ----------
     pins
-        Whether the loader copies batches to page-locked memory, if it was made to.
+        True if the loader copies batches to page-locked memory, provided that the user asked for it.
     """
 
-    # Of the class, as construction may be interrupted before anything is set.
+    # These are attributes of the class, because construction may be interrupted before any of them is set.
     _batches: Iterator[SentBatch] | None = None
     _leases: tuple[Lease, ...] = ()
 

@@ -1,8 +1,8 @@
 """A loader's state as one item of a distributed checkpoint.
 
 torch.distributed.checkpoint takes a nested dict apart, and loads only those keys that the state dict to load into has.
-A loader that has not read yet has fewer keys than one in the middle of an epoch, so keys would be lost. What holds
-here: a state is one string, which is loaded whole or not at all.
+A loader that has not read yet has fewer keys than one in the middle of an epoch, so keys would be lost. Invariant: a
+state is one string, which is loaded whole or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LoaderState:
     Parameters
     ----------
     loader
-        A `ZarrDataLoader` or a `ZarrIterableDataset`: anything whose `state_dict()` is what JSON can hold.
+        A `ZarrDataLoader` or a `ZarrIterableDataset`, or another object whose `state_dict()` JSON can hold.
 
     Examples
     --------
@@ -72,12 +72,12 @@ class LoaderState:
             ) from error
 
     def load_state_dict(self, state_dict: dict[str, str]) -> None:
-        """Load what `state_dict` returned into the loader.
+        """Load the state that `state_dict` returned into the loader.
 
         Raises
         ------
         ConfigError
-            If it is no such state, or not one for this loader.
+            If `state_dict` has no such state, or its state is not one of this loader.
         """
         try:
             state = parse_json(state_dict[_KEY])

@@ -1,11 +1,11 @@
-"""Batches of indices that say which ones come next, so that a `ZarrDataset` decodes a chunk once for many of them.
+"""Batches of indices that announce the batches after them, so that a `ZarrDataset` decodes a chunk once for many.
 
 A DataLoader asks for one batch after another, and a dataset does not see the sampler behind it. `LookAhead` stands
 between both: it takes a window of batches from the sampler, and each batch that it hands on carries the window's
 indices. The dataset then reads those batches of the window that its worker will be asked for, as one plan.
 
-What holds: the batches, their order and what the sampler draws are those without it. A batch that the dataset did not
-expect, such as after an epoch that ended early, is read as if nothing was known.
+Invariants: the batches, their order and the sampler's random numbers are the same as without `LookAhead`. A batch that
+the dataset did not expect, such as after an epoch that ended early, is read as if nothing was known.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Window:
     first
         The number in the epoch of its first batch.
     indices
-        Of all batches, one behind the other.
+        The sample indices of all batches, one batch after the other.
     ends
-        Where in `indices` each batch ends.
+        The end of each batch in `indices`.
     """
 
     key: int
@@ -111,7 +111,7 @@ class PlannedIndices(list[int]):
 
 
 class LookAhead(torch.utils.data.Sampler[list[int]]):
-    """Tell a `ZarrDataset` ahead which batches a sampler will ask for, so that it decodes each chunk once for many.
+    """Tell a `ZarrDataset` the coming batches of a sampler, so that it decodes each chunk once for many.
 
     Wraps a `BatchSampler`, or whatever yields lists of indices. The batches, their order and the random numbers that
     the sampler draws are the same without it. The dataset reads as many of the coming batches at once as half of its
@@ -120,9 +120,9 @@ class LookAhead(torch.utils.data.Sampler[list[int]]):
     Parameters
     ----------
     batch_sampler
-        Yields lists of indices, such as `torch.utils.data.BatchSampler(sampler, batch_size, drop_last)`.
+        An iterable of lists of indices, such as `torch.utils.data.BatchSampler(sampler, batch_size, drop_last)`.
     batches
-        How many batches to look ahead, those of all workers together. The sampler is asked for so many at a time.
+        Number of batches to look ahead, those of all workers together. The sampler is asked for so many at a time.
 
     Raises
     ------
@@ -157,7 +157,7 @@ class LookAhead(torch.utils.data.Sampler[list[int]]):
 
     @property
     def drop_last(self) -> Any:
-        """Whether the wrapped `BatchSampler` leaves a last, smaller batch out."""
+        """True if the wrapped `BatchSampler` leaves a last, smaller batch out."""
         return self.batch_sampler.drop_last  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
@@ -190,11 +190,11 @@ class ReadAhead:
     Parameters
     ----------
     key
-        Of the window.
+        The key of the window.
     numbers
-        Of the batches that were started.
+        The numbers of the batches that were started.
     reader
-        Delivers them.
+        The reader that delivers the batches.
     """
 
     def __init__(self, key: int, numbers: Iterable[int], reader: Reader) -> None:
@@ -204,21 +204,21 @@ class ReadAhead:
         self._reader = reader
 
     def has(self, wanted: PlannedIndices) -> bool:
-        """Return whether this batch is the next one."""
+        """Return whether this batch is the next one to be taken."""
         if wanted.window.key != self.key:
             return False
         return wanted.number in self._ready or (bool(self._coming) and self._coming[0] == wanted.number)
 
     def is_over(self) -> bool:
-        """Return whether nothing is left."""
+        """Return whether all batches of the window were taken."""
         return not self._coming and not self._ready
 
     def take(self, number: int) -> tuple[Values, ...]:
-        """Return the values of a batch that it has."""
+        """Return the values of a batch, which must be a batch of the window."""
         return self._ready.pop(number) if number in self._ready else self._next()
 
     def finish(self) -> None:
-        """Take what the reader has not delivered yet, so that it can read something else."""
+        """Take the batches that the reader has not delivered yet, so that it can read another window."""
         while self._coming:
             number = self._coming[0]
             self._ready[number] = self._next()

@@ -1,9 +1,9 @@
 """`ZarrDataset`: samples of Zarr arrays by index, many at once, for any `Sampler`.
 
-The same engine with the plan of a request (`batch_request.py`): samples are grouped by chunk, each chunk is decoded
-once, by many threads, and one batch comes out.
+It is the same engine with the plan of a request (`batch_request.py`): samples are grouped by chunk, each chunk is
+decoded once, by many threads, and one batch comes out.
 
-What holds: a batch owns its memory. One request is read at a time in a process; threads wait for each other. Nothing of
+Invariants: a batch owns its memory. One request is read at a time in a process; threads wait for each other. Nothing of
 an engine crosses a fork or a pickle.
 """
 
@@ -50,13 +50,14 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
     Parameters
     ----------
     data
-        What the samples are: a `Data`, as `zarrfeed.open` returns it, or whatever `zarrfeed.open` takes as `samples`.
-        `dataset[i]` is its i-th sample, in the order of the array; `return_index` tells where it is there. Of patches,
-        `dataset[i]` is that at the i-th position of the list, or the i-th of the grid, in C order, volume by volume.
+        A `Data`, as `zarrfeed.open` returns it, which describes the samples; or whatever `zarrfeed.open` takes as
+        `samples`. `dataset[i]` is its i-th sample, in the order of the array; `return_index` adds the sample's index
+        there. If samples are patches, `dataset[i]` is the one at the i-th position of the list, or the i-th of the
+        grid, in C order, volume by volume.
     targets
-        In place of a `Data`, `targets` of `zarrfeed.open`: arrays with as many samples along axis 0.
+        Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     return_index
-        Whether the global sample index (int64) is added as the last tensor.
+        If True, add the global sample index (int64) as the last tensor.
     num_threads
         Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
     cache
@@ -65,15 +66,15 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         is wanted for the second time in a while; so is, on a local disk, a Blosc chunk of which a request needs few
         Blosc blocks. Of such a chunk that is not cached, only these blocks are decoded. 0: no cache.
     faults
-        A `Faults`, or a mapping such as {"missing": "raise"}, as of `ZarrIterableDataset`. Chunks cannot be skipped: a
+        A `Faults`, or a mapping such as {"missing": "raise"}, as in `ZarrIterableDataset`. Chunks cannot be skipped: a
         sample that was asked for cannot be replaced.
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
-        At construction, for what cannot work.
+        At construction, if an argument is wrong, or the data cannot be read.
     MemoryBudgetError
-        Where the job may not use so much memory, at construction or for a request.
+        If the job may not use so much memory, at construction or for a request.
     CorruptChunkError, StoreReadError
         From reading, for a chunk that cannot be decoded or read; the message names array and chunk.
 
@@ -150,7 +151,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         of_process = partial(
             ArrayRequests, fields.fields, self._requests, self._policy, num_threads, cache_bytes, looks=looks
         )
-        of_process().resources(1)  # what no request can be read with is refused here
+        of_process().resources(1)  # options with which no request can be read are refused here
         self._read_with(of_process)
 
     def __len__(self) -> int:
@@ -193,7 +194,7 @@ class _WholeBatch:
 
 
 def _samples_or_batch(assembler: BatchAssembler, values: Sequence[Values]) -> list[Any]:
-    """Return the samples of a batch, or for `default_collate` of a DataLoader what it makes the batch of.
+    """Return the samples of a batch; for torch's `default_collate`, the batch itself in their place.
 
     A DataLoader hands what `__getitems__` returned to its `collate_fn`. If that is `default_collate`, and nobody else
     sees the samples in between, this is a list with one object of a type that is registered with torch. Everybody else

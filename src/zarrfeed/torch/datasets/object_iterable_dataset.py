@@ -85,30 +85,32 @@ class ObjectIterableDataset(StreamingDataset):
     Parameters
     ----------
     source
-        What `zarrfeed.objects.open` returned; or what it takes as `source`: a URL such as "s3://bucket/train", the path
-        of a folder, a store of obstore, a mapper of fsspec. Then all objects are read.
+        The objects, as `zarrfeed.objects.open` returns them; or a source of which all objects are read: a URL such as
+        "s3://bucket/train", the path of a folder, a store of obstore, a mapper of fsspec.
     decode
-        What becomes of the bytes of an object. A function of the bytes (a read-only memoryview), or of these and the
-        key; it runs in threads, several at once, and what it returns is delivered as it is. Or a name: "image" (uint8
-        of shape (channels, height, width), by Pillow), "npy" (what `numpy.save` wrote), "zarr-chunk" (chunks of the
-        Zarr array at the source), "bytes" (a copy, as bytes). None: uint8 tensors of shape (bytes,) over the memory
-        that was read, without a copy.
+        The decoder: a function of the bytes (a read-only memoryview), or of the bytes and the key. It runs in threads,
+        several at once, and its results are delivered as they are. Or a name: "image" (uint8 of shape (channels,
+        height, width), by Pillow), "npy" (files of `numpy.save`), "zarr-chunk" (chunks of the Zarr array at the
+        source), "bytes" (a copy, as bytes). None: uint8 tensors of shape (bytes,) over the memory that was read,
+        without a copy.
     batch_size
         Objects of a batch. None yields single objects.
     shuffle, seed, drop_last, rank, world_size, even, affinity
-        As of `ZarrIterableDataset`. Objects are independent, so they are shuffled fully: every order is possible.
+        Arguments of `ZarrIterableDataset`, with the same meaning. Objects are independent, so they are shuffled fully:
+        every order is possible.
     return_index
-        Whether the numbers of the objects in `objects.listing` are added (int64).
+        If True, add the numbers of the objects in `objects.listing` (int64).
     num_threads
         Threads that decode. None: the cores, shared by ranks and their workers.
     memory_budget
         Bytes, or text such as "2GiB", of objects that all readers of a machine have asked for ahead of their batches;
         one batch comes on top. None: a quarter of the memory that the job may use on the machine, and at least 1 GiB.
     transform
-        As of `ZarrIterableDataset`; torch's `default_collate` makes one tensor of objects of one shape.
+        A function of a batch, as in `ZarrIterableDataset`; torch's `default_collate` makes one tensor of objects of one
+        shape.
     faults
-        As of `ZarrIterableDataset`, where an object is a chunk: with {"on_error": "skip"}, an object that cannot be
-        read or decoded is replaced by another one, the same on every rank.
+        The error policy, as in `ZarrIterableDataset`, where an object is a chunk: with {"on_error": "skip"}, an object
+        that cannot be read or decoded is replaced by another one, the same on every rank.
 
     Yields
     ------
@@ -117,7 +119,7 @@ class ObjectIterableDataset(StreamingDataset):
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
-        At construction, for what cannot work.
+        At construction, if an argument is wrong, or the source cannot be listed.
     StoreReadError, CorruptChunkError
         From the iteration, for an object that cannot be read or decoded; the message names it.
 

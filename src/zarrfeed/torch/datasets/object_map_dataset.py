@@ -27,18 +27,18 @@ class ObjectDataset(IndexedDataset[list[Fetched]]):
     Parameters
     ----------
     source, decode
-        As of `ObjectIterableDataset`.
+        The objects and their decoder, as in `ObjectIterableDataset`.
     num_threads
         Threads that decode. None: the cores that this process may use, shared by the workers of a DataLoader.
     faults
-        As of `ZarrDataset`: an object that cannot be read is an error.
+        The error policy, as in `ZarrDataset`: an object that cannot be read is an error.
 
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
-        At construction, for what cannot work.
+        At construction, if an argument is wrong, or the source cannot be listed.
     StoreReadError, CorruptChunkError
-        From reading; the message names the object.
+        While reading; the message names the object.
 
     Notes
     -----
@@ -102,15 +102,15 @@ class _ObjectRequests:
     Attributes
     ----------
     objects
-        Which there are.
+        The objects that can be requested.
     decoder
-        What becomes of their bytes. None: nothing.
+        Decodes the bytes of an object. None: the bytes are delivered.
     policy
-        How often reads are tried.
+        The error policy, which says how often a read is tried.
     num_threads
         Threads that decode. None: the cores, shared by the workers of a DataLoader.
     lock
-        Held by the thread that reads.
+        Lock that the reading thread holds.
     """
 
     objects: Objects
@@ -137,7 +137,7 @@ class _ObjectRequests:
         return found
 
     def stats(self) -> Stats:
-        """Return what was counted; an object counts as a chunk."""
+        """Return the counters; an object counts as a chunk."""
         return Stats() if self._fetcher is None else self._fetcher.stats()
 
     def close(self) -> None:

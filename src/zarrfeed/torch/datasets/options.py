@@ -1,4 +1,4 @@
-"""Check the arguments of a dataset that say how samples are fed, and convert them to what the planner takes.
+"""Check the arguments of a dataset that say how samples are fed, and convert them to options of the planner.
 
 For example, `memory_budget="2GiB"` becomes a number of bytes.
 """
@@ -23,14 +23,14 @@ from zarrfeed.spec.sharding import Requests
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork, has_accelerator
 from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
 
-if TYPE_CHECKING:  # which import torch; what a run would read is told without it (tools/dry_run.py)
+if TYPE_CHECKING:  # these import torch; `tools/dry_run.py` does without it
     from zarrfeed.torch.batches.batch import BatchAssembler
     from zarrfeed.torch.batches.transform import Transform
     from zarrfeed.torch.passes.session_options import SessionOptions
 
 _OPENED = "said where arrays are opened: zarrfeed.open(path, "
 
-#: Argument of an earlier version that says what samples are -> how to say it now.
+#: Argument of an earlier version that described samples -> its replacement.
 MOVED_TO_DATA = {
     "samples": "the first argument, without a name",
     "sample_axis": f"{_OPENED}sample_axis=1)",
@@ -64,12 +64,12 @@ MOVED_TO_OPTIONS = {
 
 
 def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data:
-    """Return what a dataset is to read: a description, or the shorthand (samples, targets), which is opened.
+    """Return the description of the samples: the one given, or that of the opened shorthand (samples, targets).
 
     Raises
     ------
     ConfigError
-        If there are targets beside a description; or for what cannot be opened.
+        If there are targets beside a description; or if the samples cannot be opened.
     """
     if not isinstance(data, Data):
         return open_data(data, targets, retries=faults.retries, timeout=faults.timeout)
@@ -79,7 +79,7 @@ def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data
 
 
 def faults_for(data: Data, faults: Faults) -> Faults:
-    """Return what readers of a description do about bad chunks: of a store that grows, no chunk may be missing."""
+    """Return the error policy for the readers of a description: a store that grows may lack no chunk."""
     refuses = data.growth is not None and data.growth.refuses_missing
     return replace(faults, missing="raise") if refuses else faults
 
@@ -120,7 +120,7 @@ class StreamOptions:
         check_flags(return_index=self.return_index)
 
     def schedule(self, mixing: Mixing, requests: Requests) -> ScheduleOptions:
-        """Return what a schedule is made of."""
+        """Return the options of a schedule."""
         return ScheduleOptions(
             lanes=mixing.lanes,
             mix=mixing.mix,
@@ -133,7 +133,7 @@ class StreamOptions:
         )
 
     def session(self, faults: Faults, assembler: BatchAssembler, *, pin_memory: bool | None) -> SessionOptions:
-        """Return how a session reads; `assembler` makes its batches."""
+        """Return the options of a session; `assembler` makes its batches."""
         from zarrfeed.torch.batches.transform import prepare_transform
         from zarrfeed.torch.passes.session_options import SessionOptions
 

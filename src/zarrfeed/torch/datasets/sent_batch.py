@@ -28,7 +28,7 @@ class SentBatch:
     Parameters
     ----------
     batch
-        As the dataset made it, after `transform`.
+        The batch of the dataset, after `transform`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Outputs of a model, batch by batch, for the patches of a dataset: where each one belongs."""
+"""Outputs of a model, batch by batch, for the patches of a dataset, with the place of each output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`StreamingDataset`: what all datasets have that deliver their samples as a stream, epoch after epoch.
+"""`StreamingDataset`: the base of all datasets that deliver their samples as a stream, epoch after epoch.
 
 Such a dataset is the face of a `Session`: its constructor checks arguments and makes the session, and its docstring
 says what a sample is. Passes, lengths, states and counters are here.
@@ -73,12 +73,13 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
             session.name_next(loaded.at_epoch(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the pass stands that was begun last, or the next one will begin: a small JSON-able dict.
+        """Return the position of the pass begun last, or the beginning of the next one, as a small JSON-able dict.
 
-        What counts is what was handed out, on this rank, and on all others as many batches; so save between two
-        steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's beginning is
-        returned. `set_epoch` does not move a pass under way. With DataLoader workers, and where several loaders read
-        the dataset, use `ZarrDataLoader.state_dict()`: a warning says so when an earlier pass is still under way.
+        The state counts the batches that were handed out on this rank, and assumes as many on all other ranks; so save
+        between two steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's
+        beginning is returned. `set_epoch` does not move a pass under way. With DataLoader workers, and if several
+        loaders read the dataset, use `ZarrDataLoader.state_dict()`: a warning says so when an earlier pass is still
+        under way.
 
         Raises
         ------
@@ -86,7 +87,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
             If the batches were handed out by DataLoader workers, so that this process cannot know how many.
         """
         session = self._session
-        if saves_iterator_too():  # what the loader goes on with is the iterator's state
+        if saves_iterator_too():  # the loader resumes from the iterator's state
             return session.make_state_dict(session.state_of(session.passes.last) or session.upcoming())
         state = session.state()
         if any(one is not session.passes.last for one in session.passes.under_way()):
@@ -99,7 +100,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         return session.make_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass deliver what was left of the epoch of `state`; on the same setup, the very next batches.
+        """Let the next pass deliver the rest of the epoch of `state`; on the same setup, the very next batches.
 
         Raises
         ------
@@ -118,7 +119,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         Parameters
         ----------
         epoch
-            Which epoch, from its beginning; the next one to be read, unless given.
+            Number of the epoch, which is listed from its beginning. None: the epoch that is read next.
 
         Returns
         -------
@@ -137,7 +138,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         return self._session.stats()
 
     def skipped_chunks(self) -> list[SkippedChunk]:
-        """Return what was skipped since this dataset was made (in this process): array, key, epoch and cause."""
+        """Return the chunks or objects skipped since this dataset was made (in this process)."""
         return self._session.skipped_chunks()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """`prefetch`: the batches of a loader on a device, copied there before they are asked for.
 
-What holds: batches come in the loader's order, each once. A thread takes them from the loader and begins their copies,
+Invariants: batches come in the loader's order, each once. A thread takes them from the loader and begins their copies,
 up to a number of bytes ahead; it ends with the pass, however the pass ends. The state is that of the batch that was
 handed out last, whatever was taken from the loader since: of a loader or dataset of ours, the thread takes batches
 without counting them, so that the loader's own state is right, too; of any other loader, it keeps the state that the
@@ -27,11 +27,11 @@ from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
 from zarrfeed.torch.batches.pass_positions import CountedPass, Positions, SharedIterator, Standing
 from zarrfeed.torch.device.transfers import DeviceStreams, Streams, Transfer, map_tensors
 
-#: Batches that are copied ahead, at most: more help no step that is at all even.
+#: Batches that are copied ahead, at most: more would only help steps of very uneven length.
 _MOST_AHEAD = 16
 #: Seconds after which a consumer that waits looks whether an interrupt came (`base/waits.py` says why).
 _LOOK_S = 0.2
-#: How long the end of a pass waits for the loader to return what the thread waits for.
+#: Seconds that the end of a pass waits for the loader to return the batch for which the thread waits.
 _TIMEOUT_S = 10.0
 #: Passes of the process that forked this one. To free their tensors would call the driver, which ends this process.
 _of_parents: list[_Pass] = []
@@ -48,7 +48,7 @@ class DeviceLoader:
     Attributes
     ----------
     loader, device
-        As given.
+        The arguments of `prefetch`.
 
     Examples
     --------
@@ -156,12 +156,13 @@ def prefetch(
     ----------
     loader
         A `ZarrDataLoader`, a `ZarrIterableDataset`, or any iterable of batches: tensors, and dicts, lists, tuples,
-        named tuples and dataclasses of tensors. What is no tensor stays as it is, such as text; so do sparse tensors of
+        named tuples and dataclasses of tensors. Other values, such as text, stay as they are; so do sparse tensors of
         other layouts than CSR.
     device
-        Where batches go, such as "cuda", "cuda:1", or the number of an accelerator.
+        The device that batches are copied to, such as "cuda", "cuda:1", or the number of an accelerator.
     ahead
-        Bytes, or text such as "256MiB": what lies on the device ahead of the step, at least one batch and at most 16.
+        Bytes, or text such as "256MiB", of the batches that lie on the device ahead of the step: at least one batch and
+        at most 16.
 
     Raises
     ------
@@ -201,7 +202,7 @@ class _LoaderState:
         self.handed_out = 0
 
     def state(self) -> Any:
-        """Return the state; None, if the loader itself has the right one or has none."""
+        """Return the state; None, if the loader itself has the right state, or no state."""
         return None if self.ended else self.last
 
 

@@ -1,6 +1,6 @@
 """Batches on their way to a device: copied on a stream of their own, while the device computes.
 
-What holds, for each batch:
+Invariants of each batch:
 
 1. The tensors that it is copied from are kept until the copy ended, so whoever made them cannot write to their memory
    before.
@@ -34,7 +34,7 @@ class Event(Protocol):
 
 
 class Streams(Protocol):
-    """The streams of one device, of which one is for copies alone."""
+    """The streams of one device; one of them is only for copies."""
 
     def copying(self) -> AbstractContextManager[Any]:
         """Let the stream of copies be the current one."""
@@ -100,7 +100,7 @@ class Transfer:
     Parameters
     ----------
     batch
-        As the loader made it.
+        The batch as the loader made it.
     streams
         The streams of the device.
     locks
@@ -109,7 +109,7 @@ class Transfer:
     Attributes
     ----------
     nbytes
-        Of its tensors on the device.
+        Bytes of the batch's tensors on the device.
     """
 
     def __init__(self, batch: Any, streams: Streams, locks: PageLocks | None = None) -> None:
@@ -138,7 +138,7 @@ class Transfer:
         return batch
 
     def is_done(self) -> bool:
-        """Return whether the copy has ended; what it was copied from is kept until this says so."""
+        """Return whether the copy has ended; the tensors that it copies from are kept until then."""
         if self._event.query():
             self._here.clear()
         return not self._here
@@ -162,7 +162,7 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a batch with a function applied to its strided tensors; what is no tensor stays.
+    """Return a batch with a function applied to its strided tensors; other values stay.
 
     Dicts, lists, tuples, named tuples and dataclasses are rebuilt. A sparse CSR tensor is rebuilt of its three parts;
     tensors of other layouts, and other objects, stay as they are.

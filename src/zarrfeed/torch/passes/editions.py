@@ -1,6 +1,6 @@
-"""`Editions`: what the epochs of one dataset may read, and the schedule of each.
+"""`Editions`: the editions that the epochs of one dataset may read, and the schedule of each.
 
-What holds: the edition of an epoch, a version of a store that grows, the offsets of windows, or the rows of slabs, is
+Invariants: the edition of an epoch, a version of a store that grows, the offsets of windows, or the rows of slabs, is
 part of the epoch's state. So the table of epochs hands it to DataLoader workers, persistent ones too, and
 `state_dict()` to another run. A schedule follows from the edition alone, in each process. Passes over two editions may
 run side by side.
@@ -25,23 +25,23 @@ _REMEMBERED = 4
 
 
 class Editions:
-    """The editions of what one dataset reads, in one process.
+    """The editions of one dataset in one process.
 
     Parameters
     ----------
     data
-        What the dataset reads. None: something that has one edition.
+        The description of the samples. None: the dataset reads something that has one edition.
     planning
-        How a description becomes a schedule.
+        Makes a schedule of a description.
     schedule
-        That of `data`.
+        The schedule of `data`.
 
     Attributes
     ----------
     current
-        What the last pass reads.
+        The edition that the last pass reads.
     versions
-        Looks at a store that grows. None: the store does not.
+        Looks at a store that grows. None: the store does not grow.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Editions:
             self._schedules[self.current.key] = schedule
 
     def complete(self, edition: Edition) -> Edition:
-        """Return an edition with what it leaves open: the version that the last pass reads."""
+        """Return an edition with its open version filled in: the version that the last pass reads."""
         version = None if self.versions is None else edition.version or self.current.version
         return replace(edition, version=version, offsets=None if self._windows is None else edition.offsets)
 
@@ -96,7 +96,7 @@ class Editions:
         Raises
         ------
         ConfigError
-            If it has no windows, or the offsets do not work.
+            If the description has no windows, or the offsets do not work.
         """
         if self._windows is None:
             raise ConfigError("set_offsets is for samples that are windows, of a store that does not grow")
@@ -111,7 +111,7 @@ class Editions:
             If the state has a version of a store and this one does not grow, or the reverse; or offsets, and the
             samples are no windows; or other blocks than those that the user named.
         StoreReadError
-            If the store no longer holds what it held in that version.
+            If the store's data changed or were deleted since that version.
         """
         edition = Edition()
         if self.versions is not None:

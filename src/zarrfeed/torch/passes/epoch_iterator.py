@@ -1,8 +1,8 @@
 """One pass over a dataset: an iterator of batches that knows how much of the epoch its consumer has received.
 
 A pass is settled at its first `next()`: only then does it take an epoch, look up its rank, and start threads. So making
-an iterator and throwing it away, as frameworks do, costs no epoch. In a DataLoader worker it is settled at once. What
-goes wrong at the start of a pass is raised by `next()`, where every loop and every worker can report it.
+an iterator and throwing it away, as frameworks do, costs no epoch. In a DataLoader worker it is settled at once. If an
+error occurs at the start of a pass, `next()` raises it, where every loop and every worker can report it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zarrfeed.torch.passes.session import Session
 class Pass(CountedPass):
     """Batches of one pass; gives its reader back when it ends for whatever reason."""
 
-    # Of the class, as construction may be interrupted before anything is set.
+    # These are attributes of the class, because construction may be interrupted before any of them is set.
     reader: EpochReader | None = None
     _leases: tuple[Lease, ...] = ()
     _look: Look | None = None
@@ -63,7 +63,7 @@ class Pass(CountedPass):
         return self._transformed(batch) if self._transforms else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this pass stands, as the dataset's `state_dict()` does; at its end, too."""
+        """Return the position of this pass, as the dataset's `state_dict()` does; at its end, too."""
         session = self._session
         if self.cursor is None:
             return session.make_state_dict(self._resumed or session.upcoming())
@@ -120,7 +120,7 @@ class Pass(CountedPass):
             _interrupt_after(token)
 
     def _transformed(self, batch: Batch) -> Batch:
-        """Return what the user's `transform` makes of a batch or sample; what it raises ends the pass."""
+        """Return the result of the user's `transform` of a batch or sample; an error in it ends the pass."""
         transform = self._session.options.transform
         if transform is None:
             return batch
@@ -188,18 +188,18 @@ class SamplePass(Pass):
         return self._transformed(self._samples.popleft())
 
     def close(self) -> None:
-        """Stop reading, and forget what was not handed out."""
+        """Stop reading, and drop the batches that were not handed out."""
         if hasattr(self, "_samples"):  # not, where construction failed
             self._samples.clear()
         super().close()
 
 
-#: References whose callback interrupts; each is dropped when that happened.
+#: References whose callback interrupts; each is dropped after its interrupt.
 _references: list[_Interrupt] = []
 
 
 class _Token:
-    """To be kept in a local variable, and nowhere else, by the function after which the interrupt is to come."""
+    """A local variable of the function after which the interrupt is to come; nothing else may refer to it."""
 
 
 class _Interrupt(weakref.ref[_Token]):
@@ -213,10 +213,10 @@ class _Interrupt(weakref.ref[_Token]):
 def _interrupt_after(token: _Token) -> None:
     """Interrupt the main thread when the token is dropped: hand on a Ctrl-C that Python would forget.
 
-    What a `__del__` raises is printed and forgotten, an interrupt too. This is called with the interrupt in hand; the
-    same interrupt comes again as soon as the function that called has returned to whoever dropped the object. Python
-    looks for signals between two bytecodes, so it must be C that sets the flag, when the frame of that function is
-    cleared: the callback of a weak reference to a local variable.
+    Python prints an error of a `__del__` and forgets it, an interrupt too. This function is called with the interrupt
+    in hand; the same interrupt comes again as soon as the calling function has returned to the code that dropped the
+    object. Python looks for signals between two bytecodes, so it must be C that sets the flag, when the frame of that
+    function is cleared: the callback of a weak reference to a local variable.
     """
     callback: Any = _thread.interrupt_main  # it takes the reference for a number
     _references.append(_Interrupt(token, callback))

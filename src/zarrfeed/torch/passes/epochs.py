@@ -1,4 +1,4 @@
-"""Which epoch each pass over a dataset reads: agreed upon by the training process and its DataLoader workers.
+"""Agree on the epoch that each pass over a dataset reads, in the training process and its DataLoader workers.
 
 The agreement is a small JSON document in an anonymous file that is shared by the process that made the dataset and all
 that inherit it, by fork or by being spawned with it. It holds
@@ -39,7 +39,7 @@ from zarrfeed.torch.ranks.distributed import in_worker
 #: An `EpochState` in its JSON form; here only its "epoch" is looked at.
 State: TypeAlias = dict[str, Any]
 
-#: What holds for the epochs after a state as well: slabs, offsets until others are named, and the orders of sources.
+#: Keys of a state that hold for later epochs as well: slabs, offsets until others are named, and orders of sources.
 LASTING = ("offsets", "slab_rows", "carries_rows", "sources", "unit")
 
 #: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
@@ -52,7 +52,7 @@ _speaker: ContextVar[object] = ContextVar("speaker", default=None)
 
 @contextmanager
 def speaking_for(loader: object) -> Iterator[None]:
-    """Let what the dataset is told inside be told to one loader: it claims the state that is named."""
+    """Make the calls inside count for one loader: it claims the state that they name."""
     token = _speaker.set(loader)
     try:
         yield
@@ -82,7 +82,7 @@ class EpochTable:
             return claims[-1][1] if claims else self._next(document)
 
     def name_next(self, state: State, *, named: bool = True) -> None:
-        """Say in which state the next pass begins; `named` tells whether a user named its epoch.
+        """Name the state in which the next pass begins; `named` is True if a user named its epoch.
 
         A user who speaks for a loader of this process names the state of that loader's next pass, and leaves the whole
         epoch to others. One who speaks for nobody ends all claims.
@@ -106,7 +106,7 @@ class EpochTable:
             return bool(claimed or state.get("named", False))
 
     def next_of(self, loader: object) -> State:
-        """Return the state in which the next pass of a loader begins; None: of nobody who could have claimed it."""
+        """Return the state in which the next pass of a loader begins; None: the state that no loader has claimed."""
         with self._document() as document:
             return self._claimed_by(loader) or self._next(document)
 
@@ -164,7 +164,7 @@ class EpochTable:
         return next((state for claimant, state in self._live_claims() if claimant() is loader), None)
 
     def _take_claim(self, loader: object) -> State | None:
-        """Remove the claim of a loader, and return its state; None: it has none."""
+        """Remove the claim of a loader, and return its state; None if it has no claim."""
         claimed = self._claimed_by(loader)
         self._claims = [one for one in self._claims if one[0]() is not loader]
         return claimed
@@ -203,7 +203,7 @@ class EpochTable:
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
                 text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
-                # What may follow is the rest of a longer document, left by a process that was killed here.
+                # Text may follow the document: the rest of a longer one, left by a process that was killed here.
                 document, _ = json.JSONDecoder().raw_decode(text)
                 yield document
                 changed = json.dumps(document)
@@ -233,7 +233,7 @@ class EpochTable:
 
 
 def _whole(state: State) -> State:
-    """Return the beginning of the epoch of a state, with what holds for the epochs after it."""
+    """Return the beginning of the epoch of a state, with the keys that hold for later epochs as well."""
     return {name: state[name] for name in ("epoch", *LASTING) if name in state}
 
 

@@ -1,9 +1,9 @@
-"""The look at the arrays of a pass, beside its first batches: whether they changed since they were opened.
+"""Look if the arrays of a pass have changed since they were opened, beside its first batches.
 
-One process of a machine looks for all that read there: the first rank, and of its DataLoader workers worker 0. What the
-look finds is raised by the `next()` of that process, at the latest by the one that would end the pass.
+One process of a machine looks for all that read there: the first rank, and among its DataLoader workers worker 0. The
+`next()` of that process raises the finding of the look, at the latest the one that would end the pass.
 
-What holds: the look delays no batch but the last `next()`. No thread of it outlives its pass, but for one inside a read
+Invariants: the look delays no batch but the last `next()`. No thread of it outlives its pass, but for one inside a read
 that storage does not answer: that thread is left behind, and ends by itself. A look that cannot be made is told by a
 warning, and is no error.
 """
@@ -40,7 +40,7 @@ _UNTIL_ANSWERED_S, _UNTIL_EXPLAINED_S, _WITH_FIRST_S = 30.0, 2.0, 0.1
 _BEFORE_FIRST_S = 1.0
 #: Seconds that a pass which is closed waits for its look to be given up.
 _UNTIL_GIVEN_UP_S = 0.5
-#: Arrays for whose look a first batch or sample waits: it takes some 30 microseconds for each.
+#: A first batch or sample waits for the look at so many arrays: it takes some 30 microseconds for each.
 _FEW_ARRAYS = 256
 #: Seconds between two glances at signals while waiting.
 _GLANCE_S = 0.05
@@ -57,7 +57,7 @@ class _Found:
         self.shared = SharedAccess()
 
     def look(self, watch: ArrayWatch, fields: Sequence[Field], turn: int) -> None:
-        """Look; what goes wrong is kept."""
+        """Look; keep an error for `check`."""
         try:
             self.troubles = watch.look(fields, turn, lambda: self.is_over, self.shared)
         except ZarrfeedError as error:
@@ -74,18 +74,18 @@ class _Found:
 
 
 class Look:
-    """One look, which begins when it is made.
+    """A look at the arrays, which begins when it is made.
 
     Parameters
     ----------
     watch
-        Remembers what earlier looks saw.
+        Remembers the findings of earlier looks.
     fields
         The fields that are read.
     turn
         The number of the look, such as the epoch.
     is_near
-        Whether the arrays are few files, so that the look takes less time than the first batch.
+        True if the arrays are few files, so that the look takes less time than the first batch.
     """
 
     def __init__(self, watch: ArrayWatch, fields: Sequence[Field], turn: int, *, is_near: bool) -> None:
@@ -104,11 +104,11 @@ class Look:
 
     @property
     def has_told(self) -> bool:
-        """Whether all that the look found was told, so that nobody needs to ask again."""
+        """True if all that the look found was told, so that nobody needs to ask again."""
         return self._told
 
     def check(self, timeout_s: float = 0.0) -> None:
-        """Raise what was found, if the look has ended, or ends in so many seconds; warn if it could not be made.
+        """Raise the finding, if the look has ended, or ends in so many seconds; warn if it could not be made.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class Look:
         _warn(self._found.troubles)
 
     def _has_ended(self, timeout_s: float) -> bool:
-        """Return whether the look has ended, after so many seconds at most; not in a forked child, which has none."""
+        """Return whether the look has ended, after so many seconds at most; False in a forked child."""
         if not self._owner.is_here:
             return False
         if timeout_s == 0 or self._found.ended.is_set():
@@ -132,7 +132,7 @@ class Look:
         return any(self._found.ended.wait(seconds) for seconds in looks(timeout_s, _GLANCE_S))
 
     def check_batch(self, *, is_end: bool) -> None:
-        """Raise what was found, with each batch; the end of the pass waits until the look has ended.
+        """Raise the finding, with each batch; the end of the pass waits until the look has ended.
 
         The first batch waits a moment for a look at few files, which takes less time than to decode the batch.
         """
@@ -143,7 +143,7 @@ class Look:
             _warn([f"storage did not answer within {_UNTIL_ANSWERED_S:g} s after the last batch"])
 
     def explain(self, error: ZarrfeedError) -> None:
-        """Raise what was found, if that explains an error of the engine."""
+        """Raise the finding, if it explains an error of the engine."""
         if not self._told and self._has_ended(_UNTIL_EXPLAINED_S) and self._found.error is not None:
             raise self._found.error from error
 
@@ -164,7 +164,7 @@ class LooksOfSamples:
     num_samples
         Samples of the dataset.
     policy
-        As of `ArrayWatch`.
+        The error policy of reads, as in `ArrayWatch`.
     """
 
     def __init__(self, fields: Sequence[Field], num_samples: int, policy: Faults) -> None:
@@ -180,7 +180,7 @@ class LooksOfSamples:
         self._share = max(1, num_samples // (rank_info.world_size * workers))
 
     def before(self, count: int) -> None:
-        """Raise what was found, before so many samples are read; begin another look if it is time.
+        """Raise the finding, before so many samples are read; begin another look if it is time.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class LooksOfSamples:
         self._look.check()
 
     def explain(self, error: ZarrfeedError) -> None:
-        """Raise what was found, if that explains an error of the engine."""
+        """Raise the finding, if it explains an error of the engine."""
         if self._look is not None:
             self._look.explain(error)
 
@@ -233,8 +233,8 @@ def _give_up(found: _Found, thread: threading.Thread, owner: OwnerProcess) -> No
 def looks_here(rank_info: RankInfo, worker: int) -> bool:
     """Return whether this is the process of its machine that looks for all of them.
 
-    Where a launcher deals ranks to machines in turns, its number of the local rank counts, too: two may look, but not
-    none.
+    If a launcher deals ranks to machines in turns, its number of the local rank counts, too: two processes may look,
+    but never none.
     """
     local = {os.environ.get("LOCAL_RANK"), os.environ.get("SLURM_LOCALID")}
     return worker == 0 and (rank_info.rank % max(1, rank_info.local_world_size) == 0 or "0" in local)
@@ -247,7 +247,7 @@ def _is_near(layouts: Sequence[Layout]) -> bool:
 
 
 def begin_look(session: Session, cursor: Cursor) -> Look | None:
-    """Begin to look at the arrays of a pass; None if another process does, or there are none."""
+    """Begin to look at the arrays of a pass; None if another process does, or there are no arrays to look at."""
     fields = session.schedule.fields.fields
     layouts = list(layouts_of(fields))
     if not layouts or not looks_here(cursor.rank_info, cursor.consumer.worker):

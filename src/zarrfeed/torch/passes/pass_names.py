@@ -27,7 +27,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.torch.batches.worker_queue import worker_arguments
 from zarrfeed.torch.ranks.callers import find_fetcher
 
-#: The round of what a `worker_init_fn` reads.
+#: The round of passes that a `worker_init_fn` begins.
 _BEFORE_ROUNDS = -1
 
 
@@ -79,7 +79,7 @@ class PassNames:
 
 
 def group_of_worker() -> str | None:
-    """Return a name that the workers of this worker's iterator share, and no other process; None: there is none."""
+    """Return a name that only the workers of this worker's iterator have; None if there is no such name."""
     arguments = worker_arguments()
     if arguments is None:
         return None

@@ -1,4 +1,4 @@
-"""`ProcessState`: what a session has in one process, and what a forked child makes anew."""
+"""`ProcessState`: the parts of a session that each process has for itself, and that a forked child makes anew."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ProcessState:
     readers
         The engines that passes which begin now get.
     past_readers, past_stats, past_skipped
-        Those of editions before, and what those counted and skipped that are gone.
+        The readers of earlier editions, and the counters and skipped chunks of readers that are gone.
     resumed
         The state of a DataLoader worker that the next pass begins with.
     passes, names, watch
-        The passes that were begun here, in the order of their begin; what names them, in a DataLoader worker; and what
-        earlier passes saw of the metadata documents.
+        The passes that were begun here, in the order of their begin; the namer of passes, in a DataLoader worker; and
+        the memory of the metadata documents that earlier passes saw.
     """
 
     readers: ReaderPool

@@ -32,7 +32,7 @@ _LEAVES_S = 0.1
 
 
 class ResultQueue:
-    """What a DataLoader uses of a `multiprocessing.Queue`, for batches of so many workers.
+    """The part of a `multiprocessing.Queue` that a DataLoader uses, for the batches of a number of workers.
 
     Messages of one worker come in the order in which it put them.
     """
@@ -65,7 +65,7 @@ class ResultQueue:
         It is raised at once if a worker ends that has to send more: torch looks then which workers are gone.
         """
         if not self._is_reading:  # all workers have started
-            _close(self._writers[:-1])  # a pipe whose worker ended has an end then
+            _close(self._writers[:-1])  # else the pipe of a worker that ended would never end
             self._is_reading = True
         for look in looks(timeout, _LOOK_S):
             for reader in wait(self._readers, look):

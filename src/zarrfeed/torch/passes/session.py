@@ -60,18 +60,18 @@ class Session:
     Parameters
     ----------
     schedule
-        What is read when.
+        The schedule of the dataset's epochs, in the edition that the last pass reads.
     options
-        How it is read.
+        The options by which the dataset is read, beside its schedule.
     editions
-        What its epochs may read. `schedule` is that of the edition that the last pass reads. None: all read the same.
+        The editions that epochs may read. None: all epochs read the same.
 
     Attributes
     ----------
     beginning
-        Held by a thread while a pass of it begins: passes of two threads may read two versions of a store.
+        Lock that a thread holds while a pass of it begins: passes of two threads may read two versions of a store.
     is_gathered
-        Whether a library puts together what the ranks make of a batch (`torch/ranks/accelerate.py`).
+        True if a library gathers the batches of the ranks (`torch/ranks/accelerate.py`).
     """
 
     def __init__(self, schedule: Schedule, options: SessionOptions, editions: Editions | None = None) -> None:
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def watch(self) -> ArrayWatch:
-        """Remembers what earlier passes saw of the metadata documents."""
+        """Remembers the metadata documents that earlier passes saw."""
         return self._own.here.watch
 
     @property
@@ -135,7 +135,7 @@ class Session:
 
     @property
     def statics(self) -> tuple[StaticField, ...]:
-        """What is the same in all batches."""
+        """The fields whose values are the same in all batches."""
         return self.options.assembler.statics.fields
 
     def check_open(self) -> None:
@@ -161,11 +161,11 @@ class Session:
         return here.past_skipped + [chunk for readers in pools for chunk in readers.skipped()]
 
     def rank_info(self) -> RankInfo:
-        """Return which rank reads, of how many."""
+        """Return the rank that reads, and the number of ranks."""
         return replace(self.options.ranks.find(), is_gathered=self.is_gathered)
 
     def _rank_in_node(self) -> RankInfo:
-        """Return which rank reads, of how many that divide one epoch order: with affinity, those of its node."""
+        """Return the rank that reads, and the number of ranks that share its epoch order: with affinity, its node's."""
         rank = self.rank_info()
         return rank if self.options.affinity is None else rank_in_node(rank)
 
@@ -193,7 +193,7 @@ class Session:
         return has_accelerator() if pins is None else pins
 
     def plan_of_rank(self, epoch: int) -> ReadPlan:
-        """Return what this rank reads in an epoch, without workers, from its beginning."""
+        """Return the plan of this rank for an epoch, without workers, from its beginning."""
         rank_info = self._rank_in_node()
         schedule, consumer = self._schedule_of(rank_info), rank_info.consumer()
         return schedule.reading(schedule.settle(self.upcoming().at_epoch(epoch), consumer), consumer)
@@ -211,10 +211,10 @@ class Session:
             resumed=None if upcoming.lanes is None else upcoming,
         )
 
-    # What is read
+    # Versions and editions of the data
 
     def refresh(self) -> None:
-        """Look at the store on all ranks, and let the next pass read what is found, unless it resumes an epoch.
+        """Look at the store on all ranks, and let the next pass read the version found, unless it resumes an epoch.
 
         Raises
         ------
@@ -230,7 +230,7 @@ class Session:
             self._name_edition(upcoming, replace(upcoming.edition, version=version))
 
     def set_offsets(self, offsets: Mapping[str, Any]) -> Data:
-        """Let the next pass, and those after it, have windows with other offsets; return what is read then.
+        """Let the next pass, and those after it, have windows with other offsets; return the new description.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class Session:
         self._adopt(edition)
 
     def hold(self, edition: Edition) -> tuple[Lease, ...]:
-        """Return what keeps the samples of an edition from being deleted, as long as it is referred to."""
+        """Return leases, which keep the samples of an edition from being deleted, as long as they are referred to."""
         versions = self.editions.versions
         return () if versions is None or edition.version is None else versions.hold(edition.version)
 
@@ -295,7 +295,7 @@ class Session:
         return self.schedule if wanted == self.editions.current else self.editions.schedule(wanted)
 
     def _schedule_of(self, rank_info: RankInfo, edition: Edition | None = None) -> Schedule:
-        """Return the schedule of what this rank's node reads of an edition."""
+        """Return the schedule of an edition, for the part that this rank's node reads."""
         schedule = self._schedule_at(edition)
         return schedule if rank_info.num_nodes == 1 else schedule.for_node(rank_info.node, rank_info.num_nodes)
 
@@ -303,7 +303,7 @@ class Session:
         return ReaderPool(partial(self._make_reader, self.schedule))
 
     def _make_reader(self, schedule: Schedule, resources: Resources, arrays: BatchArrays) -> EpochReader:
-        """Return a reader of what a schedule reads."""
+        """Return a reader for a schedule."""
         return Reader(
             schedule.fields.fields,
             batch_size=schedule.engine_batch_size,
@@ -317,10 +317,10 @@ class Session:
         """Return the state that a document of the table holds."""
         return EpochState.from_json(json, self._schedule_at(Edition.from_json(json)).part)
 
-    # Which epoch comes next
+    # The state in which the next pass begins
 
     def upcoming(self, loader: object = None) -> EpochState:
-        """Return the state in which the next pass of a loader begins; None: of the loader that loaded one, if any."""
+        """Return the state in which the next pass of a loader begins; None: the state that was claimed last, if any."""
         resumed = self._own.here.resumed
         return resumed or self._parsed(self.epochs.next() if loader is None else self.epochs.next_of(loader))
 
@@ -330,7 +330,7 @@ class Session:
         self.epochs.name_next(state.to_json())
 
     def state_of(self, cursor: Cursor | None, loader: object = None) -> EpochState | None:
-        """Return where a pass (of a loader) stands; None: there was none, or a user named the state of the next one."""
+        """Return the position of a loader's pass; None if there is none, or a user has named the next pass's state."""
         if cursor is None:
             return None
         keeps = cursor.in_worker or cursor.under_way
@@ -343,7 +343,7 @@ class Session:
         return replace(state, edition=replace(state.edition, offsets=offsets))
 
     def state(self) -> EpochState:
-        """Return where the pass stands that was begun last, or the state in which the next one begins.
+        """Return the position of the pass that was begun last, or the state in which the next one begins.
 
         Raises
         ------
@@ -358,7 +358,7 @@ class Session:
         return self.state_of(self.passes.last) or self.upcoming()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the next pass deliver what was left of the epoch of `state`."""
+        """Let the next pass deliver the rest of the epoch of `state`."""
         loaded = self.read_state_dict(state)
         self.passes.forget()
         if loaded.worker is None:
@@ -368,7 +368,7 @@ class Session:
             self.epochs.name_next(loaded.following().to_json())
 
     def make_state_dict(self, state: EpochState) -> dict[str, Any]:
-        """Return a state as a small JSON-able dict, with what its order depends on."""
+        """Return a state as a small JSON-able dict, with the terms of its order."""
         edition = self.editions.complete(state.edition)  # that the description of order and layout is of
         schedule = self._schedule_of(self._rank_in_node(), edition)
         made = make_state_dict(state, schedule.part, schedule.fields.fields)
@@ -395,7 +395,7 @@ class Session:
     # Passes
 
     def _rank_of_pass(self) -> RankInfo:
-        """Return which rank a pass that begins now is for; say so if each rank reads everything unasked.
+        """Return the rank for which a pass begins now; warn if each rank reads everything although nobody asked for it.
 
         Raises
         ------
@@ -428,7 +428,7 @@ class Session:
         Parameters
         ----------
         name
-            In a DataLoader worker, what all workers of the pass call it.
+            Name of the pass, which all its DataLoader workers give it; None outside of workers.
         loaded
             The state that was loaded for this pass; None: the dataset's next.
         loader
@@ -469,7 +469,7 @@ class Session:
         return self._own.here.readers
 
     def start_reader(self, running: Running, cursor: Cursor) -> None:
-        """Give a pass a reader of `readers` that reads what its cursor says.
+        """Give a pass a reader of `readers`, which reads from the position of its cursor.
 
         Raises
         ------
@@ -492,4 +492,4 @@ class Session:
         self._own.here.readers.start(running, plan, resources, arrays)
 
     def _pins(self) -> bool:
-        return self.wants_pinned() and not in_worker()  # a loader pins what its workers send, in its own process
+        return self.wants_pinned() and not in_worker()  # a loader pins its workers' batches, in its own process

@@ -19,7 +19,7 @@ class SessionOptions:
     Attributes
     ----------
     policy
-        What readers do about a chunk that cannot be read.
+        The error policy: the treatment of a chunk that cannot be read.
     ranks
         Finds the rank that reads.
     assembler
@@ -27,11 +27,11 @@ class SessionOptions:
     transform
         Called with every batch; None: batches are handed out as they are.
     pin_memory
-        Whether batches lie in page-locked memory. None: where there is an accelerator.
+        If True, batches lie in page-locked memory. None: they do if there is an accelerator.
     affinity
         "node": each node reads the same part of the samples in every epoch. None: every rank reads of all samples.
     may_be_empty
-        Whether an epoch may have no batch at all, as in the library that a dataset takes the place of.
+        True if an epoch may have no batch at all, as in the library that a dataset takes the place of.
     """
 
     policy: Faults

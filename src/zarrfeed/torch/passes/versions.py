@@ -1,6 +1,6 @@
-"""Versions of a store that grows: which one a pass reads, agreed upon by all ranks.
+"""Versions of a store that grows: all ranks agree on the version that a pass reads.
 
-What holds: a pass reads one version on all ranks and in all DataLoader workers. The version of an epoch is looked up
+Invariants: a pass reads one version on all ranks and in all DataLoader workers. The version of an epoch is looked up
 once, by rank 0 in its training process, and travels with the state of the epoch: over the process group to the other
 ranks, in the table of epochs to the workers, in `state_dict()` to another run.
 """
@@ -34,9 +34,9 @@ class Versions:
     Parameters
     ----------
     growth
-        The store, and what was described of it.
+        The store, and the description that was made of it.
     rows
-        Of static arrays that are stacked, by the name of the field.
+        The stacked static arrays, by the name of the field.
     """
 
     def __init__(self, growth: Growth, rows: Mapping[str, HostRows]) -> None:
@@ -49,11 +49,11 @@ class Versions:
 
     @classmethod
     def of(cls, data: Data) -> Versions | None:
-        """Return the versions of what a dataset reads; None if it does not grow."""
+        """Return the versions of a dataset's store; None if it does not grow."""
         return None if data.growth is None else cls(data.growth, rows_of(data.resolved))
 
     def resolved(self, version: Version) -> ResolvedData:
-        """Return what a version is read as; reads nothing but what `Growth.at` reads."""
+        """Return the description of a version's samples; reads nothing but what `Growth.at` reads."""
         return with_rows(self._growth.at(version), self._rows)
 
     def look(self, rank: RankInfo, known: Version) -> Version:
@@ -67,12 +67,12 @@ class Versions:
             If there are several ranks and they cannot talk to each other: torch.distributed is not initialised, or this
             is a DataLoader worker, or the process group has another number of ranks.
         StoreReadError
-            If the store cannot be read, or no longer holds what it held.
+            If the store cannot be read, or its data changed or were deleted since.
         """
         return self._look(known) if rank.world_size == 1 else _from_rank_0(rank, partial(self._look, known))
 
     def hold(self, version: Version) -> tuple[Lease, ...]:
-        """Return what keeps the samples of a version from being deleted, as long as it is referred to.
+        """Return leases, which keep the samples of a version from being deleted, as long as they are referred to.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class Versions:
         return leases
 
     def _look(self, known: Version) -> Version:
-        """Look, and keep what is found from being deleted until it is held; delete what is older."""
+        """Look, and keep the samples found from being deleted until they are held; let go of older ones."""
         for attempt in range(_ATTEMPTS):
             version = self._growth.look(known)
             try:
@@ -101,9 +101,9 @@ class Versions:
         Raises
         ------
         ConfigError
-            If it names none.
+            If the state names no version.
         StoreReadError
-            If the store no longer holds what it held in that version.
+            If the store's data changed or were deleted since that version.
         """
         saved = None
         if isinstance(state, Mapping):
@@ -120,7 +120,7 @@ class Versions:
 
 
 def _from_rank_0(rank: RankInfo, look: Callable[[], Version]) -> Version:
-    """Return what `look` returns on rank 0, or raise its error on every rank."""
+    """Return the version that `look` finds on rank 0, or raise its error on every rank."""
     distributed = imported("torch.distributed")
     several = f"refresh='epoch' on {rank.world_size} ranks"
     if in_worker():

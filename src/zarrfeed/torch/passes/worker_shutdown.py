@@ -31,7 +31,7 @@ _LOOK_S = 0.1
 
 
 class Flag:
-    """What a DataLoader uses of an event, without a lock: a byte in shared memory that is 0 until it is set.
+    """The part of an event that a DataLoader uses, without a lock: a byte in shared memory that is 0 until it is set.
 
     It can be set as long as anything refers to it, also by a `__del__` when both are collected at once: the memory is
     unmapped after that. The descriptor may be closed by then; it is there for being sent to spawned workers alone.

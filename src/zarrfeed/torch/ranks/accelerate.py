@@ -1,4 +1,4 @@
-"""How a `ZarrDataLoader` goes through `accelerator.prepare()`: as it is, with what accelerate's own loaders do.
+"""Let a `ZarrDataLoader` pass through `accelerator.prepare()` as it is, and do what accelerate's own loaders do.
 
 accelerate takes a loader apart and builds one of its own over the dataset. That loader has no state of ours, and lets
 process 0 read for all. But accelerate takes a loader as it is if the loader says that it was prepared already. So says
@@ -32,7 +32,7 @@ _END = object()
 
 @dataclass(frozen=True)
 class Preparation:
-    """What an `Accelerator` wants of a loader: `device` is None where batches stay where they are."""
+    """The device and the copy mode that an `Accelerator` asks of a loader; `device` is None if batches do not move."""
 
     device: torch.device | None
     non_blocking: bool
@@ -40,7 +40,7 @@ class Preparation:
 
 
 class PreparableLoader(Protocol):
-    """What `prepared_batches` needs of a loader."""
+    """The interface of a loader that `prepared_batches` needs."""
 
     end_of_dataloader: bool
     remainder: int
@@ -58,7 +58,7 @@ def asking_accelerator() -> FrameType | None:
 
 
 def preparation(asking: FrameType, rank_info: RankInfo) -> Preparation | None:
-    """Return what an `Accelerator` wants; None, where only a loader of accelerate's own does that.
+    """Return the device and copy mode that an `Accelerator` asks for; None if accelerate's own loader is needed.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def preparation(asking: FrameType, rank_info: RankInfo) -> Preparation | None:
 
 
 def prepared_batches(loader: PreparableLoader, preparation: Preparation) -> Iterator[Batch]:
-    """Yield the batches of a pass, with what accelerate wants to be done with each."""
+    """Yield the batches of a pass, and treat each as accelerate requires."""
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device, synchronize_rng_states
 
@@ -127,7 +127,7 @@ def _fetched(feed: CountedPass) -> Any:
 
 
 def _remainder(cursor: Cursor) -> int:
-    """Return how many samples of the last batch of all ranks are no repeated ones; 0, which is for all, if none is.
+    """Return how many samples of the last batch of all ranks are not repeated; 0 if none is repeated.
 
     accelerate puts the batches of the ranks together, rank by rank, and takes so many samples from the beginning. A
     division that `is_gathered` has its repeated samples at the end. With node affinity each node repeats samples of its

@@ -19,7 +19,7 @@ _KEYS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
 
 @dataclass(frozen=True)
 class Digest:
-    """A digest of sample indices that does not depend on their order: how many there are, and two sums of hashes.
+    """A digest of sample indices that does not depend on their order: their number, and two sums of hashes.
 
     The same indices, each as often, have the same digest. Two other sets of as many indices have the same digest with
     probability 2**-104. Digests of parts add up: `a + b`, or an all_reduce of their tensors.
@@ -27,7 +27,7 @@ class Digest:
     Attributes
     ----------
     count
-        How many indices, repeated ones counted as often as they came.
+        Number of indices; a repeated index counts as often as it came.
     sums
         Sums of two 64-bit hashes of each index, modulo 2**52.
 
@@ -80,7 +80,7 @@ def audit(indices: Iterable[torch.Tensor | npt.NDArray[np.int64] | int]) -> Dige
     Raises
     ------
     ConfigError
-        If they are no integers.
+        If the indices are no integers.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Who reads a dataset: what the call stack tells about the library that iterates it.
+"""Identify the library that iterates a dataset, and its habits, from the call stack.
 
 torch does not tell a dataset which loader reads it, and some loaders spoil its samples without an error:
 
@@ -35,18 +35,18 @@ _NO_DISPATCH = (
 
 
 class Reads(Protocol):
-    """A dataset, as far as it matters who reads it."""
+    """A dataset, as far as its readers matter."""
 
     @property
     def batch_size(self) -> int | None:
         """Samples of a batch; None for single samples."""
 
     def rank_info(self) -> RankInfo:
-        """Return which rank reads, of how many."""
+        """Return the rank that reads, and the number of ranks."""
 
 
 def check_iteration(reads: Reads) -> bool:
-    """Check who asks for a pass over `dataset`; return whether that pass will not be asked for any batch.
+    """Check the library that asks for a pass over `dataset`; return whether it will not ask that pass for any batch.
 
     Raises
     ------
@@ -68,12 +68,12 @@ def check_iteration(reads: Reads) -> bool:
 
 
 def check_length(reads: Reads) -> None:
-    """Check who asks for the length of `dataset`; tell an IterableDatasetShard that does so to split nothing.
+    """Check the caller that asks for the length of `dataset`; tell an IterableDatasetShard to split nothing.
 
     Raises
     ------
     ConfigError
-        If it is torch's `random_split`.
+        If the caller is torch's `random_split`.
     """
     frame = next(outer_frames(), None)
     random_split = _found("torch.utils.data", "random_split")

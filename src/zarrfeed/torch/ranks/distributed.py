@@ -1,4 +1,4 @@
-"""Which rank this process is, which DataLoader worker, and how many share the machine."""
+"""Find the rank of this process, its DataLoader worker, and the number of ranks that share the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.torch.ranks.callers import rank_under_accelerate
 
-#: What `rank=` may be: a number, or what returns (rank, world size) when it is asked in the training process.
+#: The types of `rank=`: a number, or a callable that returns (rank, world size) in the training process.
 RankLike: TypeAlias = "int | Callable[[], tuple[int, int]] | None"
 
 #: Torch's workers look every 5 s whether their training process is there, and end between two batches.
@@ -82,7 +82,7 @@ def find_rank(rank: RankLike = None, world_size: int | None = None) -> RankInfo:
     Raises
     ------
     ConfigError
-        If they are no rank and world size.
+        If `rank` and `world_size` are no rank and world size.
     """
     initialised = _is_initialised()
     if callable(rank):
@@ -110,7 +110,7 @@ def _is_initialised() -> bool:
 
 
 def rank_in_node(rank: RankInfo) -> RankInfo:
-    """Return which rank of its node a rank is, where samples are dealt to nodes; `rank` itself where there is one node.
+    """Return a rank's number in its node, if samples are dealt to nodes; `rank` itself if there is one node.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def rank_in_node(rank: RankInfo) -> RankInfo:
             "all nodes must have as many ranks"
         )
     num_nodes = ranks // local
-    if not in_worker():  # whose environment may be that of a server of processes
+    if not in_worker():  # a worker may have the environment of a server of processes
         _check_launcher(rank.rank, local, num_nodes)
     if num_nodes == 1:
         return rank
@@ -288,7 +288,7 @@ def _open_training_process(pid: int | None) -> list[int]:
 
 
 def _local_world_size(world_size: int, *, initialised: bool) -> int:
-    """Return how many ranks share this machine: as the launcher says, or all of them where they meet on loopback."""
+    """Return the number of ranks on this machine: as the launcher says, or all of them if they meet on loopback."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
         if os.environ.get(name, "").isdecimal():
             return max(1, min(world_size, int(os.environ[name])))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class _Launcher:
-    """Names of the environment variables that say which of how many processes this is, and the `rank=` for it."""
+    """The environment variables of a launcher that name the process and the number of processes, and its `rank=`."""
 
     rank: str
     world_size: str
@@ -40,20 +40,20 @@ _LAUNCHERS = (
     _Launcher("SLURM_PROCID", "SLURM_NTASKS", "rank_from_slurm"),
 )
 
-#: Whether this process, or one that it was forked from, has warned.
+#: True if this process, or one that it was forked from, has warned.
 _warned = False
 
 
 def warn_of_launcher(is_first: Callable[[], bool]) -> None:
     """Warn, once a process, if a launcher started this process as one of several.
 
-    For the begin of a pass whose dataset has no rank: none was given, and torch.distributed is not initialised.
+    Called when a pass begins whose dataset has no rank: none was given, and torch.distributed is not initialised.
 
     Parameters
     ----------
     is_first
-        Whether no other process that reads the same dataset, such as a DataLoader worker, has said it. Called only if
-        there is something to say.
+        Returns True if no other process that reads the same dataset, such as a DataLoader worker, has warned. Called
+        only if there is a reason to warn.
     """
     global _warned
     if _warned or (found := _find()) is None:

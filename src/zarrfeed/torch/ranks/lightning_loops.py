@@ -27,7 +27,7 @@ class _Stateful(Protocol):
 
 
 def calling_loop() -> Any | None:
-    """Return the Trainer's loop that is on the call stack; None if there is none."""
+    """Return the Trainer's loop that is on the call stack; None without one."""
     for frame in outer_frames():
         if str(frame.f_globals.get("__name__")).startswith(_LOOPS):
             loop = self_of(frame)
@@ -69,7 +69,7 @@ def hand_over_state(loop: Any, sampler: object) -> bool:
 
 
 def batches_before(loop: Any) -> int:
-    """Return how many batches of the epoch that a loop resumes were trained on; 0 where it begins an epoch."""
+    """Return the number of batches trained on in the epoch that a loop resumes; 0 if it begins an epoch."""
     if not getattr(loop, "restarting", False):
         return 0
     try:

@@ -1,20 +1,14 @@
-"""Finds a rank that would read another order than the other ranks, through the store by which the ranks met.
+"""Find a rank that would read another order than the other ranks, through the store by which the ranks met.
 
 Each rank chooses the order of a dataset for itself: from the data and the arguments. Ranks with another seed, another
 selection or another memory budget would read positions of different orders, so samples would be lost and others would
-come twice. So the first rank that begins a pass of a dataset writes what the order depends on to the store of
-`torch.distributed`, and each other rank compares its own with that. What holds:
+come twice. So the first rank that begins a pass of a dataset writes the terms of its order to the store of
+`torch.distributed`, and each other rank compares its own terms with these. Invariants:
 
 1. No rank waits for another one: a comparison is two requests, which the store answers at once. There is no
    collective call. A store that cannot be asked means that nothing is compared.
-2. What is compared was settled when the dataset was made. So states, epochs, `set_offsets` and a look at the first
+2. The terms were settled when the dataset was made. So states, epochs, `set_offsets` and a look at the first
    batch by one rank make no difference.
-3. Two ranks compare datasets that were made at the same call site (all calls on the stack), of the same arrays, as the
-   n-th of those whose passes began. A dataset that one rank alone reads elsewhere is compared with nothing. Nor is a
-   dataset whose rank the user named.
-4. A rank that has read more or fewer datasets of a call site than another rank is no error: the n-th dataset of one
-   rank may be an earlier one of the other rank.
-5. A process leaves at most `_MOST_KEYS` entries in the store.
 
 There is no certain sign that datasets of two ranks are to be one dataset: decision 0049 says what was considered.
 """
@@ -36,7 +30,7 @@ from zarrfeed.base.per_process import OwnerProcess, PerProcess
 from zarrfeed.plan.schedule.order_terms import OrderTerms
 from zarrfeed.torch.ranks.callers import outer_frames
 
-#: Of the format of entries: ranks with another one are not compared.
+#: The name of the format of entries: ranks with another format are not compared.
 _PREFIX = "zarrfeed/order/1"
 #: Entries of this process in the store; older ones are deleted.
 _MOST_KEYS = 64
@@ -52,7 +46,7 @@ class SameOrder:
     sources
         The names of the arrays that are read.
     terms
-        Of the order that the dataset was made with.
+        The options and figures that determine the order, as the dataset was made with them.
     """
 
     def __init__(self, sources: Iterable[str], terms: OrderTerms) -> None:
@@ -67,7 +61,7 @@ class SameOrder:
         Raises
         ------
         ConfigError
-            If it does; the message names what differs.
+            If the orders differ; the message names the differing terms.
         """
         board = _find_board()
         if board is None:
@@ -79,7 +73,7 @@ class SameOrder:
 
 
 class _Entry:
-    """What this process says of the order of one dataset."""
+    """The entry of this process about the order of one dataset."""
 
     def __init__(self, board: _Board, site: str, terms: Mapping[str, Any], causes: Mapping[str, Any]) -> None:
         self.board = board
@@ -178,7 +172,7 @@ class _Board:
         return None
 
 
-#: Of the default process groups that this process, and those that it was forked from, saw; one at least for each.
+#: The boards of the default process groups that this process, and those that it was forked from, saw: one for each.
 _boards: list[_Board] = []
 
 

@@ -1,0 +1,105 @@
+"""Texts in code can be read alone: few begin with a word that stands for a noun, and their number only falls."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+
+from tests.support.paths import ROOT
+
+#: A text that begins so is an ellipsis: its reader has to find the noun first. Write "True if the store is far" for
+#: "Whether it is far", "Bytes that were read" for "What was read", and "Path of the group" for "Of the group".
+RIDDLE = re.compile(r"(What|Which|Where|How|Whether|Of|When|Whose)\b")
+
+#: Kind of text -> how many in `src` may begin so. Lower a number when fewer do; never raise one.
+MOST = {"docstring": 319, "parameter": 655, "comment": 83}
+
+
+def texts_in(source: str) -> Iterator[tuple[str, int, str]]:
+    """Yield the kind, the line and the text of docstrings, of parameters and attributes in them, and of comments."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            doc, line = ast.get_docstring(node), getattr(node, "lineno", 1)
+            if doc is not None:
+                yield "docstring", line, doc
+                headings = re.split(r"(?m)^(\w[\w ]*)\n-{3,}$", doc)
+                for heading, section in zip(headings[1::2], headings[2::2], strict=True):
+                    if heading != "Examples":
+                        yield from (("parameter", line, text) for text in re.findall(r"(?m)^\S.*\n +(\S.*)$", section))
+    above = ""
+    for line, text in enumerate(source.splitlines(), 1):
+        text = text.strip()
+        if text.startswith("#") and not above.startswith("#"):
+            yield "comment", line, text.lstrip("#: ")
+        above = text
+
+
+def riddles_in(source: str) -> list[tuple[str, int, str]]:
+    return [(kind, line, text.split("\n")[0]) for kind, line, text in texts_in(source) if RIDDLE.match(text)]
+
+
+def test_the_number_of_texts_that_begin_with_a_riddle_only_falls() -> None:
+    found: dict[str, list[str]] = {kind: [] for kind in MOST}
+    for path in sorted((ROOT / "src").rglob("*.py*")):
+        if path.suffix in {".py", ".pyi"}:
+            for kind, line, text in riddles_in(path.read_text()):
+                found[kind].append(f"{path.relative_to(ROOT)}:{line}: {text}")
+    for kind, most in MOST.items():
+        few = "\n".join(found[kind][:: max(1, len(found[kind]) // 8)])
+        assert len(found[kind]) <= most, (
+            f"{len(found[kind])} {kind}s begin with {RIDDLE.pattern}, at most {most} may, and the number only falls: "
+            f"begin with the noun, with a verb, or with 'True if'. Some of them:\n{few}"
+        )
+
+
+def test_riddles_are_found_and_plain_texts_are_not() -> None:
+    riddles = '''
+        """How a store is read."""
+
+        class Array:
+            """Which array.
+
+            Parameters
+            ----------
+            a, *b
+                Of the group.
+            c : int
+                The size.
+            d
+                Whether it is far,
+                Of all arrays.
+
+            Raises
+            ------
+            ValueError
+                Where there is none.
+
+            Examples
+            --------
+            >>> f(1,
+                Of=2)
+            """
+
+            #: What is read,
+            # of the array.
+            # Which of them.
+            size = 1  # What is not alone in its line
+
+            def read(self):
+                # Whose turn it is
+                """Return how it is read. Of all arrays."""
+                return "What"
+    '''
+    assert [(kind, text) for kind, _, text in riddles_in(inspect.cleandoc(riddles))] == [
+        ("docstring", "How a store is read."),
+        ("docstring", "Which array."),
+        ("parameter", "Of the group."),
+        ("parameter", "Whether it is far,"),
+        ("parameter", "Where there is none."),
+        ("comment", "What is read,"),
+        ("comment", "Whose turn it is"),
+    ]
+    plain = '"""Reads. What is read is kept."""\n#: Bytes of a chunk.\n# Whatever is left, Officially\nx = "Of"\n'
+    assert riddles_in(plain) == []
