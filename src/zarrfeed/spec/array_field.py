@@ -25,9 +25,9 @@ class ArrayField(FieldKind):
     Attributes
     ----------
     spec
-        Of the array; of several stores that of the first one, with the shape of all of them together.
+        The description of the array; for several stores that of the first one, with the shape of all of them together.
     parts
-        Which rows are in which store. None: one store has all of them.
+        The rows that each store has. None: one store has all of them.
     others
         Layouts of further stores, which have the rows that `parts` lack: they store the array in another way.
     """
@@ -101,7 +101,7 @@ class RowsField(FieldKind):
         return None if self.stack is None else (number, self.stack.row_bytes, self.stack.offset)
 
     def pad_to_core(self) -> tuple[str, bytes, Int64 | None] | None:
-        """Return what takes the place of rows in the form that the engine takes; rows a row map lacks become NaN."""
+        """Return the padding of rows in the form that the engine takes; rows that a row map lacks become NaN."""
         pad, rows = self.pad, self.row_map
         lacks_some = rows is not None and rows.lacks_some
         if pad is None and not lacks_some:

@@ -21,7 +21,7 @@ _ROUNDING = 0.01
 
 @dataclass(frozen=True)
 class Level:
-    """Where the voxels of an array lie among those of the first level, by axis of the array.
+    """The position of an array's voxels among those of the first level, along each axis of the array.
 
     Voxel x of the first level has its first face in voxel (x - origin) // scale of this array.
 
@@ -43,7 +43,7 @@ class Level:
         return cls(tuple(scale), tuple(-math.floor(one + _ROUNDING) for one in before))
 
     def __str__(self) -> str:
-        """Return what people are shown."""
+        """Return the level in words, for people."""
         return f"level with 1 voxel for {' x '.join(map(str, self.scale))} of the first"
 
 
@@ -54,11 +54,11 @@ class LevelRows(RowMap):
     Attributes
     ----------
     level
-        Along all axes of the array.
+        The position of the level's voxels along all axes of the array.
     sample_axis
-        Of the array.
+        Number of the sample axis of the array.
     lengths
-        Of each store: its samples, and its rows.
+        For each store the number of its samples, and of its rows.
     """
 
     level: Level = Level((), ())

@@ -38,8 +38,8 @@ class FieldStatistics:
     Attributes
     ----------
     axes
-        What has statistics of its own: names of dimensions, or numbers of axes of the array. Empty: nothing, so that
-        each array below has one number.
+        The axes along which each entry has statistics of its own: names of dimensions, or numbers of axes of the array.
+        Empty: each array below has one number.
     mean, std
         float64; of the values that are not missing, NaN where all are. The standard deviation is that of a population
         (`numpy.std`, ddof=0).
@@ -74,7 +74,7 @@ class FieldStatistics:
     side: str = ""
 
     def mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return what `Data.normalize` takes: 1 in place of a standard deviation of 0, and (0, 1) where all is missing.
+        """Return (mean, std) for `Data.normalize`: std 1 in place of 0, and (0, 1) where all values are missing.
 
         So a constant channel becomes 0, and a missing one stays NaN. The arrays have a first axis of length 1 before
         those of a sample; a single number has no axes.
@@ -92,7 +92,7 @@ class FieldStatistics:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> FieldStatistics:
-        """Return what `to_json` described.
+        """Return the statistics that `to_json` wrote.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class Statistics(Page):
     fields
         Name of an array -> its statistics.
     samples
-        How many samples they are of.
+        Number of samples that the statistics were taken over.
     data
         The expression that describes the samples.
     labels
@@ -220,7 +220,7 @@ class Statistics(Page):
 
 
 def _where(field: FieldStatistics, index: tuple[int, ...]) -> str:
-    """Return which entry of the statistics this is, such as "level 3"."""
+    """Name an entry of the statistics, such as "level 3"."""
     numbers = [i for i, n in zip(index, field.mean.shape, strict=True) if n > 1] if field.mean.size > 1 else [0]
     names = ", ".join(str(axis) if isinstance(axis, str) else f"axis {axis}" for axis in field.axes)
     return f"{names} {', '.join(map(str, numbers))}"

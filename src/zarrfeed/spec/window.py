@@ -1,4 +1,4 @@
-"""Which rows of an array make a sample, and what takes the place of those that it lacks."""
+"""The rows of an array that make a sample, and the values that stand for rows that it lacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORTENED = 8
 
 @dataclass(frozen=True, eq=False)
 class Borders:
-    """Where segments, or the rows behind a gap, begin, which windows do not leave.
+    """The first samples of segments, and the first rows behind gaps: windows do not cross them.
 
     Attributes
     ----------
@@ -51,16 +51,16 @@ class Borders:
 
 @dataclass(frozen=True)
 class Pad:
-    """What takes the place of rows of windows that lie beyond the ends of a segment.
+    """The values that stand for the rows of windows that lie beyond the ends of a segment.
 
     Attributes
     ----------
     mode
         "edge": the first or the last row of the segment. "fill": a value in every item.
     value
-        Of "fill", as it stands in the batch.
+        The value with "fill", as it stands in the batch.
     borders
-        Of segments. None: all samples are one segment.
+        The borders of segments. None: all samples are one segment.
     """
 
     mode: Literal["edge", "fill"]
@@ -74,7 +74,7 @@ class Pad:
 
     @property
     def in_states(self) -> str:
-        """The same for states: it names the borders if some of them are gaps, which the samples do not tell."""
+        """The padding as text for states: it names the borders if some are gaps, which the samples do not tell."""
         if self.borders is None or not self.borders.gaps:
             return self._value
         return f"{self._value}, gaps {self.borders.digest[:16]}"
@@ -113,7 +113,7 @@ class Window:
     Attributes
     ----------
     pad
-        What takes the place of rows that a sample lacks. None: samples that lack a row are left out.
+        The values that stand for rows that a sample lacks. None: samples that lack a row are left out.
     lead
         The distance that is drawn in place of some offsets. None: none is.
     drawn
@@ -167,7 +167,7 @@ class Window:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What it adds to the shape of a row."""
+        """The axes that the window adds in front of the shape of a row."""
         return (len(self.offsets),) if self.stacked else ()
 
     def __str__(self) -> str:
