@@ -1,11 +1,10 @@
-"""How well a batch is mixed, and the lanes and the mix that are chosen where the user names neither.
+"""The mixing of a batch, and the lanes and the mix that are chosen where the user names neither.
 
-What holds: the choice is a function of the layout and of the memory for batches alone. It depends neither on the world
+Invariant: the choice is a function of the layout and of the memory for batches alone. It depends neither on the world
 size nor, while memory does not limit it, on the batch size: so 1 rank and 8 ranks read the same order, and 8 ranks with
 batches of 32 the same global batches as 1 rank with batches of 256. `rank_lanes.py` says what becomes of it beyond 8
-ranks. A perfect shuffle is the yardstick: a batch of
-`TYPICAL_BATCH` samples is to draw from `_GOOD_MIX` of the blocks that such a batch of a perfect shuffle draws from, if
-the memory has room for it.
+ranks. A perfect shuffle is the yardstick: a batch of `TYPICAL_BATCH` samples is to draw from `_GOOD_MIX` of the blocks
+that such a batch of a perfect shuffle draws from, if the memory has room for it.
 
 Two parameters widen the mix. Each lane more cuts one more block in two, and both halves decode all of it. Each `mix`
 more cuts none, but a lane's blocks still come in turn. So lanes are added as long as cuts are cheap, then `mix`.
@@ -30,8 +29,8 @@ _MOST_CUTS = 0.1
 #: Small arrays have `LANES_OF_SMALL` lanes in any case; but where blocks share chunks, cuts cost more, and may not add
 #: more than this.
 _MOST_SHARED = 0.15
-#: Of more blocks, those of one length are counted together. Sums of fewer stay as they are, bit by bit: lanes depend on
-#: them.
+#: More blocks than these are counted by their lengths. The sum over fewer blocks stays as it is, bit by bit: lanes
+#: depend on it.
 _MANY_BLOCKS = 1 << 22
 #: Up to so many open blocks, one round of lanes may take half of the memory.
 _FEW_BLOCKS = 16
@@ -39,7 +38,7 @@ _FEW_BLOCKS = 16
 
 @dataclass(frozen=True)
 class MixingLimits:
-    """What lanes and mix have to fit in.
+    """The limits that lanes and mix must keep.
 
     Attributes
     ----------
@@ -50,8 +49,8 @@ class MixingLimits:
     carried_rows
         Memory of each lane in addition, in samples.
     hands_rows_on
-        Whether that is for rows of slabs. A round of lanes then takes up to half of the memory that it leaves, until a
-        batch is mixed well: slabs are there to mix, and one of them is decoded soon.
+        True if that memory is for rows of slabs. A round of lanes then takes up to half of the memory that it leaves,
+        until a batch is mixed well: slabs are there to mix, and one of them is decoded soon.
     typical
         Samples of the batch that is to be mixed well; of a source, its share of them.
     """
@@ -101,7 +100,7 @@ class MixingLimits:
         return self.blocks_cut(lanes) <= _MOST_CUTS * num_blocks
 
     def blocks_cut(self, lanes: int) -> float:
-        """Return how many blocks are decoded once more, at most, because lanes end in blocks."""
+        """Return the most blocks that are decoded once more because lanes end in blocks."""
         return (lanes - 1) * self.reads_of_cut
 
 

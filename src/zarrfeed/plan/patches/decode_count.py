@@ -1,4 +1,4 @@
-"""The chunks that an epoch of patches decodes, counted patch by patch: what the formula of `sweep_cost.py` predicts."""
+"""The chunks that an epoch of patches decodes, counted patch by patch; `sweep_cost.py` predicts them by a formula."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def count_decodes(
     order, epoch
         The epoch order, with its lanes.
     arrays
-        What patches have of each field: its chunk along each dimension, or a footprint.
+        The items of each field that patches cover: its chunk along each dimension, or a footprint.
     stride
-        How many consumers share the epoch.
+        Number of consumers that share the epoch.
     samples
-        What the first so many decode. None: all.
+        Number of samples, from the first on, whose chunks are counted. None: all.
     chunk_bytes, keep_bytes
         Bytes of a chunk of each field, and the memory of each consumer for those that several columns need.
     """

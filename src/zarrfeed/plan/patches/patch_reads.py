@@ -20,7 +20,7 @@ _COUNTED_OF_LISTED = 1_000_000
 def patch_reads(
     order: SweptOrder, epoch: int, fields: Sequence[Field], stride: int, keep_bytes: int
 ) -> list[tuple[int, int]]:
-    """Return of each array that patches are cut out of how many chunks an epoch decodes, over all consumers, and has.
+    """Return for each array the chunks that an epoch decodes, over all consumers, and the chunks that the array has.
 
     They are counted, or for many patches predicted: for tiles by a formula, for other patches from what the first of an
     epoch decode. Where patches begin at any voxels, chunks that no patch touches do not count. `keep_bytes` is the
@@ -44,7 +44,7 @@ def patch_reads(
 
 
 def _predicted_reads(order: SweptOrder, fields: Sequence[PatchField], chunks: Sequence[int]) -> list[int]:
-    """Return how many chunks of each field an epoch decodes, by the formula."""
+    """Return the number of chunks of each field that an epoch decodes, by the formula."""
     grid, sweep, choice = order.tiles.grid, order.tiles.sweep, order.epochs.choice
     often = [amplification(grid, one.array, sweep, order.lanes, shuffle=order.shuffle) for one in fields]
     sizes = [one.cell_bytes * count for one, count in zip(fields, chunks, strict=True)]

@@ -1,6 +1,6 @@
 """The sweep axis, the width of columns and the lanes that patches are read with, where the user names none.
 
-What holds: the choice is a function of the layout and of the memory. It depends neither on the seed nor on the world
+Invariant: the choice is a function of the layout and of the memory. It depends neither on the seed nor on the world
 size. It is never an error for want of memory: columns become narrower, down to one tile, then lanes become fewer, down
 to one.
 
@@ -56,7 +56,7 @@ _MOST_LANES = TYPICAL_BATCH
 
 @dataclass(frozen=True)
 class PatchField:
-    """What the choice depends on, of one field.
+    """The properties of one field that the choice depends on.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class PatchField:
     sample_bytes
         Bytes of a patch in a batch.
     footprint
-        Which items of the array patches have. None: the voxels of the grid.
+        The items of the array that patches cover. None: the voxels of the grid.
     crop_share
         The part of `cell_bytes` that crops have: below 1 if samples have some items of other dimensions, or a chunk
         reaches beyond the array along these.
@@ -89,7 +89,7 @@ class PatchField:
 
     @property
     def array(self) -> Footprints:
-        """What patches have of the array."""
+        """The items of the array that patches cover."""
         return self.chunk if self.footprint is None else self.footprint
 
 
@@ -100,15 +100,15 @@ class _Candidates:
     Attributes
     ----------
     axis, width, unit, layers
-        Of each sweep; `width` and `unit` have the shape (sweeps, D), and 0 layers stands for None.
+        The values of each sweep; `width` and `unit` have the shape (sweeps, D), and 0 layers stands for None.
     decodes, added
         Decoded bytes of one lane, and what each lane more adds, divided by the bytes of all chunks.
     runs, blocks
-        How many there are.
+        Number of runs, and of blocks.
     block_tiles, lane_bytes, carried_bytes
-        As of `SweepChoice`.
+        The attributes of `SweepChoice`, for each sweep.
     changing_bytes
-        Of the chunks that one layer hands on while it still needs those that were handed to it.
+        Bytes of the chunks that one layer hands on while it still needs those that were handed to it.
     all_bytes, chunks
         Decoded bytes of all chunks, and how many there are: the same for all sweeps.
     """
@@ -130,7 +130,7 @@ class _Candidates:
 
     @classmethod
     def join(cls, parts: Sequence[_Candidates]) -> _Candidates:
-        """Return those of several axes; those of too many blocks are left out, if there are others."""
+        """Return the sweeps of several axes together; sweeps of too many blocks are left out, if there are others."""
         joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)}
         few_blocks = joined["blocks"] <= max(_MANY_BLOCKS, joined["blocks"].min())
         return cls(**{name: column[few_blocks] for name, column in joined.items()})
@@ -184,21 +184,21 @@ def choose_sweep(
     tiling
         The patches.
     fields
-        What is read of each patch.
+        The fields that patches are cut out of.
     memory
         Bytes for open batches and for chunks that are carried from layer to layer.
     num_threads
         Decode threads.
     lanes
-        As the user said. None: chosen.
+        Number of lanes, as the user gave it. None: chosen.
     shuffle
-        Whether columns are shuffled, and begun at random layers.
+        True if columns are shuffled, and begun at random layers.
     crops
-        Whether a lane carries no more of a chunk than lies in its column and its volume, instead of whole chunks.
+        True if a lane carries no more of a chunk than lies in its column and its volume, instead of whole chunks.
     listed
-        Whether patches are listed: a layer may be several blocks, which hand on all chunks of the layer.
+        True if patches are listed: a layer may be several blocks, which hand on all chunks of the layer.
     keeps
-        Whether memory that is left caches chunks that several columns need.
+        True if memory that is left caches chunks that several columns need.
 
     Raises
     ------
@@ -326,7 +326,7 @@ def _ways_to_cut(
 ) -> list[tuple[int, int]]:
     """Return ways to cut `most` tiles along a dimension, as (width, unit): from all in one part down to one tile.
 
-    Where tiles end with chunks, or cells of listed patches do, parts are whole chunks, as far as they are not too wide.
+    If tiles, or cells of listed patches, end with chunks, parts are whole chunks, as far as they are not too wide.
     """
     arrays = [footprint_of(field.array, tiling) for field in fields]
     unit = steps_of_whole_chunks(arrays, tiling.step[dimension], dimension) if listed else None
@@ -377,7 +377,7 @@ def _is_regular(tiling: Tiling, dimension: int) -> bool:
 def _cross_sections(
     tiling: Tiling, field: PatchField, axis: int, cuts: Sequence[Sequence[tuple[int, int]]], *, crops: bool
 ) -> Float64:
-    """Return how many chunks of a field a layer of a column holds at most, for all combinations of cuts."""
+    """Return the most chunks of a field that a layer of a column holds, for all combinations of cuts."""
     of = footprint_of(field.array, tiling)
     found = [
         _products(
@@ -393,7 +393,7 @@ def _cross_sections(
 
 
 def _held_chunks(tiling: Tiling, dimension: int, of: Footprint, width: int, unit: int, *, crops: bool) -> float:
-    """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
+    """Return the most chunks that a column of some tiles touches along a dimension; cropped ones count in part."""
     extents, chunk, step = of.extents[:, dimension], of.chunk[dimension], tiling.step[dimension]
     extent, whole = int(extents.max()), width >= tiling.most_tiles[:, dimension].max()
     items = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
@@ -417,7 +417,7 @@ def _lies_inside(tiling: Tiling, axis: int, of: Footprint) -> bool:
 
 
 def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]:
-    """Return how many layers of chunks a layer of tiles hands to the next one, and how many it may hold beside these.
+    """Return how many layers of chunks a layer of tiles hands to the next one, and how many more it may hold.
 
     It holds more if it still needs those that were handed to it: if tiles begin in one chunk and end in another.
     """
@@ -448,7 +448,7 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
 
 
 def _most_touched(tiling: Tiling, dimension: int, of: Footprint, voxels: int, start: int) -> int:
-    """Return how many chunks a run of items touches at most, which starts at a multiple of `start` where it can."""
+    """Return the most chunks that a run of items touches, which starts at a multiple of `start` where it can."""
     chunk, multiple, extents = of.chunk[dimension], 1, of.extents[:, dimension]
     if _is_regular(tiling, dimension) and start % of.scale[dimension] == 0:
         multiple = math.gcd(start // of.scale[dimension], chunk)

@@ -1,4 +1,4 @@
-"""What a user says about a schedule: the order, batches, ranks, threads and memory."""
+"""The options of a schedule that a user gives: the order, batches, ranks, threads and memory."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ class ScheduleOptions:
     Attributes
     ----------
     lanes, mix
-        Of the order. None: chosen from the layout and the memory; a state's own mix serves the rest of its epoch.
+        Lanes and mix of the order. None: chosen from the layout and the memory; a state's own mix serves the rest of
+        its epoch.
     batch_size
-        None: single samples.
+        Samples of a batch. None: single samples.
     drop_last, even
-        As the user said; `even` None: "drop" where there are several ranks.
+        The arguments as the user gives them; `even` None: "drop" where there are several ranks.
     num_threads
         Decode threads of a consumer. None: the cores of the machine, shared.
     budget
@@ -44,9 +45,9 @@ class ScheduleOptions:
     limit
         For `budget` None: the most that one consumer may need, if that is more than its share. None: whatever it needs.
     coalesce
-        What may be read in one request, in stores that Python reads.
+        The rule by which inner chunks share a request, in stores that Python reads.
     whole_blocks
-        Whether consumers have runs of whole blocks where rows keep their order, instead of a stride.
+        True if consumers have runs of whole blocks where rows keep their order, instead of a stride.
     """
 
     lanes: int | None = None
@@ -79,5 +80,5 @@ class ScheduleOptions:
         return min(order.length, fitting)
 
     def reads_runs(self, order: Order, lanes: int) -> bool:
-        """Whether consumers have runs of whole blocks, in an epoch order with this many lanes."""
+        """Return True if consumers have runs of whole blocks, in an epoch order with this many lanes."""
         return self.whole_blocks and not order.permutes_rows and lanes == 1

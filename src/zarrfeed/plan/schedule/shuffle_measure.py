@@ -45,7 +45,7 @@ class ShuffleMeasure:
     stretches, ideal_stretches
         Distinct stretches that `NEIGHBOURS` neighbours draw from, and that as many random samples do, on average.
     correlation
-        Of order and position, beyond that of a perfect shuffle; not below 0.
+        Correlation of order and position, beyond that of a perfect shuffle; not below 0.
     """
 
     stretches: float
@@ -59,12 +59,12 @@ class ShuffleMeasure:
 
     @property
     def is_poor(self) -> bool:
-        """Whether training would notice."""
+        """True if training would notice."""
         return self.share < POOR_SHARE or self.correlation > POOR_CORRELATION
 
     @property
     def is_good(self) -> bool:
-        """Whether the order is about as good as a perfect shuffle."""
+        """True if the order is about as good as a perfect shuffle."""
         return self.share >= GOOD_SHARE and self.correlation <= GOOD_CORRELATION
 
     @property
@@ -80,7 +80,7 @@ class ShuffleMeasure:
 
 
 def measure_shuffle(order: Order) -> ShuffleMeasure | None:
-    """Return how well an order is shuffled: of a mixture, the source that is shuffled worst.
+    """Measure how well an order is shuffled: for a mixture, the source that is shuffled worst.
 
     None: rows keep their order, or samples are patches, whose columns are swept.
     """

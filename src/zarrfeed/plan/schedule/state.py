@@ -1,4 +1,4 @@
-"""`state_dict()`: how far an epoch is, and what its order depends on; JSON, and nothing more."""
+"""`state_dict()`: the progress in an epoch, and the terms that its order depends on; JSON, and nothing more."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GAP_ADVICE = (
 
 @dataclass(frozen=True)
 class WorkerShare:
-    """How far one DataLoader worker came with its share, for loaders that save every worker by itself."""
+    """The progress of one DataLoader worker in its share, for loaders that save every worker by itself."""
 
     consumer: Consumer
     batch_size: int
@@ -49,7 +49,7 @@ class SavedRun:
 
     @property
     def cut(self) -> Cut | RunCut:
-        """What the run used up."""
+        """The positions that the run used up."""
         return self.division.cut(self.batches)
 
     def to_json(self) -> dict[str, Any]:
@@ -93,19 +93,19 @@ class SavedRun:
 
 @dataclass(frozen=True)
 class EpochState(OrderState):
-    """Where a pass begins, or stands: to what its epoch order is settled, and how far it is.
+    """The begin of a pass, or its progress: the settled terms of its epoch order, and the positions that are used up.
 
     Attributes
     ----------
     progress
-        Which positions of its epoch order earlier runs used up.
+        The positions of its epoch order that earlier runs used up.
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
     worker
         In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
     edition
-        What the epoch reads, where this changes between epochs.
+        The data that the epoch reads, where they change between epochs.
     nodes
         Nodes that samples are dealt to. `progress`, `run` and the numbers of the epoch order are those of each of them.
     """
@@ -118,7 +118,7 @@ class EpochState(OrderState):
 
     @property
     def used(self) -> int:
-        """How many positions of the epoch order are used up."""
+        """Number of positions of the epoch order that are used up."""
         return self.progress.used + (0 if self.run is None else self.run.cut.used)
 
     @property
@@ -136,7 +136,7 @@ class EpochState(OrderState):
         return EpochState(epoch, edition=self.edition.lasting, own=own)
 
     def for_division(self, division: Division | RunDivision) -> EpochState:
-        """Return the same state for a pass that would share out by `division` what earlier runs left."""
+        """Return the state for a pass that would share out by `division` what earlier runs left."""
         if self.run is None or division == self.run.division:
             return self
         return replace(self, progress=self.progress.then(self.run.cut), run=None)
@@ -211,7 +211,7 @@ class EpochState(OrderState):
 
 
 def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> dict[str, Any]:
-    """Return what `state_dict()` gives: the state, and what its epoch order depends on; the same on all nodes."""
+    """Return the dict of `state_dict()`: the state, and the terms of its epoch order; the same on all nodes."""
     return {
         "version": _version(state),
         **state.to_json(),
@@ -276,7 +276,7 @@ def _heeds_gaps(part: Part, fields: Sequence[Field]) -> bool:
 
 
 def _describe_nodes(part: Part) -> dict[str, Any]:
-    """Return what the epoch orders of all nodes depend on, beside the order of all samples."""
+    """Return the terms of the epoch orders of all nodes, beside the order of all samples."""
     return {} if part.num_nodes == 1 else {"affinity": f"{part.num_nodes} nodes"}
 
 
