@@ -87,7 +87,7 @@ def check_rows(rows: Rows, arrays: Mapping[str, Any]) -> None:
 
 
 def length_of(rows: Rows) -> int:
-    """Return how many samples rows are."""
+    """Return the number of samples of some rows."""
     return len(next(iter(rows.values())))
 
 

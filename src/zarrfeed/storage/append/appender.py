@@ -1,6 +1,6 @@
 """`Appender`: batches in, whole chunks out, the shape last, so that a store can be read while it is written.
 
-What holds, for any number of writing processes, and whichever of them is killed when:
+Invariants, for any number of writing processes, and whichever of them is killed at whatever time:
 
   - A sample that the shape covers was written completely before the shape was, and never changes afterwards. On the
     disk as well: units are synced before the journal counts them, the journal before the shape, and the journal before
@@ -67,18 +67,19 @@ class Appender:
     Parameters
     ----------
     path
-        Of the store, a directory. Beside it, `<path>.zarrfeed` has the locks of writers and readers.
+        Path of the store, a directory. Beside it, `<path>.zarrfeed` has the locks of writers and readers.
     chunk_rows
         Samples of a chunk, for a new store. None: as many as make about 4 MiB of all arrays together.
     shard_rows
         Samples of a shard, a multiple of `chunk_rows`, for a new store. None: each chunk is an object of its own.
     compressors
-        As `zarr.create_array` takes them, for a new store: "auto", None for stored bytes as they are, or codecs.
+        Compression of a new store, as `zarr.create_array` takes it: "auto", None for stored bytes as they are, or
+        codecs.
     zarr_format
         2 or 3, for a new store.
     disposable
-        Whether the store is declared disposable: readers with `evict` may then delete the oldest samples for ever. It
-        can be declared only when the store is made.
+        True declares the store disposable: readers with `evict` may then delete the oldest samples for ever. It can be
+        declared only when the store is made.
 
     Raises
     ------
@@ -179,7 +180,7 @@ class Appender:
             self._write_unit()
 
     def flush(self) -> int:
-        """Return how many samples readers can see; samples that do not fill a unit stay in memory, as a copy."""
+        """Return the number of samples that readers can see; samples that fill no unit stay in memory, as a copy."""
         self._check_open()
         with self._lock:
             self._buffer.own()
@@ -187,7 +188,7 @@ class Appender:
 
     @property
     def num_samples(self) -> int:
-        """How many samples readers can see."""
+        """Number of samples that readers can see."""
         with self._journal.lock():
             entries = self._journal.read()
         return 0 if entries is None else entries.num_samples

@@ -1,7 +1,7 @@
 """Checkpoints as files that are read: parts come in parallel, ahead of the reader, and each is checked.
 
-What holds: bytes are handed out after their part was found to be what was written. A reader holds no more parts than
-its budget has room for, those that are on their way included. All bytes are of one version of the checkpoint.
+Invariant: a part is checked before any of its bytes is handed out. A reader holds no more parts than its budget has
+room for, those that are on their way included. All bytes are of one version of the checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PEEK_BYTES = 8192
 if TYPE_CHECKING:
 
     class _BinaryFile(io.BufferedIOBase, BinaryIO):
-        """What type checkers take a reader for, so that `torch.load` takes it, too."""
+        """The type of a reader for type checkers, so that `torch.load` takes it, too."""
 
 else:
     _BinaryFile = io.BufferedIOBase
@@ -84,7 +84,7 @@ class CheckpointReader(_BinaryFile):
 
     @property
     def size(self) -> int:
-        """How many bytes the checkpoint has."""
+        """Bytes of the checkpoint."""
         return self._length
 
     def readable(self) -> bool:

@@ -1,8 +1,8 @@
-"""Where the bytes of a new checkpoint go: a hidden file that is renamed at the end, or a multipart upload.
+"""The target of the bytes of a new checkpoint: a hidden file that is renamed at the end, or a multipart upload.
 
-What holds: before `commit` begins, and after `abort`, nothing that has the name of the checkpoint was changed, whatever
+Invariant: before `commit` begins, and after `abort`, nothing that has the name of the checkpoint was changed, whatever
 ends the process. `commit` returns after the whole is there. If `commit` raises, either the former object or the new one
-is there, whole. Of an upload no more bytes are in memory than its buffers have.
+is there, whole. No more bytes of an upload are in memory than its buffers have.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Sink(Protocol):
 
 
 def open_sink(location: CheckpointLocation, memory_budget: int, concurrency: int | None) -> Sink:
-    """Return where the bytes of a checkpoint go.
+    """Open the target for the bytes of a checkpoint.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`list_objects`: which objects there are below a URL, in a bucket or in a folder."""
+"""`list_objects`: a listing of the objects below a URL, in a bucket or in a folder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_objects(
     retries: int = DEFAULT_RETRIES,
     timeout: float = DEFAULT_TIMEOUT_S,
 ) -> Listing:
-    """Return which objects a source has, in the order of their keys.
+    """List the objects of a source, in the order of their keys.
 
     A bucket of S3 or Google is listed by many requests at once: a request that is done takes over half of what another
     one has not listed yet. Other sources are listed by one request after the other.
@@ -70,13 +70,13 @@ def list_objects(
         again, unless the first page of keys or what lies behind the last key differ, which takes two requests. Objects
         that were added or removed elsewhere are not noticed, and of folders nothing is: use `refresh` then.
     refresh
-        Whether to list the source even if there is a listing file, which is then replaced.
+        True: list the source even if there is a listing file, which is then replaced.
     progress
-        Whether to show how many objects were listed. None: only on a terminal, with rich.
+        True: show the number of objects that were listed. None: only on a terminal, with rich.
     storage_options
-        As of `zarrfeed.open`, for a URL.
+        Options of a URL's store, as `zarrfeed.open` takes them.
     retries, timeout
-        How often a request is retried after an error that may pass, and how many seconds it may take, retries included.
+        Number of retries of a request after an error that may pass, and seconds that it may take, retries included.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def list_source(
     refresh: bool = False,
     progress: bool | None = None,
 ) -> Listing:
-    """Return which objects a source has; arguments and errors are those of `list_objects`."""
+    """List the objects of a source; arguments and errors are those of `list_objects`."""
     check_int("requests", requests, 1, _MAX_REQUESTS)
     check_flags(refresh=refresh)
     if filter is not None and not callable(filter):

@@ -1,4 +1,4 @@
-"""How far a listing is, or the opening of many stores, on a terminal."""
+"""The progress of a listing, or of the opening of many stores, on a terminal."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def counting_progress(
     Parameters
     ----------
     what
-        What is counted, such as "objects listed".
+        The things that are counted, such as "objects listed".
     name
-        Where.
+        The place that they are counted in, such as the URL.
     progress
         True: on stderr, by rich if it is installed, else as a line at the end. None: only where stderr is a terminal
         and rich is installed. False: nothing is shown.
     total
-        What the count will be. None: nobody knows.
+        The final count. None: nobody knows.
     """
     name = one_line(without_secrets(name))
     if progress is not None:
