@@ -84,24 +84,25 @@ def pack(
     out
         Path of the store, a local directory that does not exist.
     kind
-        What the source is: "zarr", "xarray", "hdf5", "npy", "arrow", "images", "webdataset" or "anndata". None: as its
-        name tells.
+        The kind of source: "zarr", "xarray", "hdf5", "npy", "arrow", "images", "webdataset" or "anndata". None: the
+        kind follows from the name and the content.
     variables
-        Names of the arrays or columns that are packed; of AnnData paths, such as "X" and "obs/cell_type". None: all.
+        Names of the arrays or columns that are packed; for AnnData paths, such as "X" and "obs/cell_type". None: all.
     sample_dim, sample_axis
         The dimension or axis that counts samples, by its name or its number; it becomes the first axis. None: what the
         source says, else axis 0.
     files_are
-        What each of several files of NumPy, HDF5 or NetCDF is: one of the "samples", or one of the "runs" of samples
-        along their axis, such as recordings. None: what alone is possible, or what `sample_axis` or `sample_dim` says;
-        files that could be either are refused. Names and ends of files are stored in the group `meta`.
+        The meaning of each of several files of NumPy, HDF5 or NetCDF: one of the "samples", or one of the "runs" of
+        samples along their axis, such as recordings. None: the only possible one, or the one that `sample_axis` or
+        `sample_dim` says; files that could be either are refused. Names and ends of files are stored in the group
+        `meta`.
     targets
-        Of a folder of images: a CSV or JSON file with further values for each image.
+        A CSV or JSON file with further values for each image, for a folder of images.
     resize
         (height, width) to which encoded images are decoded and resized: uint8 of shape (samples, 3, height, width).
         None: the encoded bytes are kept as they are.
     storage_options
-        Of the stores of URLs.
+        Options of the stores of URLs, such as credentials.
     zarr_format
         2 or 3: the only format that is looked for in Zarr stores. None: format 3 before 2.
     timeout
@@ -115,8 +116,8 @@ def pack(
         of names of arrays to these. "auto": the fastest for these samples, by timing 8 codecs, for about half a minute.
         None: "lz4" for numbers; encoded images are kept as they are.
     dtype
-        Of arrays of floats, such as "float16"; or a mapping of names of arrays to dtypes. A value that has no place in
-        it is an error. None: as stored.
+        Dtype of arrays of floats, such as "float16"; or a mapping of names of arrays to dtypes. A value that the dtype
+        cannot hold is an error. None: as stored.
     shuffle
         A seed: samples are packed in a random order that depends on it alone. A source that is read in large pieces is
         dealt to temporary files first, which need as much room as its decoded samples. None: the order of the source.
@@ -133,17 +134,17 @@ def pack(
         (i, n): this call does the units i, i + n, ...; others do the rest, at once or later, such as the tasks of a
         Slurm array. The call that finds all units done finishes the store.
     resume
-        Whether to go on with a run that was interrupted, with the same arguments. Units that are done are not done
-        again. A store that is complete already is left as it is.
+        True: go on with a run that was interrupted, with the same arguments. Units that are done are not done again. A
+        store that is complete already is left as it is.
     verify
-        Whether to read both sides at the end, and to compare a digest of all samples with their numbers that does not
-        depend on their order.
+        True: read both sides at the end, and compare a digest of all samples with their numbers that does not depend on
+        their order.
     on_progress
         Called after each unit.
 
     Returns
     -------
-    What was written.
+    The report of the written store.
 
     Raises
     ------
@@ -268,7 +269,7 @@ class _Run:
             self._folder.release()
 
     def job(self, *, resume: bool, joins: bool, proves: bool) -> tuple[PackJob, Source]:
-        """Return what is to be done, the plan of a run that began or a new one, and the opened source.
+        """Return the job, of a run that began or a new one, and the opened source.
 
         Raises
         ------
@@ -451,7 +452,7 @@ def _check_part(part: tuple[int, int] | None) -> None:
 
 
 def _checked_reading(files_are: FilesAre | None, axis: int | None, dim: str | None) -> FilesAre | None:
-    """Return what files are; runs, where an axis is named."""
+    """Return the meaning of files; "runs", where an axis is named."""
     if files_are is not None:
         check_choice("files_are", files_are, get_args(FilesAre))
     if files_are == "samples" and (axis, dim) != (None, None):

@@ -163,7 +163,7 @@ def _files(paths: Sequence[str]) -> list[DataFile]:
 
 
 def _digest(element: Element) -> str:
-    """Return what tells an element from another: its rows, and their lengths."""
+    """Return a text that identifies an element: its rows, and their lengths."""
     lengths = b"" if element.indptr is None else element.indptr.tobytes()
     return f"{element.told} {element.rows} {hashlib.sha256(lengths).hexdigest()}"
 

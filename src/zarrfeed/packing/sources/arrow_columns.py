@@ -1,4 +1,4 @@
-"""Columns of Arrow's tables as fields: which types become numbers, bytes or text, and how their rows become arrays."""
+"""Columns of Arrow's tables as fields: the types that become numbers, bytes or text, and their rows as arrays."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Column:
     Attributes
     ----------
     name
-        Of the field.
+        Name of the field.
     path
         The name of the column, and those of members down to this one.
     type
-        Of items, as pyarrow has it, without the dictionary.
+        Type of the items, as pyarrow has it, without the dictionary.
     item
-        What items become.
+        The form that items take in the packed store.
     lengths
-        Of the lists of a row, the outer first; None: the first row tells it.
+        Lengths of the lists of a row, the outer first; None: the first row tells it.
     tensor
         The shape of a sample as it is stored, of tensors, whose items are one list.
     order
@@ -39,7 +39,7 @@ class Column:
     dims
         Names of the axes of a sample, in their order.
     names
-        What codes stand for, of columns with a dictionary of texts: name -> code. None: no such column.
+        The texts of a column with a dictionary, and their codes: name -> code. None: the column has no dictionary.
     """
 
     name: str

@@ -25,11 +25,11 @@ class TableFile(Protocol):
     Attributes
     ----------
     schema
-        Of pyarrow.
+        Schema of the table, as pyarrow has it.
     block_rows
-        How many rows each block has.
+        Number of rows of each block.
     single_rows
-        Whether a row can be read without the others of its block.
+        True if a row can be read without the others of its block.
     """
 
     schema: Any
@@ -107,7 +107,7 @@ class _Parquet:
 
 
 class _Ipc:
-    """What files and streams have in common: a table of the first batch tells how large rows are."""
+    """The common part of files and streams: a table of the first batch tells how large rows are."""
 
     schema: Any
     block_rows: list[int]

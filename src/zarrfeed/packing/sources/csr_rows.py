@@ -19,7 +19,7 @@ class Elements:
     Attributes
     ----------
     counts
-        Of each row, shape (rows,).
+        Number of stored values of each row, shape (rows,).
     indices, data
         The bytes of the columns, and of the values.
     """

@@ -1,9 +1,9 @@
 """`DataSource`: the selected samples of a `Data`, with the items that samples have of them, as they are stored.
 
-What holds: what `Data.sel`, `isel`, `select`, `blocks` and `split` leave out is neither read nor packed. Methods that
-change samples on their way into a batch are refused, since a store has samples as they are stored. Windows of the
-packed store do not span what was no neighbour before: runs end where stores and segments end, and where a list, a mask
-or a split left samples out.
+Invariant: samples and items that `Data.sel`, `isel`, `select`, `blocks` and `split` leave out are neither read nor
+packed. Methods that change samples on their way into a batch are refused, since a store has samples as they are stored.
+Windows of the packed store do not span samples that were no neighbours before: runs end where stores and segments end,
+and where a list, a mask or a split left samples out.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _of_layouts(parts: Sequence[StoredPart], access: StoreAccess) -> list[zarr.A
 
 
 def _describe(name: str, column: Column, field: Field, arrays: Sequence[zarr.Array[Any]]) -> SourceField:
-    """Return what the packed store has of a column."""
+    """Describe a column as a field of the packed store."""
     if not arrays:
         try:
             dtype = np.dtype(field.dtype_name)

@@ -1,4 +1,4 @@
-"""Which kind of source paths are, and which paths a pattern names."""
+"""Detection of the kind of source that paths are, and expansion of the patterns among them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _LOOKED_AT = 10_000
 
 
 def call_of(paths: Sequence[str], kind: str | None = None, options: SourceOptions | None = None) -> SourceCall:
-    """Return how a source is opened: of which kind it is, and its paths, absolute, patterns and braces expanded.
+    """Return the call that opens a source: its kind, and its paths, absolute, patterns and braces expanded.
 
     Parameters
     ----------
     paths
         Paths, URLs, and patterns such as `train/*.zarr` or `train-{000..099}.tar`.
     kind
-        Its name in `KINDS`. None: what suffixes and contents of the paths say.
+        Name of the kind in `KINDS`. None: the kind that suffixes and contents of the paths say.
     options
-        Of the source. None: the defaults.
+        Options of the source. None: the defaults.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Files become samples: each is one sample, or a run of samples along an axis; and where the runs end.
 
-What holds: nobody guesses. Files of several lengths are runs, files of single items are samples, and the report says
-so. Files that could be either are refused, unless the user says what they are. The packed store keeps ends and names.
+Invariant: nobody guesses. Files of several lengths are runs, files of single items are samples, and the report says so.
+Files that could be either are refused, unless the user says what they are. The packed store keeps ends and names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def choose_reading(
     as_samples: Callable[[], object],
     as_runs: Callable[[], list[int]],
 ) -> Reading:
-    """Return what files are: what the user says, or what alone is possible.
+    """Return the reading of files that the user names, or the only one that is possible.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def runs_of(paths: Sequence[object], lengths: Sequence[int], *, segments: Int64 
 
 
 def _names_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return what tells paths apart: their ends, below the folder that all of them are in."""
+    """Return the ends of paths, below the folder that all of them are in: they tell the paths apart."""
     parts = [path.rstrip("/").split("/") for path in paths]
     folders = takewhile(lambda level: len(set(level)) == 1, zip(*(one[:-1] for one in parts), strict=False))
     common = sum(1 for _ in folders)
@@ -204,7 +204,7 @@ def segments_by(coordinates: Sequence[npt.NDArray[Any]] | None, count: int) -> I
         near to the last one of that as values of one file are to each other. None: there is no coordinate, and no file
         goes on.
     count
-        How many files there are.
+        Number of files.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """`FileSource`: sources of several files, whose samples follow each other.
 
-What holds: every read checks that its file has the size and the time that it had when the source was opened, so that
+Invariant: every read checks that its file has the size and the time that it had when the source was opened, so that
 samples of two versions of a file never meet in one store.
 """
 
@@ -92,7 +92,7 @@ class FileSource(Source):
     """
 
     files: tuple[DataFile, ...]
-    #: Whether names of fields are paths, such as "obs/age".
+    #: True if names of fields are paths, such as "obs/age".
     is_nested = False
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class FileSource(Source):
 
 
 def guarded(where: str, read: Callable[[], list[Rows]]) -> list[Rows]:
-    """Return what a library reads; of its errors make one that says where.
+    """Read by a library, and turn its errors into one that names the place.
 
     Raises
     ------

@@ -49,7 +49,7 @@ class _Array:
 
 @dataclass
 class _Layout:
-    """What the first file has, and all others must have."""
+    """The arrays of the first file, which all other files must have."""
 
     arrays: list[_Array]
     fields: list[SourceField]
@@ -127,7 +127,7 @@ class Hdf5Source(FileSource):
         )
 
     def _scan(self, options: SourceOptions, *, whole: bool) -> _Scan:
-        """Return what all files have, where each is one sample (`whole`), or a run of samples.
+        """Scan all files, where each is one sample (`whole`), or a run of samples.
 
         Raises
         ------

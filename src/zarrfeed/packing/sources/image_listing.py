@@ -1,6 +1,6 @@
-"""Which images lie below some folders, in torchvision's order, with the classes that folders stand for.
+"""The images below some folders, in torchvision's order, with the classes that folders stand for.
 
-What holds: below one folder, samples have the numbers and labels that torchvision's `ImageFolder` gives them: class by
+Invariant: below one folder, samples have the numbers and labels that torchvision's `ImageFolder` gives them: class by
 class in the order of the names, below it folder by folder in the order of the paths, then by the names of files. Names
 that begin with a dot are left out. No image is left out silently: one that has no class among others with one, or that
 cannot be read, is an error.
@@ -44,7 +44,7 @@ class ImageListing:
     labels
         int64 of shape (images,): indices of `classes`; of shape (0,) if there is none.
     left_out
-        How many files are no images, by suffix.
+        Number of files that are no images, by suffix.
     """
 
     root: str
@@ -85,7 +85,7 @@ def list_images(paths: Sequence[str], not_counted: Sequence[str] = ()) -> ImageL
     Parameters
     ----------
     paths
-        Of folders, or of images.
+        Paths of folders, or of images.
     not_counted
         Paths of other files, which are not counted among those left out.
 

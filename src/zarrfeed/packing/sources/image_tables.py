@@ -24,7 +24,7 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.packing.sources.files import check_field_name, check_text, some_of
 from zarrfeed.packing.sources.source import Rows, SourceField, objects_of
 
-#: What the column with the names of files may be called.
+#: Names that the column with the names of files may have.
 FILE_COLUMNS = ("file", "filename", "file_name", "path")
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _MOST_DIGITS = 20  # with the sign, of int64
@@ -47,8 +47,8 @@ def read_targets(path: str, keys: Sequence[str], root: str) -> list[tuple[Source
     Parameters
     ----------
     path
-        Of a `.csv` or `.tsv` file with a header; or of a `.json` or `.jsonl` file with a list of objects, a line for
-        each object, or a mapping of files to values or to objects.
+        Path of a `.csv` or `.tsv` file with a header; or of a `.json` or `.jsonl` file with a list of objects, a line
+        for each object, or a mapping of files to values or to objects.
     keys
         The images, by their paths below `root`, as the column `file`, `filename`, `file_name` or `path` names them.
     root
@@ -87,7 +87,7 @@ def read_targets(path: str, keys: Sequence[str], root: str) -> list[tuple[Source
 
 
 def _row_of_each(keys: Sequence[str], files: list[str], where: str, root: str) -> list[int]:
-    """Return which row each image has."""
+    """Return the row of each image."""
     rows = {file: row for row, file in enumerate(files)}
     if len(rows) < len(files):
         twice = [file for row, file in enumerate(files) if rows[file] != row]

@@ -14,7 +14,7 @@ from zarrfeed.packing.sources.items import Item, converted, item_of
 from zarrfeed.packing.sources.npy_files import NpyArray, arrays_in
 from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceOptions, chosen
 
-#: What members of compressed .npz files may need, all together: they are kept in memory.
+#: Bytes that members of compressed .npz files may need, all together: they are kept in memory.
 MOST_DECOMPRESSED_BYTES = 4 << 30
 _PAGE_BYTES = 4096
 
@@ -130,7 +130,7 @@ def _dtypes(array: NpyArray) -> list[tuple[str | None, np.dtype[Any]]]:
 
 
 def _lengths_of_runs(files: Sequence[DataFile], arrays: Sequence[Sequence[NpyArray]], axis: int) -> list[int]:
-    """Return how many samples each file has along an axis.
+    """Return the number of samples of each file along an axis.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def _check_alike(files: Sequence[DataFile], arrays: Sequence[Sequence[NpyArray]]
 
 
 def _told(array: NpyArray, axis: int | None) -> str:
-    """Return what must be the same in all files, as a message has it."""
+    """Return the properties that must be the same in all files, as a message has them."""
     if not array.shape and axis is not None:
         return f"{array.whole()[()]!r}"
     shape: list[int | str] = list(array.shape)

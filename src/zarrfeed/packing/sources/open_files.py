@@ -20,7 +20,7 @@ class _Entry(Generic[T]):
 class OpenFiles(Generic[T]):
     """Files by their numbers; any thread may call it, and what it opens is used by several threads at once.
 
-    What holds: a file is closed only while nobody uses it, and no more than `most` are open that nobody uses.
+    Invariant: a file is closed only while nobody uses it, and no more than `most` are open that nobody uses.
 
     Parameters
     ----------

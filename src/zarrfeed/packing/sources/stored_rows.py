@@ -1,7 +1,7 @@
-"""`StoredRows`: the samples of stored arrays as they are stored, and what the packed store says of such an array.
+"""`StoredRows`: the samples of stored arrays as they are stored, and descriptions of such arrays for the packed store.
 
-What holds: values are not unpacked. Attributes and fill values are those of the stored array, so that they say in the
-packed store what they said before.
+Invariant: values are not unpacked. Attributes and fill values are those of the stored array, so that they mean in the
+packed store the same as before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoredRows:
     resolved
         Arrays whose items are neither decoded nor converted.
     policy
-        What to do if a chunk cannot be read.
+        The handling of chunks that cannot be read.
 
     Attributes
     ----------
@@ -114,16 +114,16 @@ def with_sizes(
 def describe_array(
     name: str, array: zarr.Array[Any], field: Field, shape: tuple[int, ...], dims: tuple[str | None, ...] | None
 ) -> SourceField:
-    """Return what the packed store has of a stored array.
+    """Describe a stored array as a field of the packed store.
 
     Parameters
     ----------
     name
-        Of the packed array; "" if it is the whole store.
+        Name of the packed array; "" if it is the whole store.
     array, field
         The stored array, and the field that reads it.
     shape, dims
-        Of a sample; and the names of the dimensions, that of the samples first.
+        Shape of a sample; and the names of the dimensions, that of the samples first.
 
     Raises
     ------

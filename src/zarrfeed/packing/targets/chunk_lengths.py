@@ -1,6 +1,6 @@
-"""How many samples a chunk and a shard should have: arithmetic alone, without torch.
+"""The number of samples that a chunk and a shard should have: arithmetic alone, without torch.
 
-What holds: lengths are powers of two, so that the chunks of all large arrays of a group nest in the blocks.
+Invariant: lengths are powers of two, so that the chunks of all large arrays of a group nest in the blocks.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def choose_chunk_rows(sample_bytes: int, num_samples: int, *, window_rows: int =
     sample_bytes
         Decoded bytes of a sample; of several arrays, those of the largest one.
     num_samples
-        Of the array.
+        Number of samples of the array.
     window_rows
         Rows that the window of a sample reaches over; 1: samples are no windows.
     far
-        Whether the store will be in a bucket, where each chunk is a request.
+        True if the store will be in a bucket, where each chunk is a request.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def choose_shard_rows(sample_bytes: int, num_samples: int, chunk_rows: int, *, s
     sample_bytes
         Decoded bytes of a sample; of several arrays, those of the largest one.
     num_samples, chunk_rows
-        Of the array.
+        Samples of the array, and of a chunk.
     shard_bytes
         Decoded bytes of a shard.
 
