@@ -89,8 +89,8 @@ def pack(
     variables
         Names of the arrays or columns that are packed; for AnnData paths, such as "X" and "obs/cell_type". None: all.
     sample_dim, sample_axis
-        The dimension or axis that counts samples, by its name or its number; it becomes the first axis. None: what the
-        source says, else axis 0.
+        The dimension or axis that counts samples, by its name or its number; it becomes the first axis. None: the one
+        that the source names, else axis 0.
     files_are
         The meaning of each of several files of NumPy, HDF5 or NetCDF: one of the "samples", or one of the "runs" of
         samples along their axis, such as recordings. None: the only possible one, or the one that `sample_axis` or
@@ -269,7 +269,7 @@ class _Run:
             self._folder.release()
 
     def job(self, *, resume: bool, joins: bool, proves: bool) -> tuple[PackJob, Source]:
-        """Return the job, of a run that began or a new one, and the opened source.
+        """Return the job, which continues a run that began or is new, and the opened source.
 
         Raises
         ------
@@ -388,7 +388,7 @@ class _Run:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def _check_room(self, job: PackJob, source: Source) -> None:
-        """Raise OSError if the file system has no room for temporary files: of shuffling, and of sparse matrices."""
+        """Raise OSError if the file system has no room for the temporary files of shuffling and of sparse matrices."""
         needed = source.num_samples * sum(
             f.mean_bytes * ((job.source_rows > 0) + (layout.sparse is not None))
             for f, layout in zip(source.fields, job.layouts, strict=True)

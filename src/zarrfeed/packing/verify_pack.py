@@ -60,7 +60,7 @@ class Proof:
     source, packed
         Digest of each array, by its name, as 32 hexadecimal digits.
     differing
-        Names of arrays whose digests, decoded values or meanings differ, of samples or not.
+        Names of arrays whose digests, decoded values or meanings differ, with samples or without.
     not_compared
         Sentences about the parts of the source that were not compared.
     """

@@ -85,8 +85,8 @@ class ArraySpec:
     fill
         One item of the fill value in native byte order, or a pattern of items that repeats along a sample.
     codecs
-        In the order of decoding. Where one is not native, all are left to zarr-python, and the engine gets what it
-        made of a chunk.
+        The codecs, in the order of decoding. If one is not native, zarr-python applies all of them, and the engine gets
+        its output for a chunk.
     stored_dtype
         The stored dtype as zarr-python names it; `dtype` may be that of the numbers in it.
     item_type
@@ -99,7 +99,7 @@ class ArraySpec:
     root, metadata_key
         Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
     source
-        Its store then; None for a local one, which the engine reads by itself.
+        The store of such an array; None for a local one, which the engine reads by itself.
     staged
         Name of a local array in a node cache; None: there is no cache.
     key_prefix, key_separator
@@ -219,7 +219,7 @@ class ArraySpec:
 
     @property
     def shard_shape(self) -> tuple[int, ...]:
-        """Shape of a stored object: of a shard, or of a chunk where there are none."""
+        """Shape of a stored object: a shard, or a chunk where there are no shards."""
         along = () if self.shard is None else self.shard.chunks
         along += (1,) * (len(self.shape) - len(along))
         return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))

@@ -44,7 +44,7 @@ class ArrayField(FieldKind):
 
     @property
     def array_path(self) -> str:
-        """Path or URL of the array; of several stores, of the first one."""
+        """Path or URL of the array; with several stores, of the first one."""
         return self.spec.name
 
     @property
@@ -89,7 +89,7 @@ class RowsField(FieldKind):
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: of its rows, if it is a window."""
+        """Shape of one sample; for a window, of its rows."""
         return (() if self.window is None else self.window.shape) + self.row_shape
 
     def offsets_to_core(self) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class RowsField(FieldKind):
         lacks_some = rows is not None and rows.lacks_some
         if pad is None and not lacks_some:
             return None
-        # Integers have no NaN: samples whose rows they lack are left out, so that nobody sees the 0.
+        # Integers have no NaN: samples without a row are left out, so that no batch has the 0.
         nothing = np.nan if "float" in self.dtype_name else 0
         value = nothing if pad is None or pad.value is None else pad.value
         is_filled = lacks_some or (pad is not None and pad.mode == "fill")

@@ -34,7 +34,7 @@ class ArrayParts:
     names
         Names in messages: the path or URL of the array of each part.
     rows_per_chunk
-        Length of a read chunk along the sample axis, of every part.
+        Length of a read chunk along the sample axis, in every part.
     """
 
     begin: Int64
@@ -51,7 +51,7 @@ class ArrayParts:
 
     @property
     def num_chunks(self) -> int:
-        """Read chunks along the sample axis, of all parts."""
+        """Number of read chunks along the sample axis, over all parts."""
         return int(self.first_chunk[-1])
 
     def part_of(self, rows: Int64) -> Int64:

@@ -44,7 +44,7 @@ class ArraySource:
 
     @property
     def spec(self) -> ArraySpec:
-        """The array; of several stores, of all of them together."""
+        """The description of the array; with several stores, of all of them together."""
         return self.layout.spec
 
     @property

@@ -21,7 +21,7 @@ class Coordinate:
         Name of the coordinate, such as "time".
     values
         Shape (samples,): datetime64 or timedelta64 in the unit s, ms, us or ns; integers (int64), floats, booleans or
-        text; of calendars that NumPy does not have, objects of cftime.
+        text; objects of cftime for calendars that NumPy does not have.
     where
         Name in messages: the path of the array that has the values.
     """

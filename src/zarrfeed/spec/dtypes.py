@@ -120,7 +120,7 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
 
 
 def read_fill(value: Any, dtype: np.dtype[Any], items: Items) -> bytes:
-    """Return the numbers of one item of the fill value: in native byte order, of a record as its bytes are delivered.
+    """Return one item of the fill value, in native byte order; a record as its bytes are delivered.
 
     A fill value whose bytes are all equal is returned as one byte.
     """

@@ -1,4 +1,4 @@
-"""The expression that makes a `Data`: what was opened, and the methods that were called on it, as plain values.
+"""The expression that makes a `Data`: the opened sources, and the methods that were called on them, as plain values.
 
 Invariant: an expression has no arrays, stores or secrets in it, so that it compares, hashes, pickles and prints. Two
 expressions are equal if they would describe the same samples of the same sources. Sources in memory are told apart by

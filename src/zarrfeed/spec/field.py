@@ -80,7 +80,7 @@ class StoredField(RowsField, ArrayField):
 
     @property
     def dtype_name(self) -> str:
-        """Name of the dtype in batches, of records that of their bytes."""
+        """Name of the dtype in batches; for records, the dtype of their bytes."""
         return self.spec.dtype.name if self.conversion is None else self.conversion.result
 
     def describe_values(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class StoredField(RowsField, ArrayField):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the array: of what has one index on the sample axis; of patches, that of a sample."""
+        """Shape of one row of the array, which has one index on the sample axis; for patches, of a sample."""
         return self.spec.sample_shape if self.patch is None else self.patch.shape
 
     def without_window(self) -> Self:
@@ -186,7 +186,7 @@ class ResidentField(RowsField):
     dtype
         Name of the dtype of the items, as torch and NumPy (with ml_dtypes) have it.
     row_shape
-        Shape of one row of the array: of what has one index on the sample axis.
+        Shape of one row of the array, which has one index on the sample axis.
     item_bytes
         Bytes of one item.
     bad_rows
@@ -207,7 +207,7 @@ class ResidentField(RowsField):
 
     @property
     def dtype_name(self) -> str:
-        """Name of the dtype in batches, of records that of their bytes."""
+        """Name of the dtype in batches; for records, the dtype of their bytes."""
         return self.dtype if self.conversion is None else self.conversion.result
 
     def describe_source(self) -> str:
@@ -342,7 +342,7 @@ class VlenField(ArrayField):
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Lengths of the nested lists of one sample, () if it is one item; of images of one size, of the tensor."""
+        """Lengths of the nested lists of one sample, () for one item; for images of one size, the tensor's shape."""
         return self.spec.sample_shape + (() if self.images is None else self.images.shape)
 
 
@@ -412,7 +412,7 @@ class FieldSet:
     Attributes
     ----------
     fields
-        In the order of the tensors of a batch; all with the same number of samples.
+        The fields, in the order of the tensors of a batch; all with the same number of samples.
     sides
         The sides of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
     primary
@@ -450,7 +450,7 @@ class FieldSet:
 
     @cached_property
     def chunk_bytes(self) -> int:
-        """Decoded bytes of all chunks of the fields that are streamed; of an array that two of them have, twice."""
+        """Decoded bytes of all chunks of the fields that are streamed; an array that two fields have counts twice."""
         layouts = [one for f in self.fields if f.is_streamed for one in f.layouts]
         return sum(one.num_chunks * one.spec.num_cells * one.spec.decoded_bytes for one in layouts)
 

@@ -1,4 +1,4 @@
-"""`FieldKind`: the questions that a field of any kind answers, so that nobody has to ask for its class.
+"""`FieldKind`: the questions that a field of any kind answers, so that no caller asks for its class.
 
 Invariant: the answers here are those of a field whose values are computed, or looked up by something else than the
 engine. A kind overrides what differs. Another kind of field is one more subclass, and a reader that `engine/lookups.py`
@@ -47,7 +47,7 @@ class FieldKind(ABC):
 
         @property
         def sample_shape(self) -> tuple[int, ...]:
-            """Shape of one sample: of its rows, if it is a window."""
+            """Shape of one sample; for a window, of its rows."""
 
         @property
         def row_shape(self) -> tuple[int, ...]:
@@ -62,12 +62,12 @@ class FieldKind(ABC):
 
     @property
     def described_dtype(self) -> str:
-        """The items of a batch, for people: of records, the members with their dtypes."""
+        """The items of a batch in words; for records, the members with their dtypes."""
         return self.dtype_name if self.record is None else str(self.record)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample for people: of records, without the axis over their bytes."""
+        """Shape of one sample for people; for records, without the axis over their bytes."""
         return self.sample_shape if self.record is None else self.sample_shape[:-1]
 
     @property
@@ -77,7 +77,7 @@ class FieldKind(ABC):
 
     @cached_property
     def sample_bytes(self) -> int:
-        """Bytes of one sample in a batch of the engine, and of what is looked up for it."""
+        """Bytes of one sample in a batch of the engine, and of its values that are looked up."""
         return math.prod(self.sample_shape) * self.batch_item_bytes
 
     @property

@@ -13,9 +13,9 @@ import numpy as np
 from zarrfeed.base.validate import check_list
 from zarrfeed.spec.window import Lead
 
-#: As many numbers of an array are printed; a longer array is printed as its length and its hash.
+#: Arrays of at most so many numbers are printed; a longer array is printed as its length and its hash.
 PRINTED_NUMBERS = 16
-#: Numbers of an array are hashed so many at a time.
+#: Numbers of an array that are hashed at a time.
 _HASHED_AT_ONCE = 1 << 18
 
 
@@ -112,7 +112,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class FrozenList:
-    """A list, such as the names of variables, or of stores; of a long one the first and the last are printed."""
+    """A list, such as the names of variables, or of stores; the first and the last of a long one are printed."""
 
     values: tuple[Hashable, ...]
 

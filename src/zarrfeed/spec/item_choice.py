@@ -113,7 +113,7 @@ class ItemChoice:
         )
 
     def positions(self, axis: int, length: int) -> Positions:
-        """Return the items of a stored axis with so many that samples have."""
+        """Return the items of a stored axis that samples have; all `length` of them without a choice."""
         one = self.axes[axis]
         return range(length) if one is None else one.positions
 

@@ -15,7 +15,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.spec.row_map import RowMap
 
-#: Writers round translations: so much of a voxel of the first level is nothing.
+#: Part of a voxel of the first level that a translation may be off: writers round translations.
 _ROUNDING = 0.01
 
 
@@ -39,7 +39,7 @@ class Level:
 
     @classmethod
     def of(cls, scale: Sequence[int], before: Sequence[float]) -> Level:
-        """Return the level whose voxel 0 begins so many voxels of the first level before voxel 0 of that."""
+        """Return the level whose voxel 0 begins `before` voxels of the first level before that level's voxel 0."""
         return cls(tuple(scale), tuple(-math.floor(one + _ROUNDING) for one in before))
 
     def __str__(self) -> str:

@@ -42,7 +42,7 @@ class PatchWeights:
     counts
         Label -> number of voxels that have it, for the labels that were asked for.
     fingerprint
-        A hash of what they were measured of, as of `FieldStatistics`; "" if they were not measured.
+        A hash of the array that they were measured of, as in `FieldStatistics`; "" if they were not measured.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Records: items with named members (structured dtypes), of which batches have a dict.
+"""Records: items with named members (structured dtypes), which batches have as a dict.
 
 Invariant: the engine delivers the bytes of each record as they are stored, along a last axis. `Record.unpack` copies
 each wanted member out of them, in native byte order, so that the array is contiguous and owns its memory.

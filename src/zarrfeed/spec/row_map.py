@@ -68,7 +68,7 @@ class RowMap:
         return self.rows[samples]
 
     def describe(self, num_rows: int) -> str:
-        """Return one line for people about a map to so many rows: how many samples and rows found each other."""
+        """Describe a map to `num_rows` rows in one line, for people: the samples and rows that found each other."""
         rows = self.rows if isinstance(self.rows, range) else self.rows[self.rows != NO_ROW]
         used = len(rows) if isinstance(rows, range) or not len(rows) else 1 + np.count_nonzero(np.diff(np.sort(rows)))
         line = f"joined: {len(rows)} of {len(self.rows)} samples have one of its {num_rows} rows"

@@ -144,7 +144,7 @@ def marked_fill(marker: int, dtype: np.dtype[Any], num_columns: int) -> int:
 
 
 def _turn_bits(number: int, dtype: np.dtype[Any]) -> int:
-    """Return a number with its highest bit turned over; of an unsigned dtype, with all bits."""
+    """Return a number with its highest bit turned over; with all bits, if the dtype is unsigned."""
     bounds = np.iinfo(dtype)
     if dtype.kind == "u":
         return int(bounds.max) - number
@@ -153,7 +153,7 @@ def _turn_bits(number: int, dtype: np.dtype[Any]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CsrField(FieldKind):
-    """Sparse matrices with one sample a row, of several stores one after another.
+    """Sparse matrices with one sample a row, in several stores one after another.
 
     The engine gives the field the global sample index, and `engine/csr_reader.py` looks the rows up.
 
@@ -259,7 +259,7 @@ class CsrField(FieldKind):
 
     @property
     def index_dtype(self) -> str:
-        """The name of the dtype of columns in batches, and of where rows begin: of the two that torch takes."""
+        """The name of the dtype of columns and row beginnings in batches: one of the two that torch takes."""
         return "int32" if np.can_cast(self.indices.dtype, np.int32) else "int64"
 
     @property
@@ -274,7 +274,7 @@ class CsrField(FieldKind):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of an element block, decoded, of both arrays."""
+        """Decoded bytes of an element block, over both arrays."""
         return sum(
             max(layout.spec.chunk_shape[1] for layout in one.layouts) * item_bytes(name)
             for one, name in ((self.indices, self.indices.dtype), (self.data, self.data.dtype))

@@ -16,7 +16,7 @@ class StackSlice:
     row_shape
         Shape of a row of the tensor: (channels, *shape that all of its fields share).
     row_bytes
-        From one row of the tensor to the next.
+        Bytes from one row of the tensor to the next.
     offset
         Distance in bytes from one row of the tensor to the next.
     first_channel, num_channels

@@ -53,7 +53,7 @@ class StaticField:
     Attributes
     ----------
     name
-        Its key in the dict of the samples.
+        Key of the array in the dict of the samples.
     source
         The field that has the values: the rows along its first axis. It is read when a dataset is made.
     shape

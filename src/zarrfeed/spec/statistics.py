@@ -24,7 +24,7 @@ Labels: TypeAlias = tuple[Any, ...]
 
 _MARK = "zarrfeed stats, 1"
 _NUMBERS = ("mean", "std", "min", "max")
-#: So many channels of an array are printed.
+#: Number of channels of an array that are printed.
 _PRINTED = 40
 
 
@@ -41,7 +41,7 @@ class FieldStatistics:
         The axes along which each entry has statistics of its own: names of dimensions, or numbers of axes of the array.
         Empty: each array below has one number.
     mean, std
-        float64; of the values that are not missing, NaN where all are. The standard deviation is that of a population
+        float64; over the values that are not missing, NaN where all are. The standard deviation is that of a population
         (`numpy.std`, ddof=0).
     min, max
         float64; NaN where all values are missing.
@@ -151,7 +151,7 @@ class Statistics(Page):
     __hash__ = None  # type: ignore[assignment]
 
     def mean_std(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        """Return (mean, std) by the names of all arrays, of both sides, as a mapping for `Data.normalize`.
+        """Return (mean, std) by the names of all arrays, on both sides, as a mapping for `Data.normalize`.
 
         Such a mapping normalises every array that it names. It does not tell what it was measured of, so it is not
         checked against the labels and sides of the samples, as these statistics themselves are.

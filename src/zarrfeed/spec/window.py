@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-#: So many distances that are evenly spaced are shown as the first and the last.
+#: At least so many evenly spaced distances are shown as the first and the last.
 _SHORTENED = 8
 
 
@@ -117,7 +117,7 @@ class Window:
     lead
         The distance that is drawn in place of some offsets. None: none is.
     drawn
-        Indices of these among the offsets, which have the least distance there.
+        Indices among the offsets that the drawn distance replaces; the offsets there have the least distance.
     """
 
     offsets: tuple[int, ...]
@@ -141,7 +141,7 @@ class Window:
         return [drawn if index in self.drawn else offset for index, offset in enumerate(self.offsets)]
 
     def _shown(self) -> Iterator[str]:
-        """Return the distances in words; of many that are evenly spaced the first and the last."""
+        """Return the distances in words; the first and the last of many that are evenly spaced."""
         lead = "" if self.lead is None else f"{self.lead.low:+d} to {self.lead.high:+d} (drawn)"
         index, offsets = 0, self.offsets
         while index < len(offsets):

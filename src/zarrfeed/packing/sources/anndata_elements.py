@@ -32,7 +32,7 @@ from zarrfeed.storage.chunks.codec_configs import as_meant
 #: Places of elements with a row for each cell, and of elements that are copied as they are.
 _OF_CELLS = ("X", "raw/X", "layers", "obsm", "obs")
 _COPIED = ("var", "varm", "varp", "uns", "raw/var", "raw/varm")
-#: Stored values of a matrix that lies in one piece: so many bytes of it count as read at once.
+#: Stored values of a matrix in one piece: so many bytes of it count as read together.
 _PIECE_BYTES = 1 << 20
 _OBJECT = np.dtype(object)
 
@@ -355,7 +355,7 @@ def _matrix(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) ->
 
 
 def _names(array: Any, where: str) -> Rows:
-    """Return items of which none occurs twice."""
+    """Return items that are all different."""
     if is_zarr(array):
         values = read_distinct(array)
         return values.astype(object) if values.dtype.kind in "OTU" else values

@@ -33,7 +33,7 @@ class Column:
     lengths
         Lengths of the lists of a row, the outer first; None: the first row tells it.
     tensor
-        The shape of a sample as it is stored, of tensors, whose items are one list.
+        The shape of a tensor sample as it is stored; its items are one list.
     order
         The axes of a tensor in their order, if it is stored in another one.
     dims
@@ -81,7 +81,7 @@ class Column:
         return replace(self, lengths=tuple(int(length) for length in lengths))
 
     def rows(self, table: Any, where: str, first: int = 0) -> Rows:
-        """Return the rows of a table, which are those of a file from the row `first` on.
+        """Return the rows of a table: those of a file from the row `first` on.
 
         Raises
         ------
@@ -211,7 +211,7 @@ def _item(arrow: Any, dtype: Any, what: str) -> Item:
 
 
 def member_of(array: Any, names: Sequence[str], where: str, first: int = 0) -> Any:
-    """Return the member of an array of structs, of structs, and so on."""
+    """Return the member of nested arrays of structs that `names` name."""
     for name in names:
         array = _storage(array)
         _check_nulls(array, where, first)
@@ -240,7 +240,7 @@ def _list_lengths(array: Any) -> Rows:
 
 
 def _check_nulls(array: Any, where: str, first: int = 0, each: int = 1) -> None:
-    """Raise ConfigError if an array, of which a row has `each` items, has a null."""
+    """Raise ConfigError if an array has a null; a row has `each` items of it."""
     if array.null_count:
         row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) // each
         raise ConfigError(

@@ -47,7 +47,7 @@ class TableFile(Protocol):
 
 
 def open_table(file: DataFile) -> TableFile:
-    """Return a file of a table, of the format that its first bytes tell.
+    """Open a file of a table; its first bytes tell the format.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class _Parquet:
                     self._count(group.column(number))
 
     def _count(self, chunk: Any) -> None:
-        """Add what the footer says of a column of a row group."""
+        """Add the facts about a column of a row group that the footer has."""
         column = chunk.path_in_schema.partition(".")[0]
         self._bytes[column] = self._bytes.get(column, 0) + chunk.total_uncompressed_size
         told = chunk.statistics.null_count if chunk.is_stats_set and chunk.statistics.has_null_count else None

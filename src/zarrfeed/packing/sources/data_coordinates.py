@@ -50,7 +50,7 @@ class StoreCoordinates:
     constants
         The coordinates without samples, cut to the selected items.
     scalars
-        Names of the constants of dimensions of which a single item was selected.
+        Names of constants whose dimension has a single selected item.
     attributes
         Attributes of the group.
     """
@@ -81,7 +81,7 @@ class CoordinateReader:
         self._access, self._taken, self._others, self._takes_all = access, set(taken), others, takes_all
 
     def read(self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int) -> StoreCoordinates:
-        """Return the coordinates of the arrays of one store with so many samples, which may lie in several folders.
+        """Return the coordinates of one store's arrays, which have `num_samples` samples, over all of its folders.
 
         Raises
         ------

@@ -44,7 +44,7 @@ from zarrfeed.spec.freeze import FrozenMapping
 from zarrfeed.storage.access.access import StoreAccess
 
 _WITHOUT_COORDINATES = "an array by itself is packed without coordinates; open its group with variables=[...] for them"
-#: Methods that choose among what is stored.
+#: Methods that choose among stored samples and items.
 _SELECTING = (".select", ".sel", ".isel", ".blocks", ".split")
 
 
@@ -255,7 +255,7 @@ def _coordinates(
     reader: CoordinateReader,
     access: StoreAccess,
 ) -> list[StoreCoordinates]:
-    """Return the coordinates of each store: of the first one, beside all of its arrays; of others, beside one."""
+    """Return the coordinates of each store: in the first one, beside all of its arrays; in others, beside one."""
     stored = [(of_field, arrays) for of_field, arrays in zip(parts, opened, strict=True) if of_field]
     if not stored:
         return []

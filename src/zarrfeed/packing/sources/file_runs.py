@@ -94,7 +94,7 @@ def runs_in(node: zarr.Array[Any] | zarr.Group) -> Runs | None:
 
 
 def nested_runs(stores: Runs, inside: Sequence[Runs | None]) -> Runs:
-    """Return the runs of several stores, of which some are packed and know the files that they were made of."""
+    """Return the runs of several stores; packed stores among them know the files that they were made of."""
     if not any(inside):
         return stores
     names: list[str] = []

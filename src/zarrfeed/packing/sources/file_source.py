@@ -88,7 +88,7 @@ class FileSource(Source):
     Attributes
     ----------
     files
-        In the order of their samples; other attributes are those of `Source`.
+        The files in the order of their samples; other attributes are those of `Source`.
     """
 
     files: tuple[DataFile, ...]
@@ -204,10 +204,10 @@ class FileSource(Source):
 
     @abstractmethod
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end) of the file with a number, which begin at 0, of all fields not on `_axes`."""
+        """Return samples [begin, end) of a file, counted from its first one, for all fields but those on `_axes`."""
 
     def _pieces(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the number of each file that samples lie in, and which of its samples they are."""
+        """Yield the number of each file that samples lie in, and the range of its samples."""
         number = int(np.searchsorted(self._starts, begin, "right")) - 1
         while begin < end:
             first, stop = int(self._starts[number]), int(self._starts[number + 1])

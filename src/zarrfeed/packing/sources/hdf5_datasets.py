@@ -254,7 +254,7 @@ def values_of(dataset: Any) -> Rows:
 
 
 def cache_bytes(datasets: Sequence[tuple[Any, int]], most: int) -> int:
-    """Return the memory for the chunks, of datasets with their axes, that a sample lies in; at most `most`."""
+    """Return the memory for the chunks that hold a sample, over all datasets with their axes; at most `most`."""
     largest = 1 << 20
     for dataset, axis in datasets:
         if dataset.chunks:

@@ -40,7 +40,7 @@ class ImageListing:
     mtimes
         int64 of shape (images,): when each was changed, in ns.
     classes
-        Their names; () if images have no class.
+        Names of the classes; () if images have no class.
     labels
         int64 of shape (images,): indices of `classes`; of shape (0,) if there is none.
     left_out
@@ -133,7 +133,7 @@ def list_images(paths: Sequence[str], not_counted: Sequence[str] = ()) -> ImageL
 
 
 def _common_root(roots: Sequence[str]) -> str:
-    """Return the folder that all paths lie in, with a slash behind it: of one folder, this folder."""
+    """Return the folder that all paths lie in, with a slash behind it; for a single folder, this folder."""
     folders = [root if Path(root).is_dir() else str(Path(root).parent) for root in roots]
     return os.path.commonpath(folders).rstrip("/") + "/"
 

@@ -52,7 +52,7 @@ def read_targets(path: str, keys: Sequence[str], root: str) -> list[tuple[Source
     keys
         The images, by their paths below `root`, as the column `file`, `filename`, `file_name` or `path` names them.
     root
-        For messages.
+        The folder of the images, for messages.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _file_column(names: Sequence[str], where: str) -> str:
 
 
 def _typed(name: str, cells: list[Any], keys: Sequence[str], is_csv: bool, where: str) -> npt.NDArray[Any]:
-    """Return a column as an array; of text, with dtype object."""
+    """Return a column as an array; texts have the dtype object."""
     if is_csv:
         cells = _parsed(name, cells, keys, where)
     kinds = {type(cell) for cell in cells}

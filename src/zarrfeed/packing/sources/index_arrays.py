@@ -46,7 +46,7 @@ def read_columns(indices: Any, begins: Int64, num_columns: int) -> Rows:
     Parameters
     ----------
     indices
-        The array of columns, of Zarr or HDF5.
+        The array of columns, in Zarr or HDF5.
     begins
         The first element of each row, and the end of the last one.
     num_columns

@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def float_fill(value: Any) -> Any:
-    """Return base64 of a little-endian float64, which keeps NaN in JSON; of complex numbers two."""
+    """Return base64 of a little-endian float64, which keeps NaN in JSON; two of them for a complex number."""
     if isinstance(value, complex | np.complexfloating):
         return [float_fill(value.real), float_fill(value.imag)]
     return base64.standard_b64encode(struct.pack("<d", float(value))).decode()

@@ -67,7 +67,7 @@ class NpyArray:
         return math.prod(shape[axis + 1 :]) * self.dtype.itemsize
 
     def rows(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return the samples [begin, end); nobody writes them."""
+        """Return the samples [begin, end), which are not written to."""
         if self.decompressed is not None:
             return np.moveaxis(self.decompressed, axis, 0)[begin:end]
         shape, c_axis = self._in_c_order(axis)
@@ -80,7 +80,7 @@ class NpyArray:
         return rows.transpose(0, *range(rows.ndim - 1, 0, -1)) if self.fortran else rows
 
     def whole(self) -> npt.NDArray[Any]:
-        """Return all of the array; nobody writes it."""
+        """Return all of the array, which is not written to."""
         if self.decompressed is not None:
             return self.decompressed
         items = np.empty(self.shape[::-1] if self.fortran else self.shape, self.dtype)

@@ -35,8 +35,8 @@ class NpySource(FileSource):
     paths
         Files, or folders of them. The array of an .npy is called "data", and a member of structured items "data.name".
     options
-        `variables` chooses members, `sample_axis` is the axis of samples. `files_are` says what a file is: of several
-        files that could be either, nobody else knows.
+        `variables` chooses members, `sample_axis` is the axis of samples. `files_are` says the meaning of files, which
+        is unknown where they could be samples or runs.
 
     Raises
     ------

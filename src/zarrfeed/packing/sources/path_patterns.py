@@ -1,4 +1,4 @@
-"""Paths that a user names: patterns and braces become what they stand for, in the order of code points."""
+"""Paths that a user names: patterns and braces become the paths that they match, in the order of code points."""
 
 from __future__ import annotations
 

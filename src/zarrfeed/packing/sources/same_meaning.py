@@ -55,7 +55,7 @@ class Stored:
         return f"{self.store}: {self.name!r}" if self.name else self.store
 
     def decoded(self) -> npt.NDArray[Any]:
-        """Return all values, by the attributes of this store; of times, in a unit that `decode_values` uses as well."""
+        """Return all values, decoded by the attributes of this store; times in a unit that `decode_values` uses."""
         values = decode_values(self.read(), self.attributes, self.where)
         return in_known_unit(values) if values.dtype.kind == "M" else values
 

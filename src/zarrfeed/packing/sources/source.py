@@ -27,8 +27,8 @@ from zarrfeed.storage.access.store_errors import reason_of
 Kind: TypeAlias = Literal["number", "bytes", "text", "csr"]
 #: The meaning of a source's file: one of the samples, or a run of samples.
 FilesAre: TypeAlias = Literal["samples", "runs"]
-#: The samples of one field: an array of shape (samples, *shape of a sample); of bytes and text, of dtype object; of a
-#: sparse matrix, of dtype object as well: the bytes of the columns of a row, and then of its values.
+#: The samples of one field: an array of shape (samples, *shape of a sample). Bytes and text have the dtype object, and
+#: so have rows of a sparse matrix: the bytes of the columns of a row, and then of its values.
 Rows: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
 #: Reads the decoded values of all samples of a field, by its name.
@@ -59,7 +59,7 @@ class CsrRows:
     columns
         Number of columns of the matrix.
     index, pointer, value
-        Dtypes of the columns, of where rows begin, and of the values, in the packed store before `--dtype`.
+        Dtypes of the columns, of the beginnings of rows, and of the values, in the packed store before `--dtype`.
     lengths
         Number of stored values of each row, shape (samples,).
     """
@@ -148,7 +148,7 @@ class Source(ABC):
     Attributes
     ----------
     kind
-        Its name in `KINDS`.
+        Name of the kind of source in `KINDS`.
     fields
         The arrays of a sample.
     num_samples
@@ -167,7 +167,7 @@ class Source(ABC):
     not_proved
         Sentences about the parts of the source that a comparison with the packed store does not compare.
     runs
-        Names and ends of the files that samples lie in. None: there is one file, or nobody asks for them.
+        Names and ends of the files that samples lie in. None: there is one file, or they are not needed.
     notes
         Sentences for the report, such as about files that were left out.
     """
@@ -185,7 +185,7 @@ class Source(ABC):
     notes: tuple[str, ...] = ()
 
     def read(self, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end), of each field an array that nobody else writes.
+        """Return the samples [begin, end): an array for each field, which no one else writes to.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class SourceCall:
     Attributes
     ----------
     kind
-        Its name in `KINDS`.
+        Name of the kind of source in `KINDS`.
     paths
         Paths and URLs; for a `Data` its expression, for messages and the manifest.
     options

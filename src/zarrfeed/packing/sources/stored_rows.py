@@ -26,11 +26,11 @@ from zarrfeed.spec.field import Field
 
 #: Attributes that say how arrays of Zarr v2 are laid out, which their dimension names say in v3.
 _LAYOUT_ATTRIBUTES = ("_ARRAY_DIMENSIONS",)
-#: Samples of bytes or text whose lengths are looked at, to tell how many make a chunk.
+#: Number of samples of bytes or text that are measured, to choose the samples of a chunk.
 _MEASURED = 16
-#: Arrays of so many bytes, all together, are read once and cached.
+#: Arrays of at most so many bytes, all together, are read once and cached.
 _RESIDENT_BYTES = 64 << 20
-#: A chunk of so many bytes is not decoded more often than need be.
+#: Chunks of at least so many bytes are not decoded more often than need be.
 _LARGE_BYTES = 4 << 20
 
 
@@ -62,7 +62,7 @@ class StoredRows:
         return self._set.fields
 
     def take(self, positions: Int64, dtypes: Sequence[np.dtype[Any]]) -> list[Rows]:
-        """Return the samples at some positions, of each array with one of the dtypes.
+        """Return the samples at some positions: for each array, in one of the dtypes.
 
         Raises
         ------

@@ -33,7 +33,7 @@ class Member(NamedTuple):
     Attributes
     ----------
     name
-        Its path in the archive.
+        Path of the file in the archive.
     offset, size
         Position of its bytes in the archive, and their number.
     """

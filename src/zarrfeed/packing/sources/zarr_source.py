@@ -56,7 +56,7 @@ from zarrfeed.storage.chunks.codec_configs import as_meant
 class ZarrSource(Source):
     """Samples of Zarr stores, as they are stored: values are not unpacked, attributes are carried over.
 
-    Attributes that say nothing of the numbers, such as `long_name`, are those of the first of several stores.
+    Attributes without meaning for the numbers, such as `long_name`, are those of the first of several stores.
 
     Raises
     ------
@@ -138,7 +138,7 @@ class ZarrSource(Source):
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
     def _runs_of(self, stores: Sequence[_ArraysOfStore], names: Sequence[str], options: SourceOptions) -> Runs | None:
-        """Return the names and ends of several stores; of packed stores, those of the files that they were made of.
+        """Return the names and ends of several stores; for packed stores, those of the files that they were made of.
 
         Raises
         ------

@@ -10,7 +10,7 @@ from zarrfeed.base.validate import check_counts
 #: Decoded bytes of a chunk on disk, which fits in a core's cache while it is decoded and scattered; and in a bucket,
 #: where requests for less than 256 KiB stored cost more than they bring.
 CHUNK_BYTES, _FAR_CHUNK_BYTES = 1 << 20, 2 << 20
-#: An array has at least so many chunks, if it has as many samples: a batch of 64 can draw from as many.
+#: Fewest chunks of an array, if it has as many samples: a batch of 64 can draw from as many.
 _LEAST_CHUNKS = 64
 #: Decoded bytes of a shard.
 SHARD_BYTES = 64 << 20
@@ -28,7 +28,7 @@ def choose_chunk_rows(sample_bytes: int, num_samples: int, *, window_rows: int =
     Parameters
     ----------
     sample_bytes
-        Decoded bytes of a sample; of several arrays, those of the largest one.
+        Decoded bytes of a sample of the largest array.
     num_samples
         Number of samples of the array.
     window_rows
@@ -61,7 +61,7 @@ def choose_shard_rows(sample_bytes: int, num_samples: int, chunk_rows: int, *, s
     Parameters
     ----------
     sample_bytes
-        Decoded bytes of a sample; of several arrays, those of the largest one.
+        Decoded bytes of a sample of the largest array.
     num_samples, chunk_rows
         Samples of the array, and of a chunk.
     shard_bytes

@@ -64,9 +64,9 @@ class CodecRate:
     delivered_per_decoded: float = 1.0
 
     def training_bytes_per_s(self, source_bytes_per_s: float | None) -> float:
-        """Return the loader's rate from a disk or a bucket that brings so many stored bytes a second.
+        """Return the loader's rate from a disk or a bucket that delivers `source_bytes_per_s` stored bytes a second.
 
-        It is the least of the loader's rate from the page cache and of what the source brings, decompressed. None: the
+        The rate is the least of the loader's rate from the page cache and of the source's rate, decompressed. None: the
         source is the page cache.
         """
         if source_bytes_per_s is None:

@@ -33,7 +33,7 @@ _SAVES = 0.02
 #: Arrays with less than this part of the largest array's bytes a sample have longer shards; and longer chunks, if
 #: datasets keep the whole array in memory.
 _SMALL = 1 / 64
-#: So many arrays of a group are tried, the largest; the others take their codecs.
+#: Number of arrays of a group that are tried, the largest; the others take their codecs.
 _MOST_TRIED = 3
 
 
@@ -110,7 +110,7 @@ Measure: TypeAlias = Callable[..., list[CodecRate]]
 
 
 def choose_codec(rates: Sequence[CodecRate], source_bytes_per_s: float | None = None) -> CodecRate:
-    """Return the rate of the codec to take: of those that train about as fast as the fastest, the smallest.
+    """Return the rate of the codec to take: the smallest one that trains about as fast as the fastest.
 
     Parameters
     ----------

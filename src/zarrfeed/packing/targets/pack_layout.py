@@ -91,7 +91,7 @@ class FieldLayout:
 
     @property
     def leaves_rows(self) -> bool:
-        """True if units leave rows in files, of which other units make stored objects."""
+        """True if units leave rows in files, and other units make stored objects of these."""
         return self.is_gathered or self.sparse is not None
 
     @property
@@ -193,7 +193,7 @@ def _sparse(
     *,
     is_gathered: bool,
 ) -> FieldLayout:
-    """Return the layout of a sparse matrix whose chunks and shards have so many rows on average."""
+    """Return the layout of a sparse matrix whose chunks and shards have these numbers of rows on average."""
     assert field.csr is not None
     (of_chunk, of_shard), elements = rows, int(field.csr.lengths.sum())
     chunk = max(1, min(-(-of_chunk * elements // num_samples), elements))

@@ -1,7 +1,7 @@
 """A temporary store of encoded chunks, and the speed at which the engine reads it.
 
 The store has the chunks, the shards and the codec that are tried, and lies in the page cache, as it was just written.
-So what is timed is decoding and feeding, by the code that will train, and no disk.
+So the trial times decoding and feeding, by the code that will train, and no disk.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def time_trial(path: Path, options: TrialOptions) -> TrialRate:
 
 
 def best_rate(measure: Callable[[], float]) -> float:
-    """Return the highest of some rates: of three, or of up to eight, until the two highest are 3 % apart at most.
+    """Return the highest of three to eight rates; measuring ends when the two highest are 3 % apart at most.
 
     Examples
     --------

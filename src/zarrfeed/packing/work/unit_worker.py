@@ -39,7 +39,7 @@ class UnitWorker:
     job
         The job that the units belong to.
     source
-        Its source. None: it is opened when it is first needed.
+        The source of the job. None: it is opened when it is first needed.
 
     Raises
     ------
@@ -288,7 +288,7 @@ _workers_lock = threading.Lock()
 
 
 def do_unit(job: PackJob, stage: str, number: int) -> tuple[str, int, UnitRecord]:
-    """Do a unit in this process; what executors are given."""
+    """Do a unit in this process; executors call this function."""
     worker = make_worker(job)
     does = {"deal": worker.deal, "write": worker.write, "gather": worker.gather}[stage]
     return stage, number, off_main_thread(lambda: does(number))

@@ -1,7 +1,7 @@
 """The loads of element blocks of sparse matrices, for the rows of an epoch: pure numpy, no I/O.
 
 Invariant: every block that a batch needs is in memory when the batch is made. A block is loaded for the first batch
-that needs it, and stays until the last one, unless so many batches between them do not need it that it is loaded again.
+that needs it, and stays until the last one. If more than `keep` batches in a row do not need it, it is loaded again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plan_loads(elements: Elements, indptr: Int64, rows: Int64, batch_size: int, 
     batch_size
         Rows of a batch.
     keep
-        A block that so many batches in a row do not need is loaded again.
+        Number of batches in a row after which a block that they do not need is loaded again.
     """
     num_blocks = elements.num_blocks
     pairs = []  # block * batches + batch
@@ -112,7 +112,7 @@ def split_rows(elements: Elements, begin: Int64, end: Int64) -> tuple[Int64, Int
 
 
 def element_fields(side: Sequence[Elements], layout: int) -> list[StoredField]:
-    """Return arrays as an engine reads them whose samples are element blocks: one field an array, of a layout."""
+    """Return fields for an engine whose samples are element blocks: one field for each array, in one layout."""
     return [
         StoredField(f"elements {n}", one.spec, conversion=one.conversion, parts=one.parts)
         for n, one in enumerate(elements.layouts[layout] for elements in side)

@@ -29,7 +29,7 @@ class FieldNeeds:
     num_fields
         Number of fields.
     sample_bytes
-        One sample in a batch, of all fields.
+        Bytes of one sample in a batch, over all fields.
     resident_bytes
         Rows that are kept in memory, and pointers to the rows of sparse matrices.
     scratch_bytes
@@ -41,7 +41,7 @@ class FieldNeeds:
     local_bytes, local_chunk_bytes
         The largest chunk that the engine reads itself, as stored and decoded; 0 if there is none.
     fed_bytes, fed_shard_bytes
-        The largest chunk, and the largest shard, of stores that are read by Python, decoded; 0 if there is none.
+        Decoded bytes of the largest chunk, and of the largest shard, of stores that Python reads; 0 if there is none.
     fed_requests
         Number of requests that each of these stores is asked at once; 0 if there is no such store.
     index_bytes
@@ -174,7 +174,7 @@ def goes_by_blocks(layout: Layout) -> bool:
 
 
 def _index_bytes(sources: Sequence[ArraySource], num_fields: int) -> tuple[tuple[int, int], ...]:
-    """Return the memory for one index of shards, and for all: of each field those of the arrays that it draws first."""
+    """Return for each field the memory for one index of shards, and for all, of the arrays that it draws first."""
     found = [(0, 0)] * num_fields
     for source in sources:
         spec, number = source.spec, source.fields[0]

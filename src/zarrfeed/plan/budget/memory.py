@@ -25,17 +25,18 @@ from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
-#: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all cached.
+#: Indices of shards get at most the budget divided by this: at 1 GiB those of a million inner chunks are all cached.
 _INDEX_DIVISOR = 64
-#: Decoded chunks of text and bytes may take so much of the budget.
+#: Decoded chunks of text and bytes get at most the budget divided by this.
 _VLEN_DIVISOR = 8
 #: Engines that read sparse matrices get the left budget divided by this.
 _ELEMENT_DIVISOR = 4
 _LEAST_BLOCKS_AHEAD = 2
 _MAX_FETCH_THREADS = 16
-#: More threads than so many find no work unless there is room for a second round of batches, too.
+#: With more threads than these, a second round of batches needs room, or some find no work.
 _FEW_THREADS = 2
-#: Fetching may take so much of the budget: of local chunks, for which little is waited, and of those that Python reads.
+#: Fetching gets at most the budget divided by these: for local chunks, whose waits are short, and for chunks that
+#: Python reads.
 _LOCAL_DIVISOR, _FED_DIVISOR = 8, 4
 
 
@@ -74,14 +75,14 @@ class MemoryPlan:
     max_requests
         Chunks that are asked for at once where the store is read by Python; 0 if there is no such field.
     requests_bounded_by
-        Why these are no more: more have no room in memory, or the store is not asked for more.
+        The limit of these requests: memory has no room for more, or the store is not asked for more.
     coalesce
         The rule by which inner chunks share a request there, so that a request fits.
     index_cache_bytes
         Memory for the indices of shards, one entry a field; 0 for those without, and for those whose arrays an earlier
         field draws from.
     list_cache_bytes
-        Memory for decoded chunks of text and bytes, of each field that has them.
+        Memory of each field for decoded chunks of text and bytes.
     num_lists
         Number of such fields.
     carry_bytes
@@ -132,12 +133,12 @@ class MemoryPlan:
 
     @property
     def index_bytes(self) -> int:
-        """Memory for indices of shards, of all fields."""
+        """Memory for indices of shards, over all fields."""
         return sum(self.index_cache_bytes)
 
     @property
     def list_bytes(self) -> int:
-        """Memory for decoded chunks of text and bytes, of all fields."""
+        """Memory for decoded chunks of text and bytes, over all fields."""
         return self.num_lists * self.list_cache_bytes
 
     @property
@@ -218,7 +219,7 @@ def plan_memory(
     inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
     arrive, so one such request for each thread, and one more, is partly decoded at a time.
 
-    `plan_bytes` is what the plan of an epoch keeps.
+    `plan_bytes` is the memory of the plan of an epoch.
 
     Decoded chunks that neighbouring blocks share get `carry_bytes` if so much is left, before caches do, or nothing.
     """
@@ -299,7 +300,7 @@ class ElementMemory:
     Attributes
     ----------
     plan
-        Its memory.
+        The memory plan of the engine.
     blocks_ahead
         Number of element blocks that it decodes ahead of the batch that is made.
     """

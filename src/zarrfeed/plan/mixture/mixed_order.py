@@ -30,7 +30,7 @@ from zarrfeed.plan.samples.selection import Selection
 #: for each consumer, so passes that spanned epochs depended on ranks and workers, which states between epochs did not
 #: name. Shuffled mixtures have the same order in both versions.
 ORDER_VERSION = 2
-#: Visiting the groups of sources several times may add so much to what is decoded, where memory does not ask for more.
+#: Largest share that visiting groups several times may add to the decoding, where memory does not ask for more.
 _MOST_VISITS = 0.02
 #: Batches that are open at least where sources are mixed.
 _FEWEST_BATCHES = 4
@@ -110,7 +110,7 @@ class MixedOrder(MixedSequence):
         return self.with_sources(own.sources).with_unit(own.unit)
 
     def check_batch(self, batch: int, used: int) -> None:
-        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of so many samples."""
+        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of `batch` samples."""
         if self.is_per_batch and (self.unit % batch or used % self.unit % batch):
             raise ConfigError(
                 f"the run was begun with batches of {self.unit} samples of all ranks, each of one source; it cannot "

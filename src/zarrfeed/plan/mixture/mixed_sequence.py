@@ -46,7 +46,7 @@ _SOURCE = 0x736F75726365
 class MixedSequence(Order):
     """The sample that each step of a mixture takes; `selection` has the blocks of the sources one after another.
 
-    `lanes` is that of all sources together; `mix` and `strip` are 1, and each source has its own.
+    `lanes` is the sum over all sources; `mix` and `strip` are 1, and each source has its own.
 
     Attributes
     ----------

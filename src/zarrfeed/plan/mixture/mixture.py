@@ -50,7 +50,7 @@ _Words: TypeAlias = npt.NDArray[np.uint64]
 
 #: Columns where the user names none: 1, 2, 3, 4, 6, 8, 12 and 24 ranks have whole columns.
 COLUMNS = 24
-#: No more columns, sources, or shares of a weight: far beyond what is of use, so that no number overflows.
+#: Limits of columns, sources and shares of a weight: far beyond any use, so that no number overflows.
 MOST_COLUMNS, MOST_SOURCES, MOST_WEIGHT = 1 << 16, 1 << 16, 1 << 40
 #: Steps and positions are below this.
 END = 1 << 62
@@ -153,7 +153,7 @@ class Mixture:
         Parameters
         ----------
         steps
-            In [0, 2**62), of any shape.
+            Numbers of steps in [0, 2**62), of any shape.
 
         Returns
         -------
@@ -200,7 +200,7 @@ class Mixture:
         return min(share for share in shares if share)
 
     def most_rows(self, source: int, samples: int) -> int:
-        """Return an upper bound of the rows from the first to the last of so many samples in a row of a source.
+        """Return an upper bound of the rows that `samples` samples in a row of a source are spread over.
 
         The samples may be of any columns, as long as no column has more of them in a row. At a node, number m of a
         child with the share r is in a row above m / r - 1 and below (m + 1) / r, whatever the phase; so is each row
@@ -233,7 +233,7 @@ class Mixture:
         )
 
     def front(self, step: int) -> Int64:
-        """Return the next position of each source in each column after so many steps: shape (sources, columns)."""
+        """Return the next position of each source in each column after `step` steps: shape (sources, columns)."""
         column = np.arange(self.columns)
         rows = (step - column + self.columns - 1) // self.columns
         return self.count(column, rows).T * self.columns + column
@@ -367,7 +367,7 @@ class _Tree:
 
     @classmethod
     def of(cls, weights: Sequence[Fraction | int]) -> _Tree:
-        """Return Huffman's tree; of equal weights the first ones are joined first."""
+        """Return Huffman's tree; among equal weights, the first ones are joined first."""
         count = len(weights)
         heap = [(weight, number) for number, weight in enumerate(weights)]
         heapq.heapify(heap)

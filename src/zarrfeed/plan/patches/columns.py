@@ -43,7 +43,7 @@ class ColumnLayout:
     def choose(self, *, memory: int, num_threads: int, lanes: int | None, shuffle: bool) -> SweepChoice:
         """Return columns and lanes that suit the layout and the memory for batches.
 
-        `lanes` is what the user said. None: chosen.
+        `lanes` is the user's number of lanes. None: chosen.
         """
         fields = [
             replace(one, sample_bytes=math.ceil(one.sample_bytes * self.samples_of_tile)) for one in self._tile_fields()
@@ -83,7 +83,7 @@ class ColumnLayout:
 
 
 def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
-    """Return the chunks and the bytes of each array that patches are cut out of; of several layouts, of the first.
+    """Return the chunks and the bytes of each array that patches are cut out of, in its first layout.
 
     Fields that draw from one array are one: its chunks are decoded once for all of them.
     """

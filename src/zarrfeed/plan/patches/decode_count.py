@@ -18,7 +18,7 @@ from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid
 from zarrfeed.plan.samples.selection import Int64, block_of
 
-#: Patches whose chunks are looked at together.
+#: Number of patches whose chunks are counted together.
 _COUNTED_AT_ONCE = 1 << 20
 
 
@@ -94,7 +94,7 @@ def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bo
 
 
 def _same_column(order: SweptOrder, sample: Int64, group: Int64) -> npt.NDArray[np.bool_]:
-    """Return whether a group shares chunks with the one before: of tiles, if the blocks of both are of one column."""
+    """Return whether a group shares chunks with the one before: for tiles, if the blocks of both are of one column."""
     tiles = order.tiles
     if not isinstance(tiles, TileBlocks):
         return np.ones(len(np.unique(group)), dtype=bool)

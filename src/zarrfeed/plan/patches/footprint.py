@@ -107,7 +107,7 @@ class Footprint:
         return -self.origin[dimension] // self.scale[dimension] + self.shift[dimension]
 
     def ends_with_chunks(self, step: int, dimension: int) -> bool:
-        """Return whether tiles, so many voxels apart, lie side by side, and the first one begins with a chunk."""
+        """Return whether tiles lie side by side, `step` voxels apart, and the first one begins with a chunk."""
         is_side_by_side = self.size[dimension] * self.scale[dimension] == step
         return is_side_by_side and self.first_item(dimension) % self.chunk[dimension] == 0
 
@@ -122,6 +122,6 @@ def footprint_of(array: Footprints, grid: TileGrid | Tiling) -> Footprint:
 
 
 def steps_of_whole_chunks(of: Sequence[Footprint], step: int, dimension: int) -> int:
-    """Return after how many steps, of some voxels, along a dimension a chunk of each array ends."""
+    """Return the number of steps of `step` voxels along a dimension after which a chunk of each array ends."""
     voxels = [one.chunk[dimension] * one.scale[dimension] for one in of]
     return math.lcm(*(chunk // math.gcd(chunk, step) for chunk in voxels))

@@ -1,4 +1,4 @@
-"""The chunks that an epoch of patches decodes, of each array: counted, or predicted."""
+"""The chunks of each array that an epoch of patches decodes: counted, or predicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zarrfeed.plan.patches.sweep_cost import amplification, num_chunks
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.spec.field import Field
 
-#: Up to so many patches, what an epoch decodes is counted patch by patch.
+#: Most patches for which an epoch's decodes are counted patch by patch.
 _COUNTED = 200_000
 #: The same where patches begin at any voxels, and no formula says what more patches decode.
 _COUNTED_OF_LISTED = 1_000_000

@@ -32,7 +32,7 @@ from zarrfeed.plan.samples.selection import Int64
 
 #: Cells are halved until half of those with patches have no more than this, but not more often than that.
 _PATCHES_OF_CELL, _MOST_HALVINGS = 2, 4
-#: A block may have so many times as many patches as its cells have on average.
+#: Largest number of patches of a block, as a multiple of the average over its cells.
 _MOST_ROWS = 1.25
 
 
@@ -264,7 +264,7 @@ class PositionBlocks:
 
 
 def _cell_of(tiling: Tiling, volume: Int64, start: Int64) -> Int64:
-    """Return the index of the cell of patches, shape (n, D): of those beyond the border, of a cell at the border."""
+    """Return the index of the cell of patches, shape (n, D); patches beyond the border have a cell at the border."""
     last = tiling.most_tiles[volume] - 1
     index: Int64 = np.clip(start // np.array(tiling.step), 0, last)
     return index

@@ -86,7 +86,7 @@ class RandomPositions:
         return {"n": self.num_samples, "weights": digest[:16]}
 
     def concat(self, parts: Sequence[tuple[Any, int]]) -> RandomPositions:
-        """Return the patches of several descriptions: so many as they have together, drawn from all of their volumes.
+        """Return the patches of several descriptions: the sum of their numbers, drawn from all of their volumes.
 
         Raises
         ------

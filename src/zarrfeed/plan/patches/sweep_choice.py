@@ -28,14 +28,14 @@ from zarrfeed.plan.patches.sweep_cost import Float64, decodes_of_sweeps, represe
 from zarrfeed.plan.patches.tiling import Tiling
 from zarrfeed.plan.samples.selection import Int64
 
-#: Lanes to start from: few of them if more would decode more than so many times as much, as where few lanes have room
-#: for whole cross-sections of the volume and more lanes have not.
+#: Lanes to start from: few of them if more would multiply the decoding by more than this factor, as where few lanes
+#: have room for whole cross-sections of the volume and more lanes have not.
 _WANTED_LANES, _FEW_LANES, _MOST_FOR_WANTED = 8, 4, 1.2
-#: Still more lanes may multiply what is decoded by so much.
+#: Largest factor by which still more lanes may multiply the decoding.
 _MOST_FOR_LANES = 1.1
-#: Sweeps whose decodes differ by so much are as good as each other: the one with most runs mixes best.
+#: Factor up to which the decodes of sweeps count as equal: the sweep with most runs mixes best.
 _AS_GOOD = 1.005
-#: Cutting columns into runs may add so much to what is decoded.
+#: Largest share that cutting columns into runs may add to the decoding.
 _MOST_FOR_RUNS = 0.01
 #: Planning takes about 460 bytes a block: no sweep has more, unless all have.
 _MANY_BLOCKS = 1 << 20
@@ -48,7 +48,7 @@ _CROP_ROOM = 17 / 16
 _SAVED = 2.0
 #: A sweep that needs less to be cached is better, if memory allows both.
 _PREFERRED = 0.1
-#: The engine finds what to cache for about so many chunks and columns.
+#: Number of chunks and columns up to which the engine finds the chunks to cache.
 _MOST_CACHED = 1 << 20
 #: No batch is mixed better by more lanes than it has samples.
 _MOST_LANES = TYPICAL_BATCH
@@ -63,8 +63,8 @@ class PatchField:
     chunk
         Length of a chunk along each patched dimension.
     cell_bytes
-        Decoded bytes of all chunks at one index of the chunk grid over the patched dimensions: of one chunk, times the
-        chunks that other dimensions are cut into.
+        Decoded bytes of all chunks at one index of the chunk grid over the patched dimensions: the bytes of one chunk,
+        times the chunks that other dimensions are cut into.
     sample_bytes
         Bytes of a patch in a batch.
     footprint
@@ -153,7 +153,7 @@ class _Candidates:
         return lanes * self.lane_bytes + min(lanes, num_threads) * self.changing_bytes
 
     def best(self, lanes: int, num_threads: int, memory: float, *, keeps: bool) -> int | None:
-        """Return the sweep to take with so many lanes; None if none fits in the memory."""
+        """Return the sweep to take with some lanes; None if none fits in the memory."""
         fitting = np.flatnonzero(self.total_bytes(lanes, num_threads) <= memory)
         if not len(fitting):
             return None
@@ -341,7 +341,7 @@ def _layers_of_run(tiling: Tiling, fields: Sequence[PatchField], axis: int) -> i
     most = int(tiling.most_tiles[:, axis].max())
     layers = _tiles_of_whole_chunks(tiling, fields, axis)  # runs share no chunks then
     if layers is None:
-        # a run decodes about two layers of chunks again; of contexts, those that a layer shares with the next one
+        # a run decodes about two layers of chunks again; with contexts, those that a layer shares with the next one
         chunks = math.inf
         for field in fields:
             array = footprint_of(field.array, tiling)
@@ -360,7 +360,7 @@ def _tiles_of_whole_chunks(tiling: Tiling, fields: Sequence[PatchField], dimensi
 
 
 def _widths(most: int) -> list[int]:
-    """Return widths that cut `most` into equal parts, from the widest to 1; of large ones a geometric series."""
+    """Return widths that cut `most` into equal parts, from the widest to 1; large ones are a geometric series."""
     widths = [most]
     while widths[-1] > 1:
         last = widths[-1]

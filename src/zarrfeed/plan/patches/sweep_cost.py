@@ -27,10 +27,10 @@ from zarrfeed.plan.samples.selection import Int64
 
 Float64 = npt.NDArray[np.float64]
 
-#: Number of volumes that are counted one by one; with more of them, so many stand for all.
+#: Number of volumes that are counted one by one; of more volumes, this many are counted for all.
 _MOST_VOLUMES = 64
-#: Number of tiles along a dimension that are counted one by one; with more, so many stand for all: the chunks that
-#: tiles share repeat.
+#: Number of tiles along a dimension that are counted one by one; of more tiles, this many are counted for all, since
+#: the chunks that tiles share repeat.
 _MOST_TILES = 1 << 16
 
 

@@ -235,7 +235,7 @@ class PatchOrder:
     phase
         True if epochs have a phase; False: all have the phase 0.
     choice
-        Why the columns are so. None: nothing was chosen.
+        The choice that led to these columns. None: nothing was chosen.
     turns
         The turns of each patch, drawn anew in each epoch, with `seed`. None: patches are not turned.
     """

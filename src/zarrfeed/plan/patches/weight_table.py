@@ -54,7 +54,7 @@ class Ranges:
         return found
 
     def voxel(self, number: Int64) -> Int64:
-        """Return the voxels of the ranges that have so many below them."""
+        """Return the voxels with some numbers, counted over the voxels of the ranges."""
         which = np.searchsorted(self._before, number, side="right") - 1
         found: Int64 = self.begin[which] + number - self._before[which]
         return found

@@ -24,7 +24,7 @@ from zarrfeed.spec.field import FieldSet
 
 @dataclass(frozen=True)
 class Schedule:
-    """The configuration of a dataset, as far as it decides what is read when.
+    """The configuration of a dataset that decides the order, the batches and the resources of its reading.
 
     Attributes
     ----------
@@ -145,11 +145,11 @@ class Schedule:
         return (self.options.batch_size or 1) * consumer.world_size
 
     def length(self, state: EpochState, consumer: Consumer) -> int:
-        """Return the positions of the longest part of an epoch order: of all nodes, those of the part that has most."""
+        """Return the positions of an epoch order; with several nodes, of the longest part."""
         return self.part.epoch_length(state, self._global_batch(consumer))
 
     def order_of(self, state: EpochState) -> Order:
-        """Return the order of a settled state's epoch; of one state it is one object."""
+        """Return the order of a settled state's epoch; one state always has the same object."""
         return self._orders.get(state.key, lambda: self.order.at(state))
 
     def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
@@ -192,8 +192,8 @@ class Schedule:
     ) -> ReadPlan:
         """Return the plan of a consumer in a pass that begins in a state that was settled for it.
 
-        `resources` are those that it has. None: as many as it wants, for a plan that is looked at and not read.
-        `division` is that of the pass, where it is known.
+        `resources` are the consumer's. None: as many as it wants, for a plan that is looked at and not read. `division`
+        is that of the pass, where it is known.
         """
         division = division or self.division(state, consumer)
         consumer, delivered = division.continued(consumer, state.batches)

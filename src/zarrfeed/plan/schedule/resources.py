@@ -24,14 +24,14 @@ from zarrfeed.plan.shares.partition import Consumer, RankInfo
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.row_map import OneRow
 
-#: Chunks that neighbouring blocks share get so much of the budget, or what they need.
+#: Chunks that neighbouring blocks share get the budget divided by this, or as much as they need.
 _CARRY_DIVISOR = 64
 #: Memory for chunks that columns or strips share is a multiple of such a share of the budget, so that most epochs have
 #: the same.
 _KEEP_DIVISOR = 64
-#: A sample of an order that is listed.
+#: Bytes of a sample in an order that is listed.
 _BYTES_OF_SAMPLE = 8
-#: Lanes and mix are chosen for so many decode threads, whatever the cores of a machine and the threads of a reader are.
+#: Number of decode threads for which lanes and mix are chosen, whatever the machine and the reader have.
 _ORDER_THREADS = 2
 #: A rank that has its machine for itself.
 ALONE = RankInfo()
@@ -180,7 +180,7 @@ class ResourcePlanner:
         return plan
 
     def _divided(self, budget: int, threads: int, batches: int, carry_bytes: int, reserved: int) -> MemoryPlan:
-        """Divide a budget for so many threads and batches; a division is remembered."""
+        """Divide a budget among threads and batches; a division is remembered."""
         key = self.batch_size, budget, threads, batches, carry_bytes, reserved
         plan = self.known.plans.get(key)
         if plan is None:
@@ -245,11 +245,11 @@ class ResourcePlanner:
         return self.known.overlap(order)
 
     def carries(self, order: Order) -> bool:
-        """Return whether memory has room for what the lanes of an order carry from block to block."""
+        """Return whether memory has room for the chunks that the lanes of an order carry from block to block."""
         return self.order_memory(order).carry_bytes > 0
 
     def bytes_for_batches(self, order: Order, *, spare: int) -> int:
-        """Return the memory for batches, and for what is carried, beside so many spare batches."""
+        """Return the memory for batches, and for carried chunks, beside some spare batches."""
         memory = self.order_memory(order)
         return memory.batch_room + memory.carry_bytes - spare * memory.batch_bytes
 

@@ -10,9 +10,9 @@ from zarrfeed.plan.shares.partition import Even
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
-#: Lanes and mix are chosen for so much memory where none is named, and so much may be used on any machine.
+#: Memory for which lanes and mix are chosen where none is named, and which may be used on any machine.
 DEFAULT_BUDGET = 1 << 30
-#: Readers may use such a share of the memory of the job if no budget is named.
+#: Readers get the memory of the job divided by this if no budget is named.
 _JOB_DIVISOR = 4
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20
@@ -43,7 +43,8 @@ class ScheduleOptions:
         Bytes for all consumers of a machine. None: a quarter of what the job may use there, and at least
         DEFAULT_BUDGET; or what the consumers need at least.
     limit
-        For `budget` None: the most that one consumer may need, if that is more than its share. None: whatever it needs.
+        With `budget` None: the most bytes that one consumer may get if it needs more than its share. None: whatever it
+        needs.
     coalesce
         The rule by which inner chunks share a request, in stores that Python reads.
     whole_blocks

@@ -26,13 +26,14 @@ from zarrfeed.plan.samples.sample_set import Int64
 
 NUM_STRETCHES = 256
 NEIGHBOURS = 64
-#: Shares of the stretches that random samples draw from: with so many, neighbours are mixed well, and with fewer badly.
+#: Shares of the stretches that random samples draw from: at the first, neighbours are mixed well, and below the second
+#: badly.
 GOOD_SHARE, POOR_SHARE = 0.9, 0.5
 #: Correlation that a good shuffle has at most, and from which on it is a poor one.
 GOOD_CORRELATION, POOR_CORRELATION = 0.1, 0.2
 _EPOCHS = 8
 _MOST_BLOCKS = 1 << 16
-#: Runs of neighbours that are looked at in each epoch.
+#: Number of runs of neighbours that are measured in each epoch.
 _RUNS = 16
 
 

@@ -15,7 +15,7 @@ from zarrfeed.plan.shares.runs import RunCut, RunDivision
 from zarrfeed.spec.edition import Edition
 from zarrfeed.spec.field import Field
 
-#: Version 1 has no "run": what was used up is all in "used".
+#: Version 1 has no "run": "used" has all used positions.
 VERSION = 2
 #: The version of states that name "combs", which earlier releases would overlook.
 _WITH_COMBS = 3
@@ -42,7 +42,7 @@ class WorkerShare:
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run that was saved before its end: how it shared out what was left, and the batches that each rank has had."""
+    """A run that was saved before its end: its division of the positions left, and the batches of each rank."""
 
     division: Division | RunDivision
     batches: int
@@ -63,7 +63,7 @@ class SavedRun:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], found: int) -> SavedRun:
-        """Return the run that `to_json` described, which found so many positions.
+        """Return the run that `to_json` described; it found `found` positions.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class EpochState(OrderState):
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
     worker
-        In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
+        The used part of the worker's share beyond `progress` and `run`, in a DataLoader worker.
     edition
         The data that the epoch reads, where they change between epochs.
     nodes
@@ -142,7 +142,7 @@ class EpochState(OrderState):
         return replace(self, progress=self.progress.then(self.run.cut), run=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as a JSON object; what is absent has its default."""
+        """Return the state as a JSON object; absent entries have their defaults."""
         json: dict[str, Any] = {"epoch": self.epoch, **self.edition.to_json()}
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
@@ -174,7 +174,7 @@ class EpochState(OrderState):
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], part: Part) -> EpochState:
-        """Return the state that `to_json` described, of an epoch order of a part.
+        """Return the state that `to_json` described, in an epoch order of a part.
 
         Raises
         ------

@@ -34,7 +34,7 @@ from zarrfeed.spec.field import FieldSet
 #: The reader that gets the same part of the samples in every epoch.
 Affinity: TypeAlias = Literal["node"]
 
-#: A node has so many runs of blocks at least, if blocks are dealt in runs.
+#: Fewest runs of blocks of a node, if blocks are dealt in runs.
 _LEAST_RUNS = 8
 #: Purposes of random numbers; part of their key.
 _DEALING, _SEED_OF_NODE = 0x6465616C, 0x6E6F6465
@@ -53,7 +53,7 @@ class Part:
     longest
         Samples of the longest part.
     long_nodes
-        The nodes 0 ... long_nodes - 1 have so many samples, the others one less. 0: all have as many.
+        The nodes 0 ... long_nodes - 1 have `longest` samples, the others one less. 0: all have `longest`.
     fewest_blocks
         Blocks of the part that has the fewest.
     """
@@ -76,7 +76,7 @@ class Part:
         return self.whole.shortest if self.num_nodes == 1 else self.longest - (self.long_nodes > 0)
 
     def epoch_length(self, state: OrderState, batch: int) -> int:
-        """Return the positions of the longest part in a state's epoch, with so many samples in a batch of all ranks."""
+        """Return the positions of the longest part in a state's epoch, for `batch` samples in a batch of all ranks."""
         return self.whole.epoch_length(state, batch) if self.num_nodes == 1 else self.longest
 
 

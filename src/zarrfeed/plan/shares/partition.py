@@ -51,7 +51,7 @@ class Consumer:
 
     @property
     def num_receivers(self) -> int:
-        """Processes that get samples in the end, whoever shares them out."""
+        """Number of processes that get samples in the end, whoever shares them out."""
         return self.world_size * self.split_over
 
 
@@ -244,9 +244,9 @@ class Share:
     period: int = 0
 
     def portion(self, progress: Progress, left: int, length: int, most_steps: int | None = None) -> Portion:
-        """Return the positions in an epoch order of so many, of which earlier runs left some.
+        """Return the share's positions in an epoch order of `length` positions, of which earlier runs left some.
 
-        Where the positions that they left lie apart, they are listed one by one. `most_steps` is that of the portion.
+        If these positions have gaps, they are listed one by one. `most_steps` is that of the portion.
         """
         regular, shift = progress.regular_from()
         in_head = min(self.count, max(0, -(-(regular - self.first) // self.stride)))

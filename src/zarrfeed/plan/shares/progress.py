@@ -40,7 +40,7 @@ class Cut:
 
     @property
     def gaps(self) -> int:
-        """Positions that are left inside of the comb: from there on, what is left is one piece."""
+        """Positions that are left inside of the comb: from there on, the positions that are left have no gap."""
         return (self.period - self.width) * self.rounds
 
     def position(self, left: Int64) -> Int64:
@@ -127,9 +127,9 @@ class Progress:
         length: int,
         read_other: Callable[[Mapping[str, Any], int], OtherCut] | None = None,
     ) -> Progress:
-        """Return the progress that `to_lists` described, of an epoch order of `length` positions.
+        """Return the progress that `to_lists` described, in an epoch order of `length` positions.
 
-        `read_other` makes a cut of an object, given how many positions it was made in.
+        `read_other(json, found)` reads a cut that is no prefix and comb, made in `found` positions.
 
         Raises
         ------

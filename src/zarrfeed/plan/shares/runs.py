@@ -142,7 +142,7 @@ class RunDivision:
 
     @property
     def _with_piece(self) -> int:
-        """The worker that reads the rank's piece of what is left: the first with one block less."""
+        """The worker that reads the rank's piece of the blocks that are left: the first with one block less."""
         return self._rank_blocks % self.num_workers
 
     @cached_property
@@ -172,7 +172,7 @@ class RunDivision:
         return self.length - self.world_size * self._rank_rows
 
     def _piece(self, rank: int) -> Int64:
-        """Return a rank's positions among those that are left, as many for each, shape (positions,)."""
+        """Return a rank's positions among those that are left, the same number for each rank, shape (positions,)."""
         each = self._left // self.world_size if self.world_size > 1 else 0
         piece = rank * each + np.arange(each, dtype=np.int64)
         return self.length - self._left + (piece + self.turn) % max(1, self._left)
@@ -195,7 +195,7 @@ class RunCut:
 
     @cached_property
     def gaps(self) -> int:
-        """Positions that are left before the last used one: from there on, what is left is one piece."""
+        """Positions that are left before the last used one: from there on, the positions that are left have no gap."""
         return int(self._left_before[-1]) if len(self._pairs) else 0
 
     @property
@@ -215,7 +215,7 @@ class RunCut:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], found: int) -> RunCut:
-        """Return the cut that `to_json` described, made in so many positions.
+        """Return the cut that `to_json` described, made in `found` positions.
 
         Raises
         ------

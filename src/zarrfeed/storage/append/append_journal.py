@@ -50,7 +50,7 @@ def is_holder(name: str) -> bool:
 
 
 def new_holder() -> str:
-    """Return such a name, of this process, that no other file has."""
+    """Return a name for this process that no other file has."""
     return f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
@@ -184,7 +184,7 @@ def read_journal(directory: Path, owner: int | None, *, may_write: bool = True) 
 def check_written(
     entries: Entries, store: Path, arrays: Mapping[str, Any], stored: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuse a journal that counts samples beyond the shape of the store which nobody wrote.
+    """Refuse a journal that counts samples beyond the shape of the store which no writer wrote.
 
     A writer that was killed leaves a journal that is ahead of the shape, but it wrote the units first.
 
@@ -276,7 +276,7 @@ class Journal:
         return read_journal(self.directory, self._owner)
 
     def write(self, entries: Entries) -> None:
-        """Replace what the journal holds; `sync` has to follow. Under the lock."""
+        """Replace the content of the journal; `sync` has to follow. Under the lock."""
         replace_whole(self.directory / _JOURNAL, json.dumps({"format": _FORMAT, **asdict(entries)}).encode())
 
     def sync(self) -> None:
@@ -292,11 +292,11 @@ class Journal:
         return unit
 
     def is_free(self, writer: str | None) -> bool:
-        """Return whether what a writer holds may be taken: it died, or it is this one, which failed in between."""
+        """Return whether a writer's files and units may be taken: it died, or it is this one, which failed."""
         return writer is None or writer == self.writer or not self.lives(writer)
 
     def lives(self, writer: str) -> bool:
-        """Return whether a writer is alive; what is left of one that is not is removed."""
+        """Return whether a writer is alive; the file of a dead one is removed."""
         if writer == self.writer:
             return self._alive is not None
         path = self._writers / writer
@@ -311,7 +311,7 @@ class Journal:
         return any(self.lives(name) for name in names - {self.writer})
 
     def forget_entries(self) -> None:
-        """Remove what the journal holds. Under the lock."""
+        """Remove the content of the journal. Under the lock."""
         (self.directory / _JOURNAL).unlink(missing_ok=True)
 
     def leave(self) -> None:

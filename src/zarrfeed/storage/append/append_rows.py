@@ -168,7 +168,7 @@ class RowBuffer:
         return joined(parts)
 
     def all(self) -> Rows:
-        """Return all samples, of which there is at least one."""
+        """Return all samples; there is at least one."""
         return joined(self._parts)
 
     def clear(self) -> None:

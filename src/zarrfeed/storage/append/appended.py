@@ -19,7 +19,7 @@ import zarr
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.durable_files import replace_whole, sync_folder
 
-#: Attribute of arrays; `Marks` says what is in it.
+#: Attribute of arrays; `Marks` describes its value.
 ATTRIBUTE = "zarrfeed"
 
 

@@ -60,9 +60,9 @@ _UNIT_BYTES = 4 << 20
 class Appender:
     """Append samples to a store on this machine that others read, and other processes append to, at the same time.
 
-    Chunks are written first and the shape last, so that whoever opens the store finds complete samples only. Each
-    process makes an `Appender` of its own for the same path. The first batch makes the store, if there is none: an
-    array, or for batches that are mappings a group of arrays.
+    Chunks are written first and the shape last, so that readers find complete samples only. Each process makes an
+    `Appender` of its own for the same path. The first batch makes the store, if there is none: an array, or for batches
+    that are mappings a group of arrays.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class Appender:
         return 0 if entries is None else entries.num_samples
 
     def close(self) -> None:
-        """Write what is left, and end being a writer. Without effect after a call that returned.
+        """Write the samples that are left, and end being a writer. Without effect after a call that returned.
 
         Raises
         ------
@@ -297,9 +297,10 @@ class Appender:
         self._publish(entries)  # a writer may have been killed before it did
 
     def _cover_shown(self, entries: Entries, arrays: Mapping[str, Any]) -> None:
-        """Count what the shape shows, if the journal is older: these samples must not be written again. Under the lock.
+        """Count the samples that the shape shows, if the journal is older: they must not be written again.
 
-        No writer leaves it so. It happens if the journal was restored from a copy, or another program appended.
+        Under the lock. Writers do not leave a journal behind the shape: it was restored from a copy, or another program
+        appended.
         """
         shown = min(array.shape[0] for array in arrays.values())
         if shown <= entries.num_samples:
@@ -332,7 +333,7 @@ class Appender:
         return entries
 
     def _check_declared(self, arrays: Mapping[str, Any], stored: Mapping[str, tuple[int, ...]]) -> None:
-        """Refuse a store that is not what the options say."""
+        """Refuse a store that contradicts the options."""
         for name, array in arrays.items():
             where = f"{self._path}/{name}" if name else str(self._path)
             if self._chunk_rows is not None and array.chunks[0] != self._chunk_rows:
@@ -358,7 +359,7 @@ class Appender:
     # Rows
 
     def _write_unit(self) -> None:
-        """Claim a unit, write it, and let readers see what is complete then."""
+        """Claim a unit, write it, and let readers see all samples that are complete then."""
         journal = self._journal
         with journal.lock():
             entries = self._entries()

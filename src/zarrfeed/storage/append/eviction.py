@@ -293,5 +293,5 @@ def _delete_below(folder: int, parts: list[str]) -> None:
 
 
 def forget_deleted(path: Path) -> None:
-    """Forget what was deleted of a store that is there no more."""
+    """Forget the record of deleted samples of a store that is there no more."""
     (side_directory(path) / "deleted").unlink(missing_ok=True)

@@ -33,7 +33,7 @@ class Entry:
     Attributes
     ----------
     name
-        Its name in the folder, without a slash.
+        Name of the object in the folder, without a slash.
     size_bytes
         Bytes of the stored object.
     modified
@@ -59,7 +59,7 @@ class CheckpointFolder(Protocol):
     Attributes
     ----------
     location
-        Its path or URL, without a slash at the end.
+        Path or URL of the folder, without a slash at the end.
     """
 
     location: str
@@ -74,7 +74,7 @@ class CheckpointFolder(Protocol):
         """Remove the folder itself if nothing is in it; object stores have no folders."""
 
     def remove_partial(self, is_ours: Callable[[str], bool]) -> None:
-        """Remove what killed writers left of objects of these names; object stores keep that to themselves."""
+        """Remove partial files of objects of these names that killed writers left; object stores hide such files."""
 
     def folder(self, name: str) -> CheckpointFolder:
         """Return a folder inside this one."""

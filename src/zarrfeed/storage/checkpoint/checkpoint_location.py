@@ -177,7 +177,7 @@ class StoredBytes(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what is open; reads that began go on."""
+        """Let go of open files; reads that began go on."""
         ...
 
 

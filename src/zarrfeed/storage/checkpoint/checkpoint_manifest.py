@@ -40,7 +40,7 @@ class ShardObject:
     Attributes
     ----------
     name
-        Its name in the folder of the checkpoint.
+        Name of the object in the folder of the checkpoint.
     length
         Bytes of its content.
     digest

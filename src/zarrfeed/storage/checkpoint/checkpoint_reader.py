@@ -28,9 +28,9 @@ from zarrfeed.storage.checkpoint.checkpoint_format import (
 )
 from zarrfeed.storage.checkpoint.checkpoint_location import StoredBytes
 
-#: A part that is wrong is read again so often: bytes are changed on their way, too.
+#: Number of reads of a part that is wrong: bytes are changed on their way, too.
 _READS_OF_WRONG_PART = 3
-#: A footer of so many bytes is read in one request: one of 64 KiB belongs to 128 GiB.
+#: Bytes of the footer that are read in one request: a footer of 64 KiB belongs to 128 GiB.
 _LIKELY_FOOTER_BYTES = 64 << 10
 _PEEK_BYTES = 8192
 
@@ -131,7 +131,7 @@ class CheckpointReader(_BinaryFile):
         return max(0, end - begin)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return so many bytes, fewer at the end; all that are left without a number. Raises as `readinto` does."""
+        """Return `size` bytes, fewer at the end; all that are left without a number. Raises as `readinto` does."""
         self._check_open()
         left = max(0, self._length - self._position)
         end = self._position + (left if size is None or size < 0 else min(size, left))
@@ -143,7 +143,7 @@ class CheckpointReader(_BinaryFile):
         return content.getvalue()
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Return so many bytes at most, of one part. Raises as `readinto` does."""
+        """Return at most `size` bytes, of one part. Raises as `readinto` does."""
         left = self._part_bytes - self._position % self._part_bytes
         return self.read(left if size < 0 else min(size, left))
 

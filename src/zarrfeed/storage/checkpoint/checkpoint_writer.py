@@ -59,7 +59,7 @@ class CheckpointWriter(_BinaryFile):
 
     @property
     def digest(self) -> str:
-        """The digest of what was written, once it is complete: 64 hexadecimal digits, equal for equal content."""
+        """The digest of the written content, once it is complete: 64 hexadecimal digits, equal for equal content."""
         if self._footer is None:
             raise ConfigError(f"{self.name}: has no digest before the writer was closed")
         return self._footer.digest

@@ -19,9 +19,9 @@ from zarrfeed.storage.checkpoint.checkpoint_manifest import METADATA_NAME, Manif
 from zarrfeed.storage.checkpoint.checkpoint_reader import CheckpointReader
 from zarrfeed.storage.checkpoint.checkpoint_writer import CheckpointWriter
 
-#: Objects or checkpoints that are looked at at once; each look is one or two requests.
+#: Number of objects or checkpoints that are checked at once, by one or two requests each.
 LOOKS_AT_ONCE = 16
-#: A manifest that a save replaces while it is read is read so often.
+#: Number of reads of a manifest that a save replaces while it is read.
 _READS_OF_REPLACED = 3
 #: Bytes that are read at once where every byte of an object is read.
 _READ_BYTES = 16 << 20
@@ -111,7 +111,7 @@ class ShardFolder:
     Attributes
     ----------
     location
-        Its path or URL.
+        Path or URL of the folder.
     name
         The last part of that, without escapes of a URL.
     """

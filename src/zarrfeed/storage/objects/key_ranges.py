@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import islice, takewhile, zip_longest
 
-#: Only so many characters of a key are looked at.
+#: Number of characters of a key that count.
 _LONGEST = 256
 _DIGITS = set("0123456789")
 #: A position where keys have so many characters shows a set of them that other positions may have, too.
@@ -29,7 +29,7 @@ _FREE_STEALS = 4
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 #: A range is not cut if its worker will probably be done with fewer pages.
 _LEAST_PAGES = 2.0
-#: It is cut in any case after so many pages in a row.
+#: Number of pages in a row after which a range is cut in any case.
 _MISJUDGED = 4
 #: Behind the ASCII characters that keys have, and behind all others.
 _LAST_ASCII, _LAST = "~", "\U0010fffd"
@@ -138,7 +138,7 @@ class KeyRanges:
         return slice(begin, max(begin, end))
 
     def steal(self) -> KeyRange | None:
-        """Return a new range: the second half of what is left of the longest one; None: there is nothing to steal."""
+        """Return a new range: the second half of the longest range's rest; None: there is nothing to steal."""
         if not self._heeds_offsets or self.steals >= self._listed // self._page_size + _FREE_STEALS * self.workers:
             return None
         return self._steal_end() or self._steal_half()
@@ -199,7 +199,7 @@ class _Scale:
         self._characters = [sorted(next((many for many in rich if len(one) > 1 and one <= many), one)) for one in seen]
 
     def number(self, key: str | None) -> int:
-        """Return the number of a key, which is not below that of a key before it; of None, the highest one."""
+        """Return the number of a key, at least that of each key before it; for None, the highest number."""
         value, fill = 0, -1 if key is None else None
         for position, characters in enumerate(self._characters):
             base = len(characters)

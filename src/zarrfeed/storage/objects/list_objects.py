@@ -274,9 +274,9 @@ def _in_pages(
 def list_folder(root: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Yield keys and sizes of all files, in the order of the keys.
 
-    Links are followed, but for one to a folder that it lies in. What is neither a file nor a folder is left out, and so
-    is what vanishes meanwhile. Each folder is sorted by itself, with a slash behind the names of folders: that is the
-    order of the keys.
+    Links are followed, but for one to a folder that it lies in. Entries that are neither files nor folders are left
+    out, and so are files that vanish meanwhile. Each folder is sorted by itself, with a slash behind the names of
+    folders: that is the order of the keys.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from zarrfeed.base.validate import check_flags
 def counting_progress(
     what: str, name: str, progress: bool | None, total: int | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a count, and yield what is told how many more there are.
+    """Show a count, and yield a function that adds to it.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def counting_progress(
         True: on stderr, by rich if it is installed, else as a line at the end. None: only where stderr is a terminal
         and rich is installed. False: nothing is shown.
     total
-        The final count. None: nobody knows.
+        The final count. None: it is unknown.
     """
     name = one_line(without_secrets(name))
     if progress is not None:

@@ -29,9 +29,9 @@ from zarrfeed.storage.objects.object_source import ObjectSource
 
 _T = TypeVar("_T")
 
-#: S3 and Google answer a request with so many keys at most.
+#: Largest number of keys in an answer of S3 and Google.
 PAGE = 1000
-#: A worker with nothing to do looks so often whether the listing was given up.
+#: Seconds between two checks of an idle worker whether the listing was given up.
 _POLL_S = 0.05
 
 #: Gets keys and sizes, keeps those that are wanted, in this order.
@@ -66,7 +66,7 @@ class Bucket:
 
     @classmethod
     def of(cls, source: ObjectSource, access: StoreAccess, prefix: str, beginning: str, requests: int) -> Bucket:
-        """Return the bucket of a source, of which so many things are asked at once."""
+        """Return the bucket of a source, for at most `requests` requests at once."""
         return cls(source, access, prefix, beginning, RequestLimiter(requests, is_transient, requests))
 
     def whole_range(self) -> KeyRange:
