@@ -70,17 +70,17 @@ def pack(
 ) -> PackReport:
     """Write samples of any source as one Zarr store that trains fast: few large shards of small chunks.
 
-    The work is divided into units that do not depend on each other. Each writes whole stored objects, under their names
-    only when they are whole, beside the later path of the store. So a run that was killed goes on with `resume`,
-    several processes can share the work, and the store appears at its path when all of it is there.
+    The work is divided into units that do not depend on each other. Each unit writes whole stored objects to a folder
+    beside the store's path, where an object gets its name when it is complete. So `resume` continues a run that was
+    killed, several processes can share the work, and the store appears at its path when all of it is there.
 
     Parameters
     ----------
     source
-        A path, a URL or a pattern, or several of them, which are one after the other: Zarr stores; NetCDF, GRIB or HDF5
-        files; `.npy` and `.npz`; Parquet, Arrow or Feather files; a folder of images, whose folders are classes;
-        WebDataset shards (tar); AnnData, `.h5ad` or Zarr, which is packed as AnnData. Or a `Data`: the samples and
-        items that `sel`, `isel`, `select` and `split` chose of what `zarrfeed.open` opened, with their coordinates.
+        A path, a URL or a pattern, or several of them, whose samples follow each other: Zarr stores; NetCDF, GRIB or
+        HDF5 files; `.npy` and `.npz`; Parquet, Arrow or Feather files; a folder of images, whose folders are classes;
+        WebDataset shards (tar); AnnData, `.h5ad` or Zarr, which is packed as AnnData. Or a `Data`: its samples and
+        items, as `sel`, `isel`, `select` and `split` chose them, with their coordinates.
     out
         Path of the store, a local directory that does not exist.
     kind
@@ -92,10 +92,10 @@ def pack(
         The dimension or axis that counts samples, by its name or its number; it becomes the first axis. None: the one
         that the source names, else axis 0.
     files_are
-        The meaning of each of several files of NumPy, HDF5 or NetCDF: one of the "samples", or one of the "runs" of
-        samples along their axis, such as recordings. None: the only possible one, or the one that `sample_axis` or
-        `sample_dim` says; files that could be either are refused. Names and ends of files are stored in the group
-        `meta`.
+        The role of several files of NumPy, HDF5 or NetCDF: each is one sample ("samples"), or a run of samples along
+        their axis ("runs"), such as a recording. None: the only possible role, or the one that `sample_axis` or
+        `sample_dim` implies; files that could have either role are refused. Names and ends of files are stored in the
+        group `meta`.
     targets
         A CSV or JSON file with further values for each image, for a folder of images.
     resize
@@ -104,7 +104,7 @@ def pack(
     storage_options
         Options of the stores of URLs, such as credentials.
     zarr_format
-        2 or 3: the only format that is looked for in Zarr stores. None: format 3 before 2.
+        2 or 3: the only format of Zarr stores that is looked for. None: format 3 before 2.
     timeout
         Seconds that a read of a Zarr store may take, retries included.
     sample_chunk
@@ -128,19 +128,19 @@ def pack(
     jobs
         Units that are done at once. None: one for each core, or as many as `executor` has workers.
     executor
-        Who does the units: an executor of `concurrent.futures`' kind (of Dask, MPI, Parsl, processes),
+        The workers of the units: an executor of `concurrent.futures`' kind (of Dask, MPI, Parsl, processes),
         "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must see the paths. None: threads.
     part
-        (i, n): this call does the units i, i + n, ...; others do the rest, at once or later, such as the tasks of a
-        Slurm array. The call that finds all units done finishes the store.
+        (i, n): this call does the units i, i + n, ...; other calls do the rest, at once or later, such as the tasks of
+        a Slurm array. The call that finds all units done finishes the store.
     resume
         True: go on with a run that was interrupted, with the same arguments. Units that are done are not done again. A
         store that is complete already is left as it is.
     verify
-        True: read both sides at the end, and compare a digest of all samples with their numbers that does not depend on
-        their order.
+        True: read the source and the packed store at the end, and compare digests of their samples. The digests cover
+        each sample with its number, and do not depend on the order.
     on_progress
-        Called after each unit.
+        Function that is called with the progress after each unit.
 
     Returns
     -------

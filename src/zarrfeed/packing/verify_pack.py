@@ -83,7 +83,7 @@ class Proof:
 
     @property
     def by_meaning(self) -> tuple[str, ...]:
-        """Names of arrays that differ in what decodes them, and of those without samples that differ."""
+        """Names of arrays that differ in their decoding, and of arrays without samples that differ."""
         return tuple(name for name in self.differing if name not in self.by_digest)
 
 

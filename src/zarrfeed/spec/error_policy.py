@@ -33,7 +33,8 @@ class Faults:
     max_errors
         Number of chunks that a pass may skip on a rank (in a DataLoader worker: in this worker) before it raises.
     missing
-        A chunk that the store lacks has the fill value, as the specification says ("fill"), or is an error ("raise").
+        Handling of a chunk that the store lacks: "fill" gives the fill value, as the specification says; "raise" is an
+        error.
     retries
         Number of retries of a read after a transient error, with pauses that grow from 0.1 to 10 s.
     timeout

@@ -24,12 +24,13 @@ class Mixing:
     Attributes
     ----------
     lanes
-        The interleave width: how many blocks are open side by side. Consecutive samples come from that many blocks, at
-        most as many as there are samples. None: chosen from the layout and the memory budget. Without shuffling they
-        are for mixtures alone: so many parts of each source are read side by side, each in order; None: one.
+        The interleave width: the number of blocks that are open side by side. Consecutive samples come from that many
+        blocks, at most as many as there are samples. None: chosen from the layout and the memory budget. Without
+        shuffling, lanes are for mixtures alone: each source is read in this many parts side by side, each in order;
+        None: one.
     mix
-        The shuffle window: how many consecutive blocks of a lane are permuted together. None: chosen if `lanes` is,
-        else 1.
+        The shuffle window: the number of consecutive blocks of a lane that are permuted together. None: chosen if
+        `lanes` is, else 1.
     block
         The blocks that are shuffled. "auto": chunks, or slabs of them where whole chunks are too large for the memory
         to mix them well. "slab": some rows of a chunk, which Blosc chunks and uncompressed ones decode without the

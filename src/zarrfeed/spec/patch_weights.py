@@ -35,7 +35,7 @@ class PatchWeights:
     cell
         Voxels of a cell along each axis of `values`. The last cell along an axis may have fewer.
     shape
-        Voxels along each axis: all samples of all stores, and so on.
+        Number of voxels along each axis; along the sample axis, the samples of all stores.
     dims
         Names of these axes, if they have names. None: the axes are those of the arrays that are cut, the sample axis
         first.

@@ -100,9 +100,10 @@ class Requests:
     Attributes
     ----------
     coalesce_gap
-        Wanted inner chunks that are at most so many bytes apart are read together. Bytes, or text such as "128KiB".
+        Largest gap between two wanted inner chunks that are read together. Bytes, or text such as "128KiB".
     coalesce_limit
-        Bytes of such a request at most, or fewer where memory is short. Bytes, or text such as "8MiB".
+        Largest size of a request for several inner chunks; smaller where memory is short. Bytes, or text such as
+        "8MiB".
 
     Examples
     --------

@@ -48,12 +48,12 @@ class FieldStatistics:
     missing
         float64: the share of values that are NaN, in [0, 1].
     count
-        int64: how many values there are, missing ones included, for each entry of the arrays.
+        int64: number of values, missing ones included, for each entry of the arrays.
     fingerprint
         A hash of the samples' positions, the layout of the array and its decoding, and `axes`; not of where the store
         is. Statistics fit samples that have the same one.
     side
-        "samples" or "targets": where the array is in a batch. Empty in files that older versions wrote.
+        Side of the batch that has the array: "samples" or "targets". Empty in files that older versions wrote.
 
     Examples
     --------
@@ -153,8 +153,8 @@ class Statistics(Page):
     def mean_std(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
         """Return (mean, std) by the names of all arrays, on both sides, as a mapping for `Data.normalize`.
 
-        Such a mapping normalises every array that it names. It does not tell what it was measured of, so it is not
-        checked against the labels and sides of the samples, as these statistics themselves are.
+        Such a mapping normalises every array that it names. It does not know the samples that it was measured on, so
+        `Data.normalize` does not check it against their labels and sides, as it checks these statistics themselves.
 
         Examples
         --------

@@ -75,7 +75,7 @@ class MemoryPlan:
     max_requests
         Chunks that are asked for at once where the store is read by Python; 0 if there is no such field.
     requests_bounded_by
-        The limit of these requests: memory has no room for more, or the store is not asked for more.
+        The limit of these requests: "memory" has no room for more, or the "store" is not asked for more.
     coalesce
         The rule by which inner chunks share a request there, so that a request fits.
     index_cache_bytes

@@ -170,7 +170,7 @@ class Dealing:
         return list(zip(begin.tolist(), end.tolist(), strict=True))
 
     def _rows(self, node: int) -> tuple[Int64, Int64]:
-        """Return for each block of a node the rows that nodes before it read, and the rows that it reads."""
+        """Return for each block of a node the number of rows that nodes before it read, and that it reads."""
         begin, end = self._blocks[node]
         ends = self._ends[begin:end]
         begins = ends - self.whole.rows[self.drawn[begin:end]]

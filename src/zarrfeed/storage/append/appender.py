@@ -69,7 +69,7 @@ class Appender:
     path
         Path of the store, a directory. Beside it, `<path>.zarrfeed` has the locks of writers and readers.
     chunk_rows
-        Samples of a chunk, for a new store. None: as many as make about 4 MiB of all arrays together.
+        Samples of a chunk, for a new store. None: about 4 MiB of all arrays together.
     shard_rows
         Samples of a shard, a multiple of `chunk_rows`, for a new store. None: each chunk is an object of its own.
     compressors
@@ -89,10 +89,11 @@ class Appender:
     Notes
     -----
     Samples become visible in whole units: a chunk, or a shard (of several arrays, a common multiple). The samples of
-    several processes alternate unit by unit. What does not fill a unit becomes visible when the last `Appender` is
-    closed, as a short last chunk that the next one fills; with shards it waits for the next one. If a process is
-    killed, another one writes the units that it left. What readers could see outlasts a power failure, and so does all
-    that was appended before `close()` returned. Each unit costs some waits for the disk: on a disk, make units large.
+    several processes alternate unit by unit. Samples that do not fill a unit become visible when the last `Appender` is
+    closed, as a short last chunk that the next one fills; with shards they wait for the next one. If a process is
+    killed, another one writes the units that it left. Samples that readers could see outlast a power failure, and so do
+    all samples that were appended before `close()` returned. Each unit costs some waits for the disk: on a disk, make
+    units large.
 
     Examples
     --------

@@ -46,8 +46,8 @@ def writer(
     storage_options
         Credentials, region, endpoint and options of the client, as `zarrfeed.open` takes them.
     checksum
-        Checksum that reading compares for each 8 MiB: "crc32c", or "sha256", which also detects changes on purpose
-        where the digest is kept elsewhere, and costs half a core for each GB/s.
+        The checksum of each 8 MiB, which reading verifies: "crc32c", or "sha256", which also detects tampering if the
+        digest is kept elsewhere, and costs half a core for each GB/s.
     memory_budget
         Memory for parts that wait or are on their way, at least 16 MiB. Up to 256 MiB, parts of an upload have 8 or 16
         MiB, so that an object has 156 GiB at most; above that, parts grow with the budget.

@@ -75,8 +75,8 @@ def retain(
         Number of checkpoints that stay, at least 1. A checkpoint that is not whole does not count, and neither does one
         without a number in its name. More stay where several have the same step.
     verify
-        True: every byte of the newest checkpoint is read before anything is removed; if that checkpoint is damaged, of
-        the next one, until one is whole. False: no more than the checksums at the end of each object is read.
+        True: before anything is removed, read every byte of the newest checkpoint; if it is damaged, of the next one,
+        until one is whole. False: read no more than the checksums at the end of each object.
     storage_options
         Options of the object store, as in `zarrfeed.open`.
     retries
@@ -144,9 +144,9 @@ def newest(
 ) -> str | None:
     """Return the path or URL of the newest checkpoint of a folder that is whole; None if there is none.
 
-    A checkpoint is what `retain` takes for one, and its step tells its age, as there. One without a number in its name
-    is returned if no other one is whole. Lengths and digests of its objects are compared with its manifest; its
-    bytes are verified when it is loaded.
+    Checkpoints and their ages are those of `retain`: the step tells the age. A checkpoint without a number in its name
+    is returned if no other one is whole. Lengths and digests of its objects are compared with its manifest; its bytes
+    are verified when it is loaded.
 
     Parameters
     ----------

@@ -45,8 +45,8 @@ def list_objects(
 ) -> Listing:
     """List the objects of a source, in the order of their keys.
 
-    A bucket of S3 or Google is listed by many requests at once: a request that is done takes over half of what another
-    one has not listed yet. Other sources are listed by one request after the other.
+    A bucket of S3 or Google is listed by many requests at once: a request that is done takes over half of the keys that
+    another one has not listed yet. Other sources are listed by one request after the other.
 
     Parameters
     ----------
@@ -66,9 +66,10 @@ def list_objects(
         Number of requests that are made at once, 16 by default; fewer are made while the server says that there are too
         many. For stores of obstore or fsspec that you made, their own settings apply as well.
     listing_file
-        Path of a file that keeps the listing, before `filter` is applied. If it is there, the source is not listed
-        again, unless the first page of keys or what lies behind the last key differ, which takes two requests. Objects
-        that were added or removed elsewhere are not noticed, and of folders nothing is: use `refresh` then.
+        Path of a file that keeps the listing, before `filter` is applied. If the file exists, the source is not listed
+        again, unless its first page of keys changed or keys were added behind the last one, which two requests find
+        out. Objects that were added or removed elsewhere are not noticed, and in folders no changes are: use `refresh`
+        then.
     refresh
         True: list the source even if there is a listing file, which is then replaced.
     progress
@@ -91,7 +92,7 @@ def list_objects(
     StoreReadError
         If the source does not exist, or cannot be listed to the end. There is never a listing of a part of it.
     UnsupportedError
-        If it is a web server: it does not tell which objects it has.
+        If the source is a web server, which has no listing.
 
     Examples
     --------

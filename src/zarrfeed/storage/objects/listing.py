@@ -23,7 +23,7 @@ UNKNOWN_SIZE = -1
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object.
+    """An object of a listing.
 
     Attributes
     ----------
