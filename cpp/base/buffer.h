@@ -8,8 +8,8 @@
 
 namespace zarrfeed {
 
-/// A growable byte buffer whose content is not initialised and not kept when it grows. From 2 MiB on it grows in steps of
-/// that size, in huge pages: chunks that differ a little in size must not cost fresh memory each.
+/// A growable byte buffer whose content is not initialised and not kept when it grows. From 2 MiB on it grows in steps
+/// of that size, in huge pages: chunks that differ a little in size must not cost fresh memory each.
 class Buffer {
  public:
   Buffer() = default;

@@ -1,5 +1,5 @@
 #pragma once
-// The one error type of the engine. It carries what the user needs to act: which array, which chunk, what is wrong.
+// The one error type of the engine. Its message tells the user how to act: it names the array, the chunk and the fault.
 
 #include <cstddef>
 #include <stdexcept>
@@ -11,9 +11,9 @@ namespace zarrfeed {
 
 enum class ErrorKind {
   kConfig,       ///< an argument or a plan that cannot work
-  kBudget,       ///< the memory budget is too small for what was asked
+  kBudget,       ///< the memory budget is too small for the request
   kUnsupported,  ///< a valid format that this engine does not decode
-  kCorrupt,      ///< stored bytes that do not decode to what the metadata promises
+  kCorrupt,      ///< stored bytes that do not decode to the bytes that the metadata promises
   kIo,           ///< the store could not be read
   kClosed,       ///< used after close()
 };
@@ -32,7 +32,8 @@ class Error : public std::runtime_error {
   /// Returns the same error with "<where>: " in front of the message.
   [[nodiscard]] Error in(const std::string& where) const { return Error(kind_, where + ": " + what(), errno_); }
 
-  /// What is wrong, without what at() put in front of it: for whoever names the chunk himself.
+  /// The message without the array and the chunk that at() put in front of it: for callers that name the chunk
+  /// themselves.
   [[nodiscard]] std::string_view message() const { return std::string_view(what()).substr(where_bytes_); }
 
   /// An I/O error with its errno, so that Python can raise an OSError that carries it.
@@ -47,7 +48,7 @@ class Error : public std::runtime_error {
 
   ErrorKind kind_;
   int errno_ = 0;
-  size_t where_bytes_ = 0;  ///< of the message, the array and the chunk
+  size_t where_bytes_ = 0;  ///< length of the array and the chunk in front of the message
 };
 
 [[noreturn]] inline void throw_corrupt(const std::string& message) {

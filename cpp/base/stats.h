@@ -1,5 +1,5 @@
 #pragma once
-// What the engine counts. Times are summed over threads.
+// The counters of the engine. Times are summed over threads.
 
 #include <atomic>
 #include <chrono>
@@ -11,11 +11,11 @@ struct Stats {
   std::atomic<uint64_t> chunks_read{0};
   std::atomic<uint64_t> chunks_missing{0};
   std::atomic<uint64_t> chunks_waited{0};    ///< not in the page cache: read by a fetch thread
-  std::atomic<uint64_t> retries{0};          ///< further tries after an error that may pass
-  std::atomic<uint64_t> bytes_read{0};       ///< as stored
-  std::atomic<uint64_t> stored_bytes{0};     ///< of the chunks that were read, as stored, read or not
-  std::atomic<uint64_t> chunk_bytes{0};      ///< of the chunks that were read, decoded or not
-  std::atomic<uint64_t> bytes_decoded{0};    ///< of chunks, or of those of their Blosc blocks that were
+  std::atomic<uint64_t> retries{0};          ///< retries after a transient error
+  std::atomic<uint64_t> bytes_read{0};       ///< stored bytes that were read
+  std::atomic<uint64_t> stored_bytes{0};     ///< stored size of the chunks that were read, whole or in part
+  std::atomic<uint64_t> chunk_bytes{0};      ///< decoded size of the chunks that were read, whole or in part
+  std::atomic<uint64_t> bytes_decoded{0};    ///< bytes of the chunks, or of the Blosc blocks, that were decoded
   std::atomic<uint64_t> bytes_scattered{0};  ///< written to batches
   std::atomic<uint64_t> batches{0};
   std::atomic<uint64_t> samples{0};

@@ -1,13 +1,14 @@
 #pragma once
 // The stored bytes of a chunk, or those parts of them that were read.
 //
-// A task that wants few rows of a chunk reads only the parts of its stored bytes that have them. What holds, from the store to
-// the decoder:
-//   * Whoever wants something of a chunk says so as a ChunkParts, before the chunk is read. A store may read these parts, or
-//     all of the chunk: the reader of the bytes looks which it was.
-//   * All parts of a chunk come from one version of its object. An object that changes between two reads of its parts is
-//     another version, which the store reads anew, or refuses.
-//   * Memory is that of the bytes that were read, which lie one behind the other; there is no buffer of the size of the chunk.
+// A task that wants few rows of a chunk reads only the parts of its stored bytes that have them. Invariants, from the
+// store to the decoder:
+//   * A task names the parts that it wants of a chunk as a ChunkParts, before the chunk is read. A store may read these
+//     parts, or all of the chunk: the StoredBytes tell which of the two it read.
+//   * All parts of a chunk come from one version of its object. An object that changes between two reads of its parts
+//     is another version, which the store reads anew, or refuses.
+//   * The bytes that were read lie one behind the other and take no more memory than their size; there is no buffer of
+//     the size of the chunk.
 //   * Bytes that were not read are an error for those who ask for them, and never zeros or bytes of another chunk.
 
 #include <algorithm>
@@ -30,20 +31,20 @@ struct StoredRange {
   bool operator==(const StoredRange&) const = default;
 };
 
-/// When parts of a chunk are cheaper to read than all of it: a matter of the store.
+/// The costs by which a store decides to read parts of a chunk instead of all of it.
 struct PartCosts {
   size_t least_chunk = std::numeric_limits<size_t>::max();  ///< chunks with less stored bytes are read whole
-  size_t max_gap = 0;      ///< as many bytes between two parts are read with them: another read would take longer
-  size_t first_bytes = 0;  ///< read of a chunk before it is known where its parts lie
+  size_t max_gap = 0;      ///< a gap of at most these bytes is read with its neighbours: another read would take longer
+  size_t first_bytes = 0;  ///< bytes that are read first, to find out where the parts of the chunk lie
 };
 
-/// Which parts of a chunk have what is wanted of it. Thread-safe. It owns all that it uses, since storage may hold up the
-/// thread that asks.
+/// Finds the parts of a chunk that hold the wanted rows. Thread-safe. It owns all that it uses, since storage may hold
+/// up the thread that asks.
 class ChunkParts {
  public:
   /// An answer of find().
   struct Found {
-    size_t first = 0;  ///< more than find() got: so many bytes of the beginning tell where the parts lie
+    size_t first = 0;  ///< larger than the `first` that find() got: it needs these first bytes to find the parts
     std::vector<StoredRange>
         ranges{};  ///< the parts, ascending and disjoint; none, and `first` is 0: read all of the chunk
   };
@@ -53,30 +54,31 @@ class ChunkParts {
   ChunkParts(const ChunkParts&) = delete;
   ChunkParts& operator=(const ChunkParts&) = delete;
 
-  /// Finds the parts of a chunk of `stored_bytes` bytes, which begins with `first`: no bytes, or as many as find() asked for.
-  /// Never throws because of these bytes: a chunk that is damaged is read whole, and whoever decodes it says what is wrong.
+  /// Finds the parts of a chunk of `stored_bytes` bytes, which begins with `first`: no bytes, or as many as find()
+  /// asked for. Never throws because of these bytes: a damaged chunk is read whole, and its decoder reports
+  /// the fault.
   [[nodiscard]] virtual Found find(Bytes first, size_t stored_bytes) const = 0;
 };
 
-/// Which parts of a chunk were read, and where they lie in memory.
+/// The parts of a chunk that were read, and their positions in memory.
 struct StoredParts {
   struct Part {
-    StoredRange range;  ///< of the chunk
-    size_t at = 0;      ///< where it begins in memory
+    StoredRange range;  ///< the bytes of the chunk
+    size_t at = 0;      ///< offset of the first byte in memory
   };
 
-  size_t chunk_bytes = 0;   ///< of the whole chunk, as it is stored
+  size_t chunk_bytes = 0;   ///< stored size of the whole chunk
   std::vector<Part> parts;  ///< ascending; no two overlap or touch each other
 };
 
-/// A view of what was read of a chunk. The memory is borrowed.
+/// A view of the bytes of a chunk that were read. The memory is borrowed.
 class StoredBytes {
  public:
   StoredBytes() = default;
-  /// All of a chunk.
+  /// A view of all of a chunk.
   template <std::convertible_to<Bytes> Whole>
   StoredBytes(const Whole& whole) : memory_(whole) {}  // NOLINT(google-explicit-constructor): mostly, all of it is read
-  /// `parts` of a chunk; null: all of it.
+  /// A view of `parts` of a chunk; null: of all of it.
   StoredBytes(Bytes memory, std::shared_ptr<const StoredParts> parts) : memory_(memory), parts_(std::move(parts)) {}
 
   [[nodiscard]] bool is_whole() const { return parts_ == nullptr; }

@@ -1,5 +1,5 @@
 #pragma once
-// Stores that bypass the cache: faster if what is written is not read again before it would be evicted.
+// Stores that bypass the cache: faster if the written bytes are not read again before they would be evicted.
 
 #include <cstddef>
 #include <cstdint>

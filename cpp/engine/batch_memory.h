@@ -1,9 +1,9 @@
 #pragma once
-// The memory of batches: which tensors a batch has, and one pool of buffers for each.
+// The memory of batches: the tensors of a batch, and one pool of buffers for each.
 //
 // Invariants:
 //   * Outputs of one tensor have the same bytes a sample and the same window, and each fits into a row of the tensor.
-//   * A batch gets a buffer for every tensor, or none: acquire() gives back what it took if a buffer is lacking.
+//   * A batch gets a buffer for every tensor, or none: acquire() gives its buffers back if one is lacking.
 // Thread-safe once it is made, as its pools are.
 
 #include <cstddef>
@@ -50,7 +50,7 @@ class BatchMemory {
 
   const OutputTable& outputs_;
   std::vector<size_t> tensor_of_output_;
-  std::vector<size_t> output_of_tensor_;  ///< the first of each
+  std::vector<size_t> output_of_tensor_;  ///< the first output of each tensor
   std::vector<std::shared_ptr<BufferPool>> pools_;
 };
 

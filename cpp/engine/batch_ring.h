@@ -47,7 +47,7 @@ class BatchRing {
   [[nodiscard]] int64_t first_unclaimed(int64_t batch) const;
 
   /// Adds the addresses of `rows` in the buffers of `tensor` to `out`. Each sample has `in_sample` rows of `row_bytes`
-  /// bytes, Placement::step counts rows, and what is written begins at `offset` in the row.
+  /// bytes, Placement::step counts rows, and the written bytes begin at `offset` in the row.
   void find_targets(std::span<const Placement> rows, size_t tensor, int64_t in_sample, size_t row_bytes, size_t offset,
                     std::vector<RowTarget>& out);
 
@@ -109,8 +109,8 @@ class BatchRing {
   const int64_t in_lane_;   ///< marks of a lane
   const int64_t num_batches_;
   const size_t num_tensors_;
-  std::vector<uint8_t*> buffers_;                      ///< of each ring index, one tensor after another
-  std::unique_ptr<std::atomic<int64_t>[]> remaining_;  ///< of each ring index: pieces that are not finished
+  std::vector<uint8_t*> buffers_;                      ///< buffers of each ring index, one tensor after another
+  std::unique_ptr<std::atomic<int64_t>[]> remaining_;  ///< pieces of each ring index that are not finished
   std::unique_ptr<std::atomic<uint32_t>[]> claimed_;   ///< 1 + the last turn of the ring in which the step was claimed
 };
 

@@ -5,23 +5,25 @@
 // runs tasks: it reads the chunk itself or queues it to be fetched, decodes it, and writes its rows to their batch
 // slots.
 //
-// The pieces, each with its own contract: Admission (which batches are open), TaskBuilder (a group becomes tasks),
-// GroupChunks (decoded chunks that groups share), Fetcher (stored bytes of chunks), SlotWriter (decodes chunks and writes
-// rows, without a mutex), ChunkCache, SkipLog (batch slots without a sample), BatchRing (where rows go, and when a batch
-// is complete), BatchMemory. The order in which threads take work, their life and the first error stay in this one class,
-// because one mutex guards them: whether a thread has work, waits, or has done the last task of the epoch depends on all
-// of them at one instant.
+// The pieces, each with its own contract: Admission (counts open batches), TaskBuilder (makes the tasks of a group),
+// GroupChunks (decoded chunks that groups share), Fetcher (stored bytes of chunks), SlotWriter (decodes chunks and
+// writes rows, without a mutex), ChunkCache, SkipLog (batch slots without a sample), BatchRing (addresses of rows, and
+// complete batches), BatchMemory. The order in which threads take work, their life and the first error stay in this one
+// class, because one mutex guards them: all of them together, at one instant, tell if a thread has work, waits, or has
+// done the last task of the epoch.
 //
 // Invariants, under `mutex_` unless said otherwise:
 //   * Every step of a group is claimed in the ring before a task of the group runs. So a plan that serves a step twice
 //     is an error before a row is written twice. If no work is left and a batch is not complete, the plan left out a
 //     step.
 //   * A task is in one place: with the thread that runs it, in `tasks_`, in the Fetcher, or in a CarriedChunk that
-//     another task decodes. `busy_threads_` counts the threads that run tasks or make them of groups. So the epoch has no
-//     work left if the first is zero, and the queues of tasks and the Fetcher are empty.
-//   * Writes to slots are disjoint: an (output, cell, sample) belongs to one task, and no two samples have the same slot.
-//   * What outputs take of one source is keyed by the number of the source (output_table.h): tasks, chunk readers,
-//     requests, carried and cached chunks, skipped chunks. So a chunk is fetched and decoded once for all outputs.
+//     another task decodes. `busy_threads_` counts the threads that run tasks or make them of groups. So the epoch has
+//     no work left if the first is zero, and the queues of tasks and the Fetcher are empty.
+//   * Writes to slots are disjoint: an (output, cell, sample) belongs to one task, and no two samples have the same
+//     slot.
+//   * Everything that outputs take of one source is keyed by the number of the source (output_table.h): tasks, chunk
+//     readers, requests, carried and cached chunks, skipped chunks. So a chunk is fetched and decoded once for all
+//     outputs.
 //   * A batch is ready when the ring says that it is complete. Nothing else orders the writes before the delivery.
 //   * The first error wins. It reaches the first call of next() that finds no ready batch.
 //   * Backpressure: a decode thread admits no group while a task waits in the Fetcher.
@@ -34,7 +36,7 @@
 //     leaves the thread behind if the storage does not answer, and the next epoch is read with new stores and new
 //     memory.
 //   * A chunk of which parts were read is bad only if it is bad as a whole: if the parts do not decode, the task is run
-//     again, and reads all of the chunk. So errors, and the rows that they are about, are the same whatever was read.
+//     again, and reads all of the chunk. So errors, and their rows, do not depend on the parts that were read.
 //   * With `skip_bad`, rows of a chunk that cannot be read or decoded count as finished. Their slots are in the SkipLog
 //     before the batch is complete.
 
@@ -83,7 +85,7 @@ struct EngineOptions {
   /// wait.
   size_t num_fetch_threads = 16;
   size_t max_requests = 64;  ///< chunks that are requested from the Python store at once
-  Coalesce coalesce{};       ///< which inner chunks of a shard it reads together
+  Coalesce coalesce{};       ///< the rule by which inner chunks of a shard share a request
   int64_t batch_size = 1;
   bool provided_memory = false;  ///< batches are written to memory that provide_buffers() provides
   size_t cache_bytes = 0;        ///< memory for cached decoded chunks, also between epochs; 0: no cache
@@ -169,7 +171,7 @@ class Engine {
   struct Claim {
     struct Group {
       Admission::Group group;
-      CarriedChunks chunks;  ///< that the group shares
+      CarriedChunks chunks;  ///< the chunks that the group shares
     };
     std::vector<Group> groups;
     std::vector<Task> tasks;
@@ -192,7 +194,8 @@ class Engine {
   void take_work(Claim& claim);
   void admit_groups(Claim& claim);
   void end_busy_time();
-  /// Takes work and does it, without the mutex, which `lock` holds before and after. An exception may leave it unlocked.
+  /// Takes work and does it, without the mutex, which `lock` holds before and after. An exception may leave it
+  /// unlocked.
   void do_work(std::unique_lock<std::mutex>& lock, Claim& claim, WorkerScratch& scratch, StallWatch& watch);
   /// Does work on the consumer's thread until the next batch is ready, or until `deadline`.
   void work_until_ready(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
@@ -214,7 +217,7 @@ class Engine {
   void read_whole(Task& task);
   /// Adds all samples of a task to the skip log.
   void skip(Task& task, const Error& error);
-  /// The same for the rows of a field in memory that could not be read before.
+  /// Adds the samples of a task to the skip log whose rows in memory could not be read before.
   void skip_bad_rows(const Task& task);
   /// Tells the consumer that a batch is complete.
   void on_complete(int64_t batch);
@@ -238,7 +241,7 @@ class Engine {
   Fetcher fetcher_;
   const std::unique_ptr<ChunkCache> cache_;  ///< null: no cache
   SlotWriter writer_;
-  std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< of each decode thread; reused in the next epoch
+  std::vector<std::shared_ptr<WorkerScratch>> scratch_;  ///< scratch of each decode thread; reused in the next epoch
   Claim consumer_claim_;                                 ///< work that the consumer has taken
   StallWatch consumer_watch_;
   bool lost_threads_ = false;  ///< a thread was left behind, and still uses the readers
@@ -265,7 +268,7 @@ class Engine {
   SkipLog skip_log_;
   std::deque<Task> tasks_;                     ///< tasks whose chunk is not read yet
   size_t busy_threads_ = 0;                    ///< threads that hold tasks or claimed groups
-  std::optional<Clock::time_point> taken_at_;  ///< when the consumer took its last batch; none while it waits
+  std::optional<Clock::time_point> taken_at_;  ///< time at which the consumer took its last batch; none while it waits
 };
 
 }  // namespace zarrfeed

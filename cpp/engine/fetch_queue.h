@@ -1,5 +1,5 @@
 #pragma once
-// The fetch queue: which chunks are being fetched, and which tasks wait until they may be.
+// The fetch queue: the tasks whose chunks are being fetched, and the tasks that wait for their turn.
 //
 // Chunks that have to be fetched, by I/O threads or through the Python store, count against the limit of the pool of
 // stores that their source belongs to. Invariants:
@@ -29,20 +29,20 @@ class FetchQueue {
  public:
   using Tasks = std::vector<std::shared_ptr<Task>>;
 
-  /// How the chunks of one source are fetched.
+  /// The rules for fetching the chunks of one source.
   struct Source {
     size_t pool = 0;            ///< sources with the same pool share one limit
     bool needs_buffer = false;  ///< the store has no memory of its own: a task brings a buffer
   };
 
-  /// Sets how each source is fetched, and the limit of each pool; nothing is in flight afterwards.
+  /// Sets the rules of each source and the limit of each pool; nothing is in flight afterwards.
   void set_sources(std::vector<Source> sources, const std::vector<size_t>& limits);
   /// Begins an epoch, after clear(): nothing is in flight.
   void begin_epoch();
   /// Drops the tasks that wait.
   void clear();
 
-  /// Whether every pool takes another task at once.
+  /// True if every pool takes another task at once.
   [[nodiscard]] bool has_room() const {
     return std::all_of(pools_.begin(), pools_.end(), [](const Pool& pool) { return pool.has_room(); });
   }
@@ -53,8 +53,8 @@ class FetchQueue {
   void add(Task task, Tasks& fetches);
   /// Ends the flight of a task, whose chunk was decoded, and takes its buffer back.
   void finish(Task& task);
-  /// Appends to `fetches` the waiting tasks of the pool of `source` that may be fetched now. `reads_together(a, b)` says
-  /// whether the store reads the chunks of these two tasks with one request.
+  /// Appends to `fetches` the waiting tasks of the pool of `source` that may be fetched now. `reads_together(a, b)` is
+  /// true if the store reads the chunks of these two tasks with one request.
   template <typename ReadsTogether>
   void next(size_t source, const ReadsTogether& reads_together, Tasks& fetches) {
     Pool& pool = pools_[sources_[source].pool];

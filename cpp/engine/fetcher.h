@@ -6,8 +6,8 @@
 // Invariants:
 //   * A task is in one place at a time: with a decode thread, waiting or in flight in the FetchQueue, or fetched. Each
 //     task that fetch() takes comes back once from take_fetched(), unless the epoch ends before.
-//   * A read ends in its task: stored bytes, "the store lacks the chunk", or Task::error. The fetcher fails nothing; the
-//     decode thread that runs the task decides whether an error ends the epoch.
+//   * A read ends in its task: stored bytes, "the store lacks the chunk", or Task::error. The fetcher fails nothing;
+//     the decode thread that runs the task decides whether an error ends the epoch.
 //   * Tasks for several chunks of one source are requested in one call, so that the store can see which chunks are
 //     neighbours in a shard.
 //   * Without fetch threads, a decode thread waits for storage itself, with its own buffer.
@@ -73,17 +73,18 @@ class Fetcher {
   [[nodiscard]] Stores& stores() const { return *stores_; }
   /// The chunk reader of a source.
   [[nodiscard]] ChunkReader& reader(size_t source) const { return *(*readers_)[source]; }
-  /// Keeps alive what a thread uses while it waits for storage.
+  /// Keeps the readers alive that a thread uses while it waits for storage.
   [[nodiscard]] std::shared_ptr<const void> hold() const { return readers_; }
-  /// Whether some store cannot be read on a decode thread, so that groups are admitted before fetched chunks are decoded.
+  /// True if some store cannot be read on a decode thread, so that groups are admitted before fetched chunks are
+  /// decoded.
   [[nodiscard]] bool asks_first() const { return asks_first_; }
   /// Shard indices that all readers read so far.
   [[nodiscard]] uint64_t indices_read() const;
 
   // By decode threads, without the mutex.
 
-  /// Reads the chunk of a task, or those parts of it that are enough, into `room`, or borrows memory of the store. Returns
-  /// false if the chunk has to be fetched. Throws LeftBehind.
+  /// Reads the chunk of a task, or those parts of it that are enough, into `room`, or borrows memory of the store.
+  /// Returns false if the chunk has to be fetched. Throws LeftBehind.
   bool read(Task& task, Buffer& room, StallWatch& watch);
   /// Fetches chunks; take_fetched() returns their tasks. A task without room waits for its turn.
   void fetch(std::span<Task> tasks);
@@ -104,7 +105,7 @@ class Fetcher {
 
   // The caller holds the mutex.
 
-  /// Whether a chunk could be requested at once.
+  /// True if a chunk could be requested at once.
   [[nodiscard]] bool has_room() const { return queue_.has_room(); }
   /// Tasks that were requested and not finished.
   [[nodiscard]] size_t in_flight() const { return queue_.in_flight(); }
@@ -124,7 +125,7 @@ class Fetcher {
   using Readers = std::vector<std::shared_ptr<ChunkReader>>;
 
   void make_readers();
-  /// Whether read() cannot read the chunk now.
+  /// True if read() cannot read the chunk now.
   [[nodiscard]] bool must_fetch(const Task& task) const;
   /// Requests chunks. The caller does not hold the mutex, since end_read() may run before this returns.
   void request(FetchQueue::Tasks tasks);

@@ -1,5 +1,5 @@
 #pragma once
-// The skip log: which batch slots of the open batches hold no sample, and the chunks that could not be had for them. It
+// The skip log: the batch slots of the open batches that hold no sample, and the bad chunks that caused them. It
 // is empty unless EngineOptions::skip_bad is set.
 //
 // Invariants:
@@ -25,13 +25,13 @@ namespace zarrfeed {
 
 /// A chunk that could not be read or decoded, with the error.
 struct SkippedChunk {
-  size_t source = 0;  ///< number of the source; of rows in memory, of what they were read for first
+  size_t source = 0;  ///< number of the source; for rows in memory, of the output that they were read for first
   int64_t chunk = 0;  ///< index of the chunk along the sample axis
   std::string key;    ///< key of the chunk below the array; for an inner chunk, also its index in the shard
   Error error;
 };
 
-/// A batch slot whose sample could not be had, because at least one chunk of the sample could not be read or decoded.
+/// A batch slot without its sample, because at least one chunk of the sample could not be read or decoded.
 /// The bytes of the slot are undefined: the engine wrote some of them or none.
 struct SkippedSlot {
   int64_t slot = 0;    ///< index of the slot in its batch
@@ -50,8 +50,8 @@ class SkipLog {
  public:
   explicit SkipLog(int64_t batch_size) : batch_size_(batch_size) {}
 
-  /// Adds the slot of `sample`, whose chunk could not be had. A chunk is copied only if the batch does not list it
-  /// last.
+  /// Adds the slot of `sample`, whose chunk could not be read or decoded. A chunk is copied only if the batch does not
+  /// list it last.
   void add(const Placement& sample, const SkippedChunk& chunk);
   /// Removes the entries of a batch and returns them; both lists are empty if nothing of the batch was skipped.
   Skipped take(int64_t batch);

@@ -1,5 +1,5 @@
 #pragma once
-// The word of a slot of a SharedPool: how many tensors and messages there are of it, and how often it was acquired.
+// The word of a slot of a SharedPool: its numbers of tensors, of messages, and of times that it was acquired.
 
 #include <cstdint>
 

@@ -1,17 +1,17 @@
 #pragma once
-// The slot writer: decodes the chunk of a task, or takes it from where it is cached or carried, and writes its rows to the
-// slots of all outputs that draw from it. It also writes rows that lie in memory, and what is padded.
+// The slot writer: decodes the chunk of a task, or takes it from where it is cached or carried, and writes its rows to
+// the slots of all outputs that draw from it. It also writes rows that lie in memory, and padding.
 //
 // It holds no mutex, and knows no queue and no thread. Invariants:
-//   * Between begin_epoch() and the end of the epoch, all functions may be called from several threads at once, each with
-//     a scratch and a task of its own.
+//   * Between begin_epoch() and the end of the epoch, all functions may be called from several threads at once, each
+//     with a scratch and a task of its own.
 //   * Tasks write disjoint bytes (task_builder.h), and only to batches that are open: the engine makes tasks of steps
 //     that it claimed in the ring.
-//   * Nothing is published before finish(), which a thread calls after it wrote the rows of a task, or after it gave them
-//     up.
-//   * A chunk that tasks share is handed to them as soon as it is decoded: before the task that decodes it copies its own
-//     rows, unless these are written as the chunk is decoded. Tasks that waited for the chunk go to `resume`, also if the
-//     chunk cannot be decoded.
+//   * Nothing is published before finish(), which a thread calls after it wrote the rows of a task, or after it gave
+//     them up.
+//   * A chunk that tasks share is handed to them as soon as it is decoded: before the task that decodes it copies its
+//     own rows, unless these are written as the chunk is decoded. Tasks that waited for the chunk go to `resume`, also
+//     if the chunk cannot be decoded.
 
 #include <algorithm>
 #include <cstddef>
@@ -41,7 +41,7 @@ class SlotWriter {
  public:
   /// Takes tasks that waited for a shared chunk: they copy their rows, or decode the chunk themselves.
   using Resume = std::function<void(std::vector<Task>)>;
-  /// Is told of each batch that finish() completes.
+  /// Called with each batch that finish() completes.
   using OnComplete = std::function<void(int64_t batch)>;
 
   /// Borrows `outputs`, `cache`, which may be null, and `stats`.
@@ -63,11 +63,12 @@ class SlotWriter {
     streaming_ = streaming;
   }
 
-  /// Finds the parts of the stored chunk that are enough for a task, which then decodes no others. Null: all of the chunk is
-  /// read.
+  /// Finds the parts of the stored chunk that are enough for a task, which then decodes no others. Null: all of the
+  /// chunk is read.
   std::shared_ptr<const ChunkParts> find_parts(const Task& task, const ChunkReader& reader,
                                                WorkerScratch& scratch) const;
-  /// Decodes the stored bytes of a task, and writes its rows. Errors name the array and the chunk, which `reader` knows.
+  /// Decodes the stored bytes of a task, and writes its rows. Errors name the array and the chunk, which `reader`
+  /// knows.
   void write(Task& task, const ChunkReader& reader, WorkerScratch& scratch);
   /// Writes the rows of a task whose chunk another task decoded.
   void write_carried(const Task& task, WorkerScratch& scratch);
@@ -76,7 +77,8 @@ class SlotWriter {
   /// Writes rows that lie in memory, or are padded.
   void write_without_chunk(const Task& task, WorkerScratch& scratch);
 
-  /// Whether the chunk of a task is decoded already, for another task or in the cache. A cached chunk may be gone later.
+  /// True if the chunk of a task is decoded already, for another task or in the cache. A cached chunk may be gone
+  /// later.
   [[nodiscard]] bool is_decoded(const Task& task) const {
     if (task.carried != nullptr && !task.decodes_carried) return true;
     return cache_ != nullptr && cache_->contains({task.source, task.chunk, task.cell});
@@ -90,11 +92,11 @@ class SlotWriter {
       });
     }
   }
-  /// Sets how many rows of the samples of a group are unfinished: those of its tasks. Before, each sample has one
+  /// Sets the number of unfinished rows of the samples of a group to the rows of its tasks. Before, each sample has one
   /// unfinished row, since its batch was opened without knowing the tasks.
   void count_rows(std::span<const Placement> samples, std::span<const Task> tasks) const;
-  /// Calls take(row, sample) with each row of a task and the sample that it belongs to; rows of several outputs may belong
-  /// to one sample.
+  /// Calls take(row, sample) with each row of a task and the sample that it belongs to; rows of several outputs may
+  /// belong to one sample.
   template <typename Take>
   void for_each_sample(const Task& task, const Take& take) const {
     std::vector<Placement> by_step = *task.samples;
@@ -114,15 +116,15 @@ class SlotWriter {
   }
 
  private:
-  /// Rows of a task that names its samples alone are found so many at a time.
+  /// Number of rows that are found at a time for a task that names its samples alone.
   static constexpr size_t kRowsAtOnce = size_t{1} << 13;
 
   [[nodiscard]] const ArraySource& source_of(const Task& task) const { return *outputs_.source(task.source); }
   [[nodiscard]] int64_t rows_per_sample(size_t output) const {
     return static_cast<int64_t>(outputs_[output].num_offsets());
   }
-  /// Calls `use` with the rows that an output gets of a task: all at once, or some after others if only their samples are
-  /// named.
+  /// Calls `use` with the rows that an output gets of a task: all at once, or some after others if only their samples
+  /// are named.
   template <typename Use>
   void for_rows(const Task& task, const TaskRows& of_output, const Use& use) const {
     if (of_output.rows != nullptr) {
@@ -151,14 +153,15 @@ class SlotWriter {
   /// Decodes a carried chunk for all tasks that share it, and writes the rows of this task. Returns false if this task
   /// does not decode a carried chunk, or if there is no memory for it.
   bool decode_carried(Task& task, const ChunkReader& reader, WorkerScratch& scratch);
-  /// Decodes a carried chunk, and writes what is carried of it. Returns the bytes that the rows of this task are to be
-  /// copied from: what is carried, or all of a chunk that is cropped and was decoded whole. Null: the rows are written.
+  /// Decodes a carried chunk, and writes its carried bytes. Returns the bytes that the rows of this task are to be
+  /// copied from: the carried bytes, or all of a chunk that is cropped and was decoded whole. Null: the rows are
+  /// written.
   const uint8_t* decode_to(const Task& task, uint8_t* carried, WorkerScratch& scratch);
-  /// Sets `outputs`, and `targets` or `patches`, to what a task writes. False: its rows are not listed.
+  /// Sets `outputs`, and `targets` or `patches`, to the rows that a task writes. False: its rows are not listed.
   bool list_targets(const Task& task, WorkerScratch& scratch) const;
-  /// Whether a task needs few of the Blosc blocks of its chunk.
+  /// True if a task needs few of the Blosc blocks of its chunk.
   bool wants_few_blocks(const Task& task, const ChunkReader& reader, WorkerScratch& scratch) const;
-  /// Decodes a chunk that nobody else gets.
+  /// Decodes a chunk for one task alone.
   void decode(const Task& task, const ChunkReader& reader, WorkerScratch& scratch);
   /// Copies the rows of a task from its decoded chunk, or of patches from a crop; null: the chunk does not exist.
   void scatter(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming,

@@ -3,20 +3,21 @@
 // thread.
 //
 // Invariants, for the tasks that one call of build() adds:
-//   * For each output and each cell of it, every row that a sample of the group needs is in exactly one task; of outputs
-//     that have different parts of one array, as rows of the output whose part it is. No two tasks, and no two outputs of
-//     a task, write the same bytes of a slot. So the tasks of a sample have pieces_per_sample() rows in all, unless
-//     outputs with different parts have different numbers of cells: the engine then counts the rows of the tasks.
-//   * The rows of a task lie in one run of rows (row_runs.h) of one read chunk, `Task::run` and `Task::chunk`. No two tasks
-//     of a segment of the group have the same run, cell included, of the same source: what all outputs take of a run is one
-//     task, which decodes it once.
+//   * For each output and each cell of it, every row that a sample of the group needs is in exactly one task; if
+//     outputs have different parts of one array, the rows belong to the output whose part it is. No two tasks, and no
+//     two outputs of a task, write the same bytes of a slot. So the tasks of a sample have pieces_per_sample() rows in
+//     all, unless outputs with different parts have different numbers of cells: the engine then counts the rows of the
+//     tasks.
+//   * The rows of a task lie in one run of rows (row_runs.h) of one read chunk, `Task::run` and `Task::chunk`. No two
+//     tasks of a segment of the group have the same run, cell included, of the same source: all outputs take a run by
+//     one task, which decodes it once.
 //   * Rows of an output that is not stored lie in no chunk (`Task::has_chunk`); one task has all rows of a segment.
-//   * Rows that are padded, which Placement::sample says by -1, are tasks of their own (`Task::pads`) without a chunk if
-//     the output is stored; the task of cell 0 writes them whole.
-//   * Of patches, a task has one chunk, cell included, and each patch of the group with items in it; each patch with
+//   * Rows that are padded, which Placement::sample says by -1, are tasks of their own (`Task::pads`) without a chunk
+//     if the output is stored; the task of cell 0 writes them whole.
+//   * A task of patches has one chunk, cell included, and each patch of the group with items in it; each patch with
 //     items in no chunk is in one task that pads.
 //   * A task with many rows of windows names their samples alone (`TaskRows::rows` is null): window_rows.h finds them.
-//   * The rows of an output are in ascending order of their steps, and of one step in the order of their cells.
+//   * The rows of an output are in ascending order of their steps, and rows of one step in the order of their cells.
 // All functions are thread-safe.
 
 #include <cstddef>
@@ -37,8 +38,8 @@ class TaskBuilder {
  public:
   using Rows = std::shared_ptr<const std::vector<Placement>>;
 
-  /// Of more rows than these, a task names the samples alone, unless a row has so many bytes that a list of rows is small
-  /// beside them. Such rows may be decoded straight into the batch (output.cc).
+  /// A task with more rows than these names the samples alone, unless a row has so many bytes that a list of rows is
+  /// small beside them. Such rows may be decoded straight into the batch (output.cc).
   static constexpr size_t kMostListed = size_t{1} << 14;
   static constexpr size_t kSmallRow = 4096;
 

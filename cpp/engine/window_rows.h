@@ -2,8 +2,8 @@
 // The rows of windows, found when they are needed. A list of them takes 16 bytes a row, which is more than the rows of
 // many arrays have, so that tasks with many rows name their samples alone.
 //
-// Invariant: rows come in ascending order of their steps if the samples do. Row k of the window of a sample at step t has
-// the step t * w + k, if windows have w rows.
+// Invariant: rows come in ascending order of their steps if the samples do. Row k of the window of a sample at step t
+// has the step t * w + k, if windows have w rows.
 //
 // Pure. All functions are const, and may be called from several threads.
 
@@ -29,12 +29,12 @@ class WindowRows {
   /// Returns the rows of all windows; a row that is padded is -1. Throws Error(kConfig) if a window reaches beyond the
   /// array.
   [[nodiscard]] std::vector<Placement> list(std::span<const Placement> samples) const;
-  /// Sets `out` to the rows that lie in a chunk, or in none; of outputs that are not stored, to all of them.
+  /// Sets `out` to the rows that lie in a chunk, or in none; for outputs that are not stored, to all rows.
   void find(std::span<const Placement> samples, int64_t chunk, std::vector<Placement>& out) const;
   /// Returns the chunks that the rows lie in, each once, ascending; kNoChunk for rows that are padded.
   [[nodiscard]] std::vector<int64_t> find_chunks(std::span<const Placement> samples) const;
-  /// Returns the chunk of a row, or kNoChunk if it is padded; kOfOther if another output has it. Throws Error(kConfig) if
-  /// nothing has it.
+  /// Returns the chunk of a row, or kNoChunk if it is padded; kOfOther if another output has it. Throws Error(kConfig)
+  /// if no output has it.
   [[nodiscard]] int64_t chunk_of(const Placement& row) const;
 
   static constexpr int64_t kOfOther = -2;
@@ -46,7 +46,7 @@ class WindowRows {
   const Output& output_;
   const EpochPlan& plan_;
   std::vector<int64_t> offsets_;
-  /// Whether the row at each offset is the one with that index, and offsets ascend: those in one chunk are neighbours.
+  /// True if the row at each offset is the row with that index, and offsets ascend: rows of one chunk are neighbours.
   bool is_plain_ = false;
 };
 

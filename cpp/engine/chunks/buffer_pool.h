@@ -2,8 +2,9 @@
 // Recycled buffers for the batches of one field: on many machines the first touch of fresh memory costs more than the
 // decompression that fills it.
 //
-// Invariant: a buffer is either free, or out with exactly one owner (the engine while it fills the batch, then whoever
-// holds the tensor). It becomes free only through release(), so a batch that a user still holds is never overwritten.
+// Invariant: a buffer is either free, or out with exactly one owner (the engine while it fills the batch, then the
+// holder of the tensor). It becomes free only through release(), so a batch that a user still holds is never
+// overwritten.
 
 #include <sys/types.h>
 
@@ -61,7 +62,7 @@ class BufferPool {
   bool retired_ = false;
   std::vector<Slab> slabs_;
   std::vector<FreeBuffer> free_;
-  std::unordered_map<uint8_t*, size_t> slab_of_;  ///< of buffers in use
+  std::unordered_map<uint8_t*, size_t> slab_of_;  ///< slab of each buffer in use
 };
 
 }  // namespace zarrfeed

@@ -10,9 +10,9 @@
 //     the chunk themselves.
 //   * A waiting task is in the chunk's list and nowhere else, and holds no reference to the chunk. So no reference
 //     cycle keeps a chunk alive.
-//   * Of a chunk that patches are cut out of, or that is cut into runs of rows, no more than a crop is carried. Every
-//     task that shares the chunk finds its items in the crop (shared_chunks.h says why). The task that decodes the chunk
-//     is served from all of it, or from the crop if no more was decoded.
+//   * A chunk that patches are cut out of, or that is cut into runs of rows, is carried as a crop of it. Every task
+//     that shares the chunk finds its items in the crop (shared_chunks.h says why). The task that decodes the chunk is
+//     served from all of it, or from the crop if no more was decoded.
 //   * The decoded bytes do not change once they are there. Their memory is released when the last task, and the last
 //     group that may still make one, lets go of the chunk.
 
@@ -42,11 +42,11 @@ class CarryMemory {
   /// `chunk_bytes` has the size of a decoded chunk of each source.
   CarryMemory(const std::vector<size_t>& chunk_bytes, size_t max_bytes);
 
-  /// Returns memory for what is carried of a chunk of a source; nullptr if it would be more than `max_bytes` in use.
+  /// Returns memory for the carried bytes of a chunk of a source; nullptr if more than `max_bytes` would be in use.
   uint8_t* acquire(size_t source, size_t crop_room = 0);
   void release(size_t source, uint8_t* bytes, size_t crop_room = 0);
-  /// Sets bytes aside for one acquire(); false if all that are set aside would be more than `max_bytes`. Memory of
-  /// which some is set aside is acquired in no other way.
+  /// Sets bytes aside for one acquire(); false if more than `max_bytes` would be set aside. A caller that
+  /// sets bytes aside acquires no others.
   bool reserve(size_t bytes);
   void free_reserved(size_t bytes) { reserved_ -= bytes; }
   /// Bytes that were mapped, in use or free.

@@ -1,10 +1,10 @@
 #pragma once
 // The cache of decoded chunks, for plans that read the same chunks again: random access.
 //
-// To cache a chunk, the engine must decode all of it; for a sample, some of it may be enough. So a chunk of which less
-// would do, or any once the cache is full, is cached only if it was requested before, not long ago. Random samples from a
-// much larger array then decode little more than they need, and a plan that stays with some chunks for a while gets cache
-// hits from its third visit on, or from its second one if it needs most of them.
+// To cache a chunk, the engine must decode all of it; for a sample, some of it may be enough. So a chunk that is needed
+// in part, or any chunk once the cache is full, is cached only if it was requested before, not long ago. Random samples
+// from a much larger array then decode little more than they need, and a plan that stays with some chunks for a while
+// gets cache hits from its third visit on, or from its second one if it needs most of them.
 //
 // Invariant: the cached chunks have at most `max_bytes` in all. A chunk that find() returned stays alive as long as the
 // caller holds it, also if the cache drops it.
@@ -35,12 +35,12 @@ class ChunkCache {
 
   /// Returns the chunk and marks it as used last; null if it is not cached. Thread-safe.
   std::shared_ptr<const DecodedChunk> find(const Key& key);
-  /// Whether the chunk is cached now; a later find() may miss it. Thread-safe.
+  /// True if the chunk is cached now; a later find() may miss it. Thread-safe.
   [[nodiscard]] bool contains(const Key& key) const;
-  /// Whether a chunk of `bytes`, which find() missed, is worth caching. Remembers that it was requested. `less_would_do`:
-  /// the request alone needs little of it. Thread-safe.
+  /// True if a chunk of `bytes`, which find() missed, is worth caching. Remembers that it was requested.
+  /// `less_would_do`: the request alone needs little of it. Thread-safe.
   bool admits(const Key& key, size_t bytes, bool less_would_do = false);
-  /// Whether admits() will say yes to the next request that needs little of a chunk of `bytes`, as far as is known now.
+  /// True if admits() will say yes to the next request that needs little of a chunk of `bytes`, as far as is known now.
   /// Thread-safe.
   [[nodiscard]] bool will_admit(const Key& key, size_t bytes) const;
   /// Caches a chunk and drops the least recently used ones. A chunk larger than `max_bytes` is not cached. Thread-safe.

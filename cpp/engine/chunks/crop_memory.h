@@ -1,6 +1,6 @@
 #pragma once
-// Recycled memory for the crops of chunks that patches are cut out of. Its sizes are as many as there are ways in
-// which a wall cuts a chunk.
+// Recycled memory for the crops of chunks that patches are cut out of. It has as many sizes as there are
+// ways for a wall to cut a chunk.
 //
 // Invariants:
 //   * No more than `max_bytes` are held, in use or free.
@@ -23,7 +23,7 @@ class CropMemory {
   CropMemory(const CropMemory&) = delete;
   CropMemory& operator=(const CropMemory&) = delete;
 
-  /// The bytes to ask for where so many are needed: up to a sixteenth more, so that other crops can have them later.
+  /// Rounds needed bytes up to the bytes to ask for: up to a sixteenth more, so that other crops can have them later.
   static size_t room_for(size_t bytes);
   /// Returns memory of a size: the one that was released last, or new memory, for which memory of other sizes that is
   /// free is given back to the system. nullptr if more than `max_bytes` would be held. Throws std::bad_alloc if the
@@ -37,7 +37,7 @@ class CropMemory {
  private:
   struct Free {
     uint8_t* memory;
-    uint64_t released;  ///< how many were released before
+    uint64_t released;  ///< number of releases before this one
   };
 
   /// Gives back the memory that has been free for longest; false if none is free. The caller holds `mutex_`.

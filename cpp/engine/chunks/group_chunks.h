@@ -1,9 +1,11 @@
 #pragma once
-// The decoded chunks of groups: which chunks an admitted group has in common with others, as the plan says. Groups of a
-// lane hand chunks on (CarryTable), and several chains of groups get a chunk from the planned cache (PlannedCache).
+// The decoded chunks of groups: the chunks that an admitted group has in common with others, as the plan says. Groups
+// of a lane hand chunks on (CarryTable), and several chains of groups get a chunk from the planned cache
+// (PlannedCache).
 //
 // Invariants:
-//   * Groups that share a chunk while it is kept get the same CarriedChunk, so that one task decodes it for all of them.
+//   * Groups that share a chunk while it is kept get the same CarriedChunk, so that one task decodes it for all of
+//     them.
 //   * A group hands a chunk on only to the next group of its lane. Cached chunks have memory of their own, so that they
 //     never take that of the lanes.
 // Not thread-safe: the engine calls take() and clear() under its mutex, and begin_epoch() before there are threads.

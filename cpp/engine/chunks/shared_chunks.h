@@ -1,10 +1,11 @@
 #pragma once
-// Which chunks a group of the plan shares with the next one of its lane, and what of them is carried. Pure.
+// The chunks that a group of the plan shares with the next one of its lane, and the crops of them that are carried.
+// Pure.
 //
-// Of a chunk of rows, all is carried, or the runs that the plan cuts it into (row_runs.h). Of a chunk of patches, the
-// crop is carried that the column of the group needs: across the sweep axis what the group needs, along it all that lies
-// in the volume. What a group needs of a source is what all outputs need that draw from it, such as patches and their
-// wider contexts.
+// A chunk of rows is carried whole, or as the runs that the plan cuts it into (row_runs.h). A chunk of patches is
+// carried as the crop that the column of the group needs: across the sweep axis the items that the group needs, along
+// it all items in the volume. A group needs the items of a source that any output needs which draws from it, such as
+// patches and their wider contexts.
 //
 // Invariants:
 //   * Each patch of a group finds in the crop of the group every item that it needs of the chunk.
@@ -26,10 +27,10 @@ namespace zarrfeed {
 /// A chunk that tasks share.
 struct SharedChunk {
   size_t source = 0;
-  int64_t run = 0;  ///< of patches, and where chunks are not cut: the chunk
+  int64_t run = 0;  ///< number of the run; for patches, and where chunks are not cut, of the chunk
   size_t cell = 0;
   bool next = false;  ///< the next group of the lane shares it; otherwise several segments of this group do
-  std::optional<ChunkCrop> crop = {};  ///< what of it is carried; none: the whole chunk
+  std::optional<ChunkCrop> crop = {};  ///< the part of it that is carried; none: the whole chunk
   size_t crop_room = 0;                ///< the memory for the crop; 0: that of a chunk of the source
 };
 
@@ -40,9 +41,9 @@ using ChunkKey = std::tuple<size_t, int64_t, size_t>;
 /// blocks. Throws Error(kConfig) if the plan contradicts itself.
 std::vector<ChunkKey> find_needed(const EpochPlan& plan, const OutputTable& outputs, size_t group);
 
-/// Returns the chunks that a group shares. Of rows, the plan lists them. Of patches, they are the chunks that patches
-/// of two segments, or of the group and of the next one, have items in, unless the next one needs other parts of them.
-/// Both groups are taken to have whole blocks, so there may be chunks that one of them does not need. Throws
+/// Returns the chunks that a group shares. The plan lists shared chunks of rows. Those of patches are the chunks that
+/// patches of two segments, or of the group and of the next one, have items in, unless the next one needs other parts
+/// of them. Both groups are taken to have whole blocks, so there may be chunks that one of them does not need. Throws
 /// Error(kConfig) if the plan contradicts itself.
 std::vector<SharedChunk> find_shared(const EpochPlan& plan, const OutputTable& outputs, size_t group);
 

@@ -1,6 +1,6 @@
 #pragma once
-// A task: the wanted rows of one read chunk, or of a run of its rows (of one cell, if the array is chunked on other axes
-// too), of one source, for each output that draws from it.
+// A task: the wanted rows of one read chunk, or of a run of its rows (of one cell, if the array is chunked on other
+// axes too), of one source, for each output that draws from it.
 
 #include <chrono>
 #include <cstddef>
@@ -22,18 +22,18 @@ namespace zarrfeed {
 class CarriedChunk;
 
 /// The rows of a task that one output gets. If samples are windows of `w` rows, `rows` has an entry for each row of a
-/// window: row k of the sample at step t has the step t * w + k. Without `rows`, they are those of the windows of the
-/// samples [begin, end) that lie in the chunk, which SlotWriter finds.
+/// window: row k of the sample at step t has the step t * w + k. Without `rows`, SlotWriter finds the rows of the
+/// windows of the samples [begin, end) that lie in the chunk.
 struct TaskRows {
   size_t output = 0;
-  std::shared_ptr<const std::vector<Placement>> rows;  ///< null: those of Task::samples that lie in the chunk
+  std::shared_ptr<const std::vector<Placement>> rows;  ///< null: the rows of Task::samples that lie in the chunk
   size_t begin = 0;
   size_t end = 0;
 
   [[nodiscard]] std::span<const Placement> placements() const { return std::span(*rows).subspan(begin, end - begin); }
 };
 
-/// The rows of a task by output: mostly of one, which takes no memory of its own.
+/// The rows of a task by output: mostly one output, which takes no memory of its own.
 class RowsOfOutputs {
  public:
   class Iterator {
@@ -85,23 +85,23 @@ struct Task {
   size_t source = 0;  ///< number of the source (output_table.h)
   size_t cell = 0;
   int64_t chunk = 0;
-  int64_t run = 0;           ///< row_runs.h; of patches, and where chunks are not cut: the chunk
-  RowsOfOutputs of_outputs;  ///< not empty, each output once; one if there is no chunk
-  std::shared_ptr<const std::vector<Placement>> samples;  ///< of the group, segment by segment
+  int64_t run = 0;  ///< number of the run (row_runs.h); for patches, and where chunks are not cut, of the chunk
+  RowsOfOutputs of_outputs;                               ///< not empty, each output once; one if there is no chunk
+  std::shared_ptr<const std::vector<Placement>> samples;  ///< samples of the group, segment by segment
   bool has_chunk = true;                                  ///< rows of outputs that are not stored have none
   bool pads = false;                                      ///< the rows are padded: no chunk has them
   std::shared_ptr<CarriedChunk> carried;                  ///< the chunk, if other tasks share it
   bool decodes_carried = false;                           ///< this task decodes the shared chunk
   bool is_fetched = false;  ///< the FetchQueue handed the task out; in flight until its chunk is decoded
-  std::shared_ptr<const ChunkParts> parts;  ///< those of the stored bytes that are enough; null: all are read
+  std::shared_ptr<const ChunkParts> parts;  ///< the parts of the stored bytes that are enough; null: all are read
   bool reads_whole = false;                 ///< the parts that were read did not decode: all of the chunk is read
   bool asks_first = false;                  ///< the store is asked, since the chunk cannot be read on a decode thread
   std::unique_ptr<Buffer> room;             ///< buffer for the stored bytes, if the store has no memory of its own
   std::shared_ptr<const void> hold;         ///< keeps the store's memory alive
   ReadStatus status = ReadStatus::kWouldBlock;
   StoredBytes stored;
-  std::chrono::steady_clock::time_point asked;  ///< when the chunk was requested
-  std::optional<Error> error;                   ///< why the chunk could not be had, if its rows are skipped
+  std::chrono::steady_clock::time_point asked;  ///< time of the request for the chunk
+  std::optional<Error> error;                   ///< the error of the chunk, if its rows are skipped
 };
 
 }  // namespace zarrfeed

@@ -70,40 +70,41 @@ def pack(
 ) -> PackReport:
     """Write samples of any source as one Zarr store that trains fast: few large shards of small chunks.
 
-    The work is divided into units that do not depend on each other. Each writes whole stored objects, under their names
-    only when they are whole, beside the later path of the store. So a run that was killed goes on with `resume`,
-    several processes can share the work, and the store appears at its path when all of it is there.
+    The work is divided into units that do not depend on each other. Each unit writes whole stored objects to a folder
+    beside the store's path, where an object gets its name when it is complete. So `resume` continues a run that was
+    killed, several processes can share the work, and the store appears at its path when all of it is there.
 
     Parameters
     ----------
     source
-        A path, a URL or a pattern, or several of them, which are one after the other: Zarr stores; NetCDF, GRIB or HDF5
-        files; `.npy` and `.npz`; Parquet, Arrow or Feather files; a folder of images, whose folders are classes;
-        WebDataset shards (tar); AnnData, `.h5ad` or Zarr, which is packed as AnnData. Or a `Data`: the samples and
-        items that `sel`, `isel`, `select` and `split` chose of what `zarrfeed.open` opened, with their coordinates.
+        A path, a URL or a pattern, or several of them, whose samples follow each other: Zarr stores; NetCDF, GRIB or
+        HDF5 files; `.npy` and `.npz`; Parquet, Arrow or Feather files; a folder of images, whose folders are classes;
+        WebDataset shards (tar); AnnData, `.h5ad` or Zarr, which is packed as AnnData. Or a `Data`: its samples and
+        items, as `sel`, `isel`, `select` and `split` chose them, with their coordinates.
     out
         Path of the store, a local directory that does not exist.
     kind
-        What the source is: "zarr", "xarray", "hdf5", "npy", "arrow", "images", "webdataset" or "anndata". None: as its
-        name tells.
+        The kind of source: "zarr", "xarray", "hdf5", "npy", "arrow", "images", "webdataset" or "anndata". None: the
+        kind follows from the name and the content.
     variables
-        Names of the arrays or columns that are packed; of AnnData paths, such as "X" and "obs/cell_type". None: all.
+        Names of the arrays or columns that are packed; for AnnData paths, such as "X" and "obs/cell_type". None: all.
     sample_dim, sample_axis
-        The dimension or axis that counts samples, by its name or its number; it becomes the first axis. None: what the
-        source says, else axis 0.
+        The dimension or axis that counts samples, by its name or its number; it becomes the first axis. None: the one
+        that the source names, else axis 0.
     files_are
-        What each of several files of NumPy, HDF5 or NetCDF is: one of the "samples", or one of the "runs" of samples
-        along their axis, such as recordings. None: what alone is possible, or what `sample_axis` or `sample_dim` says;
-        files that could be either are refused. Names and ends of files are stored in the group `meta`.
+        The role of several files of NumPy, HDF5 or NetCDF: each is one sample ("samples"), or a run of samples along
+        their axis ("runs"), such as a recording. None: the only possible role, or the one that `sample_axis` or
+        `sample_dim` implies; files that could have either role are refused. Names and ends of files are stored in the
+        group `meta`.
     targets
-        Of a folder of images: a CSV or JSON file with further values for each image.
+        A CSV or JSON file with further values for each image, for a folder of images.
     resize
         (height, width) to which encoded images are decoded and resized: uint8 of shape (samples, 3, height, width).
         None: the encoded bytes are kept as they are.
     storage_options
-        Of the stores of URLs.
+        Options of the stores of URLs, such as credentials.
     zarr_format
-        2 or 3: the only format that is looked for in Zarr stores. None: format 3 before 2.
+        2 or 3: the only format of Zarr stores that is looked for. None: format 3 before 2.
     timeout
         Seconds that a read of a Zarr store may take, retries included.
     sample_chunk
@@ -115,8 +116,8 @@ def pack(
         of names of arrays to these. "auto": the fastest for these samples, by timing 8 codecs, for about half a minute.
         None: "lz4" for numbers; encoded images are kept as they are.
     dtype
-        Of arrays of floats, such as "float16"; or a mapping of names of arrays to dtypes. A value that has no place in
-        it is an error. None: as stored.
+        Dtype of arrays of floats, such as "float16"; or a mapping of names of arrays to dtypes. A value that the dtype
+        cannot hold is an error. None: as stored.
     shuffle
         A seed: samples are packed in a random order that depends on it alone. A source that is read in large pieces is
         dealt to temporary files first, which need as much room as its decoded samples. None: the order of the source.
@@ -127,23 +128,23 @@ def pack(
     jobs
         Units that are done at once. None: one for each core, or as many as `executor` has workers.
     executor
-        Who does the units: an executor of `concurrent.futures`' kind (of Dask, MPI, Parsl, processes),
+        The workers of the units: an executor of `concurrent.futures`' kind (of Dask, MPI, Parsl, processes),
         "dask://HOST:PORT", "ray" or "ray://HOST:PORT". All workers must see the paths. None: threads.
     part
-        (i, n): this call does the units i, i + n, ...; others do the rest, at once or later, such as the tasks of a
-        Slurm array. The call that finds all units done finishes the store.
+        (i, n): this call does the units i, i + n, ...; other calls do the rest, at once or later, such as the tasks of
+        a Slurm array. The call that finds all units done finishes the store.
     resume
-        Whether to go on with a run that was interrupted, with the same arguments. Units that are done are not done
-        again. A store that is complete already is left as it is.
+        True: go on with a run that was interrupted, with the same arguments. Units that are done are not done again. A
+        store that is complete already is left as it is.
     verify
-        Whether to read both sides at the end, and to compare a digest of all samples with their numbers that does not
-        depend on their order.
+        True: read the source and the packed store at the end, and compare digests of their samples. The digests cover
+        each sample with its number, and do not depend on the order.
     on_progress
-        Called after each unit.
+        Function that is called with the progress after each unit.
 
     Returns
     -------
-    What was written.
+    The report of the written store.
 
     Raises
     ------
@@ -268,7 +269,7 @@ class _Run:
             self._folder.release()
 
     def job(self, *, resume: bool, joins: bool, proves: bool) -> tuple[PackJob, Source]:
-        """Return what is to be done, the plan of a run that began or a new one, and the opened source.
+        """Return the job, which continues a run that began or is new, and the opened source.
 
         Raises
         ------
@@ -387,7 +388,7 @@ class _Run:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def _check_room(self, job: PackJob, source: Source) -> None:
-        """Raise OSError if the file system has no room for temporary files: of shuffling, and of sparse matrices."""
+        """Raise OSError if the file system has no room for the temporary files of shuffling and of sparse matrices."""
         needed = source.num_samples * sum(
             f.mean_bytes * ((job.source_rows > 0) + (layout.sparse is not None))
             for f, layout in zip(source.fields, job.layouts, strict=True)
@@ -451,7 +452,7 @@ def _check_part(part: tuple[int, int] | None) -> None:
 
 
 def _checked_reading(files_are: FilesAre | None, axis: int | None, dim: str | None) -> FilesAre | None:
-    """Return what files are; runs, where an axis is named."""
+    """Return the meaning of files; "runs", where an axis is named."""
     if files_are is not None:
         check_choice("files_are", files_are, get_args(FilesAre))
     if files_are == "samples" and (axis, dim) != (None, None):

@@ -1,4 +1,4 @@
-"""`PackReport` and `PackProgress`: what became of a pack, and how far it is."""
+"""`PackReport` and `PackProgress`: the result of a pack, and its progress."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class PackReport(Page):
     units, done
         Units of work, and how many of them are done, by this run or others.
     complete
-        Whether the store is at its path. False: other parts have not done theirs.
+        True if the store is at its path. False: other parts have not done theirs.
     layout
         A line for each array.
     proof
-        What `verify` found. None: it was not asked for, or the store is not complete.
+        The findings of `verify`. None: it was not asked for, or the store is not complete.
     notes
-        What was left out of the source, such as files that are no images.
+        The parts of the source that were left out, such as files that are no images.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class PackReport(Page):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong: a store that is not complete yet is not wrong."""
+        """True if nothing is wrong: a store that is not complete yet is not wrong."""
         return self.proof is None or self.proof.ok
 
     def rows(self) -> list[Row]:

@@ -3,9 +3,9 @@
 Both sides are read as a stranger would: the source through its library, and the packed store through `ZarrSource`. Each
 sample is hashed with its number in the source, which the packed side works out from its position.
 
-What holds: decoded values are compared. Where stored numbers were copied, the digests compare them, and attributes that
+Invariant: decoded values are compared. Where stored numbers were copied, the digests compare them, and attributes that
 decode them say the same on both sides. Where they were not, as times of several stores, each side is decoded by its own
-attributes. Arrays without samples are compared, too. What is not compared is listed in `Proof.not_compared`.
+attributes. Arrays without samples are compared, too. `Proof.not_compared` lists everything that is not compared.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class _Piece:
 
 @dataclass
 class Proof:
-    """What the comparison of a source with its packed store found.
+    """The findings of a comparison of a source with its packed store.
 
     Attributes
     ----------
     samples
-        How many were compared.
+        Number of samples that were compared.
     source, packed
         Digest of each array, by its name, as 32 hexadecimal digits.
     differing
-        Names of arrays whose digests, decoded values or meanings differ, of samples or not.
+        Names of arrays whose digests, decoded values or meanings differ, with samples or without.
     not_compared
-        Sentences that say what of the source was not compared.
+        Sentences about the parts of the source that were not compared.
     """
 
     samples: int
@@ -73,7 +73,7 @@ class Proof:
 
     @property
     def ok(self) -> bool:
-        """Whether each sample of the source is in the packed store once, with the same content."""
+        """True if each sample of the source is in the packed store once, with the same content."""
         return not self.differing
 
     @property
@@ -83,7 +83,7 @@ class Proof:
 
     @property
     def by_meaning(self) -> tuple[str, ...]:
-        """Names of arrays that differ in what decodes them, and of those without samples that differ."""
+        """Names of arrays that differ in their decoding, and of arrays without samples that differ."""
         return tuple(name for name in self.differing if name not in self.by_digest)
 
 
@@ -147,7 +147,7 @@ def _described_otherwise(job: PackJob) -> list[str]:
 
 
 def _packed_node(job: PackJob, part: str, name: str) -> zarr.Array[Any] | zarr.Group | None:
-    """Return what the packed store has at a name; None if it has nothing there."""
+    """Return the node of the packed store at a name; None if it has nothing there."""
     try:
         return zarr.open(Path(job.out, part, name), mode="r")
     except FileNotFoundError:

@@ -20,11 +20,11 @@ from zarrfeed.spec.sharding import ShardSpec
 
 
 class StoreLocation(Protocol):
-    """Where the chunks of an array are, in a store that is no local directory (`storage/chunks/location.py`)."""
+    """Location of the chunks of an array in a store that is no local directory (`storage/chunks/location.py`)."""
 
     @property
     def max_requests(self) -> int:
-        """How many requests the store is asked at once at most."""
+        """Largest number of requests that the store is asked at once."""
 
     @property
     def chunk_tables(self) -> Sequence[core.ChunkTable]:
@@ -35,14 +35,14 @@ class StoreLocation(Protocol):
         """Bytes that a chunk as stored has at most; 0 where the engine decodes it, which knows."""
 
     def reads_as(self, other: StoreLocation) -> bool:
-        """Whether this surely reads the same chunks, in the same way, as another location; if in doubt, False."""
+        """Return True if this surely reads the same chunks as `other`, in the same way; if in doubt, False."""
 
 
 class StagedArray(Protocol):
     """The name of an array in a local directory in a node cache on another disk (`storage/access/cache_options.py`)."""
 
     def to_core(self) -> core.CachedArray | None:
-        """Return the same for the engine; None if nothing of it is cached."""
+        """Convert to the engine's form; None if the node cache holds nothing of the array."""
 
     def trouble(self) -> str:
         """Return why the cache does not do all that it could; empty if it does."""
@@ -58,9 +58,9 @@ class Documented:
         The array by its own document, where the description that is read is another one: that of older consolidated
         metadata, or that of an array whose rows are read chunks. None: the two are the same.
     heeds_attributes
-        Whether the attributes say what its numbers mean (`decode_cf`). If not, the next two are empty.
+        True if the attributes say what the stored numbers mean (`decode_cf`). If not, the next two are empty.
     decoding
-        How numbers become values, by the attributes. None: they are the values.
+        The conversion of numbers to values by the attributes. None: the numbers are the values.
     units
         The attribute `units`; "" if there is none.
     """
@@ -78,9 +78,9 @@ class ArraySpec:
     Attributes
     ----------
     name
-        What messages call the array: its path or URL.
+        Name in messages: the path or URL of the array.
     shape, chunk_shape
-        Of the array and of its read chunk, one entry per axis.
+        Shapes of the array and of its read chunk, one entry per axis.
     storage_order
         Axes as stored, outermost first: (0, 1, ...) for C order.
     dtype
@@ -90,10 +90,10 @@ class ArraySpec:
     fill
         One item of the fill value in native byte order, or a pattern of items that repeats along a sample.
     codecs
-        In the order of decoding. Where one is not native, all are left to zarr-python, and the engine gets what it
-        made of a chunk.
+        The codecs, in the order of decoding. If one is not native, zarr-python applies all of them, and the engine gets
+        its output for a chunk.
     stored_dtype
-        As zarr-python names it; `dtype` may be that of the numbers in it.
+        The stored dtype as zarr-python names it; `dtype` may be that of the numbers in it.
     item_type
         "str" or "bytes" for text of any length, bytes of any length and fixed-length text: batches have lists of these,
         and `dtype` is that of Python objects. Else empty.
@@ -104,18 +104,18 @@ class ArraySpec:
     root, metadata_key
         Directory of the array, and the metadata file in it; "" for an array that is not in a local store.
     source
-        Its store then; None for a local one, which the engine reads by itself, as it does where the store has
-        `chunk_tables`.
+        The store of such an array; None for a local one, which the engine reads by itself, as it does where the store
+        has `chunk_tables`.
     staged
-        What a local array is called in a node cache; None: there is no cache.
+        Name of a local array in a node cache; None: there is no cache.
     key_prefix, key_separator
-        How chunk indices, or those of shards, become file names.
+        The rule by which indices of chunks, or of shards, become file names.
     shard
-        How read chunks lie in shards; None: each is an object of its own.
+        The layout of read chunks in shards; None: each read chunk is an object of its own.
     choice
         The items along the other axes that samples have. None: all of them.
     documented
-        What the metadata document of the array said beyond this; None: nothing.
+        The array by its own metadata document, where that says more than this description; None: it does not.
     """
 
     name: str
@@ -156,7 +156,7 @@ class ArraySpec:
 
     @property
     def has_other_document(self) -> bool:
-        """Whether the array is described otherwise than by its own metadata document."""
+        """True if the array is described otherwise than by its own metadata document."""
         return self.documented is not None and self.documented.spec is not None
 
     @property
@@ -212,7 +212,7 @@ class ArraySpec:
         positions
             Items along it, in the order of samples.
         dropped
-            Whether samples lose the axis.
+            True if samples lose the axis.
         """
         choice = ItemChoice.of_all(len(self.shape)) if self.choice is None else self.choice
         stored = choice.axis_of(axis)
@@ -230,7 +230,7 @@ class ArraySpec:
 
     @property
     def shard_shape(self) -> tuple[int, ...]:
-        """Shape of a stored object: of a shard, or of a chunk where there are none."""
+        """Shape of a stored object: a shard, or a chunk where there are no shards."""
         along = () if self.shard is None else self.shard.chunks
         along += (1,) * (len(self.shape) - len(along))
         return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))

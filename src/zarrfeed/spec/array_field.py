@@ -25,9 +25,9 @@ class ArrayField(FieldKind):
     Attributes
     ----------
     spec
-        Of the array; of several stores that of the first one, with the shape of all of them together.
+        The description of the array; for several stores that of the first one, with the shape of all of them together.
     parts
-        Which rows are in which store. None: one store has all of them.
+        The rows that each store has. None: one store has all of them.
     others
         Layouts of further stores, which have the rows that `parts` lack: they store the array in another way.
     """
@@ -44,7 +44,7 @@ class ArrayField(FieldKind):
 
     @property
     def array_path(self) -> str:
-        """Path or URL of the array; of several stores, of the first one."""
+        """Path or URL of the array; with several stores, of the first one."""
         return self.spec.name
 
     @property
@@ -89,7 +89,7 @@ class RowsField(FieldKind):
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: of its rows, if it is a window."""
+        """Shape of one sample; for a window, of its rows."""
         return (() if self.window is None else self.window.shape) + self.row_shape
 
     def offsets_to_core(self) -> tuple[int, ...]:
@@ -101,12 +101,12 @@ class RowsField(FieldKind):
         return None if self.stack is None else (number, self.stack.row_bytes, self.stack.offset)
 
     def pad_to_core(self) -> tuple[str, bytes, Int64 | None] | None:
-        """Return what takes the place of rows in the form that the engine takes; rows a row map lacks become NaN."""
+        """Return the padding of rows in the form that the engine takes; rows that a row map lacks become NaN."""
         pad, rows = self.pad, self.row_map
         lacks_some = rows is not None and rows.lacks_some
         if pad is None and not lacks_some:
             return None
-        # Integers have no NaN: samples whose rows they lack are left out, so that nobody sees the 0.
+        # Integers have no NaN: samples without a row are left out, so that no batch has the 0.
         nothing = np.nan if "float" in self.dtype_name else 0
         value = nothing if pad is None or pad.value is None else pad.value
         is_filled = lacks_some or (pad is not None and pad.mode == "fill")

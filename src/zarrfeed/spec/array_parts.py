@@ -1,6 +1,6 @@
 """`ArrayParts`: an array whose rows lie in several stores, one after another along the sample axis.
 
-What holds: parts ascend and do not overlap; chunks are numbered through, part by part, so that a chunk has rows of one
+Invariant: parts ascend and do not overlap; chunks are numbered through, part by part, so that a chunk has rows of one
 part. cpp/spec/array_parts.h has the same arithmetic.
 """
 
@@ -22,7 +22,7 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ArrayParts:
-    """Which rows of an array are in which store.
+    """The rows of an array that each of several stores has.
 
     Attributes
     ----------
@@ -30,11 +30,11 @@ class ArrayParts:
         Each part has the rows from its begin up to its end, shape (parts,) both. Rows between two parts are in another
         array.
     prefixes
-        What the keys of each part begin with: its directory and a slash, or its number for the store bridge.
+        Beginning of the keys of each part: its directory and a slash, or its number for the store bridge.
     names
-        What messages call the array of each part: its path or URL.
+        Names in messages: the path or URL of the array of each part.
     rows_per_chunk
-        Length of a read chunk along the sample axis, of every part.
+        Length of a read chunk along the sample axis, in every part.
     """
 
     begin: Int64
@@ -51,7 +51,7 @@ class ArrayParts:
 
     @property
     def num_chunks(self) -> int:
-        """Read chunks along the sample axis, of all parts."""
+        """Number of read chunks along the sample axis, over all parts."""
         return int(self.first_chunk[-1])
 
     def part_of(self, rows: Int64) -> Int64:

@@ -1,6 +1,6 @@
 """`ArraySource`: a stored array that is opened, fetched and decoded once for all fields that draw from it.
 
-What holds: fields draw from one source only if they surely read the same chunks of the same store in the same way. The
+Invariant: fields draw from one source only if they surely read the same chunks of the same store in the same way. The
 names that users give to fields, and what is made of the rows (windows, conversions, patches, stacks), do not matter.
 Each layout of a field is an output of the engine, and has a number there (`engine/engine_fields.py`). A source is known
 by the number of the first output that draws from it, so every output has a source number, also those of arrays in
@@ -31,7 +31,7 @@ class ArraySource:
     number
         The number that the engine knows it by: that of the first output that draws from it.
     layout
-        Where its rows lie and how they are stored, as the first of the fields has it; without a conversion, since each
+        The location and encoding of its rows, as the first of the fields has them; without a conversion, since each
         field has its own.
     draws
         The fields that draw from it: for each the number of the field, and the number of its layout that this is.
@@ -44,7 +44,7 @@ class ArraySource:
 
     @property
     def spec(self) -> ArraySpec:
-        """The array; of several stores, of all of them together."""
+        """The description of the array; with several stores, of all of them together."""
         return self.layout.spec
 
     @property
@@ -61,7 +61,7 @@ def array_sources(fields: Sequence[Field], *, resident: bool = False) -> tuple[A
     fields
         Fields of any kind; others than stored ones draw from no source.
     resident
-        Whether to return the sources of fields that are read into memory once, instead of those that are streamed.
+        True: return the sources of fields that are read into memory once. False: of those that are streamed.
     """
     found: list[tuple[int, Layout, list[tuple[int, int]]]] = []
     alike: dict[object, list[int]] = {}  # by all but their stores -> positions in `found`
@@ -83,7 +83,7 @@ def array_sources(fields: Sequence[Field], *, resident: bool = False) -> tuple[A
 
 
 def loaded_with(fields: Sequence[Field]) -> dict[int, int]:
-    """Return of each field that is read into memory the first field that has the same rows there, by their numbers."""
+    """Map each field that is read into memory to the first field with the same rows there, by their numbers."""
     sources_of: dict[int, list[int]] = {}
     for number, source in enumerate(array_sources(fields, resident=True)):
         for one, _ in source.draws:

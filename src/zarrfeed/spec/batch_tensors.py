@@ -21,8 +21,8 @@ class BatchTensor(Generic[_F]):
     Attributes
     ----------
     field
-        What has its name, dtype and sample shape: the field itself; of several that are stacked, one that stands for
-        them and has no rows.
+        The field that has the name, dtype and sample shape of the tensor. Several stacked fields have a field without
+        rows here, which stands for all of them.
     members
         The numbers of its fields.
     """

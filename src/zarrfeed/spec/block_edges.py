@@ -1,6 +1,6 @@
-"""Where blocks begin whose lengths follow a rule: those of many stores, without a number for each block.
+"""The first samples of blocks whose lengths follow a rule, as those of many stores, without a number for each block.
 
-What holds: the blocks of a store have one length, but for its last one; stores follow each other, and each has a block.
+Invariant: the blocks of a store have one length, but for its last one; stores follow each other, and each has a block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of the items of one array on the way into a batch."""
+"""The conversion of the items of one array on their way into a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NONE = Numbers.of().array
 
 @dataclass(frozen=True)
 class Decoding:
-    """How stored items become values.
+    """The conversion of stored items to values.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Decoding:
     scale, offset
         value = item * scale + offset. None: not given.
     in_double
-        Whether xarray calculates in float64.
+        True if xarray calculates in float64.
     """
 
     items: str
@@ -40,16 +40,16 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What becomes of the items of one field; `cpp/spec/conversion_spec.h` says in which order and precision.
+    """The conversion of the items of one field; `cpp/spec/conversion_spec.h` gives its order and precision.
 
     Attributes
     ----------
     items, result
         Names of the dtypes before and after.
     decoding
-        What attributes ask for; None: nothing.
+        The conversion that the attributes ask for; None: they ask for none.
     steps
-        What becomes of decoded values, in this order.
+        The steps that decoded values take, in this order.
     """
 
     items: str

@@ -18,12 +18,12 @@ class Coordinate:
     Attributes
     ----------
     name
-        Such as "time".
+        Name of the coordinate, such as "time".
     values
         Shape (samples,): datetime64 or timedelta64 in the unit s, ms, us or ns; integers (int64), floats, booleans or
-        text; of calendars that NumPy does not have, objects of cftime.
+        text; objects of cftime for calendars that NumPy does not have.
     where
-        What messages call it: the path of its array.
+        Name in messages: the path of the array that has the values.
     """
 
     name: str
@@ -32,5 +32,5 @@ class Coordinate:
 
     @property
     def is_time(self) -> bool:
-        """Whether values are dates and times that NumPy has."""
+        """True if the values are dates and times that NumPy has."""
         return self.values.dtype.kind == "M"

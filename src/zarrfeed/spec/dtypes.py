@@ -1,4 +1,4 @@
-"""Stored dtypes -> what batches hold: what torch has, numbers where nothing is lost, lists, or a refusal."""
+"""Stored dtypes -> dtypes of batches: one of torch's, numbers where nothing is lost, lists, or a refusal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TENSOR_DTYPES = (
 
 @dataclass(frozen=True)
 class Items:
-    """How the items of an array become numbers.
+    """The form in which an array's items become numbers.
 
     Attributes
     ----------
     dtype
-        Of the numbers, in native byte order; one that torch has.
+        Dtype of the numbers, in native byte order; torch has it.
     shape
         Axes that an item has of its own, behind those of the array: empty, or its length in bytes.
     swap_bytes
@@ -93,11 +93,11 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
     Parameters
     ----------
     dtype
-        As the bytes of items are delivered. Only of records does the byte order matter.
+        Dtype of the bytes that are delivered. Its byte order matters for records alone.
     swapped
-        Whether items are stored in the byte order that is not this machine's.
+        True if items are stored in the byte order that is not this machine's.
     name
-        What messages call the array.
+        Name of the array in messages.
 
     Raises
     ------
@@ -120,9 +120,9 @@ def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:
 
 
 def read_fill(value: Any, dtype: np.dtype[Any], items: Items) -> bytes:
-    """Return the numbers of one item of the fill value: in native byte order, of a record as its bytes are delivered.
+    """Return one item of the fill value, in native byte order; a record as its bytes are delivered.
 
-    Of bytes that are all equal it is one.
+    A fill value whose bytes are all equal is returned as one byte.
     """
     native = dtype.newbyteorder("=") if items.record is None else items.record
     if value is None:  # v2's null: zarr-python reads times as not-a-time, all else as zero

@@ -1,4 +1,4 @@
-"""`Edition`: what of the data an epoch reads, where this changes between epochs."""
+"""`Edition`: the data that an epoch reads, where they change between epochs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Edition:
     Attributes
     ----------
     version
-        What of a store that grows. None: the store does not grow, or the pass that begins the epoch looks at it.
+        The version of a growing store. None: the store does not grow, or the pass that begins the epoch looks at it.
     offsets
-        Of the windows, by the names of arrays. None: those that the dataset was made with.
+        Offsets of the windows, by the names of arrays. None: those that the dataset was made with.
     slab_rows
         Rows of the slabs that chunks are cut into. 0: blocks are whole, as in states of earlier releases.
     carries_rows
-        Whether lanes hand rows that windows share from slab to slab. False, as in states of earlier releases: each slab
+        True if lanes hand rows that windows share from slab to slab. False, as in states of earlier releases: each slab
         decodes all rows that it needs, and no slabs stay together.
     """
 
@@ -34,7 +34,7 @@ class Edition:
 
     @property
     def key(self) -> tuple[Version | None, str, int, bool]:
-        """The same as something that can be a key; offsets may be lists."""
+        """The edition as a key of a dict; offsets are written as text, since they may be lists."""
         return self.version, repr(self.offsets), self.slab_rows, self.carries_rows
 
     @property

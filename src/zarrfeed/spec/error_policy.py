@@ -1,4 +1,4 @@
-"""What becomes of chunks that cannot be read, decoded or found: the argument `faults` of a dataset."""
+"""The handling of chunks that cannot be read, decoded or found: the argument `faults` of a dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Faults:
-    """What a dataset does about a chunk that cannot be read, decoded or found.
+    """The handling of chunks that cannot be read, decoded or found.
 
     Attributes
     ----------
@@ -31,11 +31,12 @@ class Faults:
         "raise", or "skip": each sample of the chunk is replaced by the same row of the next good block of the epoch,
         the same on every rank. There is a `ChunkSkippedWarning` for each chunk, and `skipped_chunks()` lists them.
     max_errors
-        How many chunks a pass may skip on a rank (in a DataLoader worker: in this worker) before it raises.
+        Number of chunks that a pass may skip on a rank (in a DataLoader worker: in this worker) before it raises.
     missing
-        What becomes of a chunk that the store lacks: "fill", the fill value, as the specification says, or "raise".
+        Handling of a chunk that the store lacks: "fill" gives the fill value, as the specification says; "raise" is an
+        error.
     retries
-        How often a read is retried after a transient error, with pauses that grow from 0.1 to 10 s.
+        Number of retries of a read after a transient error, with pauses that grow from 0.1 to 10 s.
     timeout
         Seconds that a read may take, retries included. A read that takes longer is an error, also with "skip". For
         reads that wait behind others of the same array, the time counts from the last answer.
@@ -69,7 +70,7 @@ class Faults:
 
     @property
     def skips(self) -> bool:
-        """Whether chunks that cannot be had are skipped."""
+        """True if chunks that cannot be read, decoded or found are skipped."""
         return self.on_error == "skip"
 
     def engine_options(

@@ -1,6 +1,6 @@
-"""The expression that makes a `Data`: what was opened, and the methods that were called on it, as plain values.
+"""The expression that makes a `Data`: the opened sources, and the methods that were called on them, as plain values.
 
-What holds: an expression has no arrays, stores or secrets in it, so that it compares, hashes, pickles and prints. Two
+Invariant: an expression has no arrays, stores or secrets in it, so that it compares, hashes, pickles and prints. Two
 expressions are equal if they would describe the same samples of the same sources. Sources in memory are told apart by
 their shapes and dtypes alone: `Data` compares their contents.
 """
@@ -17,7 +17,7 @@ from zarrfeed.spec.freeze import PRINTED_NUMBERS, FrozenMapping, Secrets
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """What a batch has of one array.
+    """One array in a batch: its name, side, shape and dtype.
 
     Attributes
     ----------
@@ -26,15 +26,15 @@ class FieldInfo:
     part
         The side of the batch: "samples" or "targets".
     shape
-        Of one sample. A window has its rows along the first axis. Of text, and of images that differ in size: the
+        Shape of one sample. A window has its rows along the first axis. Text, and images that differ in size, have the
         lengths of nested lists.
     dtype
         The name of torch's dtype, such as "float32"; "str" or "bytes" for text; "uint8 images" for images that differ
         in size; for records, their members.
     is_static
-        Whether it is the same for all samples: an array of `Data.static`.
+        True if all samples have the same values: an array of `Data.static`.
     channels
-        Of a tensor of `Data.stack`: the names of its channels, such as ("t2m", "t[0]", "t[1]").
+        Names of the channels of a tensor of `Data.stack`, such as ("t2m", "t[0]", "t[1]").
     """
 
     name: str
@@ -151,13 +151,13 @@ class JoinCall(Call):
 
 @dataclass(frozen=True, repr=False)
 class Expression:
-    """What was opened or combined, and what was called on it, in order."""
+    """The data that were opened or combined, and the methods that were called on them, in order."""
 
     opened: Call
     calls: tuple[Call, ...] = ()
 
     def source_name(self) -> str:
-        """Return what messages call the data: what was opened."""
+        """Return the name of the data in messages: the source that was opened."""
         opened = self.opened
         return str(opened.samples) if isinstance(opened, OpenCall) else str(opened)
 

@@ -1,4 +1,4 @@
-"""Options of a dataset that belong together, as frozen dataclasses; mappings are taken in their place."""
+"""Options of a dataset that belong together, as frozen dataclasses; a mapping may stand for each."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True)
 class Mixing:
-    """How the samples of neighbouring blocks are mixed in a shuffled epoch.
+    """The mixing of the samples of neighbouring blocks in a shuffled epoch.
 
     Attributes
     ----------
     lanes
-        The interleave width: how many blocks are open side by side. Consecutive samples come from that many blocks, at
-        most as many as there are samples. None: chosen from the layout and the memory budget. Without shuffling they
-        are for mixtures alone: so many parts of each source are read side by side, each in order; None: one.
+        The interleave width: the number of blocks that are open side by side. Consecutive samples come from that many
+        blocks, at most as many as there are samples. None: chosen from the layout and the memory budget. Without
+        shuffling, lanes are for mixtures alone: each source is read in this many parts side by side, each in order;
+        None: one.
     mix
-        The shuffle window: how many consecutive blocks of a lane are permuted together. None: chosen if `lanes` is,
-        else 1.
+        The shuffle window: the number of consecutive blocks of a lane that are permuted together. None: chosen if
+        `lanes` is, else 1.
     block
-        What blocks are made of, which are shuffled. "auto": chunks, or slabs of them where whole chunks are too large
-        for the memory to mix them well. "slab": some rows of a chunk, which Blosc chunks and uncompressed ones decode
-        without the others; how many follows from the layout. A whole number: slabs of so many rows. "chunk": a chunk
-        along the sample axis, which in a sharded array is an inner chunk. "shard": a whole shard, for stores where
-        requests cost more than mixing: its inner chunks are read together. None: "auto", or "chunk" where lanes or mix
-        are named; or shards, if `Data.blocks` or `Data.split` dealt these. Without shuffling, blocks are never slabs.
+        The blocks that are shuffled. "auto": chunks, or slabs of them where whole chunks are too large for the memory
+        to mix them well. "slab": some rows of a chunk, which Blosc chunks and uncompressed ones decode without the
+        others; the layout determines their number. A whole number: slabs of so many rows. "chunk": a chunk along the
+        sample axis, which in a sharded array is an inner chunk. "shard": a whole shard, for stores where requests cost
+        more than mixing: its inner chunks are read together. None: "auto", or "chunk" where `lanes` or `mix` is named;
+        or shards, if `Data.blocks` or `Data.split` dealt these. Without shuffling, blocks are never slabs.
 
     Examples
     --------

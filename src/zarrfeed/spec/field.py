@@ -45,17 +45,18 @@ class StoredField(RowsField, ArrayField):
     Attributes
     ----------
     resident
-        Whether it is small and is read into memory once instead of block by block.
+        True if the array is small and is read into memory once instead of block by block.
     record
         The members of its records, which batches have in place of their bytes; None for numbers.
     spared
-        Whether a `dtype` or `normalize` for all arrays leaves it as it is, since it is a coordinate.
+        True if a `dtype` or `normalize` for all arrays leaves this one as it is, since it is a coordinate.
     rows
-        Which row a sample has. None: the one with its index.
+        The row of each sample. None: the row with its index.
     stack
-        Where its rows go in a tensor that it shares with other fields. None: it has a tensor for itself.
+        The slice of its rows in a tensor that it shares with other fields. None: it has a tensor for itself.
     patch
-        How samples are cut out of the array; they are the rows of the field then. None: a sample is a row, or several.
+        The patches that the array is cut into; they are the rows of the field then. None: a sample is a row, or
+        several.
     """
 
     resident: bool = False
@@ -69,7 +70,7 @@ class StoredField(RowsField, ArrayField):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the engine reads chunks of the array as samples are needed."""
+        """True if the engine reads chunks of the array as samples are needed."""
         return not self.resident
 
     @property
@@ -79,11 +80,11 @@ class StoredField(RowsField, ArrayField):
 
     @property
     def dtype_name(self) -> str:
-        """Name of the dtype in batches, of records that of their bytes."""
+        """Name of the dtype in batches; for records, the dtype of their bytes."""
         return self.spec.dtype.name if self.conversion is None else self.conversion.result
 
     def describe_values(self) -> dict[str, Any]:
-        """Return how its chunks are stored."""
+        """Return the shape and the codecs of the array's chunks."""
         return {"chunks": self.spec.chunk_shape, "codecs": [codec.label for codec in self.spec.codecs]}
 
     @property
@@ -93,7 +94,7 @@ class StoredField(RowsField, ArrayField):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the array: of what has one index on the sample axis; of patches, that of a sample."""
+        """Shape of one row of the array, which has one index on the sample axis; for patches, of a sample."""
         return self.spec.sample_shape if self.patch is None else self.patch.shape
 
     def without_window(self) -> Self:
@@ -185,7 +186,7 @@ class ResidentField(RowsField):
     dtype
         Name of the dtype of the items, as torch and NumPy (with ml_dtypes) have it.
     row_shape
-        Shape of one row of the array: of what has one index on the sample axis.
+        Shape of one row of the array, which has one index on the sample axis.
     item_bytes
         Bytes of one item.
     bad_rows
@@ -206,11 +207,11 @@ class ResidentField(RowsField):
 
     @property
     def dtype_name(self) -> str:
-        """Name of the dtype in batches, of records that of their bytes."""
+        """Name of the dtype in batches; for records, the dtype of their bytes."""
         return self.dtype if self.conversion is None else self.conversion.result
 
     def describe_source(self) -> str:
-        """Return whose memory the rows are in."""
+        """Describe the memory that the rows are in."""
         only = ", the same for all samples" if self.has_one_row else ""
         return f"{self.rows}{only}"
 
@@ -311,7 +312,7 @@ class VlenField(ArrayField):
     Attributes
     ----------
     images
-        How bytes become images (`engine/image_reader.py`). None: they are delivered as they are.
+        The decoding of bytes to images (`engine/image_reader.py`). None: the bytes are delivered as they are.
     """
 
     images: Images | None = None
@@ -341,7 +342,7 @@ class VlenField(ArrayField):
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Lengths of the nested lists of one sample, () if it is one item; of images of one size, of the tensor."""
+        """Lengths of the nested lists of one sample, () for one item; for images of one size, the tensor's shape."""
         return self.spec.sample_shape + (() if self.images is None else self.images.shape)
 
 
@@ -354,9 +355,9 @@ class ObjectField(FieldKind):
     num_samples
         Objects.
     digest
-        Of their keys.
+        Hash of the objects' keys.
     mean_bytes
-        Of an object, as stored.
+        Mean size of an object in bytes, as stored.
     """
 
     num_samples: int
@@ -411,15 +412,15 @@ class FieldSet:
     Attributes
     ----------
     fields
-        In the order of the tensors of a batch; all with the same number of samples.
+        The fields, in the order of the tensors of a batch; all with the same number of samples.
     sides
         The sides of a batch (samples, targets, index): for each the keys of its dict, or None for a bare tensor.
     primary
-        Which field's chunks make the blocks; None if nothing is streamed.
+        Number of the field whose chunks make the blocks; None if nothing is streamed.
     block_rows
         Samples of a block, at most the number of samples.
     block
-        What a block is made of: a read chunk along the sample axis, or a shard.
+        The kind of block: a read chunk along the sample axis, or a shard.
     edges
         The first sample of each block, and the number of samples at the end: ascending, shape (blocks + 1,). None:
         every block but the last one has `block_rows` samples.
@@ -434,22 +435,22 @@ class FieldSet:
 
     @property
     def num_samples(self) -> int:
-        """Of every field."""
+        """Number of samples, which is the same in every field."""
         return self.fields[0].num_samples
 
     @cached_property
     def are_objects(self) -> bool:
-        """Whether samples are objects as they are, and no rows of arrays."""
+        """True if samples are objects as they are, and no rows of arrays."""
         return isinstance(self.fields[0], ObjectField)
 
     @property
     def windows(self) -> list[Window | None]:
-        """Of every field; None where a sample is one row, its own."""
+        """The window of each field; None where a sample is one row, its own."""
         return [f.window for f in self.fields]
 
     @cached_property
     def chunk_bytes(self) -> int:
-        """Decoded bytes of all chunks of the fields that are streamed; of an array that two of them have, twice."""
+        """Decoded bytes of all chunks of the fields that are streamed; an array that two fields have counts twice."""
         layouts = [one for f in self.fields if f.is_streamed for one in f.layouts]
         return sum(one.num_chunks * one.spec.num_cells * one.spec.decoded_bytes for one in layouts)
 

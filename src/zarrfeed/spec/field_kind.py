@@ -1,8 +1,8 @@
-"""`FieldKind`: the questions that a field of any kind answers, so that nobody has to ask for its class.
+"""`FieldKind`: the questions that a field of any kind answers, so that no caller asks for its class.
 
-What holds: the answers here are those of a field whose values are computed, or looked up by something else than the
-engine. A kind overrides what differs. Another kind of field is one more subclass, and a reader that
-`engine/lookups.py` names if the engine does not make its values.
+Invariant: the answers here are those of a field whose values are computed, or looked up by something else than the
+engine. A kind overrides what differs. Another kind of field is one more subclass, and a reader that `engine/lookups.py`
+names if the engine does not make its values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FieldKind(ABC):
 
         @property
         def sample_shape(self) -> tuple[int, ...]:
-            """Shape of one sample: of its rows, if it is a window."""
+            """Shape of one sample; for a window, of its rows."""
 
         @property
         def row_shape(self) -> tuple[int, ...]:
@@ -62,12 +62,12 @@ class FieldKind(ABC):
 
     @property
     def described_dtype(self) -> str:
-        """The items of a batch, for people: of records, the members with their dtypes."""
+        """The items of a batch in words; for records, the members with their dtypes."""
         return self.dtype_name if self.record is None else str(self.record)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample for people: of records, without the axis over their bytes."""
+        """Shape of one sample for people; for records, without the axis over their bytes."""
         return self.sample_shape if self.record is None else self.sample_shape[:-1]
 
     @property
@@ -77,7 +77,7 @@ class FieldKind(ABC):
 
     @cached_property
     def sample_bytes(self) -> int:
-        """Bytes of one sample in a batch of the engine, and of what is looked up for it."""
+        """Bytes of one sample in a batch of the engine, and of its values that are looked up."""
         return math.prod(self.sample_shape) * self.batch_item_bytes
 
     @property
@@ -112,17 +112,17 @@ class FieldKind(ABC):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether batches have a sparse tensor of it."""
+        """True if batches have a sparse tensor of the field."""
         return False
 
     @property
     def has_rows(self) -> bool:
-        """Whether samples are rows of one size that the engine copies: they can be joined, windowed and stacked."""
+        """True if samples are rows of one size that the engine copies: they can be joined, windowed and stacked."""
         return False
 
     @property
     def has_numbers(self) -> bool:
-        """Whether samples are rows of numbers, and not of records."""
+        """True if samples are rows of numbers, and not of records."""
         return self.has_rows and self.record is None
 
     @property
@@ -152,12 +152,12 @@ class FieldKind(ABC):
         return self.layouts
 
     def describe_source(self) -> str:
-        """Return where its values are, in words; "" if they are computed."""
+        """Describe the place where the values are, such as a path; "" if they are computed."""
         return ""
 
     @property
     def resident(self) -> bool:
-        """Whether a stored array is small and is read into memory once."""
+        """True if a stored array is small and is read into memory once."""
         return False
 
     @property
@@ -167,11 +167,11 @@ class FieldKind(ABC):
 
     @property
     def is_stored(self) -> bool:
-        """Whether arrays are read for the field."""
+        """True if arrays are read for the field."""
         return bool(self.arrays())
 
     def describe_values(self) -> dict[str, Any]:
-        """Return what tells its values apart without reading them from a store, for a fingerprint; plain JSON."""
+        """Return plain JSON, for a fingerprint, that identifies the values without reading them from a store."""
         return {}
 
     def holds_same(self, other: FieldKind) -> bool:
@@ -182,22 +182,22 @@ class FieldKind(ABC):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the engine reads chunks of an array as samples are needed, and scatters their rows."""
+        """True if the engine reads chunks of an array as samples are needed, and scatters their rows."""
         return False
 
     @property
     def is_lookup(self) -> bool:
-        """Whether a reader of its own looks samples up by their indices, which the engine delivers."""
+        """True if a reader of its own looks samples up by their indices, which the engine delivers."""
         return False
 
     @property
     def lists_order(self) -> bool:
-        """Whether its reader lists the whole order of an epoch, 8 bytes a sample."""
+        """True if its reader lists the whole order of an epoch, 8 bytes a sample."""
         return False
 
     @property
     def is_sharded(self) -> bool:
-        """Whether its chunks lie in shards."""
+        """True if its chunks lie in shards."""
         return bool(self.layouts) and self.layouts[0].spec.shard is not None
 
     def find_edges(self, *, of_shards: bool = False) -> npt.NDArray[np.int64] | None:  # noqa: ARG002 (of other kinds)
@@ -218,11 +218,11 @@ class FieldKind(ABC):
         Parameters
         ----------
         tensor
-            How the tensor is described. None: as bytes.
+            The description of the tensor. None: its items are bytes.
         number
-            Of the tensor in the batch.
+            Number of the tensor in the batch.
         draws
-            Where each output draws its rows from. Empty: no other field draws from there.
+            The source of the rows of each output. Empty: no other field draws from there.
         """
         return [self.to_core(tensor)]
 
@@ -256,7 +256,7 @@ class FieldKind(ABC):
 
     @property
     def has_one_row(self) -> bool:
-        """Whether all samples have the only row of an array: one without a sample axis, as a channel of a stack."""
+        """True if all samples have the only row of an array: one without a sample axis, as a channel of a stack."""
         return isinstance(self.row_map, OneRow)
 
     @property

@@ -1,4 +1,4 @@
-"""Arguments as plain values that compare, hash, pickle and print: what an `Expression` holds of them."""
+"""Arguments as plain values that compare, hash, pickle and print, as an `Expression` holds them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from zarrfeed.base.validate import check_list
 from zarrfeed.spec.window import Lead
 
-#: As many numbers of an array are printed; a longer array is printed as its length and its hash.
+#: Arrays of at most so many numbers are printed; a longer array is printed as its length and its hash.
 PRINTED_NUMBERS = 16
-#: Numbers of an array are hashed so many at a time.
+#: Numbers of an array that are hashed at a time.
 _HASHED_AT_ONCE = 1 << 18
 
 
@@ -59,7 +59,7 @@ class FrozenArray:
     Attributes
     ----------
     shape
-        Of the array.
+        Shape of the array.
     digest
         SHA-256 over the kind of the numbers and their bytes: integers of any width have one kind.
     text
@@ -112,7 +112,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class FrozenList:
-    """A list, such as the names of variables, or of stores; of a long one the first and the last are printed."""
+    """A list, such as the names of variables, or of stores; the first and the last of a long one are printed."""
 
     values: tuple[Hashable, ...]
 
@@ -144,7 +144,7 @@ def freeze(value: Any) -> Any:
 
 
 def freeze_names(names: Any) -> Any:
-    """Return the same for names: one, or several in a list or a tuple.
+    """Freeze names: one name, or several in a list or a tuple.
 
     >>> freeze_names("t2m"), freeze_names(("t2m", "z"))
     ('t2m', ['t2m', 'z'])
@@ -153,7 +153,7 @@ def freeze_names(names: Any) -> Any:
 
 
 def freeze_rows(rows: Any) -> Any:
-    """Return the same for an argument that names samples or rows: a slice, indices, or a mask.
+    """Freeze an argument that names samples or rows: a slice, indices, or a mask.
 
     >>> freeze_rows(slice(0, 40_000)), freeze_rows((3, 1)), freeze_rows(range(100))
     (slice(0, 40000), [3, 1], <100 int64, sha256 11eb31b5c152>)
@@ -164,7 +164,7 @@ def freeze_rows(rows: Any) -> Any:
 
 
 def freeze_labels(labels: Any) -> Any:
-    """Return the same for labels: one, a slice, or a list of them.
+    """Freeze labels: one label, a slice, or a list of labels.
 
     >>> freeze_labels(slice("2015", np.datetime64("2018-01"))), freeze_labels(["a", "b"])
     (slice('2015', 2018-01), ['a', 'b'])
@@ -182,7 +182,7 @@ def freeze_labels(labels: Any) -> Any:
 
 
 def freeze_variables(variables: Any) -> Any:
-    """Return the same for the names of variables, of one side or of both.
+    """Freeze the names of variables, for one side or for both.
 
     >>> freeze_variables(("t2m", "z")), freeze_variables({"samples": ["t2m"], "targets": ("z",)})
     (['t2m', 'z'], {'samples': ['t2m'], 'targets': ['z']})
@@ -193,7 +193,7 @@ def freeze_variables(variables: Any) -> Any:
 
 
 def freeze_levels(levels: Any) -> Any:
-    """Return the same for levels of an image, by their paths or their numbers.
+    """Freeze the levels of an image, given by their paths or their numbers.
 
     >>> freeze_levels(("0", 2))
     ['0', 2]
@@ -202,7 +202,7 @@ def freeze_levels(levels: Any) -> Any:
 
 
 def freeze_offsets(offsets: Any) -> Any:
-    """Return the same for the offsets of a window, of all arrays or by their names.
+    """Freeze the offsets of a window, for all arrays or by their names.
 
     >>> freeze_offsets(range(-1, 1)), freeze_offsets({"x": [0, 1]})
     ((-1, 0), {'x': (0, 1)})
@@ -213,7 +213,7 @@ def freeze_offsets(offsets: Any) -> Any:
 
 
 def _freeze_rows_of(offsets: Any) -> Any:
-    """Return the same for the offsets of one array; those that are drawn may be written as a state has them."""
+    """Freeze the offsets of one array; drawn offsets may be written as a state has them."""
     if isinstance(offsets, Lead):
         return offsets
     if isinstance(offsets, Mapping):
@@ -222,7 +222,7 @@ def _freeze_rows_of(offsets: Any) -> Any:
 
 
 def freeze_pairs(mean_std: Any) -> Any:
-    """Return the same for (mean, std), of all arrays or by their names; "auto" stays what it is.
+    """Freeze (mean, std), for all arrays or by their names; "auto" stays what it is.
 
     >>> freeze_pairs((278.4, 21.1)), freeze_pairs({"x": ([0.5, 1.5], 1)})
     ((278.4, 21.1), {'x': ([0.5, 1.5], 1)})

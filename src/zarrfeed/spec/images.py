@@ -1,4 +1,4 @@
-"""How encoded images become tensors: `Data.decode("image")`."""
+"""The decoding of encoded images to tensors: `Data.decode("image")`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mode: TypeAlias = Literal["RGB", "L", "RGBA"]
 #: Pillow's names of the modes that images may be converted to -> their channels.
 MODES: dict[str, int] = dict(zip(get_args(Mode), (3, 1, 4), strict=True))
 
-#: What an image of unknown size is taken for when the memory is divided: 256 x 256 pixels.
+#: Assumed bytes of an image of unknown size when the memory is divided: 256 x 256 pixels.
 _USUAL_BYTES = 3 * 256 * 256
 #: Longer or wider images are no request that can be meant.
 _MOST_PIXELS = 1 << 16
@@ -23,12 +23,13 @@ _MOST_PIXELS = 1 << 16
 
 @dataclass(frozen=True)
 class Images:
-    """What becomes of each image of a field.
+    """The mode and the size that each image of a field is decoded to.
 
     Attributes
     ----------
     mode
-        Of the pixels, as Pillow names it: "RGB", "L" (grey) or "RGBA". None: that of the image; others become RGB.
+        Mode of the pixels, as Pillow names it: "RGB", "L" (grey) or "RGBA". None: the mode of the image if it is one of
+        these, else RGB.
     size
         (height, width) to which images are resized. None: each keeps its size.
     """
@@ -38,7 +39,7 @@ class Images:
 
     @classmethod
     def parse(cls, mode: object, size: object) -> Images:
-        """Return what the user asks for.
+        """Check `mode` and `size` as the user gives them, and return them as `Images`.
 
         Raises
         ------
@@ -71,7 +72,7 @@ class Images:
 
     @property
     def dtype(self) -> str:
-        """What messages and descriptions call the items of a batch."""
+        """Name of the dtype of a batch's items in messages and descriptions."""
         return "uint8" if self.shape else "uint8 images"
 
     def __str__(self) -> str:

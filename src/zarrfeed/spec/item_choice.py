@@ -1,6 +1,6 @@
 """`ItemChoice`: the items of an array that samples have along its other axes, as `Data.sel` chooses them.
 
-What holds: a choice counts along the axes of the stored array, whatever was chosen before, so one choice says all of
+Invariant: a choice counts along the axes of the stored array, whatever was chosen before, so one choice says all of
 several calls. Chunks without a chosen item belong to no sample; `cpp/spec/array_spec.h` says what the engine makes of a
 choice.
 """
@@ -41,14 +41,14 @@ class AxisChoice:
     positions
         The items, in the order of samples; an item may come several times.
     dropped
-        Whether samples lack the axis, since a single item was named by an integer or a label.
+        True if samples lack the axis, since a single item was named by an integer or a label.
     """
 
     positions: Positions
     dropped: bool = False
 
     def then(self, positions: Positions, *, dropped: bool) -> AxisChoice:
-        """Return what `positions` among the chosen items choose."""
+        """Return the choice of the items at `positions` among the chosen ones."""
         return AxisChoice(compose(self.positions, positions), dropped)
 
 
@@ -86,9 +86,9 @@ class ItemChoice:
         axis
             Number of the axis in the stored array.
         positions
-            Among the items that were chosen before.
+            Positions among the items that were chosen before.
         dropped
-            Whether samples lose the axis.
+            True if samples lose the axis.
         length
             Items of the stored axis.
         """
@@ -113,12 +113,12 @@ class ItemChoice:
         )
 
     def positions(self, axis: int, length: int) -> Positions:
-        """Return the items of a stored axis with so many that samples have."""
+        """Return the items of a stored axis that samples have; all `length` of them without a choice."""
         one = self.axes[axis]
         return range(length) if one is None else one.positions
 
     def num_chunks(self, axis: int, length: int, chunk: int) -> int:
-        """Return how many chunks along a stored axis have a chosen item."""
+        """Return the number of chunks along a stored axis that have a chosen item."""
         one = self.axes[axis]
         return -(-length // chunk) if one is None else len(self.chunks(axis, length, chunk))
 
@@ -130,15 +130,15 @@ class ItemChoice:
         return np.unique(np.asarray(one.positions, dtype=np.int64) // chunk)
 
     def to_core(self) -> list[Sequence[int]]:
-        """Return the same in the form that the engine takes."""
+        """Convert to the form that the engine takes."""
         return [() if one is None else one.positions for one in self.axes]
 
     def to_json(self) -> list[Any]:
-        """Return the same as JSON."""
+        """Return the choice as JSON."""
         return [None if one is None else [list(one.positions), one.dropped] for one in self.axes]
 
     def describe(self, stored: Sequence[int]) -> str:
-        """Return what people are shown: the number of chosen items along each axis.
+        """Describe the number of chosen items along each axis, for people.
 
         >>> ItemChoice((None, AxisChoice(range(3, 16)), AxisChoice((4,), True))).describe((9, 37, 8))
         '13 of 37 items of axis 1, item 4 of axis 2'
@@ -162,7 +162,7 @@ def take_items(
     rows
         All bytes of the array, contiguous.
     shape
-        Of the array.
+        Shape of the array.
     item_bytes
         Bytes of an item.
     choice

@@ -1,4 +1,4 @@
-"""`Layout`: how one store, or several stores alike, hold an array."""
+"""`Layout`: the form in which one store, or several stores alike, hold an array."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Layout:
     Attributes
     ----------
     spec
-        Of the array; its shape along the sample axis is that of all stores together.
+        The description of the array; its shape along the sample axis is that of all stores together.
     parts
-        Which rows are in which store. None: one store has all of them.
+        The rows that each store has. None: one store has all of them.
     conversion
-        What becomes of its items.
+        The conversion of its items; None: they stay as they are.
     """
 
     spec: ArraySpec

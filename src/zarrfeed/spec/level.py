@@ -15,13 +15,13 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.spec.row_map import RowMap
 
-#: Writers round translations: so much of a voxel of the first level is nothing.
+#: Part of a voxel of the first level that a translation may be off: writers round translations.
 _ROUNDING = 0.01
 
 
 @dataclass(frozen=True)
 class Level:
-    """Where the voxels of an array lie among those of the first level, by axis of the array.
+    """The position of an array's voxels among those of the first level, along each axis of the array.
 
     Voxel x of the first level has its first face in voxel (x - origin) // scale of this array.
 
@@ -39,11 +39,11 @@ class Level:
 
     @classmethod
     def of(cls, scale: Sequence[int], before: Sequence[float]) -> Level:
-        """Return the level whose voxel 0 begins so many voxels of the first level before voxel 0 of that."""
+        """Return the level whose voxel 0 begins `before` voxels of the first level before that level's voxel 0."""
         return cls(tuple(scale), tuple(-math.floor(one + _ROUNDING) for one in before))
 
     def __str__(self) -> str:
-        """Return what people are shown."""
+        """Return the level in words, for people."""
         return f"level with 1 voxel for {' x '.join(map(str, self.scale))} of the first"
 
 
@@ -54,11 +54,11 @@ class LevelRows(RowMap):
     Attributes
     ----------
     level
-        Along all axes of the array.
+        The position of the level's voxels along all axes of the array.
     sample_axis
-        Of the array.
+        Number of the sample axis of the array.
     lengths
-        Of each store: its samples, and its rows.
+        For each store the number of its samples, and of its rows.
     """
 
     level: Level = Level((), ())

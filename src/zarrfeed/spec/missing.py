@@ -29,7 +29,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def is_missing(values: npt.NDArray[Any]) -> Flags:
-    """Return which decoded values are missing, by their dtype alone; the shape is that of the values.
+    """Return a mask of the decoded values that are missing, judged by their dtype alone.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def is_missing(values: npt.NDArray[Any]) -> Flags:
 
 
 def is_missing_number(stored: npt.NDArray[Any], fills: Collection[float] = (), *, is_time: bool = False) -> Flags:
-    """Return which stored numbers are missing.
+    """Return a mask of the stored numbers that are missing.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def is_missing_number(stored: npt.NDArray[Any], fills: Collection[float] = (), *
     fills
         The values of `_FillValue` and `missing_value`.
     is_time
-        Whether the numbers are times or time differences, of which int64 has NaT.
+        True if the numbers are times or time differences, for which int64 has NaT.
     """
     flags = is_missing(stored)
     if fills:

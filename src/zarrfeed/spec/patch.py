@@ -1,4 +1,4 @@
-"""`FieldPatch`: how an array is cut into patches, boxes of it that are samples.
+"""`FieldPatch`: the patches that an array is cut into, boxes of it that are samples.
 
 Patches lie on a grid of dimensions that all fields share. cpp/spec/patch_spec.h says what the engine makes of this.
 """
@@ -15,8 +15,8 @@ from zarrfeed.base.native import core
 from zarrfeed.spec.array_parts import ArrayParts, Int64
 from zarrfeed.spec.dtypes import encode_item
 
-#: What a patch has beyond the ends of a volume: a number, the last item inside, items in reverse order, or items from
-#: the other end.
+#: The items of a patch beyond the ends of a volume: a number, the last item inside, items in reverse order, or items
+#: from the other end.
 AxisBorder: TypeAlias = Literal["fill", "edge", "reflect", "wrap"]
 
 
@@ -27,18 +27,21 @@ class PatchAxis:
     Attributes
     ----------
     dim
-        Which dimension of patches it is. None: none; samples have the whole axis, or the items that `offsets` lists.
+        Number of the dimension of patches that the axis belongs to. None: it belongs to none; samples have the whole
+        axis, or the items that `offsets` lists.
     size
         Items of a sample along the axis.
     border
-        What a patch has beyond its ends.
+        The items that a patch has beyond the ends of a volume.
     dropped
-        Whether samples lack the axis, since patches have one item along it.
+        True if samples lack the axis, since patches have one item along it.
     offsets
-        Of a window: the rows of a sample, as distances from its own. Without a dimension: indices of items. Empty:
-        items side by side.
+        With a dimension: the rows of a window, as distances from the row of the sample. Without one: indices of items.
+        Empty: items side by side.
     scale, origin, shift
-        Where the items of a patch begin that begins at voxel s: at item `(s - origin) // scale + shift`.
+        A patch that begins at voxel s of the volume begins at item `(s - origin)
+
+        scale + shift` of the axis.
     """
 
     dim: int | None
@@ -93,7 +96,7 @@ class Volumes:
         return cls(begins.astype(np.int64), ends.astype(np.int64))
 
     def rows_of(self, parts: ArrayParts | None, offsets: Sequence[int] = ()) -> Int64:
-        """Return of each volume, in an array with some of the stores: first chunk, begin, end; 0 where it lacks it.
+        """Return the first chunk, begin and end of each volume in an array; 0 where the array lacks the volume's store.
 
         With the offsets of windows, these are the rows that the windows of its samples have.
         """
@@ -110,16 +113,16 @@ class Volumes:
 
 @dataclass(frozen=True)
 class FieldPatch:
-    """How the samples of a field are cut out of its array.
+    """The boxes that the samples of a field are cut out of its array as.
 
     Attributes
     ----------
     axes
-        Of the array.
+        One entry for each axis of the array.
     volumes
-        What patches do not leave along the sample axis.
+        The volumes along the sample axis, which patches do not leave.
     fill
-        What items beyond a volume become in a batch, where the border of an axis is "fill".
+        Value in a batch of items beyond a volume, where the border of an axis is "fill".
     extents
         Items of each volume along each dimension, shape (volumes, D). None: as many as the voxels of the volume, and a
         patch has as many items as voxels.
@@ -136,7 +139,7 @@ class FieldPatch:
         return tuple(axis.size for axis in self.axes if not axis.dropped)
 
     def to_core(self, dtype: str, parts: ArrayParts | None) -> core.PatchSpec:
-        """Return the same in the form that the engine takes, for batches of a dtype and an array with some stores."""
+        """Convert to the form that the engine takes, for batches of a dtype and an array with some of the stores."""
         offsets = [offset for axis in self.axes if axis.dim is not None for offset in axis.offsets]
         return core.PatchSpec(
             axes=[
@@ -156,7 +159,7 @@ class FieldPatch:
         )
 
     def __str__(self) -> str:
-        """Return what people are shown."""
+        """Describe the patches for people."""
         cut = [axis for axis in self.axes if axis.dim is not None]
         scale = " x ".join(str(axis.scale) for axis in cut)
         of_level = f", each voxel of which is {scale} of the first array" if any(axis.scale > 1 for axis in cut) else ""

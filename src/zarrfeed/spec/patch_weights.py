@@ -1,4 +1,4 @@
-"""`PatchWeights`: how likely voxels are to be in the middle of drawn patches, for boxes of voxels; kept in a file."""
+"""`PatchWeights`: the odds of voxels to be in the middle of drawn patches, for boxes of voxels; kept in a file."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ class PatchWeights:
     cell
         Voxels of a cell along each axis of `values`. The last cell along an axis may have fewer.
     shape
-        Voxels along each axis: all samples of all stores, and so on.
+        Number of voxels along each axis; along the sample axis, the samples of all stores.
     dims
-        What these axes are, if they have names. None: those of the arrays that are cut, the sample axis first.
+        Names of these axes, if they have names. None: the axes are those of the arrays that are cut, the sample axis
+        first.
     counts
-        By label, how many voxels have it; of labels that were asked for.
+        Label -> number of voxels that have it, for the labels that were asked for.
     fingerprint
-        A hash of what they were measured of, as of `FieldStatistics`; "" if they were not measured.
+        A hash of the array that they were measured of, as in `FieldStatistics`; "" if they were not measured.
 
     Raises
     ------
@@ -135,7 +136,7 @@ class PatchWeights:
         )
 
     def __repr__(self) -> str:
-        """Return what people are shown."""
+        """Return a summary for people."""
         voxels, cells, of = (" x ".join(map(str, one)) for one in (self.shape, self.values.shape, self.cell))
         return f"PatchWeights of {voxels} voxels, in {cells} cells of {of}"
 

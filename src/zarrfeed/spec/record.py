@@ -1,6 +1,6 @@
-"""Records: items with named members (structured dtypes), of which batches have a dict.
+"""Records: items with named members (structured dtypes), which batches have as a dict.
 
-What holds: the engine delivers the bytes of each record as they are stored, along a last axis. `Record.unpack` copies
+Invariant: the engine delivers the bytes of each record as they are stored, along a last axis. `Record.unpack` copies
 each wanted member out of them, in native byte order, so that the array is contiguous and owns its memory.
 """
 
@@ -60,7 +60,7 @@ class Record:
 
         Returns
         -------
-        Of each member an array of shape (..., *shape of the member), which owns its memory.
+        An array for each member, of shape (..., *shape of the member), which owns its memory.
         """
         lead, unpacked = records.shape[:-1], {}
         for m in self._members:

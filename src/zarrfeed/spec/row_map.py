@@ -1,4 +1,4 @@
-"""`RowMap`: which row of its array a field has for each sample, where that is not the row with the sample's index.
+"""`RowMap`: the row of a field's array for each sample, where that is not the row with the sample's index.
 
 `OneRow`: the same row for all samples.
 """
@@ -29,8 +29,8 @@ class RowMap:
         The row of each sample, int64, shape (samples,); `NO_ROW` where the array has none. Contiguous, and not written
         to: the engine reads it at its address. A range: the rows are evenly spaced, and no list of them is kept.
     note
-        What samples have for which the array has no row of their own, for people; "" if they have none, or are left
-        out.
+        Text for people about samples for which the array has no row of their own: the values that they have. "" if
+        there are no such samples, or they are left out.
     """
 
     rows: Int64 | range
@@ -51,7 +51,7 @@ class RowMap:
 
     @cached_property
     def lacks_some(self) -> bool:
-        """Whether some sample has no row."""
+        """True if some sample has no row."""
         return not isinstance(self.rows, range) and bool((self.rows == NO_ROW).any())
 
     @cached_property
@@ -68,7 +68,7 @@ class RowMap:
         return self.rows[samples]
 
     def describe(self, num_rows: int) -> str:
-        """Return one line for people about a map to so many rows: how many samples and rows found each other."""
+        """Describe a map to `num_rows` rows in one line, for people: the samples and rows that found each other."""
         rows = self.rows if isinstance(self.rows, range) else self.rows[self.rows != NO_ROW]
         used = len(rows) if isinstance(rows, range) or not len(rows) else 1 + np.count_nonzero(np.diff(np.sort(rows)))
         line = f"joined: {len(rows)} of {len(self.rows)} samples have one of its {num_rows} rows"
@@ -88,7 +88,7 @@ class OneRow(RowMap):
     Parameters
     ----------
     num_samples
-        How many samples there are; the map takes no memory for them.
+        Number of samples; the map takes no memory for them.
     """
 
     def __init__(self, num_samples: int) -> None:
@@ -99,7 +99,7 @@ class OneRow(RowMap):
 
     @property
     def lacks_some(self) -> bool:
-        """Whether some sample has no row."""
+        """True if some sample has no row: never."""
         return False
 
     @property

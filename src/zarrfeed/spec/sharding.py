@@ -1,4 +1,4 @@
-"""Shards: how read chunks lie in stored objects of several (the codec `sharding_indexed` of Zarr v3)."""
+"""Shards: stored objects that hold several read chunks (the codec `sharding_indexed` of Zarr v3)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _OVERHEAD_BYTES = 512
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """How the read chunks of an array lie in its shards.
+    """The layout of the read chunks of an array in its shards.
 
     Attributes
     ----------
     chunks
         Inner chunks of a full shard along each axis.
     index_at_start
-        Whether the index stands in front of the inner chunks; else behind them.
+        True if the index stands in front of the inner chunks; else behind them.
     index_big_endian, index_has_crc32c
-        How the index is encoded.
+        The encoding of the index: its byte order, and whether a checksum follows it.
     """
 
     chunks: tuple[int, ...]
@@ -72,7 +72,7 @@ class ShardSpec:
 
 @dataclass(frozen=True)
 class Coalesce:
-    """Which inner chunks of a shard are read in one request, in stores that Python reads.
+    """The rule by which inner chunks of a shard share one request, in stores that Python reads.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Coalesce:
     limit: int = 8 << 20
 
     def engine_options(self) -> dict[str, int]:
-        """Return the same as options of an engine."""
+        """Return the rule as options of an engine."""
         return {"coalesce_gap": self.gap, "coalesce_limit": self.limit}
 
 
@@ -95,14 +95,15 @@ DEFAULT_COALESCE = Coalesce()
 
 @dataclass(frozen=True)
 class Requests:
-    """Which inner chunks of a shard are read in one request, in stores that are not local.
+    """The rule by which inner chunks of a shard share one request, in stores that are not local.
 
     Attributes
     ----------
     coalesce_gap
-        Wanted inner chunks that are at most so many bytes apart are read together. Bytes, or text such as "128KiB".
+        Largest gap between two wanted inner chunks that are read together. Bytes, or text such as "128KiB".
     coalesce_limit
-        Bytes of such a request at most, or fewer where memory is short. Bytes, or text such as "8MiB".
+        Largest size of a request for several inner chunks; smaller where memory is short. Bytes, or text such as
+        "8MiB".
 
     Examples
     --------
@@ -119,7 +120,7 @@ class Requests:
 
     @cached_property
     def coalesce(self) -> Coalesce:
-        """The same in bytes."""
+        """The rule, in bytes."""
         return Coalesce(
             gap=parse_bytes(self.coalesce_gap, "coalesce_gap", least=0),
             limit=parse_bytes(self.coalesce_limit, "coalesce_limit", least=0),
@@ -128,7 +129,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class ShardReading:
-    """How the shards of one field are read: `cache_bytes` is the memory for its indices."""
+    """The shards of one field, the memory for their indices (`cache_bytes`), and the rule for requests."""
 
     spec: ShardSpec
     cache_bytes: int = 1 << 20
@@ -148,8 +149,8 @@ class Piece:
 def merge_pieces(pieces: Iterable[Piece], coalesce: Coalesce) -> list[list[Piece]]:
     """Divide pieces of one shard, which do not overlap, into those that are read together.
 
-    What holds: each piece is in exactly one group; in a group they ascend, neighbours are at most `gap` bytes apart,
-    and a group of several spans at most `limit` bytes.
+    Invariant: each piece is in exactly one group; in a group they ascend, neighbours are at most `gap` bytes apart, and
+    a group of several spans at most `limit` bytes.
     """
     ordered = sorted(pieces, key=lambda p: (p.begin, p.end, p.position))
     ends = core.runs_together([(p.begin, p.end) for p in ordered], gap=coalesce.gap, limit=coalesce.limit)

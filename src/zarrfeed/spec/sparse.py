@@ -1,6 +1,6 @@
 """`CsrField`: sparse matrices whose rows are samples, as AnnData stores them (`encoding-type: csr_matrix`).
 
-What holds: the elements of all matrices are numbered through, row by row and store by store. An element lies in one
+Invariant: the elements of all matrices are numbered through, row by row and store by store. An element lies in one
 element block: a read chunk of the array `indices`, or `data`, of one store. `indptr` of all rows is in memory, so which
 element blocks a row needs is known before any of them is read.
 
@@ -38,9 +38,10 @@ class Elements:
     Attributes
     ----------
     layouts
-        How stores hold the array, those that hold it alike together. A row of a layout is one read chunk.
+        The forms in which stores hold the array; stores with the same form share a layout. A row of a layout is one
+        read chunk.
     layout
-        Which layout each store has, shape (stores,).
+        Number of each store's layout in `layouts`, shape (stores,).
     first_chunk
         The number of each store's first chunk in its layout, shape (stores,).
     begin
@@ -143,7 +144,7 @@ def marked_fill(marker: int, dtype: np.dtype[Any], num_columns: int) -> int:
 
 
 def _turn_bits(number: int, dtype: np.dtype[Any]) -> int:
-    """Return a number with its highest bit turned over; of an unsigned dtype, with all bits."""
+    """Return a number with its highest bit turned over; with all bits, if the dtype is unsigned."""
     bounds = np.iinfo(dtype)
     if dtype.kind == "u":
         return int(bounds.max) - number
@@ -152,14 +153,14 @@ def _turn_bits(number: int, dtype: np.dtype[Any]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CsrField(FieldKind):
-    """Sparse matrices with one sample a row, of several stores one after another.
+    """Sparse matrices with one sample a row, in several stores one after another.
 
     The engine gives the field the global sample index, and `engine/csr_reader.py` looks the rows up.
 
     Attributes
     ----------
     path
-        What messages call the matrix: its path or URL.
+        Name in messages: the path or URL of the matrix.
     indptr
         The number of each row's first element, and of all elements, shape (rows + 1,).
     first_row
@@ -167,7 +168,7 @@ class CsrField(FieldKind):
     indices, data
         The columns of elements, and their values.
     dense
-        Whether batches are dense tensors.
+        True if batches are dense tensors.
     """
 
     name: str
@@ -200,12 +201,12 @@ class CsrField(FieldKind):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether batches have sparse tensors."""
+        """True if batches have sparse tensors."""
         return not self.dense
 
     @property
     def described_items(self) -> str:
-        """What it is."""
+        """The field in words."""
         return "a sparse matrix"
 
     @property
@@ -258,7 +259,7 @@ class CsrField(FieldKind):
 
     @property
     def index_dtype(self) -> str:
-        """The name of the dtype of columns in batches, and of where rows begin: of the two that torch takes."""
+        """The name of the dtype of columns and row beginnings in batches: one of the two that torch takes."""
         return "int32" if np.can_cast(self.indices.dtype, np.int32) else "int64"
 
     @property
@@ -273,7 +274,7 @@ class CsrField(FieldKind):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of an element block, decoded, of both arrays."""
+        """Decoded bytes of an element block, over both arrays."""
         return sum(
             max(layout.spec.chunk_shape[1] for layout in one.layouts) * item_bytes(name)
             for one, name in ((self.indices, self.indices.dtype), (self.data, self.data.dtype))
@@ -308,7 +309,7 @@ class CsrField(FieldKind):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether every store has shards."""
+        """True if every store has shards."""
         return all(layout.spec.shard is not None for layout in self.primary.layouts)
 
     def find_edges(self, *, of_shards: bool = False) -> Int64:

@@ -12,15 +12,15 @@ class StackSlice:
     Attributes
     ----------
     name
-        Of the tensor.
+        Name of the tensor.
     row_shape
-        Of a row of the tensor: (channels, *shape that all of its fields share).
+        Shape of a row of the tensor: (channels, *shape that all of its fields share).
     row_bytes
-        From one row of the tensor to the next.
+        Bytes from one row of the tensor to the next.
     offset
-        In bytes: where the row of this field begins in that of the tensor.
+        Distance in bytes from one row of the tensor to the next.
     first_channel, num_channels
-        The channels that this field has.
+        Distance in bytes from the begin of the tensor's row to that of this field's row.
     """
 
     name: str

@@ -53,11 +53,11 @@ class StaticField:
     Attributes
     ----------
     name
-        Its key in the dict of the samples.
+        Key of the array in the dict of the samples.
     source
-        Where its values are: the rows along its first axis. It is read when a dataset is made.
+        The field that has the values: the rows along its first axis. It is read when a dataset is made.
     shape
-        Of what batches have of the array.
+        Shape of the tensor in batches.
     dimensions
         Names of the axes of that, if they have any.
     choice

@@ -24,7 +24,7 @@ Labels: TypeAlias = tuple[Any, ...]
 
 _MARK = "zarrfeed stats, 1"
 _NUMBERS = ("mean", "std", "min", "max")
-#: So many channels of an array are printed.
+#: Number of channels of an array that are printed.
 _PRINTED = 40
 
 
@@ -38,22 +38,22 @@ class FieldStatistics:
     Attributes
     ----------
     axes
-        What has statistics of its own: names of dimensions, or numbers of axes of the array. Empty: nothing, so that
-        each array below has one number.
+        The axes along which each entry has statistics of its own: names of dimensions, or numbers of axes of the array.
+        Empty: each array below has one number.
     mean, std
-        float64; of the values that are not missing, NaN where all are. The standard deviation is that of a population
+        float64; over the values that are not missing, NaN where all are. The standard deviation is that of a population
         (`numpy.std`, ddof=0).
     min, max
         float64; NaN where all values are missing.
     missing
         float64: the share of values that are NaN, in [0, 1].
     count
-        int64: how many values there are, missing ones included, for each entry of the arrays.
+        int64: number of values, missing ones included, for each entry of the arrays.
     fingerprint
         A hash of the samples' positions, the layout of the array and its decoding, and `axes`; not of where the store
         is. Statistics fit samples that have the same one.
     side
-        "samples" or "targets": where the array is in a batch. Empty in files that older versions wrote.
+        Side of the batch that has the array: "samples" or "targets". Empty in files that older versions wrote.
     steps
         The steps of `Data` that values had before they were measured, such as "log1p". Empty: none.
 
@@ -77,7 +77,7 @@ class FieldStatistics:
     steps: str = ""
 
     def mean_std(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return what `Data.normalize` takes: 1 in place of a standard deviation of 0, and (0, 1) where all is missing.
+        """Return (mean, std) for `Data.normalize`: std 1 in place of 0, and (0, 1) where all values are missing.
 
         So a constant channel becomes 0, and a missing one stays NaN. The arrays have a first axis of length 1 before
         those of a sample; a single number has no axes.
@@ -95,7 +95,7 @@ class FieldStatistics:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> FieldStatistics:
-        """Return what `to_json` described.
+        """Return the statistics that `to_json` wrote.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class Statistics(Page):
     fields
         Name of an array -> its statistics.
     samples
-        How many samples they are of.
+        Number of samples that the statistics were taken over.
     data
         The expression that describes the samples.
     labels
@@ -155,10 +155,10 @@ class Statistics(Page):
     __hash__ = None  # type: ignore[assignment]
 
     def mean_std(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        """Return (mean, std) by the names of all arrays, of both sides, as a mapping for `Data.normalize`.
+        """Return (mean, std) by the names of all arrays, on both sides, as a mapping for `Data.normalize`.
 
-        Such a mapping normalises every array that it names. It does not tell what it was measured of, so it is not
-        checked against the labels and sides of the samples, as these statistics themselves are.
+        Such a mapping normalises every array that it names. It does not know the samples that it was measured on, so
+        `Data.normalize` does not check it against their labels and sides, as it checks these statistics themselves.
 
         Examples
         --------
@@ -224,7 +224,7 @@ class Statistics(Page):
 
 
 def _where(field: FieldStatistics, index: tuple[int, ...]) -> str:
-    """Return which entry of the statistics this is, such as "level 3"."""
+    """Name an entry of the statistics, such as "level 3"."""
     numbers = [i for i, n in zip(index, field.mean.shape, strict=True) if n > 1] if field.mean.size > 1 else [0]
     names = ", ".join(str(axis) if isinstance(axis, str) else f"axis {axis}" for axis in field.axes)
     return f"{names} {', '.join(map(str, numbers))}"

@@ -1,4 +1,4 @@
-"""`Version`: what of a growing store an epoch reads."""
+"""`Version`: the samples of a growing store that an epoch reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Version:
-    """What a growing store held when an epoch began.
+    """The samples of a growing store when an epoch began.
 
     Attributes
     ----------
@@ -18,7 +18,7 @@ class Version:
     first
         The oldest sample that is read; samples before it are outside of the window.
     snapshots
-        Of each Icechunk repository that was opened: the id of its snapshot. Empty for other stores.
+        The snapshot id of each Icechunk repository that was opened. Empty for other stores.
     """
 
     num_samples: int

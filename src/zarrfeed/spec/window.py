@@ -1,4 +1,4 @@
-"""Which rows of an array make a sample, and what takes the place of those that it lacks."""
+"""The rows of an array that make a sample, and the values that stand for rows that it lacks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-#: So many distances that are evenly spaced are shown as the first and the last.
+#: At least so many evenly spaced distances are shown as the first and the last.
 _SHORTENED = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Borders:
-    """Where segments, or the rows behind a gap, begin, which windows do not leave.
+    """The first samples of segments, and the first rows behind gaps: windows do not cross them.
 
     Attributes
     ----------
@@ -51,16 +51,16 @@ class Borders:
 
 @dataclass(frozen=True)
 class Pad:
-    """What takes the place of rows of windows that lie beyond the ends of a segment.
+    """The values that stand for the rows of windows that lie beyond the ends of a segment.
 
     Attributes
     ----------
     mode
         "edge": the first or the last row of the segment. "fill": a value in every item.
     value
-        Of "fill", as it stands in the batch.
+        The value with "fill", as it stands in the batch.
     borders
-        Of segments. None: all samples are one segment.
+        The borders of segments. None: all samples are one segment.
     """
 
     mode: Literal["edge", "fill"]
@@ -74,7 +74,7 @@ class Pad:
 
     @property
     def in_states(self) -> str:
-        """The same for states: it names the borders if some of them are gaps, which the samples do not tell."""
+        """The padding as text for states: it names the borders if some are gaps, which the samples do not tell."""
         if self.borders is None or not self.borders.gaps:
             return self._value
         return f"{self._value}, gaps {self.borders.digest[:16]}"
@@ -113,11 +113,11 @@ class Window:
     Attributes
     ----------
     pad
-        What takes the place of rows that a sample lacks. None: samples that lack a row are left out.
+        The values that stand for rows that a sample lacks. None: samples that lack a row are left out.
     lead
         The distance that is drawn in place of some offsets. None: none is.
     drawn
-        Indices of these among the offsets, which have the least distance there.
+        Indices among the offsets that the drawn distance replaces; the offsets there have the least distance.
     """
 
     offsets: tuple[int, ...]
@@ -141,7 +141,7 @@ class Window:
         return [drawn if index in self.drawn else offset for index, offset in enumerate(self.offsets)]
 
     def _shown(self) -> Iterator[str]:
-        """Return the distances in words; of many that are evenly spaced the first and the last."""
+        """Return the distances in words; the first and the last of many that are evenly spaced."""
         lead = "" if self.lead is None else f"{self.lead.low:+d} to {self.lead.high:+d} (drawn)"
         index, offsets = 0, self.offsets
         while index < len(offsets):
@@ -167,7 +167,7 @@ class Window:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What it adds to the shape of a row."""
+        """The axes that the window adds in front of the shape of a row."""
         return (len(self.offsets),) if self.stacked else ()
 
     def __str__(self) -> str:

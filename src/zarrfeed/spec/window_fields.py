@@ -1,4 +1,4 @@
-"""Fields that say something about the windows of others: which rows are padded, and which distance was drawn."""
+"""Fields that describe the windows of other fields: the mask of padded rows, and the distance that was drawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zarrfeed.spec.window import Lead, Window
 
 @dataclass(frozen=True)
 class PadMaskField(FieldKind):
-    """Which rows of the windows of another field are padded: bool, shape (rows of the window,)."""
+    """A mask of the padded rows in the windows of another field: bool, shape (rows of the window,)."""
 
     num_samples: int
     padded: Window
@@ -25,7 +25,7 @@ class PadMaskField(FieldKind):
 
     @property
     def fill_value(self) -> None:
-        """None: rows are padded in the other field, and the mask says which."""
+        """Always None: rows are padded in the other field, and the mask marks them."""
         return
 
     @property
@@ -71,5 +71,5 @@ class LeadField(FieldKind):
 
 
 def lead_to_core(window: Window | None) -> tuple[int, int, tuple[int, ...]] | None:
-    """Return which offsets of a window are drawn, in the form that the engine takes; None if none is."""
+    """Convert the drawn offsets of a window to the form that the engine takes; None if no offset is drawn."""
     return None if window is None or window.lead is None else (window.lead.low, window.lead.high, window.drawn)

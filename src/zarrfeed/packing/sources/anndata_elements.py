@@ -1,4 +1,4 @@
-"""Elements of one AnnData file, in HDF5 or Zarr: which ones have a row for each cell, and how they are read.
+"""Elements of one AnnData file, in HDF5 or Zarr: the elements with a row for each cell, and how they are read.
 
 Source: AnnData's on-disk format (`encoding-type`), https://anndata.readthedocs.io/en/latest/fileformat-prose.html.
 """
@@ -29,10 +29,10 @@ from zarrfeed.storage.access.access import ZarrFormat
 from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.storage.files.data_file import DataFile
 
-#: Where elements with a row for each cell are, and those that are copied as they are.
+#: Places of elements with a row for each cell, and of elements that are copied as they are.
 _OF_CELLS = ("X", "raw/X", "layers", "obsm", "obs")
 _COPIED = ("var", "varm", "varp", "uns", "raw/var", "raw/varm")
-#: Stored values of a matrix that lies in one piece: so many bytes of it count as read at once.
+#: Stored values of a matrix in one piece: so many bytes of it count as read together.
 _PIECE_BYTES = 1 << 20
 _OBJECT = np.dtype(object)
 
@@ -44,17 +44,17 @@ class Element:
     Attributes
     ----------
     path
-        Below the root.
+        Path of the element below the root.
     kind, dtype, shape
-        Of an item; the dtype is that of the values.
+        Kind, dtype and shape of an item; the dtype is that of the values.
     attributes
-        Of the array or of the matrix.
+        Attributes of the array or of the matrix.
     rows
-        How many cells there are.
+        Number of cells.
     together
-        Cells that lie in what is read as a whole.
+        Number of cells that are read together.
     indptr, index
-        Of a sparse matrix: where its rows begin, and the dtype of its columns.
+        For a sparse matrix the beginnings of its rows, and the dtype of its columns.
     pointer
         The dtype in which `indptr` is stored.
     """
@@ -72,7 +72,7 @@ class Element:
 
     @property
     def told(self) -> str:
-        """What must be the same in all files, as messages have it; of codes, the dtype is not."""
+        """The properties that must be the same in all files, as messages have them; the dtype of codes may differ."""
         dtype = "codes" if self.path.endswith("/codes") else f"{self.kind} {self.dtype}"
         return f"{dtype} of shape ({', '.join(map(str, ('cells', *self.shape)))})"
 
@@ -99,7 +99,7 @@ class Element:
 
 @dataclass
 class Contents:
-    """What is in one file.
+    """The content of one file.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Contents:
     groups
         Attributes of groups, by their paths, parents first.
     categories
-        Of categorical columns, by their paths.
+        Categories of categorical columns, by their paths.
     left_out
         Paths that are not packed, with the reason.
     """
@@ -194,7 +194,7 @@ def _column(node: Any, path: str) -> ObsColumn | None:
 
 
 def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) -> Contents:
-    """Return what of a file is packed; `variables` names elements, such as "X" and "obs/cell_type", None: all.
+    """Return the content of a file to pack; `variables` names elements, such as "X" and "obs/cell_type", None: all.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) ->
 
 
 def copied(root: Any) -> tuple[dict[str, dict[str, Any]], list[Constant], list[str]]:
-    """Return what has no cells: attributes of groups, arrays, and the paths that cannot be copied."""
+    """Return the parts without cells: attributes of groups, arrays, and the paths that cannot be copied."""
     groups: dict[str, dict[str, Any]] = {}
     constants: list[Constant] = []
     lost: list[str] = []
@@ -355,7 +355,7 @@ def _matrix(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) ->
 
 
 def _names(array: Any, where: str) -> Rows:
-    """Return items of which none occurs twice."""
+    """Return items that are all different."""
     if is_zarr(array):
         values = read_distinct(array)
         return values.astype(object) if values.dtype.kind in "OTU" else values

@@ -31,7 +31,7 @@ from zarrfeed.packing.sources.source import Constant, CsrRows, Rows, SourceField
 from zarrfeed.storage.files.data_file import DataFile
 
 _CONCAT = "anndata.concat or anndata.experimental.concat_on_disk makes one file of such files"
-#: Texts of a column that are looked at, to tell how many make a chunk.
+#: Number of texts of a column that are measured, to choose the samples of a chunk.
 _MEASURED = 16
 
 
@@ -133,7 +133,7 @@ class AnnDataSource(FileSource):
         return SourceField(path, dtype, first.shape, first.kind, attributes=first.attributes)
 
     def _measured(self, field: SourceField, number: int) -> SourceField:
-        """Return a field of text with about how many bytes a sample has."""
+        """Return a field with its mean bytes per sample, estimated from the first samples if it is text."""
         if field.kind != "text":
             return field
         end = min(self.num_samples, _MEASURED, self._starts[1] or _MEASURED)
@@ -164,7 +164,7 @@ def _files(paths: Sequence[str]) -> list[DataFile]:
 
 
 def _digest(element: Element) -> str:
-    """Return what tells an element from another: its rows, and their lengths."""
+    """Return a text that identifies an element: its rows, and their lengths."""
     lengths = b"" if element.indptr is None else element.indptr.tobytes()
     return f"{element.told} {element.rows} {hashlib.sha256(lengths).hexdigest()}"
 
@@ -197,7 +197,7 @@ def _check_same(file: DataFile, one: Contents, first: Contents) -> None:
 def _united(
     categories: Sequence[Rows], path: str, first: Contents, files: Sequence[DataFile]
 ) -> tuple[Rows, list[Rows]]:
-    """Return the categories of all files, and of each file the new code of each code; the last one is that of -1.
+    """Return the categories of all files, and for each file the new code of each code; the last one is for -1.
 
     Raises
     ------

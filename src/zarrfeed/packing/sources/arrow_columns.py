@@ -1,4 +1,4 @@
-"""Columns of Arrow's tables as fields: which types become numbers, bytes or text, and how their rows become arrays."""
+"""Columns of Arrow's tables as fields: the types that become numbers, bytes or text, and their rows as arrays."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Column:
     Attributes
     ----------
     name
-        Of the field.
+        Name of the field.
     path
         The name of the column, and those of members down to this one.
     type
-        Of items, as pyarrow has it, without the dictionary.
+        Type of the items, as pyarrow has it, without the dictionary.
     item
-        What items become.
+        The form that items take in the packed store.
     lengths
-        Of the lists of a row, the outer first; None: the first row tells it.
+        Lengths of the lists of a row, the outer first; None: the first row tells it.
     tensor
-        The shape of a sample as it is stored, of tensors, whose items are one list.
+        The shape of a tensor sample as it is stored; its items are one list.
     order
         The axes of a tensor in their order, if it is stored in another one.
     dims
         Names of the axes of a sample, in their order.
     names
-        What codes stand for, of columns with a dictionary of texts: name -> code. None: no such column.
+        The texts of a column with a dictionary, and their codes: name -> code. None: the column has no dictionary.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Column:
         return replace(self, lengths=tuple(int(length) for length in lengths))
 
     def rows(self, table: Any, where: str, first: int = 0) -> Rows:
-        """Return the rows of a table, which are those of a file from the row `first` on.
+        """Return the rows of a table: those of a file from the row `first` on.
 
         Raises
         ------
@@ -211,7 +211,7 @@ def _item(arrow: Any, dtype: Any, what: str) -> Item:
 
 
 def member_of(array: Any, names: Sequence[str], where: str, first: int = 0) -> Any:
-    """Return the member of an array of structs, of structs, and so on."""
+    """Return the member of nested arrays of structs that `names` name."""
     for name in names:
         array = _storage(array)
         _check_nulls(array, where, first)
@@ -240,7 +240,7 @@ def _list_lengths(array: Any) -> Rows:
 
 
 def _check_nulls(array: Any, where: str, first: int = 0, each: int = 1) -> None:
-    """Raise ConfigError if an array, of which a row has `each` items, has a null."""
+    """Raise ConfigError if an array has a null; a row has `each` items of it."""
     if array.null_count:
         row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) // each
         raise ConfigError(

@@ -25,11 +25,11 @@ class TableFile(Protocol):
     Attributes
     ----------
     schema
-        Of pyarrow.
+        Schema of the table, as pyarrow has it.
     block_rows
-        How many rows each block has.
+        Number of rows of each block.
     single_rows
-        Whether a row can be read without the others of its block.
+        True if a row can be read without the others of its block.
     """
 
     schema: Any
@@ -47,7 +47,7 @@ class TableFile(Protocol):
 
 
 def open_table(file: DataFile) -> TableFile:
-    """Return a file of a table, of the format that its first bytes tell.
+    """Open a file of a table; its first bytes tell the format.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class _Parquet:
                     self._count(group.column(number))
 
     def _count(self, chunk: Any) -> None:
-        """Add what the footer says of a column of a row group."""
+        """Add the facts about a column of a row group that the footer has."""
         column = chunk.path_in_schema.partition(".")[0]
         self._bytes[column] = self._bytes.get(column, 0) + chunk.total_uncompressed_size
         told = chunk.statistics.null_count if chunk.is_stats_set and chunk.statistics.has_null_count else None
@@ -107,7 +107,7 @@ class _Parquet:
 
 
 class _Ipc:
-    """What files and streams have in common: a table of the first batch tells how large rows are."""
+    """The common part of files and streams: a table of the first batch tells how large rows are."""
 
     schema: Any
     block_rows: list[int]

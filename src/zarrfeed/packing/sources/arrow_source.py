@@ -174,7 +174,7 @@ def _files_in(state: Path) -> set[str]:
 
 
 def _features_in(notes: Mapping[bytes, bytes]) -> Mapping[str, Any]:
-    """Return what Hugging Face noted of the columns; a note that is damaged, or of another program, says nothing."""
+    """Return Hugging Face's note about the columns; {} if it is damaged, or of another program."""
     try:
         features = parse_json(notes.get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):

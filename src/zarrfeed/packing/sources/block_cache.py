@@ -1,6 +1,6 @@
-"""`BlockCache`: what threads decoded last, such as row groups, so that a block is decoded once in a row.
+"""`BlockCache`: the blocks that threads decoded last, such as row groups, so that a block is decoded once in a row.
 
-What holds: a thread keeps one block at most, and threads that want the same block at the same time share it. So memory
+Invariant: a thread keeps one block at most, and threads that want the same block at the same time share it. So memory
 holds no more blocks than threads, and a block that several threads read in turn is decoded once.
 """
 

@@ -19,7 +19,7 @@ class Elements:
     Attributes
     ----------
     counts
-        Of each row, shape (rows,).
+        Number of stored values of each row, shape (rows,).
     indices, data
         The bytes of the columns, and of the values.
     """
@@ -30,7 +30,7 @@ class Elements:
 
 
 def to_items(begins: Int64, indices: Rows, data: Rows) -> Rows:
-    """Return rows as items, of dtype object; `begins` has the first element of each row, and the end of the last."""
+    """Return rows as items of dtype object; `begins` has the first element of each row, and the end of the last."""
     index, value = indices.dtype.itemsize, data.dtype.itemsize
     of_indices, of_data = (np.ascontiguousarray(one).view(np.uint8).tobytes() for one in (indices, data))
     edges: list[int] = begins.tolist()

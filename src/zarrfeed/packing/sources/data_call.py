@@ -1,4 +1,4 @@
-"""A `Data` as the source of `pack`: whether it can be one, and how other processes get it."""
+"""A `Data` as the source of `pack`: the check that it can be one, and the form in which other processes get it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_READS = "timeout"
 
 
 def call_of_data(data: Data, kind: str | None, options: SourceOptions, executor: object) -> SourceCall:
-    """Return how a `Data` is opened as a source.
+    """Return the call that opens a `Data` as a source.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def call_of_data(data: Data, kind: str | None, options: SourceOptions, executor:
     kind, options
         Arguments of `pack` that say how paths are opened.
     executor
-        Who does the work. None: this process.
+        The executor that does the work. None: this process.
 
     Raises
     ------

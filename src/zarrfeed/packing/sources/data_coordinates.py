@@ -1,8 +1,9 @@
 """The coordinates of a selection: those beside its arrays that xarray would keep, cut like these.
 
-What holds: of each folder that an array of the selection lies in, these arrays go along: the coordinates of its
-dimensions, what attributes name as coordinates, and what these name in turn, such as bounds. An array goes along if
-all of its dimensions are some of the arrays', so a selection of some variables leaves the coordinates of others out.
+Invariant: these arrays go along, from each folder that an array of the selection lies in: the coordinates of its
+dimensions, the coordinates that attributes name, and the arrays that these name in turn, such as bounds. An array goes
+along if all of its dimensions are some of the arrays', so a selection of some variables leaves the coordinates of
+others out.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ class StoreCoordinates:
     Attributes
     ----------
     along_samples
-        Those with a value for each sample, selected or not, by name.
+        The coordinates with a value for each sample, selected or not, by name.
     dims
         The names of their dimensions, that of the samples first.
     constants
-        Those without samples, as far as items are selected.
+        The coordinates without samples, cut to the selected items.
     scalars
-        Names of the constants of dimensions of which a single item was selected.
+        Names of constants whose dimension has a single selected item.
     attributes
-        Of the group.
+        Attributes of the group.
     """
 
     along_samples: dict[str, Stored] = field(default_factory=dict)
@@ -67,20 +68,20 @@ class CoordinateReader:
     Parameters
     ----------
     access
-        How stores are asked.
+        Options, retries and timeout for requests to stores.
     taken
         Names of the arrays of the selection, which are no coordinates.
     others
         Names of further arrays without samples that go along.
     takes_all
-        Whether all arrays of the group without samples go along.
+        True if all arrays of the group without samples go along.
     """
 
     def __init__(self, access: StoreAccess, taken: Sequence[str], others: Sequence[str], *, takes_all: bool) -> None:
         self._access, self._taken, self._others, self._takes_all = access, set(taken), others, takes_all
 
     def read(self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int) -> StoreCoordinates:
-        """Return the coordinates of the arrays of one store with so many samples, which may lie in several folders.
+        """Return the coordinates of one store's arrays, which have `num_samples` samples, over all of its folders.
 
         Raises
         ------
@@ -185,7 +186,7 @@ class CoordinateReader:
         return {name: found[name] for name in sorted(found)}
 
     def _beside(self, array: zarr.Array[Any], name: str) -> Any:
-        """Return what lies beside an array under a name; None if there is nothing."""
+        """Return the node beside an array under a name; None if there is nothing."""
         location = sibling(array, name)
         if location is None:
             return None

@@ -1,9 +1,9 @@
 """`DataSource`: the selected samples of a `Data`, with the items that samples have of them, as they are stored.
 
-What holds: what `Data.sel`, `isel`, `select`, `blocks` and `split` leave out is neither read nor packed. Methods that
-change samples on their way into a batch are refused, since a store has samples as they are stored. Windows of the
-packed store do not span what was no neighbour before: runs end where stores and segments end, and where a list, a mask
-or a split left samples out.
+Invariant: samples and items that `Data.sel`, `isel`, `select`, `blocks` and `split` leave out are neither read nor
+packed. Methods that change samples on their way into a batch are refused, since a store has samples as they are stored.
+Windows of the packed store do not span samples that were no neighbours before: runs end where stores and segments end,
+and where a list, a mask or a split left samples out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from zarrfeed.spec.freeze import FrozenMapping
 from zarrfeed.storage.access.access import StoreAccess
 
 _WITHOUT_COORDINATES = "an array by itself is packed without coordinates; open its group with variables=[...] for them"
-#: Methods that choose among what is stored.
+#: Methods that choose among stored samples and items.
 _SELECTING = (".select", ".sel", ".isel", ".blocks", ".split")
 
 
@@ -224,7 +224,7 @@ def _of_layouts(parts: Sequence[StoredPart], access: StoreAccess) -> list[zarr.A
 
 
 def _describe(name: str, column: Column, field: Field, arrays: Sequence[zarr.Array[Any]]) -> SourceField:
-    """Return what the packed store has of a column."""
+    """Describe a column as a field of the packed store."""
     if not arrays:
         try:
             dtype = np.dtype(field.dtype_name)
@@ -255,7 +255,7 @@ def _coordinates(
     reader: CoordinateReader,
     access: StoreAccess,
 ) -> list[StoreCoordinates]:
-    """Return the coordinates of each store: of the first one, beside all of its arrays; of others, beside one."""
+    """Return the coordinates of each store: in the first one, beside all of its arrays; in others, beside one."""
     stored = [(of_field, arrays) for of_field, arrays in zip(parts, opened, strict=True) if of_field]
     if not stored:
         return []

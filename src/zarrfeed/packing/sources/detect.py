@@ -1,4 +1,4 @@
-"""Which kind of source paths are, and which paths a pattern names."""
+"""Detection of the kind of source that paths are, and expansion of the patterns among them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from zarrfeed.storage.access.file_kinds import kind_of_content, kind_of_name, re
 from zarrfeed.storage.access.key_urls import KeyUrl, is_url
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 
-#: So many files below a folder are looked at, to tell what is in it.
+#: Files below a folder that are looked at, at most, to tell the kind of its content.
 _LOOKED_AT = 10_000
 
 
 def call_of(paths: Sequence[str], kind: str | None = None, options: SourceOptions | None = None) -> SourceCall:
-    """Return how a source is opened: of which kind it is, and its paths, absolute, patterns and braces expanded.
+    """Return the call that opens a source: its kind, and its paths, absolute, patterns and braces expanded.
 
     Parameters
     ----------
     paths
         Paths, URLs, and patterns such as `train/*.zarr` or `train-{000..099}.tar`.
     kind
-        Its name in `KINDS`. None: what suffixes and contents of the paths say.
+        Name of the kind in `KINDS`. None: the kind that suffixes and contents of the paths say.
     options
-        Of the source. None: the defaults.
+        Options of the source. None: the defaults.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _existing(path: str) -> str:
 
 
 def _kind_of(path: str) -> str:
-    """Return the kind of what is at a path, which exists, or at a URL.
+    """Return the kind of the source at a path, which exists, or at a URL.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _kind_of_folder(folder: str) -> str:
 
 
 def _below(folder: str) -> Iterator[tuple[str, str | None]]:
-    """Yield files and stores below a folder, with the kind that the name says; what is hidden is passed over."""
+    """Yield files and stores below a folder, with the kind that the name says; hidden ones are passed over."""
     entered = set()
     for root, folders, files in os.walk(folder, followlinks=True):
         status = Path(root).stat()

@@ -16,12 +16,12 @@ from zarrfeed.spec.images import Images
 
 
 class EncodedImages:
-    """What becomes of the encoded images of a source.
+    """The encoded images of a source, kept as bytes or decoded.
 
     Parameters
     ----------
     options
-        Of the source. With a `size`, images are decoded to RGB and resized.
+        Options of the source. With a `size`, images are decoded to RGB and resized.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Files become samples: each is one sample, or a run of samples along an axis; and where the runs end.
 
-What holds: nobody guesses. Files of several lengths are runs, files of single items are samples, and the report says
+Invariant: nothing is guessed. Files of several lengths are runs, files of single items are samples, and the report says
 so. Files that could be either are refused, unless the user says what they are. The packed store keeps ends and names.
 """
 
@@ -67,7 +67,7 @@ def choose_reading(
     as_samples: Callable[[], object],
     as_runs: Callable[[], list[int]],
 ) -> Reading:
-    """Return what files are: what the user says, or what alone is possible.
+    """Return the reading of files that the user names, or the only one that is possible.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def check_no_grid(stores: Sequence[object], dim: str, lengths: Sequence[int], co
     dim, lengths
         The dimension along which samples would lie, and how many each file has.
     coordinate
-        The values along it, of each file; none where it has no coordinate.
+        The values of the coordinate in each file; none where a file has no coordinate.
     """
     if len(set(lengths)) > 1 or lengths[0] < 2 or not _is_in_space(dim, coordinate[0].attributes if coordinate else {}):
         return
@@ -187,7 +187,7 @@ def runs_of(paths: Sequence[object], lengths: Sequence[int], *, segments: Int64 
 
 
 def _names_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return what tells paths apart: their ends, below the folder that all of them are in."""
+    """Return the ends of paths, below the folder that all of them are in: they tell the paths apart."""
     parts = [path.rstrip("/").split("/") for path in paths]
     folders = takewhile(lambda level: len(set(level)) == 1, zip(*(one[:-1] for one in parts), strict=False))
     common = sum(1 for _ in folders)
@@ -200,11 +200,11 @@ def segments_by(coordinates: Sequence[npt.NDArray[Any]] | None, count: int) -> I
     Parameters
     ----------
     coordinates
-        Decoded values along the samples, of each file. A file goes on from the one before if its first value is as
-        near to the last one of that as values of one file are to each other. None: there is no coordinate, and no file
-        goes on.
+        Decoded values along the samples of each file. A file continues the file before it if the step between the last
+        value of the one and the first value of the other is a step within a file. None: there is no coordinate, and no
+        file continues another.
     count
-        How many files there are.
+        Number of files.
 
     Examples
     --------
@@ -235,7 +235,7 @@ def segments_by(coordinates: Sequence[npt.NDArray[Any]] | None, count: int) -> I
 
 
 def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """Return the values of a coordinate that are there, of a dtype with differences; None for text and the like."""
+    """Return the values of a coordinate that are not missing, if their dtype has differences; else None."""
     values = values[~is_missing(values)]
     if values.dtype.kind in "iu":
         return values.astype(np.int64)

@@ -7,8 +7,8 @@
 | `segment_ends` | the same of what windows must not leave; `zarrfeed.open` reads it, where the manifest names it |
 | `file_numbers` | the number of the file that each sample is of; only if samples were shuffled |
 
-Of a store that is a single array, the manifest has lists of these names. What holds: they are of each part of a store
-by itself, so that its ends count from its own first sample.
+If a store is a single array, the manifest has lists of these names. Invariant: each part of a store has lists of its
+own, so that its ends count from its own first sample.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def arrays_of_runs(runs: Runs, begin: int, end: int, numbers: Int64 | None) -> d
 
 
 def manifest_of(made: Mapping[str, npt.NDArray[Any]], *, inline: bool) -> dict[str, Any]:
-    """Return what the manifest says of these arrays: their paths, or with `inline` their values."""
+    """Return the entries of the manifest for these arrays: their paths, or with `inline` their values."""
     return {name: values.tolist() if inline else f"{GROUP}/{name}" for name, values in made.items()}
 
 
@@ -94,7 +94,7 @@ def runs_in(node: zarr.Array[Any] | zarr.Group) -> Runs | None:
 
 
 def nested_runs(stores: Runs, inside: Sequence[Runs | None]) -> Runs:
-    """Return the runs of several stores, of which some are packed and know the files that they were made of."""
+    """Return the runs of several stores; packed stores among them know the files that they were made of."""
     if not any(inside):
         return stores
     names: list[str] = []

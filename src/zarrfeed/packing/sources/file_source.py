@@ -1,6 +1,6 @@
 """`FileSource`: sources of several files, whose samples follow each other.
 
-What holds: every read checks that its file has the size and the time that it had when the source was opened, so that
+Invariant: every read checks that its file has the size and the time that it had when the source was opened, so that
 samples of two versions of a file never meet in one store.
 """
 
@@ -65,11 +65,11 @@ class FileSource(Source):
     Attributes
     ----------
     files
-        In the order of their samples; other attributes are those of `Source`.
+        The files in the order of their samples; other attributes are those of `Source`.
     """
 
     files: tuple[DataFile, ...]
-    #: Whether names of fields are paths, such as "obs/age".
+    #: True if names of fields are paths, such as "obs/age".
     is_nested = False
 
     def __init__(self) -> None:
@@ -181,10 +181,10 @@ class FileSource(Source):
 
     @abstractmethod
     def _read_file(self, number: int, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end) of the file with a number, which begin at 0, of all fields not on `_axes`."""
+        """Return samples [begin, end) of a file, counted from its first one, for all fields but those on `_axes`."""
 
     def _pieces(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the number of each file that samples lie in, and which of its samples they are."""
+        """Yield the number of each file that samples lie in, and the range of its samples."""
         number = int(np.searchsorted(self._starts, begin, "right")) - 1
         while begin < end:
             first, stop = int(self._starts[number]), int(self._starts[number + 1])
@@ -199,7 +199,7 @@ class FileSource(Source):
 
 
 def guarded(where: str, read: Callable[[], list[Rows]]) -> list[Rows]:
-    """Return what a library reads; of its errors make one that says where.
+    """Read by a library, and turn its errors into one that names the place.
 
     Raises
     ------

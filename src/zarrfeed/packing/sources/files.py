@@ -75,14 +75,14 @@ def read_file(path: str, size: int, mtime_ns: int) -> bytes:
 
 
 def fingerprint_of(kind: str, paths: Sequence[str], files: Iterable[tuple[str, int, int]]) -> str:
-    """Return what tells files from others: JSON, as long for a million files as for one.
+    """Return a text that identifies files: JSON, as long for a million files as for one.
 
     Parameters
     ----------
     kind
-        Of the source.
+        Kind of the source.
     paths
-        That the user gave.
+        Paths that the user gave.
     files
         Name, size and time (ns) of each file, in the order of the samples.
     """

@@ -1,4 +1,4 @@
-"""Datasets of HDF5 files: which ones there are, along which axis they have samples, and what their items become."""
+"""Datasets of HDF5 files: the list of them, their axes of samples, and the form that their items take in a store."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _OBJECT = np.dtype(object)
 
 @dataclass(frozen=True)
 class DatasetField:
-    """What is a field: a dataset, or a member of its compound items.
+    """A dataset, or a member of its compound items, that becomes a field.
 
     Attributes
     ----------
     name
-        Of the field.
+        Name of the field.
     member
-        Of the items; None: all of an item.
+        Name of the member of the items; None: all of an item.
     item
-        What items become.
+        The form that items take in the packed store.
     shape
-        Of a sample.
+        Shape of a sample.
     """
 
     name: str
@@ -133,8 +133,8 @@ def whole_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions)
 def sample_axes(datasets: dict[str, Any], file: DataFile, options: SourceOptions) -> dict[str, int | None]:
     """Return along which axis chosen datasets have samples; None: along no axis, they are constants.
 
-    Where dimensions have names, that of the samples tells. It is `sample_dim`, or that of the largest dataset. Where
-    they have none, samples lie along `sample_axis`, and datasets have equal lengths.
+    If dimensions have names, the dimension of the samples is found by its name. It is `sample_dim`, or that of the
+    largest dataset. Without names, samples lie along `sample_axis`, and datasets have equal lengths.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def values_of(dataset: Any) -> Rows:
 
 
 def cache_bytes(datasets: Sequence[tuple[Any, int]], most: int) -> int:
-    """Return how much memory holds the chunks, of datasets with their axes, that a sample lies in; at most `most`."""
+    """Return the memory for the chunks that hold a sample, over all datasets with their axes; at most `most`."""
     largest = 1 << 20
     for dataset, axis in datasets:
         if dataset.chunks:

@@ -33,7 +33,7 @@ from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceO
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of
 
-#: HDF5 keeps decoded chunks of each dataset up to this size, of as many files.
+#: Most bytes of decoded chunks that HDF5 keeps for each dataset, and the number of files whose chunks it keeps.
 MOST_CACHE_BYTES = 64 << 20
 _OPEN_FILES = 4
 
@@ -49,7 +49,7 @@ class _Array:
 
 @dataclass
 class _Layout:
-    """What the first file has, and all others must have."""
+    """The arrays of the first file, which all other files must have."""
 
     arrays: list[_Array]
     fields: list[SourceField]
@@ -80,7 +80,7 @@ class Hdf5Source(FileSource):
         Files, or folders of them.
     options
         `variables` chooses datasets; `sample_dim` is the dimension of samples, where dimensions have names, and
-        `sample_axis` their axis elsewhere. `files_are` says what a file is, where dimensions have no names.
+        `sample_axis` their axis elsewhere. `files_are` says the meaning of files, where dimensions have no names.
 
     Raises
     ------
@@ -127,7 +127,7 @@ class Hdf5Source(FileSource):
         )
 
     def _scan(self, options: SourceOptions, *, whole: bool) -> _Scan:
-        """Return what all files have, where each is one sample (`whole`), or a run of samples.
+        """Scan all files, where each is one sample (`whole`), or a run of samples.
 
         Raises
         ------
@@ -234,13 +234,13 @@ def _layout(file: DataFile, datasets: dict[str, Any], axes: dict[str, int | None
 
 
 def _mean_bytes(dataset: Any, f: DatasetField, axis: int | None) -> int:
-    """Return about how many bytes a sample has, of bytes and text, as some of the first tell."""
+    """Return the mean bytes of a sample of bytes or text, estimated from the first samples."""
     some = f.rows(dataset, axis, 0, 1 if axis is None else min(dataset.shape[axis], 16))
     return sum(len(one) for one in some) // max(1, len(some))
 
 
 def _check_same(file: DataFile, layout: _Layout, first_file: DataFile, first: _Layout) -> None:
-    """Raise ConfigError if a file has not what the first one has."""
+    """Raise ConfigError if the layout of a file is not that of the first one."""
     same_in_all(file, "the list of datasets with samples", sorted(layout.told), sorted(first.told))
     for name, told in layout.told.items():
         same_in_all(file, f"{name!r}", told, first.told[name])

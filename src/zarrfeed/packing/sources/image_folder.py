@@ -35,7 +35,7 @@ class ImageFolder(Source):
     Parameters
     ----------
     paths
-        Of folders, or of images.
+        Paths of folders, or of images.
     options
         `size` decodes the images to uint8 of shape (3, height, width), as `Data.decode("image", size=)` does; else
         their bytes are kept. `targets` is a table as of `read_targets`.
@@ -50,7 +50,7 @@ class ImageFolder(Source):
     Attributes
     ----------
     notes
-        What was left out, as sentences.
+        Sentences about files that were left out.
     """
 
     kind = "images"

@@ -1,6 +1,6 @@
-"""Which images lie below some folders, in torchvision's order, with the classes that folders stand for.
+"""The images below some folders, in torchvision's order, with the classes that folders stand for.
 
-What holds: below one folder, samples have the numbers and labels that torchvision's `ImageFolder` gives them: class by
+Invariant: below one folder, samples have the numbers and labels that torchvision's `ImageFolder` gives them: class by
 class in the order of the names, below it folder by folder in the order of the paths, then by the names of files. Names
 that begin with a dot are left out. No image is left out silently: one that has no class among others with one, or that
 cannot be read, is an error.
@@ -40,11 +40,11 @@ class ImageListing:
     mtimes
         int64 of shape (images,): when each was changed, in ns.
     classes
-        Their names; () if images have no class.
+        Names of the classes; () if images have no class.
     labels
         int64 of shape (images,): indices of `classes`; of shape (0,) if there is none.
     left_out
-        How many files are no images, by suffix.
+        Number of files that are no images, by suffix.
     """
 
     root: str
@@ -85,7 +85,7 @@ def list_images(paths: Sequence[str], not_counted: Sequence[str] = ()) -> ImageL
     Parameters
     ----------
     paths
-        Of folders, or of images.
+        Paths of folders, or of images.
     not_counted
         Paths of other files, which are not counted among those left out.
 
@@ -133,7 +133,7 @@ def list_images(paths: Sequence[str], not_counted: Sequence[str] = ()) -> ImageL
 
 
 def _common_root(roots: Sequence[str]) -> str:
-    """Return the folder that all paths lie in, with a slash behind it: of one folder, this folder."""
+    """Return the folder that all paths lie in, with a slash behind it; for a single folder, this folder."""
     folders = [root if Path(root).is_dir() else str(Path(root).parent) for root in roots]
     return os.path.commonpath(folders).rstrip("/") + "/"
 

@@ -24,7 +24,7 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.packing.sources.files import check_field_name, check_text, some_of
 from zarrfeed.packing.sources.source import Rows, SourceField, objects_of
 
-#: What the column with the names of files may be called.
+#: Names that the column with the names of files may have.
 FILE_COLUMNS = ("file", "filename", "file_name", "path")
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _MOST_DIGITS = 20  # with the sign, of int64
@@ -47,12 +47,12 @@ def read_targets(path: str, keys: Sequence[str], root: str) -> list[tuple[Source
     Parameters
     ----------
     path
-        Of a `.csv` or `.tsv` file with a header; or of a `.json` or `.jsonl` file with a list of objects, a line for
-        each object, or a mapping of files to values or to objects.
+        Path of a `.csv` or `.tsv` file with a header; or of a `.json` or `.jsonl` file with a list of objects, a line
+        for each object, or a mapping of files to values or to objects.
     keys
         The images, by their paths below `root`, as the column `file`, `filename`, `file_name` or `path` names them.
     root
-        For messages.
+        The folder of the images, for messages.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def read_targets(path: str, keys: Sequence[str], root: str) -> list[tuple[Source
 
 
 def _row_of_each(keys: Sequence[str], files: list[str], where: str, root: str) -> list[int]:
-    """Return which row each image has."""
+    """Return the row of each image."""
     rows = {file: row for row, file in enumerate(files)}
     if len(rows) < len(files):
         twice = [file for row, file in enumerate(files) if rows[file] != row]
@@ -181,7 +181,7 @@ def _file_column(names: Sequence[str], where: str) -> str:
 
 
 def _typed(name: str, cells: list[Any], keys: Sequence[str], is_csv: bool, where: str) -> npt.NDArray[Any]:
-    """Return a column as an array; of text, with dtype object."""
+    """Return a column as an array; texts have the dtype object."""
     if is_csv:
         cells = _parsed(name, cells, keys, where)
     kinds = {type(cell) for cell in cells}

@@ -1,7 +1,8 @@
 """Arrays of a source that say where the values of others belong: the columns of sparse rows, where rows begin.
 
-What holds: what a store lacks of such an array is never packed as data, unless its writer may have left it out. HDF5
-allots every chunk that is written, so it leaves none out; zarr-python leaves out chunks that hold the fill value alone.
+Invariant: chunks of such an array that a store lacks are never packed as data, unless its writer may have left them
+out. HDF5 allots every chunk that is written, so it leaves none out; zarr-python leaves out chunks that hold the fill
+value alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def read_columns(indices: Any, begins: Int64, num_columns: int) -> Rows:
     Parameters
     ----------
     indices
-        The array of columns, of Zarr or HDF5.
+        The array of columns, in Zarr or HDF5.
     begins
         The first element of each row, and the end of the last one.
     num_columns

@@ -25,7 +25,7 @@ _OBJECT = np.dtype(object)
 
 
 class Item(NamedTuple):
-    """What items of a dtype become: the dtype of the field, its kind, and attributes that say what numbers mean."""
+    """The form of a dtype's items in a field: its dtype, its kind, and attributes that say what numbers mean."""
 
     dtype: np.dtype[Any]
     kind: Kind = "number"
@@ -33,7 +33,7 @@ class Item(NamedTuple):
 
 
 def item_of(dtype: np.dtype[Any], sample_shape: tuple[int, ...], what: str) -> Item:
-    """Return what items of a dtype become.
+    """Return the form that items of a dtype take in a field.
 
     Numbers keep their dtype, in this machine's byte order. Times become int64 with CF units, NaT among them the least
     int64. Text of a fixed length becomes text, and bytes become bytes, both without the zeros that fill them up.

@@ -15,7 +15,7 @@ from zarrfeed.packing.sources.source import Constant, Rows, SourceField, SourceO
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in
 
-#: What members of compressed .npz files may need, all together: they are kept in memory.
+#: Bytes that members of compressed .npz files may need, all together: they are kept in memory.
 MOST_DECOMPRESSED_BYTES = 4 << 30
 _PAGE_BYTES = 4096
 
@@ -36,8 +36,8 @@ class NpySource(FileSource):
     paths
         Files, or folders of them. The array of an .npy is called "data", and a member of structured items "data.name".
     options
-        `variables` chooses members, `sample_axis` is the axis of samples. `files_are` says what a file is: of several
-        files that could be either, nobody else knows.
+        `variables` chooses members, `sample_axis` is the axis of samples. `files_are` says the meaning of files, which
+        is unknown where they could be samples or runs.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _dtypes(array: NpyArray) -> list[tuple[str | None, np.dtype[Any]]]:
 
 
 def _lengths_of_runs(files: Sequence[DataFile], arrays: Sequence[Sequence[NpyArray]], axis: int) -> list[int]:
-    """Return how many samples each file has along an axis.
+    """Return the number of samples of each file along an axis.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def _check_alike(files: Sequence[DataFile], arrays: Sequence[Sequence[NpyArray]]
 
 
 def _told(array: NpyArray, axis: int | None) -> str:
-    """Return what must be the same in all files, as a message has it."""
+    """Return the properties that must be the same in all files, as a message has them."""
     if not array.shape and axis is not None:
         return f"{array.whole()[()]!r}"
     shape: list[int | str] = list(array.shape)

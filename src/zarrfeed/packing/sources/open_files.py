@@ -18,16 +18,16 @@ class _Entry(Generic[T]):
 
 
 class OpenFiles(Generic[T]):
-    """Files by their numbers; any thread may call it, and what it opens is used by several threads at once.
+    """Files by their numbers; any thread may call it, and several threads share an opened file.
 
-    What holds: a file is closed only while nobody uses it, and no more than `most` are open that nobody uses.
+    Invariant: a file is closed only while no thread uses it, and at most `most` unused files are open.
 
     Parameters
     ----------
     opener
         Opens the file with a number.
     closer
-        Closes what was opened.
+        Closes an opened file.
     most
         Files that stay open.
     """
@@ -55,7 +55,7 @@ class OpenFiles(Generic[T]):
                 self._close_idle(self._most)
 
     def close(self) -> None:
-        """Close all files that nobody uses."""
+        """Close all files that no thread uses."""
         with self._lock:
             self._close_idle(0)
 

@@ -1,4 +1,4 @@
-"""Paths that a user names: patterns and braces become what they stand for, in the order of code points."""
+"""Paths that a user names: patterns and braces become the paths that they match, in the order of code points."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def expanded(path: str, options: SourceOptions, *, patterns: bool = True) -> lis
         A path or a URL. `*`, `?` and `[...]` match names, in the order of code points; `{a,b}` and `{00..12}` stand for
         several, in the order written, each of which must be there. A path that exists stands for itself.
     options
-        How URLs are read.
+        Options for reading URLs.
     patterns
-        Whether it may be a pattern.
+        True if the path may be a pattern.
 
     Raises
     ------

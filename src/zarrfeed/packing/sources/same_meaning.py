@@ -1,6 +1,6 @@
-"""Arrays of several stores that become one array: whether their numbers mean the same, and times as one axis.
+"""Arrays of several stores that become one array: a check that their numbers mean the same, and times as one axis.
 
-What holds: the numbers of all stores lie under the attributes of the packed array, so they are copied only where the
+Invariant: the numbers of all stores lie under the attributes of the packed array, so they are copied only where the
 attributes of all stores say the same of them. Times are compared by value: where stores count them from dates of their
 own, they are decoded, each by the attributes of its store, and counted anew.
 """
@@ -46,7 +46,7 @@ class Stored:
 
     @property
     def is_time(self) -> bool:
-        """Whether items are times: datetime64, or stored as numbers."""
+        """True if items are times: datetime64, or stored as numbers."""
         return self.dtype.kind == "M" or (self.dtype.kind in "iuf" and is_time_unit(self.attributes.get("units")))
 
     @property
@@ -55,7 +55,7 @@ class Stored:
         return f"{self.store}: {self.name!r}" if self.name else self.store
 
     def decoded(self) -> npt.NDArray[Any]:
-        """Return all values, by the attributes of this store; of times, in a unit that `decode_values` uses as well."""
+        """Return all values, decoded by the attributes of this store; times in a unit that `decode_values` uses."""
         values = decode_values(self.read(), self.attributes, self.where)
         return in_known_unit(values) if values.dtype.kind == "M" else values
 
@@ -106,7 +106,7 @@ def decoded_together(stores: Sequence[Stored]) -> npt.NDArray[Any]:
 def comparable(stores: Sequence[Stored]) -> list[npt.NDArray[Any]]:
     """Return the values of all stores in a form in which they can be compared: decoded.
 
-    Where they cannot be decoded, as times of a calendar without cftime, they are as stored, if all are stored alike.
+    If they cannot be decoded, as times of a calendar without cftime, they are as stored, if all are stored alike.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def check_same_constants(
 
 
 def differing_values(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> str:
-    """Return where decoded values differ first, in words; "" if they are equal."""
+    """Name the first position where decoded values differ, in words; "" if they are equal."""
     if ours.shape != theirs.shape:
         return f"has the shape {ours.shape}, there {theirs.shape}"
     if (ours.dtype.kind in "mM") != (theirs.dtype.kind in "mM"):

@@ -1,7 +1,7 @@
 """`Source`: samples that `pack` reads, whatever they are stored in.
 
-What holds for every source: the samples are numbered from 0, and a number always means the same sample, in every
-process that opens the same paths. Reading changes nothing. `fingerprint` changes if the samples could be others.
+Invariants of every source: the samples are numbered from 0, and a number always means the same sample, in every process
+that opens the same paths. Reading changes nothing. `fingerprint` changes if the samples could be others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.store_errors import reason_of
 
-#: What an item of a field is: a number, bytes or text of any length, or a row of a sparse matrix.
+#: The kind of an item of a field: a number, bytes or text of any length, or a row of a sparse matrix.
 Kind: TypeAlias = Literal["number", "bytes", "text", "csr"]
-#: What a file of a source is.
+#: The meaning of a source's file: one of the samples, or a run of samples.
 FilesAre: TypeAlias = Literal["samples", "runs"]
-#: The samples of one field: an array of shape (samples, *shape of a sample); of bytes and text, of dtype object; of a
-#: sparse matrix, of dtype object as well: the bytes of the columns of a row, and then of its values.
+#: The samples of one field: an array of shape (samples, *shape of a sample). Bytes and text have the dtype object, and
+#: so have rows of a sparse matrix: the bytes of the columns of a row, and then of its values.
 Rows: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
 #: Reads the decoded values of all samples of a field, by its name.
@@ -57,11 +57,11 @@ class CsrRows:
     Attributes
     ----------
     columns
-        Of the matrix.
+        Number of columns of the matrix.
     index, pointer, value
-        Dtypes of the columns, of where rows begin, and of the values, in the packed store before `--dtype`.
+        Dtypes of the columns, of the beginnings of rows, and of the values, in the packed store before `--dtype`.
     lengths
-        How many stored values each row has, shape (samples,).
+        Number of stored values of each row, shape (samples,).
     """
 
     columns: int
@@ -78,23 +78,23 @@ class SourceField:
     Attributes
     ----------
     name
-        Of the array in the packed store.
+        Name of the array in the packed store.
     dtype
-        Of an item, as it is stored; object for bytes, text and rows of a sparse matrix.
+        Dtype of an item, as it is stored; object for bytes, text and rows of a sparse matrix.
     shape
-        Of a sample.
+        Shape of a sample.
     kind
-        What an item is.
+        Kind of an item.
     dims
         Names of the dimensions, that of the samples first; None: they have no names.
     attributes
-        Of the array; JSON.
+        Attributes of the array; JSON.
     fill_value
-        Of the array; None: zero, or empty.
+        Fill value of the array; None: zero, or empty.
     mean_bytes
-        Of a sample: exact for numbers, about right for the others.
+        Mean bytes of a sample: exact for numbers, about right for the others.
     csr
-        What a sparse matrix is; None: the field is none.
+        The rows, if the field is a sparse matrix; else None.
     """
 
     name: str
@@ -123,8 +123,8 @@ class Runs:
     ends
         The number of the sample after the last one of each file, shape (files,).
     segment_ends
-        The same of what windows must not leave: of files, but not where a coordinate goes on from one file to the next.
-        None: nothing.
+        The numbers of samples where windows must end: ends of files, but not where a coordinate goes on from one file
+        to the next. None: nowhere.
     """
 
     names: tuple[str, ...]
@@ -148,28 +148,28 @@ class Source(ABC):
     Attributes
     ----------
     kind
-        Its name in `KINDS`.
+        Name of the kind of source in `KINDS`.
     fields
         The arrays of a sample.
     num_samples
-        How many samples there are.
+        Number of samples.
     block_samples
-        How many samples lie in what is read as a whole, such as a chunk or a row group; 1: each is read by itself.
+        Number of samples that are read together, such as those of a chunk or a row group; 1: each is read by itself.
     attributes
-        Of the whole source; JSON.
+        Attributes of the whole source; JSON.
     constants
         Arrays without an axis of samples.
     fingerprint
-        What tells this source from another one, or from what it was before: paths, sizes, times, shapes.
+        A text that tells this source from another one, or from an earlier state: paths, sizes, times, shapes.
     by_value
         Names of fields whose stored numbers are not copied, since they mean something else in each store: for each,
         what reads the decoded values of all samples anew, by the attributes of each store.
     not_proved
-        Sentences that say what of the source a comparison with the packed store does not compare.
+        Sentences about the parts of the source that a comparison with the packed store does not compare.
     runs
-        Names and ends of the files that samples lie in. None: there is one file, or nobody asks for them.
+        Names and ends of the files that samples lie in. None: there is one file, or they are not needed.
     notes
-        Sentences for the report, such as what was left out.
+        Sentences for the report, such as about files that were left out.
     """
 
     kind: str
@@ -185,7 +185,7 @@ class Source(ABC):
     notes: tuple[str, ...] = ()
 
     def read(self, begin: int, end: int) -> list[Rows]:
-        """Return the samples [begin, end), of each field an array that nobody else writes.
+        """Return the samples [begin, end): an array for each field, which no one else writes to.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How sources are opened, beside their paths.
+    """The options that open a source, beside its paths.
 
     Attributes
     ----------
@@ -219,20 +219,20 @@ class SourceOptions:
     sample_dim
         The dimension, by its name, that counts samples.
     sample_axis
-        The axis that counts samples, of arrays without names.
+        The axis that counts samples, for arrays without names.
     files_are
-        What each of several files is: one of the "samples", or one of the "runs" of samples. None: what alone is
-        possible.
+        The meaning of each of several files: one of the "samples", or one of the "runs" of samples. None: the only
+        possible one.
     targets
         A CSV or JSON file with further fields of image folders.
     size
         (height, width) that encoded images are decoded and resized to. None: their bytes are kept.
     storage_options
-        Of the stores of URLs.
+        Options of the stores of URLs.
     timeout
         Seconds that a read of a Zarr store may take.
     zarr_format
-        2 or 3, of Zarr stores in which documents of the other format are not looked for. None: either.
+        Zarr format of the stores, 2 or 3; documents of the other format are not looked for. None: either.
     """
 
     variables: tuple[str, ...] | None = None
@@ -258,11 +258,11 @@ class SourceCall:
     Attributes
     ----------
     kind
-        Its name in `KINDS`.
+        Name of the kind of source in `KINDS`.
     paths
-        Paths and URLs; of a `Data`, its expression, for messages and the manifest.
+        Paths and URLs; for a `Data` its expression, for messages and the manifest.
     options
-        How the paths are opened.
+        The options that open the paths.
     data
         The `Data`; None for paths.
     """
@@ -329,7 +329,7 @@ def library(name: str, kind: str, install: str | None = None) -> Any:
 
 
 def chosen(names: Sequence[str], options: SourceOptions, what: str) -> list[str]:
-    """Return which of the names `variables` chooses, in the order of `names`.
+    """Return the names that `variables` chooses, in the order of `names`.
 
     Raises
     ------

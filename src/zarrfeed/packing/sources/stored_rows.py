@@ -1,7 +1,7 @@
-"""`StoredRows`: the samples of stored arrays as they are stored, and what the packed store says of such an array.
+"""`StoredRows`: the samples of stored arrays as they are stored, and descriptions of such arrays for the packed store.
 
-What holds: values are not unpacked. Attributes and fill values are those of the stored array, so that they say in the
-packed store what they said before.
+Invariant: values are not unpacked. Attributes and fill values are those of the stored array, so that they mean in the
+packed store the same as before.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from zarrfeed.spec.field import Field
 
 #: Attributes that say how arrays of Zarr v2 are laid out, which their dimension names say in v3.
 _LAYOUT_ATTRIBUTES = ("_ARRAY_DIMENSIONS",)
-#: Samples of bytes or text whose lengths are looked at, to tell how many make a chunk.
+#: Number of samples of bytes or text that are measured, to choose the samples of a chunk.
 _MEASURED = 16
-#: Arrays of so many bytes, all together, are read once and cached.
+#: Arrays of at most so many bytes, all together, are read once and cached.
 _RESIDENT_BYTES = 64 << 20
-#: A chunk of so many bytes is not decoded more often than need be.
+#: Chunks of at least so many bytes are not decoded more often than need be.
 _LARGE_BYTES = 4 << 20
 
 
@@ -42,7 +42,7 @@ class StoredRows:
     resolved
         Arrays whose items are neither decoded nor converted.
     policy
-        What to do if a chunk cannot be read.
+        The handling of chunks that cannot be read.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class StoredRows:
         return self._set.fields
 
     def take(self, positions: Int64, dtypes: Sequence[np.dtype[Any]]) -> list[Rows]:
-        """Return the samples at some positions, of each array with one of the dtypes.
+        """Return the samples at some positions: for each array, in one of the dtypes.
 
         Raises
         ------
@@ -114,16 +114,16 @@ def with_sizes(
 def describe_array(
     name: str, array: zarr.Array[Any], field: Field, shape: tuple[int, ...], dims: tuple[str | None, ...] | None
 ) -> SourceField:
-    """Return what the packed store has of a stored array.
+    """Describe a stored array as a field of the packed store.
 
     Parameters
     ----------
     name
-        Of the packed array; "" if it is the whole store.
+        Name of the packed array; "" if it is the whole store.
     array, field
         The stored array, and the field that reads it.
     shape, dims
-        Of a sample; and the names of the dimensions, that of the samples first.
+        Shape of a sample; and the names of the dimensions, that of the samples first.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Where the files of a tar archive lie: its headers are read once, and no more of it.
+"""The positions of the files in a tar archive: its headers are read once, and no more of it.
 
-What holds: an archive is read to its end, or it is an error. The standard library's `tarfile` takes a header that it
-cannot read, and a file that ends too early, for the end of the archive; so what lies where it stopped is looked at.
+Invariant: an archive is read to its end, or it is an error. The standard library's `tarfile` takes a header that it
+cannot read, and a file that ends too early, for the end of the archive; so the bytes where it stopped are checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, printable
 from zarrfeed.packing.sources.files import read_at
 
-#: What compressed files begin with -> the program that undoes it.
+#: First bytes of compressed files -> the program that decompresses them.
 _COMPRESSED = {
     b"\x1f\x8b": "gunzip",
     b"BZh": "bunzip2",
@@ -33,9 +33,9 @@ class Member(NamedTuple):
     Attributes
     ----------
     name
-        Its path in the archive.
+        Path of the file in the archive.
     offset, size
-        Where its bytes lie in the archive, and how many.
+        Position of its bytes in the archive, and their number.
     """
 
     name: str

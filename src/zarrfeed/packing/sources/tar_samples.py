@@ -1,4 +1,4 @@
-"""`TarSamples`: which files of tar archives are the samples, as WebDataset writes them.
+"""`TarSamples`: the files of tar archives that are samples, as WebDataset writes them.
 
 Files that are next to each other with the same key are a sample. The key is the path up to the first dot of the name;
 what follows the dot, in lower case, is the name of the field.
@@ -13,7 +13,7 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.packing.sources.files import check_field_name, check_text
 from zarrfeed.packing.sources.tar_index import Member, members_of
 
-#: What WebDataset writes about the archive itself.
+#: Names of members that WebDataset writes about the archive itself.
 _META = re.compile(r"__[^/]*__($|/)")
 
 
@@ -28,7 +28,7 @@ class FileRanges:
 
 @dataclass
 class TarSamples:
-    """What is in the archives; `archives` has the archive of each sample."""
+    """The samples in the archives; `archives` has the archive of each sample."""
 
     keys: list[str] = field(default_factory=list)
     archives: list[int] = field(default_factory=list)

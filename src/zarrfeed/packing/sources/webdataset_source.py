@@ -1,6 +1,6 @@
 """`WebDatasetSource`: the samples in tar archives that are written as WebDataset has them.
 
-What follows the first dot of a file's name is the name of its field; the last part of it says what the file holds, as
+The name of a field is the part of a file's name behind the first dot; its last suffix tells the content of the file, as
 in WebDataset.
 """
 
@@ -46,7 +46,7 @@ class WebDatasetSource(Source):
     Parameters
     ----------
     paths
-        Of the archives.
+        Paths of the archives.
     options
         `size` decodes all images to uint8 of shape (3, height, width), as `Data.decode("image", size=)` does; else
         their bytes are kept.
@@ -61,7 +61,7 @@ class WebDatasetSource(Source):
     Attributes
     ----------
     notes
-        What was left out, as sentences.
+        Sentences about files that were left out.
     """
 
     kind = "webdataset"

@@ -1,7 +1,7 @@
 """`XarraySource`: samples in files that xarray opens, such as netCDF and GRIB, along a dimension.
 
-What holds: numbers are packed as they are stored. Scale factors, fill values, units and calendars stay in the
-attributes, which say in the packed store what they said in the file; so they must say the same in all files. Times that
+Invariant: numbers are packed as they are stored. Scale factors, fill values, units and calendars stay in the
+attributes, which mean in the packed store the same as in the file; so they must be the same in all files. Times that
 files count from dates of their own are one axis, by value.
 """
 
@@ -48,7 +48,7 @@ class _Field(NamedTuple):
     field: SourceField
 
     def told(self) -> str:
-        """Return what must be the same in all files, beside what numbers mean, as messages have it."""
+        """Return the properties that must be the same in all files, beside the meaning of numbers, for messages."""
         shape = ", ".join(map(str, ("samples", *self.field.shape)))
         where = "" if self.axis is None else f" along axis {self.axis}"
         is_time = self.item.kind == "number" and is_time_unit(self.field.attributes.get("units"))
@@ -131,7 +131,7 @@ class XarraySource(FileSource):
     def _reading(
         self, lengths: list[int], dim: str, coordinate: Sequence[Stored] | None, options: SourceOptions
     ) -> Reading:
-        """Return what files are: runs of samples, or one sample each, where all variables are taken as a whole.
+        """Return the reading of files: runs of samples, or one sample each, where all variables are taken as a whole.
 
         Raises
         ------
@@ -240,7 +240,7 @@ def _sample_dim(file: DataFile, dataset: Any, axis: int) -> str:
 def _sampled(file: DataFile, dataset: Any, dim: str) -> list[str]:
     """Return the names of the variables that have samples.
 
-    Where the dimension is a scalar coordinate, these are all but coordinates with axes and grid mappings.
+    If the dimension is a scalar coordinate, these are all but coordinates with axes and grid mappings.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def _constant(dataset: Any, name: str) -> Constant:
 
 
 def _chunk(variable: Any, dim: str) -> int:
-    """Return how many samples lie in a chunk of a variable."""
+    """Return the number of samples in a chunk of a variable."""
     chunks = variable.encoding.get("chunksizes")
     if not chunks or len(chunks) != variable.ndim or dim not in variable.dims:
         return 1

@@ -1,6 +1,6 @@
 """`ZarrSource`: Zarr arrays and groups, one store or many, wherever `zarrfeed.open` reads them.
 
-What holds: of several stores, each has the arrays of the first one, their numbers mean the same (`same_meaning`), and
+Invariant: of several stores, each has the arrays of the first one, their numbers mean the same (`same_meaning`), and
 arrays without samples, such as latitudes, have the same values. Times that stores count from dates of their own are one
 axis, by value.
 """
@@ -56,7 +56,7 @@ from zarrfeed.storage.chunks.codec_configs import as_meant
 class ZarrSource(Source):
     """Samples of Zarr stores, as they are stored: values are not unpacked, attributes are carried over.
 
-    Attributes that say nothing of the numbers, such as `long_name`, are those of the first of several stores.
+    Attributes without meaning for the numbers, such as `long_name`, are those of the first of several stores.
 
     Raises
     ------
@@ -138,7 +138,7 @@ class ZarrSource(Source):
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
     def _runs_of(self, stores: Sequence[_ArraysOfStore], names: Sequence[str], options: SourceOptions) -> Runs | None:
-        """Return the names and ends of several stores; of packed stores, those of the files that they were made of.
+        """Return the names and ends of several stores; for packed stores, those of the files that they were made of.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class _ArraysOfStore:
 
     @classmethod
     def of(cls, path: str, node: Any, access: StoreAccess, options: SourceOptions) -> _ArraysOfStore:
-        """Return those of an opened store; `sample_dim`, or what the largest array says, is the dimension."""
+        """Return the arrays of an opened store; `sample_dim`, or the largest array, names the dimension."""
         arrays = {"": node} if isinstance(node, zarr.Array) else arrays_in("", node, access)
         dim = options.sample_dim or _samples_dim(arrays, options.sample_axis)
         store = cls(path, node, access, options, arrays, dim)
@@ -197,7 +197,7 @@ class _ArraysOfStore:
         return store
 
     def like(self, path: str, node: Any, names: Sequence[str]) -> _ArraysOfStore:
-        """Return those of another store, which are to be like those of this one.
+        """Return the arrays of another store, which are to be like those of this one.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class _ArraysOfStore:
         return (*shape[:axis], *shape[axis + 1 :])
 
     def num_samples(self, names: Sequence[str]) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         return int(self.arrays[names[0]].shape[self.axis_of(names[0])]) if names else 0
 
     @cached_property

@@ -1,6 +1,6 @@
-"""How many samples a chunk and a shard should have: arithmetic alone, without torch.
+"""The number of samples that a chunk and a shard should have: arithmetic alone, without torch.
 
-What holds: lengths are powers of two, so that the chunks of all large arrays of a group nest in the blocks.
+Invariant: lengths are powers of two, so that the chunks of all large arrays of a group nest in the blocks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from zarrfeed.base.validate import check_counts
 #: Decoded bytes of a chunk on disk, which fits in a core's cache while it is decoded and scattered; and in a bucket,
 #: where requests for less than 256 KiB stored cost more than they bring.
 CHUNK_BYTES, _FAR_CHUNK_BYTES = 1 << 20, 2 << 20
-#: An array has at least so many chunks, if it has as many samples: a batch of 64 can draw from as many.
+#: Fewest chunks of an array, if it has as many samples: a batch of 64 can draw from as many.
 _LEAST_CHUNKS = 64
 #: Decoded bytes of a shard.
 SHARD_BYTES = 64 << 20
@@ -28,13 +28,13 @@ def choose_chunk_rows(sample_bytes: int, num_samples: int, *, window_rows: int =
     Parameters
     ----------
     sample_bytes
-        Decoded bytes of a sample; of several arrays, those of the largest one.
+        Decoded bytes of a sample of the largest array.
     num_samples
-        Of the array.
+        Number of samples of the array.
     window_rows
         Rows that the window of a sample reaches over; 1: samples are no windows.
     far
-        Whether the store will be in a bucket, where each chunk is a request.
+        True if the store will be in a bucket, where each chunk is a request.
 
     Raises
     ------
@@ -61,9 +61,9 @@ def choose_shard_rows(sample_bytes: int, num_samples: int, chunk_rows: int, *, s
     Parameters
     ----------
     sample_bytes
-        Decoded bytes of a sample; of several arrays, those of the largest one.
+        Decoded bytes of a sample of the largest array.
     num_samples, chunk_rows
-        Of the array.
+        Samples of the array, and of a chunk.
     shard_bytes
         Decoded bytes of a shard.
 

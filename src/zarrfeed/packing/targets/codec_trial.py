@@ -38,7 +38,7 @@ BUCKET_BYTES_PER_S = 1e9
 
 @dataclass(frozen=True)
 class CodecRate:
-    """What a codec does with samples on this machine.
+    """The speed and the compression ratio of a codec, for some samples on this machine.
 
     Attributes
     ----------
@@ -64,9 +64,9 @@ class CodecRate:
     delivered_per_decoded: float = 1.0
 
     def training_bytes_per_s(self, source_bytes_per_s: float | None) -> float:
-        """Return what the loader delivers from a disk or a bucket that brings so many stored bytes a second.
+        """Return the loader's rate from a disk or a bucket that delivers `source_bytes_per_s` stored bytes a second.
 
-        It is the least of the loader's rate from the page cache and of what the source brings, decompressed. None: the
+        The rate is the least of the loader's rate from the page cache and of the source's rate, decompressed. None: the
         source is the page cache.
         """
         if source_bytes_per_s is None:
@@ -128,15 +128,15 @@ def measure_codecs(
     shard_chunks
         Chunks of a shard; 0: each chunk is a file.
     batch_size, num_threads, memory_budget
-        Of the loader that is timed.
+        Options of the loader that is timed.
     attributes, fill_value
-        Of the array: packed numbers are converted as in the real store.
+        Attributes and fill value of the array: packed numbers are converted as in the real store.
     trial_bytes
         Decoded bytes of the temporary store.
     folder
-        Where temporary stores are made, one at a time, and removed. None: the system's.
+        Folder for temporary stores, which are made one at a time, and removed. None: the system's.
     time_trial, clock
-        What times a store, and writing; for tests.
+        Functions that time a store, and writing; for tests.
 
     Returns
     -------
@@ -202,7 +202,7 @@ def _cut(rows: npt.NDArray[Any], chunk_rows: int) -> list[npt.NDArray[Any]]:
 
 
 def _num_chunks(array: TrialArray, stored_bytes: int, trial_bytes: int, folder: Path) -> int:
-    """Return how many chunks the temporary store has: whole shards, for which there is room.
+    """Return the number of chunks of the temporary store: whole shards, for which there is room.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Which chunks, shards and codec an array should be stored with, so that it trains fastest.
+"""The choice of the chunks, shards and codec of an array, so that it trains fastest.
 
-What holds: chunk lengths are powers of two, so that the chunks of all large arrays of a group nest in the blocks. A
+Invariant: chunk lengths are powers of two, so that the chunks of all large arrays of a group nest in the blocks. A
 shard is whole chunks, of the same samples in all large arrays. The codec follows from the measured rates alone.
 """
 
@@ -26,14 +26,14 @@ from zarrfeed.packing.targets.chunk_lengths import (
 from zarrfeed.packing.targets.codec_trial import TRIAL_BYTES, CodecRate, candidate_encodings, measure_codecs
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
 
-#: Of the fastest codec, what a codec has to reach; of those that do, the smallest is chosen.
+#: Part of the fastest codec's speed that a codec has to reach; the smallest of those that do is chosen.
 _AS_FAST = 0.9
 #: A codec that saves less than this part of the bytes is not worth its time.
 _SAVES = 0.02
 #: Arrays with less than this part of the largest array's bytes a sample have longer shards; and longer chunks, if
 #: datasets keep the whole array in memory.
 _SMALL = 1 / 64
-#: So many arrays of a group are tried, the largest; the others take their codecs.
+#: Number of arrays of a group that are tried, the largest; the others take their codecs.
 _MOST_TRIED = 3
 
 
@@ -44,13 +44,13 @@ class SampledArray:
     Attributes
     ----------
     name
-        Of the array.
+        Name of the array.
     rows
         The samples, of shape (n, *shape of a sample), as they are to be stored.
     num_samples
-        How many samples the whole array has.
+        Number of samples of the whole array.
     attributes, fill_value
-        Of the array: packed numbers are converted as in the real store.
+        Attributes and fill value of the array: packed numbers are converted as in the real store.
     """
 
     name: str
@@ -72,14 +72,14 @@ class SampledArray:
 
 @dataclass(frozen=True)
 class LayoutAdvice:
-    """How an array should be stored.
+    """Advice for the storage of an array.
 
     Attributes
     ----------
     name
-        Of the array.
+        Name of the array.
     sample_bytes, num_samples
-        Of the array.
+        Bytes of a sample, and number of samples.
     chunk_rows
         Samples of a chunk.
     shard_rows
@@ -87,11 +87,11 @@ class LayoutAdvice:
     encoding
         The codec.
     rates
-        What each candidate does with the samples; empty if the array was not tried, and has another one's codec.
+        The rate of each candidate; empty if the array was not tried, and has another one's codec.
     chosen
         The rate of `encoding`; None if the array was not tried.
     reasons
-        Why, a line each.
+        The reasons, a line each.
     """
 
     name: str
@@ -110,12 +110,12 @@ Measure: TypeAlias = Callable[..., list[CodecRate]]
 
 
 def choose_codec(rates: Sequence[CodecRate], source_bytes_per_s: float | None = None) -> CodecRate:
-    """Return the rate of the codec to take: of those that train about as fast as the fastest, the smallest.
+    """Return the rate of the codec to take: the smallest one that trains about as fast as the fastest.
 
     Parameters
     ----------
     rates
-        Of the candidates.
+        Rates of the candidates.
     source_bytes_per_s
         Stored bytes a second that a disk or a bucket brings. None: the store stays in the page cache.
 
@@ -162,13 +162,13 @@ def choose_layouts(
     encoding
         The codec, which is then the only candidate. None: chosen among 8.
     window_rows, far
-        As of `choose_chunk_rows`.
+        The arguments of `choose_chunk_rows`.
     source_bytes_per_s
-        As of `choose_codec`.
+        The argument of `choose_codec`.
     batch_size, num_threads, memory_budget
-        Of the loader that is timed.
+        Options of the loader that is timed.
     measure
-        What times the candidates: `measure_codecs`, but for tests.
+        Function that times the candidates: `measure_codecs`, but for tests.
 
     Returns
     -------
@@ -243,7 +243,7 @@ def choose_layouts(
 def training_bytes_per_s(
     advices: Sequence[LayoutAdvice], source_bytes_per_s: float | None, amplification: float = 1.0
 ) -> float | None:
-    """Return what a loader of all arrays together delivers; None if none of them was tried.
+    """Return the rate of a loader of all arrays together, in bytes/s; None if none of them was tried.
 
     Decoding takes turns on the same threads, so times add up, and so do stored bytes. Arrays that were not tried count
     as those that were, together. `amplification` is how many bytes are decoded per byte that is delivered: 1 if each
@@ -269,7 +269,7 @@ def _small_rows(one: SampledArray, rows: int) -> int:
 def _most_alike(
     one: SampledArray, arrays: Sequence[SampledArray], tried: Mapping[int, tuple[list[CodecRate], CodecRate]]
 ) -> int | None:
-    """Return which tried array has the same dtype, or items of the same size; None if none has."""
+    """Return a tried array with the same dtype, or items of the same size; None if there is none."""
     dtype = one.rows.dtype
     same = [i for i in tried if arrays[i].rows.dtype == dtype]
     same += [i for i in tried if arrays[i].rows.dtype.itemsize == dtype.itemsize]

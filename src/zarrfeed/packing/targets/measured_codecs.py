@@ -9,7 +9,7 @@ from zarrfeed.packing.targets.layout_choice import SampledArray, choose_layouts
 from zarrfeed.packing.targets.pack_layout import RequestedLayout, plan_layout, requested_codec
 from zarrfeed.packing.targets.packed_values import as_packed
 
-#: Decoded bytes of the source that are read for it, in so many runs.
+#: Decoded bytes of the source that are read for the measurement, and the number of runs that they are read in.
 _SAMPLED_BYTES, _RUNS = 64 << 20, 4
 
 

@@ -1,6 +1,6 @@
-"""How the packed store is laid out: samples of a chunk and of a shard, and the encoding, of each array.
+"""The layout of the packed store: samples of a chunk and of a shard, and the encoding, of each array.
 
-What holds: a chunk has whole samples, and a shard has whole chunks. Arrays with large samples share chunk and shard
+Invariant: a chunk has whole samples, and a shard has whole chunks. Arrays with large samples share chunk and shard
 lengths, so that a block of the epoch order is one chunk in each of them. Arrays with small samples have longer shards,
 which hold the samples of several units of work: otherwise a label array would be thousands of tiny files.
 """
@@ -33,18 +33,18 @@ _LEAST_SHARD_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class SparseLayout:
-    """How a sparse matrix is packed, in three arrays along one axis.
+    """The layout of a packed sparse matrix: three arrays along one axis.
 
     Attributes
     ----------
     columns
-        Of the matrix.
+        Number of columns of the matrix.
     stored
         Dtype of the values in the source, as `.npy` files have it.
     data, indices, indptr
         The arrays.
     elements
-        Of each part of the store, how many stored values it has.
+        Number of stored values in each part of the store.
     """
 
     columns: int
@@ -62,20 +62,20 @@ class FieldLayout:
     Attributes
     ----------
     name, kind, shape
-        As of the source's field.
+        Name, kind and shape of the source's field.
     dtype
-        Of an item in the packed store, as `.npy` files have it: text, or a list of members for records; "|O" for bytes
-        and text; of a sparse matrix, that of its values.
+        Dtype of an item in the packed store, as `.npy` files have it: text, or a list of members for records; "|O" for
+        bytes and text; for a sparse matrix, that of its values.
     chunk_rows, shard_rows
         Samples of a chunk and of a stored object; equal: there are no shards. Of a sparse matrix, on average.
     encoding
-        Of a chunk.
+        Encoding of a chunk.
     is_gathered
-        Whether a stored object has the samples of several units of work, as all of a sparse matrix may have.
+        True if a stored object has the samples of several units of work, as all of a sparse matrix may have.
     mean_bytes
-        Of a sample of a sparse matrix, decoded.
+        Mean decoded bytes of a sample of a sparse matrix.
     sparse
-        How a sparse matrix is packed; None: the array is none.
+        The layout of a sparse matrix; None: the array is none.
     """
 
     name: str
@@ -91,7 +91,7 @@ class FieldLayout:
 
     @property
     def leaves_rows(self) -> bool:
-        """Whether units leave rows in files, of which other units make stored objects."""
+        """True if units leave rows in files, and other units make stored objects of these."""
         return self.is_gathered or self.sparse is not None
 
     @property
@@ -116,9 +116,9 @@ class RequestedLayout:
     shard_bytes
         Decoded bytes of a shard of the largest array; 0: no shards.
     codecs
-        By the name of an array, "" for all others, as `Encoding.parse` takes them, or "auto" for measured ones.
+        Codecs by the name of an array, "" for all others, as `Encoding.parse` takes them, or "auto" for measured ones.
     dtypes
-        By the name of an array, "" for all others of floats.
+        Dtypes by the name of an array, "" for all others of floats.
     """
 
     chunk_rows: int | None = None
@@ -130,14 +130,14 @@ class RequestedLayout:
 def plan_layout(
     fields: Sequence[SourceField], num_samples: int, requested: RequestedLayout, measured: Mapping[str, str]
 ) -> tuple[FieldLayout, ...]:
-    """Return how the arrays of a source are packed.
+    """Plan the layouts of the packed arrays of a source.
 
     Parameters
     ----------
     fields
-        Of the source.
+        Fields of the source.
     num_samples
-        How many samples there are.
+        Number of samples.
     requested
         The layout that the user requested.
     measured
@@ -193,7 +193,7 @@ def _sparse(
     *,
     is_gathered: bool,
 ) -> FieldLayout:
-    """Return the layout of a sparse matrix whose chunks and shards have so many rows on average."""
+    """Return the layout of a sparse matrix whose chunks and shards have these numbers of rows on average."""
     assert field.csr is not None
     (of_chunk, of_shard), elements = rows, int(field.csr.lengths.sum())
     chunk = max(1, min(-(-of_chunk * elements // num_samples), elements))
@@ -220,7 +220,7 @@ def _sparse(
 
 
 def unit_rows(layouts: Sequence[FieldLayout], block_samples: int, num_samples: int, *, shuffled: bool) -> int:
-    """Return how many samples a unit of work has: whole shards of every array that is not gathered.
+    """Return the number of samples of a unit of work: whole shards of every array that is not gathered.
 
     Samples that a source reads as a whole are read by few units, where these follow the order of the source.
     """

@@ -1,7 +1,7 @@
-"""A temporary store of encoded chunks, and how fast the engine reads it.
+"""A temporary store of encoded chunks, and the speed at which the engine reads it.
 
 The store has the chunks, the shards and the codec that are tried, and lies in the page cache, as it was just written.
-So what is timed is decoding and feeding, by the code that will train, and no disk.
+So the trial times decoding and feeding, by the code that will train, and no disk.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class TrialArray:
     Attributes
     ----------
     dtype, sample_shape
-        Of an item, and of a sample.
+        Dtype of an item, and shape of a sample.
     chunk_rows
         Samples of a chunk.
     shard_chunks
         Chunks of a shard; 0: each chunk is a file.
     encoding
-        Of each chunk.
+        Encoding of each chunk.
     attributes
-        Of the array: packed numbers are converted as in the real store.
+        Attributes of the array: packed numbers are converted as in the real store.
     fill_value
-        Of the array; None: zero.
+        Fill value of the array; None: zero.
     """
 
     dtype: np.dtype[Any]
@@ -64,7 +64,7 @@ class TrialArray:
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """How the store is read.
+    """The options of the loader that reads the store.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class TrialOptions:
     num_threads
         Decode threads. None: all cores.
     memory_budget
-        Of the loader.
+        Memory budget of the loader.
     """
 
     batch_size: int
@@ -83,7 +83,7 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class TrialRate:
-    """How fast it was read.
+    """The speed at which the store was read.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ def time_trial(path: Path, options: TrialOptions) -> TrialRate:
 
 
 def best_rate(measure: Callable[[], float]) -> float:
-    """Return the highest of some rates: of three, or of up to eight, until the two highest are 3 % apart at most.
+    """Return the highest of three to eight rates; measuring ends when the two highest are 3 % apart at most.
 
     Examples
     --------

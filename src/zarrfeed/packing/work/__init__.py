@@ -1,1 +1,1 @@
-"""The work that processes share and finish: units, the folder that says what is done, digests, the whole store."""
+"""The work that processes share and finish: units, the folder of records of done units, digests, the whole store."""

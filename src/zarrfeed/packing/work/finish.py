@@ -1,6 +1,6 @@
 """The end of a pack: metadata, the manifest, and the path of the store.
 
-What holds: any process may do it, when all units are done, and several may at once; they write the same.
+Invariant: any process may do it, when all units are done, and several may at once; they write the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zarrfeed.packing.work.job import PackJob, PartOfStore
 from zarrfeed.packing.work.manifest import MANIFEST
 from zarrfeed.packing.work.unit_worker import UnitWorker
 
-#: How the manifest names the order; `RandomBijection` of another version would have another name.
+#: Name of the order in the manifest; `RandomBijection` of another version would have another name.
 _ORDER = "feistel-splitmix64-8"
 
 

@@ -1,4 +1,4 @@
-"""`PackJob`: what is packed, and its division into units of work that do not depend on each other.
+"""`PackJob`: a source, a target, and the division of the work into units that do not depend on each other.
 
 Positions are those in the packed store, over all of its parts; numbers are those in the source. Without a seed they are
 the same. A unit is a run of positions that makes whole stored objects, so that any process can do any unit, again too.
@@ -21,7 +21,7 @@ from zarrfeed.packing.targets.pack_layout import FieldLayout, SparseLayout
 from zarrfeed.plan.order.random_bijection import RandomBijection
 from zarrfeed.storage.chunks.chunk_encoder import Encoding
 
-#: Of the files that a job keeps.
+#: Version of the files that a job keeps.
 FORMAT = 1
 
 
@@ -32,7 +32,7 @@ class PartOfStore:
     Attributes
     ----------
     name
-        Of the group; "" for the whole store.
+        Name of the group; "" for the whole store.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Gathering:
     field
         Number of the array.
     of_pointers
-        Whether this is all of `indptr` of a sparse matrix. Otherwise [begin, end) of such a matrix are elements of the
+        True if this is all of `indptr` of a sparse matrix. Otherwise [begin, end) of such a matrix are elements of the
         part, of one stored object of `data` and one of `indices`.
     """
 
@@ -72,35 +72,35 @@ class Gathering:
 
 @dataclass(frozen=True)
 class PackJob:
-    """A source, a target, and how the one becomes the other. Processes send it to each other.
+    """A source, a target, and the rules by which the source becomes the target. Processes send it to each other.
 
     Attributes
     ----------
     source
-        How the source is opened.
+        The call that opens the source.
     fingerprint
-        What the source says of itself.
+        Fingerprint of the source.
     out
         Path of the store.
     identity
-        A hash of what was asked for: a run goes on only where one with the same identity began.
+        A hash of the request: a run goes on only where one with the same identity began.
     num_samples
-        Of the source.
+        Number of samples of the source.
     layouts
-        Of the arrays, in the order of the source's fields.
+        Layouts of the arrays, in the order of the source's fields.
     parts
-        Of the store, in the order of positions.
+        Parts of the store, in the order of positions.
     step_rows
         Samples that are read, encoded and written at once: whole stored objects.
     unit_rows
         Samples of a unit.
     seed
-        Of the order. None: that of the source.
+        Seed of the order. None: the order is that of the source.
     source_rows
         Samples of a unit of the first pass, which deals the samples of the source to the units of the second one. 0:
         there is no first pass.
     run
-        Of one call of `pack`: what a process opened for another call, it opens again.
+        Id of one call of `pack`: what a process opened for another call, it opens again.
     """
 
     source: SourceCall
@@ -176,7 +176,7 @@ class PackJob:
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return what another process needs beside the source; credentials are not among it."""
+        """Return the data that another process needs beside the source, without credentials."""
         names = ("fingerprint", "identity", "num_samples", "step_rows", "unit_rows", "seed", "source_rows")
         plain = {name: getattr(self, name) for name in names}
         layouts = [dataclasses.asdict(layout) for layout in self.layouts]

@@ -1,4 +1,4 @@
-"""The manifest of a packed store: an attribute that says what was packed, and how that can be proved."""
+"""The manifest of a packed store: an attribute that names its source and layout, so that the store can be proved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from zarrfeed.base.documents import parse_json
 from zarrfeed.metadata.array.known_groups import PACK_MANIFEST
 
-#: The attribute's name: of the group at the root, or of the array there.
+#: Name of the attribute, which the group at the root has, or the array there.
 MANIFEST = PACK_MANIFEST
 
 

@@ -1,8 +1,8 @@
-"""Sparse matrices of a packed store: where their elements lie, and how units and gatherings write them.
+"""Sparse matrices of a packed store: the positions of their elements, and the writing of units and gatherings.
 
-What holds: the packed `indptr` is the running sum of the row lengths in the packed order. The source's `indptr` alone
-says these lengths. So it is known before any row is read which rows each stored object of `data` and `indices` has. A
-unit leaves the elements of its rows in a file, all columns before all values; a gathering copies runs of such files.
+Invariant: the packed `indptr` is the running sum of the row lengths in the packed order. The source's `indptr` alone
+gives these lengths. So the rows of each stored object of `data` and `indices` are known before any row is read. A unit
+leaves the elements of its rows in a file, all columns before all values; a gathering copies runs of such files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def with_elements(
 
 
 def packed_indptr(field: SourceField, numbers: Int64) -> Int64:
-    """Return where the rows with some numbers begin, one after the other, and the end; shape (rows + 1,)."""
+    """Return the beginnings of some rows, one after the other, and the end; shape (rows + 1,)."""
     assert field.csr is not None
     made = np.zeros(len(numbers) + 1, np.int64)
     np.cumsum(field.csr.lengths[numbers], out=made[1:])
@@ -62,9 +62,9 @@ def read_elements(
     files
         The units of the part, and their files.
     sparse
-        Of the matrix.
+        Layout of the matrix.
     indptr
-        Of the part.
+        `indptr` of the part.
     begin, end
         Numbers of elements.
 

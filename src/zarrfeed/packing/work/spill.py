@@ -26,11 +26,11 @@ def spill_parts(rows: Sequence[Rows], positions: Int64, units: Int64, num_units:
     Parameters
     ----------
     rows
-        Of each array the samples.
+        Samples of each array.
     positions, units
-        Where each sample goes, and which unit that is.
+        Position of each sample, and the unit that it belongs to.
     num_units
-        How many units there are.
+        Number of units.
     """
     by_unit = np.lexsort((positions, units))
     first = np.searchsorted(units[by_unit], np.arange(num_units + 1))
@@ -54,9 +54,9 @@ def read_spill(
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
     layouts, dtypes
-        Of the arrays; the dtypes are those of the source.
+        Layouts and dtypes of the arrays; the dtypes are those of the source.
     unit
         Number of the unit.
 

@@ -1,6 +1,6 @@
-"""What a process does with a unit of work: read samples, encode chunks, write stored objects, note that it is done.
+"""The work of a process on a unit: read samples, encode chunks, write stored objects, note that it is done.
 
-What holds: a unit depends on the job alone, and on the first pass where there is one. So it may be done by any process,
+Invariant: a unit depends on the job alone, and on the first pass where there is one. So it may be done by any process,
 and done again: it writes the same bytes to the same names.
 """
 
@@ -37,9 +37,9 @@ class UnitWorker:
     Parameters
     ----------
     job
-        What is packed.
+        The job that the units belong to.
     source
-        Its source. None: it is opened when it is first needed.
+        The source of the job. None: it is opened when it is first needed.
 
     Raises
     ------
@@ -142,7 +142,7 @@ class UnitWorker:
             self._write_objects(record, one.part.name, layout, fill, one.begin, rows)
 
     def _indptr(self, field: int, part: PartOfStore) -> Int64:
-        """Return where the rows of a part begin, which all of its gatherings need."""
+        """Return the beginnings of the rows of a part, which all of its gatherings need."""
         source = self.source
         with self._lock:
             if (field, part.name) not in self._indptrs:
@@ -227,7 +227,7 @@ def pack_rows(rows: Rows, layout: FieldLayout) -> bytes | memoryview:
 
 
 def unpack_rows(content: bytes, layout: FieldLayout) -> Rows:
-    """Return what `pack_rows` was given; text as its bytes."""
+    """Undo `pack_rows`; text comes as its bytes."""
     if layout.kind == "number":
         return np.frombuffer(content, layout.item).reshape(-1, *layout.shape)
     items: Rows = VLenBytes().decode(content)
@@ -288,7 +288,7 @@ _workers_lock = threading.Lock()
 
 
 def do_unit(job: PackJob, stage: str, number: int) -> tuple[str, int, UnitRecord]:
-    """Do a unit in this process; what executors are given."""
+    """Do a unit in this process; executors call this function."""
     worker = make_worker(job)
     does = {"deal": worker.deal, "write": worker.write, "gather": worker.gather}[stage]
     return stage, number, off_main_thread(lambda: does(number))

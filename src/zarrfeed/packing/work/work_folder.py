@@ -1,6 +1,6 @@
-"""`WorkFolder`: the unfinished store beside its later path, and which units of it are done.
+"""`WorkFolder`: the unfinished store beside its later path, and the records of the units that are done.
 
-What holds, whichever process is killed when, and whatever fills the disk:
+Invariants, whichever process is killed at whatever time, and whatever fills the disk:
 
   - A file appears under its name as a whole: it is written under `tmp/`, and renamed.
   - A unit's record appears after all files of the unit. So what has a record is there, and what has none is done again.
@@ -42,12 +42,12 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
 
 @dataclass
 class UnitRecord:
-    """What a unit left.
+    """The digests and the files of a unit that is done.
 
     Attributes
     ----------
     digests
-        Of the samples of each array.
+        Digests of the samples of each array.
     files
         Path below the folder -> bytes.
     """
@@ -85,11 +85,11 @@ class WorkFolder:
         Parameters
         ----------
         shared
-            Whether calls that do other parts may hold it, too.
+            True if calls that do other parts may hold it, too.
 
         Returns
         -------
-        Whether the folder is there. If it is not, nothing is held.
+        True if the folder is there. If it is not, nothing is held.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class WorkFolder:
         return record if is_whole else None
 
     def done(self, stage: str, count: int) -> set[int]:
-        """Return which of the units [0, count) are done, with all of their files."""
+        """Return the numbers of those units [0, count) that are done, with all of their files."""
         return {number for number in range(count) if self.record(stage, number) is not None}
 
     def publish(self, out: Path) -> None:
@@ -260,7 +260,7 @@ def _record_name(stage: str, number: int) -> str:
 
 
 def _named(lock: Path) -> str:
-    """Return what the holder of a lock wrote about itself, as the end of a sentence."""
+    """Return the text that the holder of a lock wrote about itself, as the end of a sentence."""
     try:
         text = read_side_file(lock).decode("utf-8", "replace")[:100]
     except (OSError, ConfigError):

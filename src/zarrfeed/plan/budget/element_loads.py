@@ -1,7 +1,7 @@
-"""Which element blocks of sparse matrices are read when, for the rows of an epoch: pure numpy, no I/O.
+"""The loads of element blocks of sparse matrices, for the rows of an epoch: pure numpy, no I/O.
 
-What holds: every block that a batch needs is in memory when the batch is made. A block is loaded for the first batch
-that needs it, and stays until the last one, unless so many batches between them do not need it that it is loaded again.
+Invariant: every block that a batch needs is in memory when the batch is made. A block is loaded for the first batch
+that needs it, and stays until the last one. If more than `keep` batches in a row do not need it, it is loaded again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BlockLoads:
     Attributes
     ----------
     block
-        Which ones, shape (loads,).
+        The blocks that are loaded, shape (loads,).
     first_batch, last_batch
         The batches that they are loaded for: the number of the first and of the last one, shape (loads,) both.
     """
@@ -41,7 +41,7 @@ class BlockLoads:
 
     @property
     def most_at_once(self) -> int:
-        """How many blocks are in memory at once."""
+        """Largest number of blocks in memory at once."""
         if not len(self.block):
             return 0
         change = np.zeros(int(self.last_batch.max()) + 2, dtype=np.int64)
@@ -51,12 +51,12 @@ class BlockLoads:
 
 
 def keep_batches(plan: ReadPlan, batch_size: int) -> int:
-    """Return how many batches in a row may not need a block that stays: as many as two groups are spread over."""
+    """Return for how many unused batches in a row a block stays: as many as two groups are spread over."""
     return 2 * plan.order.open_batches(batch_size, plan.stride)
 
 
 def plan_loads(elements: Elements, indptr: Int64, rows: Int64, batch_size: int, keep: int) -> BlockLoads:
-    """Return which blocks the batches of some rows need.
+    """Return the loads of the blocks that the batches of some rows need.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ def plan_loads(elements: Elements, indptr: Int64, rows: Int64, batch_size: int, 
     indptr
         The number of each row's first element, shape (all rows + 1,).
     rows
-        In the order in which they are delivered.
+        The rows in the order in which they are delivered.
     batch_size
         Rows of a batch.
     keep
-        A block that so many batches in a row do not need is loaded again.
+        Number of batches in a row after which a block that they do not need is loaded again.
     """
     num_blocks = elements.num_blocks
     pairs = []  # block * batches + batch
@@ -112,7 +112,7 @@ def split_rows(elements: Elements, begin: Int64, end: Int64) -> tuple[Int64, Int
 
 
 def element_fields(side: Sequence[Elements], layout: int) -> list[StoredField]:
-    """Return arrays as an engine reads them whose samples are element blocks: one field an array, of a layout."""
+    """Return fields for an engine whose samples are element blocks: one field for each array, in one layout."""
     return [
         StoredField(f"elements {n}", one.spec, conversion=one.conversion, parts=one.parts)
         for n, one in enumerate(elements.layouts[layout] for elements in side)

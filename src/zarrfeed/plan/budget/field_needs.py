@@ -27,9 +27,9 @@ class FieldNeeds:
     Attributes
     ----------
     num_fields
-        How many fields there are.
+        Number of fields.
     sample_bytes
-        One sample in a batch, of all fields.
+        Bytes of one sample in a batch, over all fields.
     resident_bytes
         Rows that are kept in memory, and pointers to the rows of sparse matrices.
     scratch_bytes
@@ -41,13 +41,14 @@ class FieldNeeds:
     local_bytes, local_chunk_bytes
         The largest chunk that the engine reads itself, as stored and decoded; 0 if there is none.
     fed_bytes, fed_shard_bytes
-        The largest chunk, and the largest shard, of stores that are read by Python, decoded; 0 if there is none.
+        Decoded bytes of the largest chunk, and of the largest shard, of stores that Python reads; 0 if there is none.
     fed_requests
-        How many requests each of these stores is asked at once; 0 if there is no such store.
+        Number of requests that each of these stores is asked at once; 0 if there is no such store.
     index_bytes
-        Of each field: one index of shards, and all of them, of the arrays that no field before it draws from.
+        For each field the bytes of one index of shards, and of all of them, in the arrays that no field before it draws
+        from.
     num_lists
-        How many fields have text, bytes or images, whose decoded chunks are cached.
+        Number of fields with text, bytes or images, whose decoded chunks are cached.
     elements
         The needs of each engine that reads the chunks of a sparse matrix.
     """
@@ -105,12 +106,12 @@ class FieldNeeds:
 
     @property
     def num_indexed(self) -> int:
-        """How many fields have indices of shards."""
+        """Number of fields with indices of shards."""
         return sum(one > 0 for one, _ in self.index_bytes)
 
 
 def _stored_bytes(spec: ArraySpec) -> int:
-    """Return what a buffer for a stored chunk may take: compressors add a little to what they cannot compress."""
+    """Return the most bytes that a stored chunk takes: compressors add a little to data that do not compress."""
     return _buffer_bytes(spec.decoded_bytes + spec.decoded_bytes // 128 + 64)
 
 
@@ -126,7 +127,7 @@ def _block_bytes(spec: ArraySpec) -> int:
     blocks = [c.block_bytes for c in spec.codecs if c.name == "blosc"]
     if not blocks or spec.slow_codecs:
         return 0
-    # Of several codecs, Blosc may have compressed what another one made of the chunk.
+    # With several codecs, Blosc may have compressed the output of another codec.
     whole = spec.decoded_bytes if len(spec.codecs) == 1 else _intermediate_bytes(spec.decoded_bytes)
     return min(whole, max(_BLOCK_BYTES, *blocks))
 
@@ -173,7 +174,7 @@ def goes_by_blocks(layout: Layout) -> bool:
 
 
 def _index_bytes(sources: Sequence[ArraySource], num_fields: int) -> tuple[tuple[int, int], ...]:
-    """Return the memory for one index of shards, and for all: of each field those of the arrays that it draws first."""
+    """Return for each field the memory for one index of shards, and for all, of the arrays that it draws first."""
     found = [(0, 0)] * num_fields
     for source in sources:
         spec, number = source.spec, source.fields[0]

@@ -1,4 +1,4 @@
-"""How the memory budget is spent: scratch of the threads, bytes in flight, and open batches.
+"""The division of the memory budget: scratch of the threads, bytes in flight, and open batches.
 
 No more than the budget is ever planned. Where it is short, things are given up in this order, each as far as need be:
 
@@ -10,7 +10,8 @@ No more than the budget is ever planned. Where it is short, things are given up 
 4. Decode threads, down to one: each one less is that much less speed. More than two have to leave room for a second
    round of batches, which they decode while the first one is taken.
 
-What is left then is needed: one chunk being decoded, one request, one index a sharded field, and the open batches.
+The memory that is left then is needed: one chunk being decoded, one request, one index a sharded field, and the open
+batches.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.order.order import Order
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
-#: Indices of shards may take so much of the budget: at 1 GiB those of a million inner chunks are all cached.
+#: Indices of shards get at most the budget divided by this: at 1 GiB those of a million inner chunks are all cached.
 _INDEX_DIVISOR = 64
-#: Decoded chunks of text and bytes may take so much of the budget.
+#: Decoded chunks of text and bytes get at most the budget divided by this.
 _VLEN_DIVISOR = 8
-#: Of what is left of the budget, so much is for engines that read sparse matrices.
+#: Engines that read sparse matrices get the left budget divided by this.
 _ELEMENT_DIVISOR = 4
 _LEAST_BLOCKS_AHEAD = 2
 _MAX_FETCH_THREADS = 16
-#: More threads than so many find no work unless there is room for a second round of batches, too.
+#: With more threads than these, a second round of batches needs room, or some find no work.
 _FEW_THREADS = 2
-#: Fetching may take so much of the budget: of local chunks, for which little is waited, and of those that Python reads.
+#: Fetching gets at most the budget divided by these: for local chunks, whose waits are short, and for chunks that
+#: Python reads.
 _LOCAL_DIVISOR, _FED_DIVISOR = 8, 4
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What an engine may use.
+    """The memory, threads and requests that an engine may use.
 
     Attributes
     ----------
@@ -59,13 +61,13 @@ class MemoryPlan:
     batch_bytes
         One batch of all fields.
     required_batches
-        How many must be open at once.
+        Number of batches that must be open at once.
     num_threads, wanted_threads
         Decode threads, and how many there would be if memory had room.
     num_fetch_threads
         Threads that wait for storage; 0 if there is nothing local to read, or no room: then decode threads do.
     reads_local
-        Whether the engine reads chunks itself.
+        True if the engine reads chunks itself.
     chunk_bytes
         The largest read chunk, decoded.
     block_bytes
@@ -73,16 +75,16 @@ class MemoryPlan:
     max_requests
         Chunks that are asked for at once where the store is read by Python; 0 if there is no such field.
     requests_bounded_by
-        Why these are no more: more have no room in memory, or the store is not asked for more.
+        The limit of these requests: "memory" has no room for more, or the "store" is not asked for more.
     coalesce
-        What may be read in one request there, so that it fits.
+        The rule by which inner chunks share a request there, so that a request fits.
     index_cache_bytes
         Memory for the indices of shards, one entry a field; 0 for those without, and for those whose arrays an earlier
         field draws from.
     list_cache_bytes
-        Memory for decoded chunks of text and bytes, of each field that has them.
+        Memory of each field for decoded chunks of text and bytes.
     num_lists
-        How many such fields there are.
+        Number of such fields.
     carry_bytes
         Memory for decoded chunks that neighbouring blocks share; 0 if nothing is carried.
     keep_bytes
@@ -92,13 +94,13 @@ class MemoryPlan:
         Memory of the engines that read the chunks of sparse matrices: to decode, to fetch, and for chunks that are
         decoded ahead. 0 if there is no sparse matrix.
     element_spare
-        What each of these engines has beyond the least that it needs.
+        Bytes of each of these engines beyond the least that it needs.
     element_threads
         Decode threads of these engines, all together.
     readers
         Consumers on the machine, which have as much each.
     plan_bytes
-        What the plan of an epoch keeps: samples that are selected and follow no rule, and an order that is listed.
+        Bytes of the plan of an epoch: of samples that are selected and follow no rule, and of an order that is listed.
     """
 
     budget: int
@@ -131,12 +133,12 @@ class MemoryPlan:
 
     @property
     def index_bytes(self) -> int:
-        """Memory for indices of shards, of all fields."""
+        """Memory for indices of shards, over all fields."""
         return sum(self.index_cache_bytes)
 
     @property
     def list_bytes(self) -> int:
-        """Memory for decoded chunks of text and bytes, of all fields."""
+        """Memory for decoded chunks of text and bytes, over all fields."""
         return self.num_lists * self.list_cache_bytes
 
     @property
@@ -152,11 +154,11 @@ class MemoryPlan:
 
     @property
     def lacks_threads(self) -> bool:
-        """Whether there are fewer decode threads than wanted."""
+        """True if there are fewer decode threads than wanted."""
         return self.num_threads < self.wanted_threads
 
     def wanted_open_batches(self, *, tasks_in_round: int) -> int:
-        """Return how many batches have to be open for all threads and requests to be busy.
+        """Return the number of open batches that keeps all threads and requests busy.
 
         The batches of the current round of lanes (`required_batches`) have to be open; another round lets the threads
         go on while the consumer takes them.
@@ -166,7 +168,7 @@ class MemoryPlan:
         return max(2, rounds) * self.required_batches
 
     def max_open_batches(self, order: Order, *, wanted: int) -> int:
-        """Return how many batches may be open: those that are wanted, or what the budget has room for.
+        """Return the number of batches that may be open: `wanted`, or as many as the budget has room for.
 
         Raises
         ------
@@ -208,16 +210,16 @@ def plan_memory(
 ) -> MemoryPlan:
     """Divide the budget, for fields that are read in batches of `batch_size` samples by up to `num_threads` threads.
 
-    What cannot be done without comes first, then decode threads, a fetch thread, caches, and what is fetched ahead: up
-    to an eighth of the budget (a quarter where Python reads). So a budget that suffices is not made insufficient by
-    adding to it. Requests are as many as have room, each for as much as a decoded chunk, up to what the store is asked
-    at once.
+    The indispensable memory comes first, then decode threads, a fetch thread, caches, and what is fetched ahead: up to
+    an eighth of the budget (a quarter where Python reads). So a larger budget never fails where a smaller one suffices.
+    The number of requests is as large as memory allows, each with room for a decoded chunk, up to the number that the
+    store is asked at once.
 
     Indices of shards get what all of them take, up to a part of the budget and at least one. A request for several
     inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
     arrive, so one such request for each thread, and one more, is partly decoded at a time.
 
-    `plan_bytes` is what the plan of an epoch keeps.
+    `plan_bytes` is the memory of the plan of an epoch.
 
     Decoded chunks that neighbouring blocks share get `carry_bytes` if so much is left, before caches do, or nothing.
     """
@@ -293,14 +295,14 @@ def plan_memory(
 
 @dataclass(frozen=True)
 class ElementMemory:
-    """What an engine may use whose samples are chunks of a sparse matrix.
+    """The memory of an engine whose samples are chunks of a sparse matrix.
 
     Attributes
     ----------
     plan
-        Its memory.
+        The memory plan of the engine.
     blocks_ahead
-        How many blocks of elements it decodes ahead of the batch that is made.
+        Number of element blocks that it decodes ahead of the batch that is made.
     """
 
     plan: MemoryPlan
@@ -308,7 +310,7 @@ class ElementMemory:
 
     @property
     def used_bytes(self) -> int:
-        """What it uses of its budget, at most."""
+        """Bytes of its budget that it uses, at most."""
         return self.plan.budget - self.plan.batch_room + self.blocks_ahead * self.plan.batch_bytes
 
 

@@ -1,11 +1,10 @@
-"""How well a batch is mixed, and the lanes and the mix that are chosen where the user names neither.
+"""The mixing of a batch, and the lanes and the mix that are chosen where the user names neither.
 
-What holds: the choice is a function of the layout and of the memory for batches alone. It depends neither on the world
+Invariant: the choice is a function of the layout and of the memory for batches alone. It depends neither on the world
 size nor, while memory does not limit it, on the batch size: so 1 rank and 8 ranks read the same order, and 8 ranks with
 batches of 32 the same global batches as 1 rank with batches of 256. `rank_lanes.py` says what becomes of it beyond 8
-ranks. A perfect shuffle is the yardstick: a batch of
-`TYPICAL_BATCH` samples is to draw from `_GOOD_MIX` of the blocks that such a batch of a perfect shuffle draws from, if
-the memory has room for it.
+ranks. A perfect shuffle is the yardstick: a batch of `TYPICAL_BATCH` samples is to draw from `_GOOD_MIX` of the blocks
+that such a batch of a perfect shuffle draws from, if the memory has room for it.
 
 Two parameters widen the mix. Each lane more cuts one more block in two, and both halves decode all of it. Each `mix`
 more cuts none, but a lane's blocks still come in turn. So lanes are added as long as cuts are cheap, then `mix`.
@@ -23,23 +22,23 @@ from zarrfeed.plan.order.rank_lanes import LANE_COUNTS, LANES_OF_SMALL
 
 #: Samples of the batch that is to be mixed well, whatever the batches of a rank are.
 TYPICAL_BATCH = 64
-#: Blocks that a batch draws from, as a part of what a perfect shuffle would draw from: with so many it is well mixed.
+#: Part of the blocks of a perfect shuffle that a well mixed batch draws from.
 _GOOD_MIX = 0.9
-#: Cuts of blocks by the ends of lanes may add so much to the reads of an epoch.
+#: Largest share that cuts of blocks by the ends of lanes may add to the reads of an epoch.
 _MOST_CUTS = 0.1
 #: Small arrays have `LANES_OF_SMALL` lanes in any case; but where blocks share chunks, cuts cost more, and may not add
 #: more than this.
 _MOST_SHARED = 0.15
-#: Of more blocks, those of one length are counted together. Sums of fewer stay as they are, bit by bit: lanes depend on
-#: them.
+#: More blocks than these are counted by their lengths. The sum over fewer blocks stays as it is, bit by bit: lanes
+#: depend on it.
 _MANY_BLOCKS = 1 << 22
-#: Up to so many open blocks, one round of lanes may take half of the memory.
+#: Most open blocks for which one round of lanes may take half of the memory.
 _FEW_BLOCKS = 16
 
 
 @dataclass(frozen=True)
 class MixingLimits:
-    """What lanes and mix have to fit in.
+    """The limits that lanes and mix must keep.
 
     Attributes
     ----------
@@ -50,10 +49,10 @@ class MixingLimits:
     carried_rows
         Memory of each lane in addition, in samples.
     hands_rows_on
-        Whether that is for rows of slabs. A round of lanes then takes up to half of the memory that it leaves, until a
-        batch is mixed well: slabs are there to mix, and one of them is decoded soon.
+        True if that memory is for rows of slabs. A round of lanes then takes up to half of the memory that it leaves,
+        until a batch is mixed well: slabs are there to mix, and one of them is decoded soon.
     typical
-        Samples of the batch that is to be mixed well; of a source, its share of them.
+        Samples of the batch that is to be mixed well; for a source, its share of them.
     """
 
     batch_size: int
@@ -83,7 +82,7 @@ class MixingLimits:
         return choose_mixing(order, self) if mix is None else (choose_lanes(order, self), order.mix)
 
     def hold(self, order: Order, lanes: int, mix: int, parts: int) -> bool:
-        """Return whether an order has room with so many lanes and such a mix.
+        """Return whether an order has room with these lanes and this mix.
 
         A round of lanes has to fit in one of `parts` of the memory, and what must be open in all of it.
         """
@@ -97,11 +96,11 @@ class MixingLimits:
         return round_fits and open_batches + carried <= self.max_open_batches
 
     def cuts_little(self, lanes: int, num_blocks: int) -> bool:
-        """Return whether the ends of lanes add at most a tenth to the reads of so many blocks."""
+        """Return whether the ends of lanes add at most a tenth to the reads of the blocks."""
         return self.blocks_cut(lanes) <= _MOST_CUTS * num_blocks
 
     def blocks_cut(self, lanes: int) -> float:
-        """Return how many blocks are decoded once more, at most, because lanes end in blocks."""
+        """Return the most blocks that are decoded once more because lanes end in blocks."""
         return (lanes - 1) * self.reads_of_cut
 
 
@@ -141,7 +140,7 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
     order
         The epoch order; its lanes do not count.
     limits
-        The memory that there is, and what a lane costs.
+        The memory, and the cost of a lane.
     """
     wanted = _GOOD_MIX * perfect_mix(order, limits.typical)
     full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks

@@ -1,4 +1,4 @@
-"""`Blend`: what a user says of a mixture."""
+"""`Blend`: the options of a mixture, as the user gives them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zarrfeed.spec.block_edges import Edges
 Batching: TypeAlias = Literal["per_sample", "per_batch"]
 BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 
-#: What the key of the turns is for.
+#: Purpose of the key of the turns.
 _TURNS = 0x7475726E73
 
 
@@ -31,11 +31,11 @@ class Blend:
     first
         The first sample of each source, and the number of samples at the end.
     weights, changes
-        As of `Mixture`; the steps of `changes` count samples.
+        The arguments of `Mixture`; the steps of `changes` count samples.
     stop
-        When an epoch ends.
+        The rule by which an epoch ends.
     batching
-        What is of one source.
+        The run of samples that has one source: a sample, or a batch of all ranks.
     """
 
     first: tuple[int, ...]
@@ -50,13 +50,13 @@ class Blend:
         return len(self.weights)
 
     def edges(self, edges: Edges | None, block_rows: int) -> Int64:
-        """Return where blocks begin, given where they would: none has samples of two sources."""
+        """Return the first samples of blocks, cut so that no block has samples of two sources."""
         if edges is None:
             edges = np.append(np.arange(0, self.first[-1], block_rows), self.first[-1])
         return np.union1d(np.asarray(edges), np.array(self.first))
 
     def mixture(self, seed: int, unit: int) -> Mixture:
-        """Return which source each step takes, or each run of `unit` steps where batches have one source."""
+        """Return the source of each step, or of each run of `unit` steps where batches have one source."""
         key = key_of(_TURNS, seed)
         if self.batching == "per_sample":
             return Mixture(self.weights, key, COLUMNS, self.changes)

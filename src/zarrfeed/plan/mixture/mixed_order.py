@@ -1,6 +1,6 @@
-"""The kind of order that mixtures have, and what it answers: lanes of each source, its memory, and what states keep.
+"""The order of a mixture: lanes of each source, the memory that they need, and the state that is saved.
 
-What holds, beside what `mixed_sequence.py` says of the order itself:
+Invariants, beside those of the order itself in `mixed_sequence.py`:
 
 - **One order for a pass.** A pass spans epochs, so what its order depends on must not change between them. Without
   shuffling, a source has one lane, or those that the user named, whoever reads it: position p of a pass is its p-th
@@ -30,7 +30,7 @@ from zarrfeed.plan.samples.selection import Selection
 #: for each consumer, so passes that spanned epochs depended on ranks and workers, which states between epochs did not
 #: name. Shuffled mixtures have the same order in both versions.
 ORDER_VERSION = 2
-#: Visiting the groups of sources several times may add so much to what is decoded, where memory does not ask for more.
+#: Largest share that visiting groups several times may add to the decoding, where memory does not ask for more.
 _MOST_VISITS = 0.02
 #: Batches that are open at least where sources are mixed.
 _FEWEST_BATCHES = 4
@@ -68,13 +68,13 @@ class MixedOrder(MixedSequence):
         return replace(self, sources=fitting, lanes=sum(one.lanes for one in fitting))
 
     def with_unit(self, unit: int) -> MixedOrder:
-        """Return the same order with batches of all ranks of so many samples, where each has one source."""
+        """Return the order for batches of all ranks with `unit` samples, where each batch has one source."""
         return self if self.blend.batching == "per_sample" else replace(self, unit=unit)
 
     # Epochs
 
     def epoch_length(self, state: OrderState, batch: int) -> int:
-        """Return how many positions the order of a state's epoch has: whole batches, if each has one source."""
+        """Return the number of positions in a state's epoch: whole batches, if each has one source."""
         return self.with_unit(batch if state.own is None else SourceState.of(state).unit).length
 
     def settle(self, state: S, readers: Readers) -> S:
@@ -110,7 +110,7 @@ class MixedOrder(MixedSequence):
         return self.with_sources(own.sources).with_unit(own.unit)
 
     def check_batch(self, batch: int, used: int) -> None:
-        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of so many samples."""
+        """Raise ConfigError unless a run goes on, after some positions of an epoch, with batches of `batch` samples."""
         if self.is_per_batch and (self.unit % batch or used % self.unit % batch):
             raise ConfigError(
                 f"the run was begun with batches of {self.unit} samples of all ranks, each of one source; it cannot "
@@ -119,16 +119,16 @@ class MixedOrder(MixedSequence):
             )
 
     def is_in_order(self, sources: Sequence[SourceLanes] | None = None) -> bool:
-        """Whether each source is read in its own order, with the lanes of a state, or with those of this order."""
+        """Return True if each source is read in its own order, with the lanes of a state or of this order."""
         return not self.permutes_rows and all(one.lanes == 1 for one in sources or self.sources)
 
     @property
     def has_ordered_sources(self) -> bool:
-        """Whether it mixes sources that are read in their own order."""
+        """True if it mixes sources that are read in their own order."""
         return self.is_in_order()
 
     def deals_batches(self, num_workers: int, state: OrderState) -> bool:
-        """Whether the workers of a rank take whole batches in turn, in the epoch of a state.
+        """Return True if the workers of a rank take whole batches in turn, in the epoch of a state.
 
         They do if batches have one source. They do also if each source is read in order: if each of them took a stride,
         all of them would decode all chunks.
@@ -159,8 +159,8 @@ class MixedOrder(MixedSequence):
     def _with_chosen(self, limits: Limits, lanes: int | None, mix: int | None) -> MixedOrder:
         """Choose lanes and mix of each source: what suits the source alone, in its share of the memory.
 
-        Where that is not a lane for each of 8 ranks, there are more, as long as a quarter of the memory has room for
-        the batches that their groups serve, or visiting groups several times adds little to what is decoded.
+        Where these are fewer than a lane for each of 8 ranks, lanes are added, as long as a quarter of the memory has
+        room for the batches that their groups serve, or visiting groups several times adds little to the decoding.
         """
         steps = max(1, limits.quarter_steps)
         wanted = list(self.sources)
@@ -187,16 +187,16 @@ class MixedOrder(MixedSequence):
         return False
 
     def required_batches(self, batch_size: int, stride: int) -> int:
-        """Return how many batches must be open: groups whose steps are further apart are visited several times."""
+        """Return the number of batches that must be open: groups with steps further apart are visited several times."""
         del batch_size, stride
         return _FEWEST_BATCHES
 
     def wanted_batches(self, batch_size: int, stride: int) -> int:
-        """Return how many batches should be open, so that visits add little to what is decoded."""
+        """Return the number of batches to keep open, so that visits add little to the decoding."""
         return self.wanted_steps(stride, _MOST_VISITS) // batch_size + 2
 
     def wanted_steps(self, stride: int, most_visits: float) -> int:
-        """Return how many steps should be open, so that visits add at most `most_visits` to what is decoded."""
+        """Return the number of steps to keep open, so that visits add at most `most_visits` to the decoding."""
         spans = [self.open_steps_of(source, stride) for source in range(self.blend.num_sources)]
         steps = most = max(spans)
 
@@ -208,18 +208,18 @@ class MixedOrder(MixedSequence):
         return most
 
     def most_steps(self, open_batches: int, batch_size: int) -> int:
-        """Return how many steps a visit of a group may serve."""
+        """Return the most steps that a visit of a group may serve."""
         return (open_batches - 1) * batch_size
 
     def groups_bytes(self, *, are_shared: bool) -> int:
-        """Return what the groups of a plan take: sources are read as often as the weights say."""
+        """Return the bytes of the groups of a plan: sources are read as often as the weights say."""
         of_pass = super().groups_bytes(are_shared=are_shared)
         return of_pass * self.length // max(1, sum(self.lengths))
 
     # States
 
     def describe(self) -> dict[str, Any]:
-        """Return what the order of the epochs depends on, as JSON."""
+        """Return the terms that the order of the epochs depends on, as JSON."""
         blend = self.blend
         mixture = {
             "first": list(blend.first),
@@ -289,6 +289,6 @@ class MixedOrder(MixedSequence):
 
 
 def _names_no_version(described: object) -> bool:
-    """Whether a description of a mixture's order is one of an earlier release."""
+    """Return True if the description of a mixture's order is one of an earlier release."""
     mixture = described.get("mixture") if isinstance(described, Mapping) else None
     return isinstance(mixture, Mapping) and "version" not in mixture

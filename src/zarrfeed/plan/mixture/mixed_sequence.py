@@ -1,6 +1,6 @@
 """The epoch order of a mixture: steps of `Mixture`, each filled from the endless sequence of its source.
 
-What holds, and what tests check:
+Invariants, which tests check:
 
 - **One sequence.** The samples of a training run are the steps k = 0, 1, 2, ... of a `Mixture`. Epoch e of a dataset is
   the steps [e N, (e + 1) N). A source goes on in the next epoch where it stopped in the one before.
@@ -38,22 +38,22 @@ from zarrfeed.plan.order.portion import WHOLE, Portion, Strides
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.selection import Int64, Selection
 
-#: What the keys of sources are for.
+#: Purpose of the keys of sources.
 _SOURCE = 0x736F75726365
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixedSequence(Order):
-    """Which sample each step of a mixture takes; `selection` has the blocks of the sources one after another.
+    """The sample that each step of a mixture takes; `selection` has the blocks of the sources one after another.
 
-    `lanes` is that of all sources together; `mix` and `strip` are 1, and each source has its own.
+    `lanes` is the sum over all sources; `mix` and `strip` are 1, and each source has its own.
 
     Attributes
     ----------
     blend
-        What is mixed.
+        The sources, their weights and the rules of the mixture.
     sources
-        Of each source, what its order depends on.
+        Lanes, mix and strip of each source.
     unit
         Steps in a row that are of one source: the samples of a batch of all ranks, or 1.
     """
@@ -64,7 +64,7 @@ class MixedSequence(Order):
 
     @property
     def is_per_batch(self) -> bool:
-        """Whether the samples of a batch of all ranks are of one source."""
+        """True if the samples of a batch of all ranks are of one source."""
         return self.blend.batching == "per_batch"
 
     @cached_property
@@ -74,7 +74,7 @@ class MixedSequence(Order):
 
     @cached_property
     def mixture(self) -> Mixture:
-        """Which source each step takes, or each run of `unit` steps."""
+        """The source of each step, or of each run of `unit` steps."""
         return self.blend.mixture(self.seed, self.unit)
 
     @cached_property
@@ -127,7 +127,7 @@ class MixedSequence(Order):
         return epoch * self.length
 
     def source_ends(self, step: int) -> list[SourceEnd]:
-        """Return how far each source is after so many steps of the mixture."""
+        """Return the progress of each source after the first `step` steps of the mixture."""
         lengths = [-(-length // self.unit) for length in self.lengths]
         return source_ends(self.mixture, lengths, step // self.unit)
 
@@ -140,7 +140,7 @@ class MixedSequence(Order):
         return max(self.open_steps_of(source, stride) for source in range(self.blend.num_sources))
 
     def open_steps_of(self, source: int, stride: int = 1) -> int:
-        """Return the same for the groups of one source."""
+        """Return the number of steps that the groups of one source are spread over."""
         order = self.orders[source]
         positions = min(order.mix * order.max_rows * order.lanes, order.length)
         dealt = self.mixture.columns * self.unit
@@ -276,9 +276,9 @@ class _Found:
     groups, sources
         The groups, and what their orders depend on.
     first_step, last_step
-        Which of the consumer's regular steps each serves; first > last for none.
+        The first and the last of the consumer's regular steps that each group serves; first > last for none.
     holding
-        Of each extra position: the group that has it.
+        The group that has each extra position.
     """
 
     groups: Groups

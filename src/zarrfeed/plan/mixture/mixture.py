@@ -1,4 +1,4 @@
-"""Mixtures: which source each step of an epoch takes its sample from, and which sample of the source.
+"""Mixtures: the source of each step of an epoch, and the sample that the step takes of that source.
 
 A pure function of weights, seed and step, in integers alone, so that it can be written again in another language bit by
 bit. The steps are dealt to C columns: step k is row `k div C` of column `k mod C`. C has many divisors and does not
@@ -15,7 +15,7 @@ the C columns are evenly spaced, from a random start, in an order of their own f
 errors hardly add up: at most 8 samples at any prefix of all columns, for C = 24 and up to 20 sources.
 
 **Sample m of source s in column c is at position m C + c of the endless sequence of that source.** The sequence repeats
-the source: position p is number `p mod n` of its pass `p div n`. What holds:
+the source: position p is number `p mod n` of its pass `p div n`. Invariants:
 
 - each step has one source and one position, and each position of each source has one step (a bijection);
 - the positions that a rank reads of a source are those of its columns: a regular stride, so that each of the source's
@@ -50,7 +50,7 @@ _Words: TypeAlias = npt.NDArray[np.uint64]
 
 #: Columns where the user names none: 1, 2, 3, 4, 6, 8, 12 and 24 ranks have whole columns.
 COLUMNS = 24
-#: No more columns, sources, or shares of a weight: far beyond what is of use, so that no number overflows.
+#: Limits of columns, sources and shares of a weight: far beyond any use, so that no number overflows.
 MOST_COLUMNS, MOST_SOURCES, MOST_WEIGHT = 1 << 16, 1 << 16, 1 << 40
 #: Steps and positions are below this.
 END = 1 << 62
@@ -59,7 +59,7 @@ _BITS = 62
 _ONE = 1 << _BITS
 _LOW = np.uint64(0xFFFFFFFF)
 _32, _2, _62 = np.uint64(32), np.uint64(2), np.uint64(62)
-#: What random numbers are for; part of their key.
+#: Purposes of random numbers; part of their key.
 _PHASE, _COLUMNS = 0x70686173, 0x706C6163
 #: The first split's columns are this far apart in phase, as a part of all.
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -93,12 +93,12 @@ def parse_weights(weights: Sequence[float]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Which source each step takes, by weights that may change.
+    """The source of each step, by weights that may change.
 
     Attributes
     ----------
     weights
-        Of each source, integers, such as (7, 2, 1).
+        Weight of each source, integers, such as (7, 2, 1).
     seed
         Key of the phases, in [0, 2**64).
     columns
@@ -144,16 +144,16 @@ class Mixture:
 
     @property
     def num_sources(self) -> int:
-        """How many sources there are."""
+        """Number of sources."""
         return len(self.weights)
 
     def at(self, steps: npt.ArrayLike) -> tuple[Int64, Int64]:
-        """Return which source each step takes, and the position in the source's endless sequence.
+        """Return the source of each step, and the position in the source's endless sequence.
 
         Parameters
         ----------
         steps
-            In [0, 2**62), of any shape.
+            Numbers of steps in [0, 2**62), of any shape.
 
         Returns
         -------
@@ -185,7 +185,7 @@ class Mixture:
         return np.where(row < 0, -1, row * self.columns + column)
 
     def count(self, columns: npt.ArrayLike, rows: npt.ArrayLike) -> Int64:
-        """Return how many samples the first rows of columns take of each source: int64 of shape (..., sources)."""
+        """Return the samples of each source in the first rows of columns: int64 of shape (..., sources)."""
         column, row = np.broadcast_arrays(np.asarray(columns, np.int64), np.asarray(rows, np.int64))
         counts = np.empty((*row.shape, self.num_sources), dtype=np.int64)
         for stage, is_in in self._by_stage(row):
@@ -200,7 +200,7 @@ class Mixture:
         return min(share for share in shares if share)
 
     def most_rows(self, source: int, samples: int) -> int:
-        """Return an upper bound of the rows from the first to the last of so many samples in a row of a source.
+        """Return an upper bound of the rows that `samples` samples in a row of a source are spread over.
 
         The samples may be of any columns, as long as no column has more of them in a row. At a node, number m of a
         child with the share r is in a row above m / r - 1 and below (m + 1) / r, whatever the phase; so is each row
@@ -219,7 +219,7 @@ class Mixture:
         return math.ceil(most + total)
 
     def to_core(self, unit: int = 1) -> core.Mixture:
-        """Return what finds steps for the engine; so many steps in a row are one of this mixture."""
+        """Convert to the form in which the engine finds steps; `unit` steps in a row are one of this mixture."""
         return core.Mixture(
             columns=self.columns,
             unit=unit,
@@ -233,13 +233,13 @@ class Mixture:
         )
 
     def front(self, step: int) -> Int64:
-        """Return the next position of each source in each column after so many steps: shape (sources, columns)."""
+        """Return the next position of each source in each column after `step` steps: shape (sources, columns)."""
         column = np.arange(self.columns)
         rows = (step - column + self.columns - 1) // self.columns
         return self.count(column, rows).T * self.columns + column
 
     def taken(self, step: int) -> Int64:
-        """Return how many samples the first steps take of each source."""
+        """Return the number of samples that the first `step` steps take of each source."""
         counts: Int64 = (self.front(step) // self.columns).sum(axis=1)
         return counts
 
@@ -249,7 +249,7 @@ class Mixture:
 
     @cached_property
     def _tree(self) -> _Tree:
-        # Of several stages, a source weighs what it has of all of them.
+        # With several stages, the weight of a source is the sum of its shares in all of them.
         shares = [[Fraction(weight, sum(weights)) for weight in weights] for _, weights in self._stages]
         return _Tree.of([sum(share) for share in zip(*shares, strict=True)])
 
@@ -300,7 +300,7 @@ class Mixture:
         return at, before
 
     def _shares(self, stage: _Stage, rows: Int64, column: Int64) -> Int64:
-        """Return how many of the first rows of a stage each source, and then each node, has: shape (rows, both)."""
+        """Return how the first rows of a stage divide among sources and nodes: shape (rows, sources + nodes)."""
         tree = self._tree
         counts = np.empty((len(rows), self.num_sources + len(tree.children)), dtype=np.int64)
         counts[:, self.num_sources if len(tree.children) else 0] = rows
@@ -313,7 +313,7 @@ class Mixture:
     def _rows_of(self, source: int, before: Int64, column: Int64) -> Int64:
         """Return the rows of a source's samples, by how many the source has before them in their columns."""
         begun = np.stack([stage.base[source] for stage in self._settled])  # (stages, columns)
-        # Of stages in which the source has nothing, the last one begins with the same count, and has the sample.
+        # If a source has nothing in some stages, the last one that begins with the same count has the sample.
         number = (begun[:, column] <= before).sum(axis=0) - 1
         rows = np.full(before.shape, -1, dtype=np.int64)
         for i, stage in enumerate(self._settled):
@@ -338,13 +338,13 @@ class _Stage:
     Attributes
     ----------
     first_row
-        Where they begin to hold.
+        The first row where the weights hold.
     ratio
-        Of each node: the share of its left child, in units of 2**-62.
+        Share of the left child of each node, in units of 2**-62.
     phase
-        Of each node and column, in the same units: shape (nodes, columns).
+        Phase of each node and column, in the same units: shape (nodes, columns).
     base
-        How many samples each source has before: shape (sources, columns).
+        Number of samples that each source has before: shape (sources, columns).
     """
 
     first_row: int
@@ -355,7 +355,7 @@ class _Stage:
 
 @dataclass(frozen=True, eq=False)
 class _Tree:
-    """How rows are split: sources have the numbers [0, W), node v has W + v, and the root is node 0.
+    """The tree that splits rows: sources have the numbers [0, W), node v has W + v, and the root is node 0.
 
     Attributes
     ----------
@@ -367,7 +367,7 @@ class _Tree:
 
     @classmethod
     def of(cls, weights: Sequence[Fraction | int]) -> _Tree:
-        """Return Huffman's tree; of equal weights the first ones are joined first."""
+        """Return Huffman's tree; among equal weights, the first ones are joined first."""
         count = len(weights)
         heap = [(weight, number) for number, weight in enumerate(weights)]
         heapq.heapify(heap)
@@ -418,7 +418,7 @@ def _share(n: Int64, ratio: _Words | np.uint64, phase: _Words) -> Int64:
 
 
 def _nth(n: Int64, ratio: np.uint64, phase: _Words, side: int, end: int) -> Int64:
-    """Return which row of a node is number n of one of its children: the least x with share(x + 1) = n + 1.
+    """Return the row of a node that is number n of a child: the least x with share(x + 1) = n + 1.
 
     -1 where that is no row below `end`, or n is -1.
     """

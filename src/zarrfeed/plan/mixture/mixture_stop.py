@@ -1,4 +1,4 @@
-"""When an epoch of a mixture ends, and how far its sources are then."""
+"""The end of an epoch of a mixture, and the progress of its sources at that step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOPS = ("first", "all", "longest")
 
 @dataclass(frozen=True)
 class SourceEnd:
-    """How far a source is after some steps of a mixture.
+    """The progress of a source after some steps of a mixture.
 
     Attributes
     ----------
@@ -50,11 +50,11 @@ def epoch_steps(mixture: Mixture, lengths: Sequence[int], stop: Stop) -> int:
     Parameters
     ----------
     mixture
-        Which source each step takes.
+        The source of each step.
     lengths
         Samples of each source.
     stop
-        When the epoch ends.
+        The rule by which the epoch ends, or its number of steps.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def check_stop(stop: object) -> None:
 
 
 def source_ends(mixture: Mixture, lengths: Sequence[int], steps: int) -> list[SourceEnd]:
-    """Return how far each source is after so many steps.
+    """Return the progress of each source after the first `steps` steps.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def source_ends(mixture: Mixture, lengths: Sequence[int], steps: int) -> list[So
 
 @lru_cache(maxsize=64)
 def _steps_by_rule(mixture: Mixture, lengths: tuple[int, ...], stop: str) -> int:
-    """Return what `epoch_steps` does for a rule; the plan of each worker asks, and each state of each rank."""
+    """Return the result of `epoch_steps` for a rule; cached, since each worker's plan and each state asks."""
     if stop == "first":
         # In each column, the first position of the second pass is among the C positions behind the first pass.
         steps = _steps(mixture, [np.arange(n, n + mixture.columns) for n in lengths])

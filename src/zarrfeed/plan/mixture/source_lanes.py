@@ -13,7 +13,7 @@ _MOST_STEPS = 2**40
 
 
 class SourceLanes(NamedTuple):
-    """What the order of a source depends on, beside its blocks and its key."""
+    """The terms that the order of a source depends on, beside its blocks and its key."""
 
     lanes: int
     mix: int
@@ -22,7 +22,7 @@ class SourceLanes(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceState:
-    """What the state of an epoch of a mixture holds, for later epochs, too, as passes over a source span epochs.
+    """Lanes of the sources in the state of an epoch. Later epochs keep them, since passes over a source span epochs.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class SourceState:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> SourceState | None:
-        """Return what `to_json` described; None if a state names no sources.
+        """Return the state that `to_json` wrote; None if it names no sources.
 
         Raises
         ------
@@ -59,6 +59,6 @@ class SourceState:
 
     @classmethod
     def of(cls, state: OrderState) -> SourceState:
-        """Return what a settled state holds."""
+        """Return the lanes that a settled state holds."""
         assert isinstance(state.own, cls)
         return state.own

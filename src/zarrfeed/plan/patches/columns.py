@@ -30,7 +30,7 @@ class ColumnLayout:
     fields
         The fields of the dataset.
     is_listed
-        Whether patches begin at any voxels.
+        True if patches begin at any voxels.
     samples_of_tile
         Samples for each tile.
     """
@@ -43,7 +43,7 @@ class ColumnLayout:
     def choose(self, *, memory: int, num_threads: int, lanes: int | None, shuffle: bool) -> SweepChoice:
         """Return columns and lanes that suit the layout and the memory for batches.
 
-        `lanes` is what the user said. None: chosen.
+        `lanes` is the user's number of lanes. None: chosen.
         """
         fields = [
             replace(one, sample_bytes=math.ceil(one.sample_bytes * self.samples_of_tile)) for one in self._tile_fields()
@@ -68,13 +68,13 @@ class ColumnLayout:
         return lanes * of_lane + min(lanes, num_threads) * changing
 
     def chunks_of_block(self, block_tiles: int) -> int:
-        """Return how many chunks a block of so many tiles is the first to need, on average and at least 1."""
+        """Return how many chunks a block of `block_tiles` tiles is the first to need, on average and at least 1."""
         grid = self.tiling.typical()
         chunks = sum(num_chunks(grid, one.array) for one in patch_fields(self.fields))
         return max(1, chunks * block_tiles // max(1, grid.num_tiles))
 
     def _tile_fields(self) -> list[PatchField]:
-        """Return what tiles are cut out of; where a tile is a cell, with what all patches that begin in it have."""
+        """Return the fields that tiles are cut out of; where a tile is a cell, with the items of all its patches."""
         found = patch_fields(self.fields)
         if not self.is_listed:
             return found
@@ -83,7 +83,7 @@ class ColumnLayout:
 
 
 def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
-    """Return the chunks and the bytes of each array that patches are cut out of; of several layouts, of the first.
+    """Return the chunks and the bytes of each array that patches are cut out of, in its first layout.
 
     Fields that draw from one array are one: its chunks are decoded once for all of them.
     """
@@ -121,13 +121,13 @@ def patch_fields(fields: Sequence[Field]) -> list[PatchField]:
 
 
 def _chunks_of_items(items: Sequence[int], length: int) -> tuple[int, int]:
-    """Return how many chunks of a length have some of the items, and how many these span within the chunks."""
+    """Return how many chunks of a length have some of the items, and the sum of the items' spans within the chunks."""
     chunk, offset = np.divmod(np.asarray(items), length)
     return len(np.unique(chunk)), sum(int(np.ptp(offset[chunk == one])) + 1 for one in np.unique(chunk))
 
 
 def _footprint(patches: Sequence[FieldPatch], chunk: Sequence[int]) -> Footprint | None:
-    """Return which items of an array some patches of it have, together; None if they are the voxels of the grid."""
+    """Return the items of an array that some patches cover together; None if they are the voxels of the grid."""
     extents = next((patch.extents for patch in patches if patch.extents is not None), None)
     if extents is None:
         return None

@@ -1,4 +1,4 @@
-"""The chunks that an epoch of patches decodes, counted patch by patch: what the formula of `sweep_cost.py` predicts."""
+"""The chunks that an epoch of patches decodes, counted patch by patch; `sweep_cost.py` predicts them by a formula."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid
 from zarrfeed.plan.samples.selection import Int64, block_of
 
-#: Patches whose chunks are looked at together.
+#: Number of patches whose chunks are counted together.
 _COUNTED_AT_ONCE = 1 << 20
 
 
@@ -43,11 +43,11 @@ def count_decodes(
     order, epoch
         The epoch order, with its lanes.
     arrays
-        What patches have of each field: its chunk along each dimension, or a footprint.
+        The items of each field that patches cover: its chunk along each dimension, or a footprint.
     stride
-        How many consumers share the epoch.
+        Number of consumers that share the epoch.
     samples
-        What the first so many decode. None: all.
+        Number of samples, from the first on, whose chunks are counted. None: all.
     chunk_bytes, keep_bytes
         Bytes of a chunk of each field, and the memory of each consumer for those that several columns need.
     """
@@ -94,7 +94,7 @@ def _groups_of_samples(plan: EpochPlan) -> tuple[Int64, Int64, npt.NDArray[np.bo
 
 
 def _same_column(order: SweptOrder, sample: Int64, group: Int64) -> npt.NDArray[np.bool_]:
-    """Return whether a group shares chunks with the one before: of tiles, if the blocks of both are of one column."""
+    """Return whether a group shares chunks with the one before: for tiles, if the blocks of both are of one column."""
     tiles = order.tiles
     if not isinstance(tiles, TileBlocks):
         return np.ones(len(np.unique(group)), dtype=bool)

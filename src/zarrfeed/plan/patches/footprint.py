@@ -1,9 +1,9 @@
-"""`Footprint`: which items, and which chunks, of an array patches touch.
+"""`Footprint`: the items, and the chunks, of an array that patches touch.
 
 Patches lie on a grid of voxels. The array may have these voxels, or one item for several of them (a level of a
 pyramid), and a patch may have more items of it than the box of the grid (a context).
 
-What holds, along each dimension:
+Invariants, along each dimension:
 
 - **One rule.** A patch that begins at voxel s of the grid has `size` items, from `(s - origin) // scale + shift` on.
   So patches that begin later have later items, and those of a run of tiles lie between the first item of the
@@ -38,9 +38,9 @@ class Footprint:
     extents
         Items of each volume, shape (V, D).
     scale, origin, shift
-        As the rule above has them.
+        The numbers of the rule above.
     pads
-        Of each dimension: whether items outside are in no chunk.
+        For each dimension: True if items outside are in no chunk.
     """
 
     chunk: tuple[int, ...]
@@ -53,13 +53,13 @@ class Footprint:
 
     @classmethod
     def plain(cls, chunk: Sequence[int], size: Sequence[int] | Int64, extents: Int64) -> Footprint:
-        """Return that of an array whose items are the voxels of the grid."""
+        """Return the footprint on an array whose items are the voxels of the grid."""
         once, nothing = (1,) * len(chunk), (0,) * len(chunk)
         length = tuple(int(one) for one in size)
         return cls(tuple(chunk), length, extents, once, nothing, nothing, (True,) * len(chunk))
 
     def of_cells(self, cell: Sequence[int]) -> Footprint:
-        """Return that of all patches that begin in a cell of some voxels, as a tile that begins with the cell."""
+        """Return the footprint of all patches that begin in a cell, as a tile that begins with the cell."""
         more = [-(-(voxels - 1) // scale) for voxels, scale in zip(cell, self.scale, strict=True)]
         return replace(self, size=tuple(size + items for size, items in zip(self.size, more, strict=True)))
 
@@ -84,9 +84,9 @@ class Footprint:
         Parameters
         ----------
         grid
-            What says which dimensions wrap.
+            The grid of the patches, which knows the dimensions that wrap.
         volume, dimension
-            Of the patches.
+            Volume of each patch, and the number of the dimension.
         first, last
             The voxel that each patch begins at; or with `last`, of runs of patches, the first and the last one.
         """
@@ -107,7 +107,7 @@ class Footprint:
         return -self.origin[dimension] // self.scale[dimension] + self.shift[dimension]
 
     def ends_with_chunks(self, step: int, dimension: int) -> bool:
-        """Return whether tiles, so many voxels apart, lie side by side, and the first one begins with a chunk."""
+        """Return whether tiles lie side by side, `step` voxels apart, and the first one begins with a chunk."""
         is_side_by_side = self.size[dimension] * self.scale[dimension] == step
         return is_side_by_side and self.first_item(dimension) % self.chunk[dimension] == 0
 
@@ -122,6 +122,6 @@ def footprint_of(array: Footprints, grid: TileGrid | Tiling) -> Footprint:
 
 
 def steps_of_whole_chunks(of: Sequence[Footprint], step: int, dimension: int) -> int:
-    """Return after how many steps, of some voxels, along a dimension a chunk of each array ends."""
+    """Return the number of steps of `step` voxels along a dimension after which a chunk of each array ends."""
     voxels = [one.chunk[dimension] * one.scale[dimension] for one in of]
     return math.lcm(*(chunk // math.gcd(chunk, step) for chunk in voxels))

@@ -16,11 +16,11 @@ class ListedOrder(PatchOrder):
     Attributes
     ----------
     source
-        Where patches begin. Without a phase, those of epoch 0 are read in each epoch.
+        The source of the patches' first voxels. Without a phase, the patches of epoch 0 are read in each epoch.
     cells
-        What they are sorted into.
+        The cells that patches are sorted into.
     sampling, border
-        What the user calls them.
+        The values that the user gave for these arguments.
     """
 
     source: PatchPositions
@@ -35,12 +35,12 @@ class ListedOrder(PatchOrder):
 
     @property
     def how_sampled(self) -> str:
-        """What the user calls the way in which patches are chosen: "positions" or "random"."""
+        """The user's name for the way in which patches are chosen: "positions" or "random"."""
         return self.sampling
 
     @property
     def borders(self) -> tuple[str, ...]:
-        """What becomes of patches that reach beyond a volume, for each dimension."""
+        """For each dimension the handling of patches that reach beyond a volume."""
         return self.border
 
     @property
@@ -50,11 +50,11 @@ class ListedOrder(PatchOrder):
 
     @property
     def is_listed(self) -> bool:
-        """Whether patches begin at any voxels: yes."""
+        """True if patches begin at any voxels: always."""
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Return what the patches of the epochs depend on, beside the seed, as JSON."""
+        """Return the terms that the patches of the epochs depend on, beside the seed, as JSON."""
         return {
             "volumes": super().describe()["volumes"],
             "size": list(self.size),
@@ -71,13 +71,13 @@ class ListedOrder(PatchOrder):
         return PositionBlocks.of(self.cells, self.sweep, volume, start)
 
     def length(self, epoch: int) -> int:
-        """Return how many samples an epoch has: as many as any other."""
+        """Return the number of samples of an epoch, which is the same for all epochs."""
         del epoch
         return self.source.num_samples
 
     @property
     def changes(self) -> bool:
-        """Whether epochs have different patches."""
+        """True if epochs have different patches."""
         return self.phase and self.source.changes
 
     @property

@@ -1,4 +1,4 @@
-"""What a patch is called: one number that says where it begins, and is the same in every epoch."""
+"""Numbers of patches: the number of a patch follows from the voxel where it begins, and is the same in every epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Numbering:
     margin
         Voxels that a patch may begin before a volume, for each dimension, shape (D,).
     stride
-        What a voxel along each dimension adds to the number, shape (volumes, D).
+        Difference in number between neighbouring voxels along each dimension, shape (volumes, D).
     first
         The first number of each volume, and the first number that no patch has, shape (volumes + 1,).
     """

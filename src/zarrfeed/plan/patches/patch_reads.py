@@ -1,4 +1,4 @@
-"""The chunks that an epoch of patches decodes, of each array: counted, or predicted."""
+"""The chunks of each array that an epoch of patches decodes: counted, or predicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zarrfeed.plan.patches.sweep_cost import amplification, num_chunks
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.spec.field import Field
 
-#: Up to so many patches, what an epoch decodes is counted patch by patch.
+#: Most patches for which an epoch's decodes are counted patch by patch.
 _COUNTED = 200_000
 #: The same where patches begin at any voxels, and no formula says what more patches decode.
 _COUNTED_OF_LISTED = 1_000_000
@@ -20,7 +20,7 @@ _COUNTED_OF_LISTED = 1_000_000
 def patch_reads(
     order: SweptOrder, epoch: int, fields: Sequence[Field], stride: int, keep_bytes: int
 ) -> list[tuple[int, int]]:
-    """Return of each array that patches are cut out of how many chunks an epoch decodes, over all consumers, and has.
+    """Return for each array the chunks that an epoch decodes, over all consumers, and the chunks that the array has.
 
     They are counted, or for many patches predicted: for tiles by a formula, for other patches from what the first of an
     epoch decode. Where patches begin at any voxels, chunks that no patch touches do not count. `keep_bytes` is the
@@ -44,7 +44,7 @@ def patch_reads(
 
 
 def _predicted_reads(order: SweptOrder, fields: Sequence[PatchField], chunks: Sequence[int]) -> list[int]:
-    """Return how many chunks of each field an epoch decodes, by the formula."""
+    """Return the number of chunks of each field that an epoch decodes, by the formula."""
     grid, sweep, choice = order.tiles.grid, order.tiles.sweep, order.epochs.choice
     often = [amplification(grid, one.array, sweep, order.lanes, shuffle=order.shuffle) for one in fields]
     sizes = [one.cell_bytes * count for one, count in zip(fields, chunks, strict=True)]

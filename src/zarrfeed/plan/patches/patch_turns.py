@@ -1,6 +1,6 @@
-"""How patches are turned: flips, and rotations by 90 degrees, drawn for each patch of an epoch.
+"""The turns of patches: flips, and rotations by 90 degrees, drawn for each patch of an epoch.
 
-What holds, and what tests check:
+Invariants, which tests check:
 
 - **A turn is a signed permutation.** An orientation has a number for each dimension of patches: dimension d of a
   turned patch runs along dimension `o[d]` of the volume, or backwards along `~o[d]` if `o[d]` is negative. The turned
@@ -76,7 +76,7 @@ class Turns:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Return what may be turned, as JSON."""
+        """Return the dimensions that may be flipped or rotated, as JSON."""
         return {"flip": list(self.flip), "rotate": list(self.rotate)}
 
 

@@ -1,11 +1,11 @@
-"""Patches that begin at listed voxels: in which blocks they are read.
+"""Patches that begin at listed voxels: the blocks in which they are read.
 
 The volumes are cut into *cells*, boxes of the size of a chunk or of a part of one, and each patch lies in the cell of
 its first voxel. All patches of a cell touch no more than one box of voxels: the cell, and one voxel less than a patch
 behind it. These boxes are the tiles of a grid, so columns of cells are chosen, cut and swept as columns of tiles are
 (sweep.py).
 
-What holds:
+Invariants:
 
 - **Partition.** A block is patches of a column of cells that begin in one layer of chunks. There are no empty blocks.
 - **Bounded.** No block has more than `max_rows` patches. A layer with more is cut into several blocks, which follow
@@ -32,12 +32,12 @@ from zarrfeed.plan.samples.selection import Int64
 
 #: Cells are halved until half of those with patches have no more than this, but not more often than that.
 _PATCHES_OF_CELL, _MOST_HALVINGS = 2, 4
-#: A block may have so many times as many patches as its cells have on average.
+#: Largest number of patches of a block, as a multiple of the average over its cells.
 _MOST_ROWS = 1.25
 
 
 class PatchPositions(Protocol):
-    """Where the patches of each epoch begin; as many in each."""
+    """The first voxels of the patches of each epoch; all epochs have the same number of patches."""
 
     @property
     def num_samples(self) -> int:
@@ -45,13 +45,13 @@ class PatchPositions(Protocol):
 
     @property
     def changes(self) -> bool:
-        """Whether epochs have different patches."""
+        """True if epochs have different patches."""
 
     def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
         """Return the volume of each patch, shape (n,), and its first voxel there, shape (n, D)."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what the patches depend on, beside seed and epoch, as JSON."""
+        """Return the terms that the patches depend on, beside seed and epoch, as JSON."""
 
     def concat(self, parts: Sequence[tuple[Any, int]]) -> PatchPositions:
         """Return several sources of this kind as one, each given with the number of its volumes; this is the first."""
@@ -64,9 +64,10 @@ class ListedPositions:
     Attributes
     ----------
     volume
-        Of each patch, shape (n,).
+        Volume of each patch, shape (n,).
     start
-        Its first voxel, shape (n, D). Below 0 where it begins in the padding; in [0, N) where a dimension is periodic.
+        First voxel of each patch, shape (n, D). Below 0 where it begins in the padding; in [0, N) where a dimension is
+        periodic.
     """
 
     volume: Int64
@@ -79,7 +80,7 @@ class ListedPositions:
 
     @property
     def changes(self) -> bool:
-        """Whether epochs have different patches: no."""
+        """True if epochs have different patches: never."""
         return False
 
     def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
@@ -88,7 +89,7 @@ class ListedPositions:
         return self.volume, self.start
 
     def describe(self) -> dict[str, Any]:
-        """Return how many there are, and a hash of them."""
+        """Return the number of patches, and a hash of them."""
         listed = np.concatenate([self.volume[:, None], self.start], axis=1)
         digest = hashlib.sha256(np.ascontiguousarray(listed.astype("<i8")).tobytes()).hexdigest()
         return {"positions": f"{len(listed)} ({digest[:16]})"}
@@ -109,11 +110,11 @@ class Cells:
     tiling
         For each cell, the voxels that patches of it can touch, as tiles that overlap.
     chunk
-        Of the array that was cut into cells, shape (D,).
+        Shape (D,) of a chunk of the array that was cut into cells.
     size
         Voxels of a patch, shape (D,).
     wraps
-        Of each dimension: whether it is periodic.
+        For each dimension: True if it is periodic.
     density
         Patches of a cell, on average over the cells that have any, where many are counted as few.
     """
@@ -154,7 +155,7 @@ class Cells:
         return cls(tiling, np.array(chunk), sizes, wraps, float(np.minimum(patches, _PATCHES_OF_CELL).mean()))
 
     def max_rows(self, sweep: Sweep) -> int:
-        """Return how many patches a block may have."""
+        """Return the most patches that a block may have."""
         most: list[int] = self.tiling.most_tiles.max(axis=0).tolist()
         cells = math.prod(map(min, sweep.width, most))
         return math.ceil(_MOST_ROWS * self.density * cells)
@@ -185,13 +186,13 @@ class PositionBlocks:
     grid
         The volumes, and the size of a patch.
     sweep
-        How cells are cut into columns.
+        The cut of cells into columns.
     volume, start
-        Of each sample, shape (n,), and its first voxel, shape (n, D).
+        Volume of each sample, shape (n,), and its first voxel, shape (n, D).
     first
         Number of the first sample of each block, and the number of samples at the end, shape (B + 1,).
     run
-        Which run each block is of, shape (B,).
+        Number of the run that each block belongs to, shape (B,).
     """
 
     grid: TileGrid
@@ -239,7 +240,7 @@ class PositionBlocks:
         return self.volume[samples], self.start[samples]
 
     def table(self, numbering: Numbering, periods: Int64, orientations: Int64) -> core.PatchTable:
-        """Return where samples begin, and how they may be turned, in the form that the engine takes."""
+        """Convert the first voxels of samples, and their possible turns, to the form that the engine takes."""
         nothing = np.zeros(0, dtype=np.int64)
         return core.PatchTable(
             num_dims=len(self.grid.size),
@@ -263,7 +264,7 @@ class PositionBlocks:
 
 
 def _cell_of(tiling: Tiling, volume: Int64, start: Int64) -> Int64:
-    """Return the index of the cell of patches, shape (n, D): of those beyond the border, of a cell at the border."""
+    """Return the index of the cell of patches, shape (n, D); patches beyond the border have a cell at the border."""
     last = tiling.most_tiles[volume] - 1
     index: Int64 = np.clip(start // np.array(tiling.step), 0, last)
     return index
@@ -288,6 +289,6 @@ def _column_of(tiling: Tiling, sweep: Sweep, volume: Int64, index: Int64) -> Int
 
 
 def _differs(values: Int64) -> npt.NDArray[np.bool_]:
-    """Return which values differ from the one before; the first one does."""
+    """Return a mask of the values that differ from the one before; the first one does."""
     differs: npt.NDArray[np.bool_] = np.diff(values, prepend=values[0] - 1) != 0
     return differs

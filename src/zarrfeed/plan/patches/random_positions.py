@@ -1,6 +1,6 @@
 """Patches that are drawn anew in each epoch: uniformly, or with the weights of the voxels in their middle.
 
-What holds:
+Invariants:
 
 - **Keys.** Patch i of an epoch is a function of (seed, epoch, i) and of the volumes alone, so it is the same for any
   number of ranks.
@@ -37,11 +37,11 @@ class RandomPositions:
     extents
         Voxels of each volume, shape (V, D).
     size, border
-        Of patches, for each dimension; no border is "shift".
+        Size of patches, and their border, for each dimension; no border is "shift".
     num_samples
         Patches of an epoch.
     weights
-        Of voxels, counted from the first sample of the first store. None: all positions are equally likely.
+        Weights of voxels, counted from the first sample of the first store. None: all positions are equally likely.
     first
         With weights: the first sample of each volume, shape (V,).
     """
@@ -55,7 +55,7 @@ class RandomPositions:
 
     @property
     def changes(self) -> bool:
-        """Whether epochs have different patches: yes."""
+        """True if epochs have different patches: always."""
         return True
 
     def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
@@ -78,7 +78,7 @@ class RandomPositions:
         return volume, np.where(wraps, start % self.extents[volume], start)
 
     def describe(self) -> dict[str, Any]:
-        """Return how many are drawn, and a hash of the weights."""
+        """Return the number of drawn patches, and a hash of the weights."""
         if self.weights is None:
             return {"n": self.num_samples}
         first = np.ascontiguousarray(np.asarray(self.first).astype("<i8"))
@@ -86,7 +86,7 @@ class RandomPositions:
         return {"n": self.num_samples, "weights": digest[:16]}
 
     def concat(self, parts: Sequence[tuple[Any, int]]) -> RandomPositions:
-        """Return the patches of several descriptions: so many as they have together, drawn from all of their volumes.
+        """Return the patches of several descriptions: the sum of their numbers, drawn from all of their volumes.
 
         Raises
         ------

@@ -1,11 +1,11 @@
-"""Columns of tiles: in which blocks the patches of an epoch are read.
+"""Columns of tiles: the blocks in which the patches of an epoch are read.
 
 A volume is cut into columns along all dimensions but one, the sweep axis. A column is read layer by layer along that
 axis, and each layer of its tiles is a block. So neighbouring blocks share chunks, which a lane decodes once and carries
 on, and only the walls between columns cost chunks that are decoded twice. A run is a column, or some of its layers: the
 blocks that stay together when an epoch is shuffled.
 
-What holds:
+Invariants:
 
 - **Partition.** The columns of a volume partition its tiles, and blocks are boxes of tiles that partition a column.
 - **Numbers.** Blocks are numbered volume by volume, column by column (C order of the other dimensions), layer by layer.
@@ -31,13 +31,13 @@ from zarrfeed.plan.patches.patch_numbers import Numbering
 from zarrfeed.plan.patches.tiling import TileGrid, unravel
 from zarrfeed.plan.samples.selection import Int64, block_of
 
-#: What `good_bytes` is the memory for.
+#: The amplification that `good_bytes` of memory suffice for.
 GOOD_AMPLIFICATION = 1.2
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """How volumes are cut into columns.
+    """The cut of volumes into columns.
 
     Attributes
     ----------
@@ -124,12 +124,12 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SweepChoice:
-    """How patches are read.
+    """The columns and lanes that patches are read with, and their cost.
 
     Attributes
     ----------
     sweep, lanes
-        What was chosen.
+        The sweep and the lanes that were chosen.
     amplification
         Decoded bytes of an epoch, divided by the bytes of all chunks: expected, on average over epochs.
     block_tiles
@@ -137,16 +137,16 @@ class SweepChoice:
     bytes_of_lane
         Memory of a lane at most: two blocks of samples, and the chunks that a layer hands to the next one.
     carried_bytes
-        What of this are chunks.
+        Bytes of chunks among these.
     total_bytes
         Memory of all lanes, and of the chunks that a layer of each thread hands on while it still holds those before.
     fits
-        Whether this is no more than the memory that there was.
+        True if this is no more than the memory that there was.
     good_bytes
         Memory with which the amplification would be at most `GOOD_AMPLIFICATION`, with the same lanes. None: no memory
         suffices.
     keeps
-        Whether memory that is left caches chunks that several columns need, as the amplification takes it to be.
+        True if memory that is left caches chunks that several columns need, as the amplification takes it to be.
     """
 
     sweep: Sweep
@@ -168,15 +168,15 @@ class TileBlocks:
     Attributes
     ----------
     grid, sweep
-        The tiles, and how they are cut into columns.
+        The tiles, and their cut into columns.
     volume
-        Of each block, shape (B,).
+        Volume of each block, shape (B,).
     begin, count
         Index of its first tile, and its tiles, along each dimension, shape (B, D); the count along the sweep axis is 1.
     first
         Number of the first sample of each block, and the number of samples at the end, shape (B + 1,).
     run
-        Which run each block is of, numbered from 0 over all volumes, shape (B,).
+        Number of the run that each block belongs to, numbered from 0 over all volumes, shape (B,).
     """
 
     grid: TileGrid
@@ -211,7 +211,7 @@ class TileBlocks:
         return volume, self.grid.starts(volume, index)
 
     def table(self, numbering: Numbering, periods: Int64, orientations: Int64) -> core.PatchTable:
-        """Return where samples begin, and how they may be turned, in the form that the engine takes."""
+        """Convert the first voxels of samples, and their possible turns, to the form that the engine takes."""
         grid, nothing = self.grid, np.zeros(0, dtype=np.int64)
         return core.PatchTable(
             num_dims=len(grid.size),
@@ -257,7 +257,7 @@ def num_parts(count: int, width: int, unit: int) -> int:
 
 
 def cut_edges(count: int, width: int, unit: int, most: int | None = None) -> Int64:
-    """Return where one dimension of `count` tiles is cut into parts, or into its first `most` ones: (parts + 1,)."""
+    """Return the edges of the parts that a dimension of `count` tiles is cut into, or of its first `most` parts."""
     units, parts = -(-count // unit), num_parts(count, width, unit)
     shown = parts if most is None else min(parts, most)
     edges: Int64 = np.minimum(np.arange(shown + 1) * units // parts * unit, count)

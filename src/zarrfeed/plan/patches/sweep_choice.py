@@ -1,6 +1,6 @@
 """The sweep axis, the width of columns and the lanes that patches are read with, where the user names none.
 
-What holds: the choice is a function of the layout and of the memory. It depends neither on the seed nor on the world
+Invariant: the choice is a function of the layout and of the memory. It depends neither on the seed nor on the world
 size. It is never an error for want of memory: columns become narrower, down to one tile, then lanes become fewer, down
 to one.
 
@@ -28,14 +28,14 @@ from zarrfeed.plan.patches.sweep_cost import Float64, decodes_of_sweeps, represe
 from zarrfeed.plan.patches.tiling import Tiling
 from zarrfeed.plan.samples.selection import Int64
 
-#: Lanes to start from: few of them if more would decode more than so many times as much, as where few lanes have room
-#: for whole cross-sections of the volume and more lanes have not.
+#: Lanes to start from: few of them if more would multiply the decoding by more than this factor, as where few lanes
+#: have room for whole cross-sections of the volume and more lanes have not.
 _WANTED_LANES, _FEW_LANES, _MOST_FOR_WANTED = 8, 4, 1.2
-#: Still more lanes may multiply what is decoded by so much.
+#: Largest factor by which still more lanes may multiply the decoding.
 _MOST_FOR_LANES = 1.1
-#: Sweeps whose decodes differ by so much are as good as each other: the one with most runs mixes best.
+#: Factor up to which the decodes of sweeps count as equal: the sweep with most runs mixes best.
 _AS_GOOD = 1.005
-#: Cutting columns into runs may add so much to what is decoded.
+#: Largest share that cutting columns into runs may add to the decoding.
 _MOST_FOR_RUNS = 0.01
 #: Planning takes about 460 bytes a block: no sweep has more, unless all have.
 _MANY_BLOCKS = 1 << 20
@@ -48,7 +48,7 @@ _CROP_ROOM = 17 / 16
 _SAVED = 2.0
 #: A sweep that needs less to be cached is better, if memory allows both.
 _PREFERRED = 0.1
-#: The engine finds what to cache for about so many chunks and columns.
+#: Number of chunks and columns up to which the engine finds the chunks to cache.
 _MOST_CACHED = 1 << 20
 #: No batch is mixed better by more lanes than it has samples.
 _MOST_LANES = TYPICAL_BATCH
@@ -56,19 +56,19 @@ _MOST_LANES = TYPICAL_BATCH
 
 @dataclass(frozen=True)
 class PatchField:
-    """What the choice depends on, of one field.
+    """The properties of one field that the choice depends on.
 
     Attributes
     ----------
     chunk
         Length of a chunk along each patched dimension.
     cell_bytes
-        Decoded bytes of all chunks at one index of the chunk grid over the patched dimensions: of one chunk, times the
-        chunks that other dimensions are cut into.
+        Decoded bytes of all chunks at one index of the chunk grid over the patched dimensions: the bytes of one chunk,
+        times the chunks that other dimensions are cut into.
     sample_bytes
         Bytes of a patch in a batch.
     footprint
-        Which items of the array patches have. None: the voxels of the grid.
+        The items of the array that patches cover. None: the voxels of the grid.
     crop_share
         The part of `cell_bytes` that crops have: below 1 if samples have some items of other dimensions, or a chunk
         reaches beyond the array along these.
@@ -89,7 +89,7 @@ class PatchField:
 
     @property
     def array(self) -> Footprints:
-        """What patches have of the array."""
+        """The items of the array that patches cover."""
         return self.chunk if self.footprint is None else self.footprint
 
 
@@ -100,15 +100,15 @@ class _Candidates:
     Attributes
     ----------
     axis, width, unit, layers
-        Of each sweep; `width` and `unit` have the shape (sweeps, D), and 0 layers stands for None.
+        The values of each sweep; `width` and `unit` have the shape (sweeps, D), and 0 layers stands for None.
     decodes, added
         Decoded bytes of one lane, and what each lane more adds, divided by the bytes of all chunks.
     runs, blocks
-        How many there are.
+        Number of runs, and of blocks.
     block_tiles, lane_bytes, carried_bytes
-        As of `SweepChoice`.
+        The attributes of `SweepChoice`, for each sweep.
     changing_bytes
-        Of the chunks that one layer hands on while it still needs those that were handed to it.
+        Bytes of the chunks that one layer hands on while it still needs those that were handed to it.
     all_bytes, chunks
         Decoded bytes of all chunks, and how many there are: the same for all sweeps.
     """
@@ -130,7 +130,7 @@ class _Candidates:
 
     @classmethod
     def join(cls, parts: Sequence[_Candidates]) -> _Candidates:
-        """Return those of several axes; those of too many blocks are left out, if there are others."""
+        """Return the sweeps of several axes together; sweeps of too many blocks are left out, if there are others."""
         joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)}
         few_blocks = joined["blocks"] <= max(_MANY_BLOCKS, joined["blocks"].min())
         return cls(**{name: column[few_blocks] for name, column in joined.items()})
@@ -153,7 +153,7 @@ class _Candidates:
         return lanes * self.lane_bytes + min(lanes, num_threads) * self.changing_bytes
 
     def best(self, lanes: int, num_threads: int, memory: float, *, keeps: bool) -> int | None:
-        """Return the sweep to take with so many lanes; None if none fits in the memory."""
+        """Return the sweep to take with some lanes; None if none fits in the memory."""
         fitting = np.flatnonzero(self.total_bytes(lanes, num_threads) <= memory)
         if not len(fitting):
             return None
@@ -184,21 +184,21 @@ def choose_sweep(
     tiling
         The patches.
     fields
-        What is read of each patch.
+        The fields that patches are cut out of.
     memory
         Bytes for open batches and for chunks that are carried from layer to layer.
     num_threads
         Decode threads.
     lanes
-        As the user said. None: chosen.
+        Number of lanes, as the user gave it. None: chosen.
     shuffle
-        Whether columns are shuffled, and begun at random layers.
+        True if columns are shuffled, and begun at random layers.
     crops
-        Whether a lane carries no more of a chunk than lies in its column and its volume, instead of whole chunks.
+        True if a lane carries no more of a chunk than lies in its column and its volume, instead of whole chunks.
     listed
-        Whether patches are listed: a layer may be several blocks, which hand on all chunks of the layer.
+        True if patches are listed: a layer may be several blocks, which hand on all chunks of the layer.
     keeps
-        Whether memory that is left caches chunks that several columns need.
+        True if memory that is left caches chunks that several columns need.
 
     Raises
     ------
@@ -326,7 +326,7 @@ def _ways_to_cut(
 ) -> list[tuple[int, int]]:
     """Return ways to cut `most` tiles along a dimension, as (width, unit): from all in one part down to one tile.
 
-    Where tiles end with chunks, or cells of listed patches do, parts are whole chunks, as far as they are not too wide.
+    If tiles, or cells of listed patches, end with chunks, parts are whole chunks, as far as they are not too wide.
     """
     arrays = [footprint_of(field.array, tiling) for field in fields]
     unit = steps_of_whole_chunks(arrays, tiling.step[dimension], dimension) if listed else None
@@ -341,7 +341,7 @@ def _layers_of_run(tiling: Tiling, fields: Sequence[PatchField], axis: int) -> i
     most = int(tiling.most_tiles[:, axis].max())
     layers = _tiles_of_whole_chunks(tiling, fields, axis)  # runs share no chunks then
     if layers is None:
-        # a run decodes about two layers of chunks again; of contexts, those that a layer shares with the next one
+        # a run decodes about two layers of chunks again; with contexts, those that a layer shares with the next one
         chunks = math.inf
         for field in fields:
             array = footprint_of(field.array, tiling)
@@ -360,7 +360,7 @@ def _tiles_of_whole_chunks(tiling: Tiling, fields: Sequence[PatchField], dimensi
 
 
 def _widths(most: int) -> list[int]:
-    """Return widths that cut `most` into equal parts, from the widest to 1; of large ones a geometric series."""
+    """Return widths that cut `most` into equal parts, from the widest to 1; large ones are a geometric series."""
     widths = [most]
     while widths[-1] > 1:
         last = widths[-1]
@@ -377,7 +377,7 @@ def _is_regular(tiling: Tiling, dimension: int) -> bool:
 def _cross_sections(
     tiling: Tiling, field: PatchField, axis: int, cuts: Sequence[Sequence[tuple[int, int]]], *, crops: bool
 ) -> Float64:
-    """Return how many chunks of a field a layer of a column holds at most, for all combinations of cuts."""
+    """Return the most chunks of a field that a layer of a column holds, for all combinations of cuts."""
     of = footprint_of(field.array, tiling)
     found = [
         _products(
@@ -393,7 +393,7 @@ def _cross_sections(
 
 
 def _held_chunks(tiling: Tiling, dimension: int, of: Footprint, width: int, unit: int, *, crops: bool) -> float:
-    """Return how many chunks a column of some tiles touches along a dimension, at most; cropped ones count in part."""
+    """Return the most chunks that a column of some tiles touches along a dimension; cropped ones count in part."""
     extents, chunk, step = of.extents[:, dimension], of.chunk[dimension], tiling.step[dimension]
     extent, whole = int(extents.max()), width >= tiling.most_tiles[:, dimension].max()
     items = -(-(width - 1) * step // of.scale[dimension]) + of.size[dimension]
@@ -417,7 +417,7 @@ def _lies_inside(tiling: Tiling, axis: int, of: Footprint) -> bool:
 
 
 def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]:
-    """Return how many layers of chunks a layer of tiles hands to the next one, and how many it may hold beside these.
+    """Return how many layers of chunks a layer of tiles hands to the next one, and how many more it may hold.
 
     It holds more if it still needs those that were handed to it: if tiles begin in one chunk and end in another.
     """
@@ -448,7 +448,7 @@ def _carried_layers(tiling: Tiling, axis: int, of: Footprint) -> tuple[int, int]
 
 
 def _most_touched(tiling: Tiling, dimension: int, of: Footprint, voxels: int, start: int) -> int:
-    """Return how many chunks a run of items touches at most, which starts at a multiple of `start` where it can."""
+    """Return the most chunks that a run of items touches, which starts at a multiple of `start` where it can."""
     chunk, multiple, extents = of.chunk[dimension], 1, of.extents[:, dimension]
     if _is_regular(tiling, dimension) and start % of.scale[dimension] == 0:
         multiple = math.gcd(start // of.scale[dimension], chunk)

@@ -1,6 +1,6 @@
-"""How often chunks are decoded for patches: the formula for what is planned; `decode_count.py` counts what was planned.
+"""The decodes of chunks for patches, by the formula for what is planned; `decode_count.py` counts what was planned.
 
-What costs decodes, for columns that are swept layer by layer (sweep.py):
+Decodes beyond one a chunk come from three sources, for columns that are swept layer by layer (sweep.py):
 
 - **Walls.** A chunk that a wall between two columns cuts is decoded for both. For each dimension but the sweep axis,
   add up the chunks that its parts touch. The product of the sums is what one layer costs.
@@ -27,15 +27,16 @@ from zarrfeed.plan.samples.selection import Int64
 
 Float64 = npt.NDArray[np.float64]
 
-#: Of more volumes than these, so many stand for all.
+#: Number of volumes that are counted one by one; of more volumes, this many are counted for all.
 _MOST_VOLUMES = 64
-#: Of more tiles along a dimension than these, so many stand for all: what they share with chunks repeats.
+#: Number of tiles along a dimension that are counted one by one; of more tiles, this many are counted for all, since
+#: the chunks that tiles share repeat.
 _MOST_TILES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Along:
-    """What one field costs along one dimension of one volume.
+    """The chunks of one field along one dimension of one volume, and their decodes.
 
     Attributes
     ----------
@@ -69,7 +70,7 @@ class Along:
         *,
         shuffle: bool,
     ) -> Along:
-        """Return it for a field, cut as (width, unit) say, or swept in runs of some layers."""
+        """Count the chunks of a field, cut into parts of (width, unit) each, or swept in runs of some layers."""
         chunks = array.num_chunks(volume, dimension)
         count = int(grid.count[volume, dimension])
 
@@ -100,11 +101,11 @@ def _shared_with_before(low: Int64, high: Int64, layers: int, turn: int | None, 
     low, high
         The first and the last chunk of each layer, shape (layers of the column,).
     layers
-        Of a run.
+        Layers of a run.
     turn
         Chunks of the dimension, if the first layer lies behind the last one. None: it does not.
     shuffle
-        Whether a run begins at any of its layers.
+        True if a run begins at any of its layers.
     """
     before = np.arange(len(low)) - 1
     begin = np.arange(0, len(low), layers)
@@ -142,14 +143,14 @@ def decodes_of_sweeps(
     *,
     shuffle: bool,
 ) -> tuple[Float64, Float64, int]:
-    """Return what sweeps along an axis decode of a field, for all combinations of cuts of the other dimensions.
+    """Count the decodes of a field by sweeps along an axis, for all combinations of cuts of the other dimensions.
 
     Parameters
     ----------
     grid
         The tiles.
     array
-        What patches have of the field: its chunk along each dimension, or a footprint.
+        The items of the field that patches cover: its chunk along each dimension, or a footprint.
     axis
         The sweep axis.
     cuts
@@ -157,7 +158,7 @@ def decodes_of_sweeps(
     layers
         Layers of a run. None: all of a column.
     shuffle
-        Whether runs are shuffled, and begin at random layers.
+        True if runs are shuffled, and begin at random layers.
 
     Returns
     -------
@@ -193,12 +194,12 @@ def decodes_of_sweeps(
 
 
 def amplification(grid: TileGrid, array: Footprints, sweep: Sweep, lanes: int, *, shuffle: bool = True) -> float:
-    """Return how often a chunk of a field is decoded in an epoch, on average over the volumes' chunks: the formula."""
+    """Return the decodes of a chunk of a field in an epoch, on average over the volumes' chunks: the formula."""
     cuts = [[cut] for cut in zip(sweep.width, sweep.units, strict=True)]
     decodes, added, num_chunks = decodes_of_sweeps(grid, array, sweep.axis, cuts, sweep.layers, shuffle=shuffle)
     return float((decodes + (lanes - 1) * added).item() / max(1, num_chunks))
 
 
 def num_chunks(grid: TileGrid, array: Footprints) -> int:
-    """Return how many chunks of a field all volumes have."""
+    """Return the number of chunks of a field in all volumes."""
     return int(footprint_of(array, grid).shape.prod(axis=1).sum())

@@ -1,6 +1,6 @@
 """The epoch order of patches: runs are permuted, and the layers of a run stay together.
 
-What holds, and what tests check:
+Invariants, which tests check:
 
 - **Runs stay together.** A lane goes through a run, which is a column or a part of one, layer by layer, so that chunks
   that two layers share are carried from one group to the next, and decoded once.
@@ -49,9 +49,9 @@ class SweptOrder(Order):
     Attributes
     ----------
     tiles
-        Where the samples lie.
+        The tiles of the samples.
     tiles_epoch
-        Which epoch they are of. None: of any.
+        The epoch that has these tiles. None: any.
     of_epochs
         The orders of all epochs, of which this is one.
     """
@@ -97,7 +97,7 @@ class SweptOrder(Order):
         return self.epochs.shortest
 
     def epoch_length(self, state: OrderState, batch: int) -> int:
-        """Return how many patches a state's epoch has."""
+        """Return the number of patches in a state's epoch."""
         del batch
         return self.epochs.length(state.epoch)
 
@@ -152,14 +152,14 @@ class SweptOrder(Order):
 
     @property
     def caches_chunks(self) -> bool:
-        """Whether memory that is left caches chunks that several columns need; of a resumed sweep it does, too."""
+        """True if memory that is left caches chunks that several columns need; also in a resumed sweep."""
         choice = self.epochs.choice
         return not self.epochs.is_listed and (choice is None or choice.keeps)
 
     # States
 
     def describe(self) -> dict[str, Any]:
-        """Return what the patches of the epochs depend on, as JSON."""
+        """Return the terms that the patches of the epochs depend on, as JSON."""
         return {"patches": self.epochs.describe(), "shuffle": self.shuffle, "seed": self.seed, "mix": self.mix}
 
     def own_in(self, json: Mapping[str, Any]) -> OwnState | None:
@@ -176,7 +176,7 @@ class SweptOrder(Order):
 
     @cached_property
     def numbering(self) -> Numbering:
-        """What patches are called."""
+        """The numbers of patches."""
         return Numbering.of(self.tiles.grid.extents, self.tiles.grid.size)
 
     @property
@@ -185,13 +185,13 @@ class SweptOrder(Order):
         return np.where(self.tiles.grid.wraps, self.tiles.grid.extents, 0)
 
     def numbers(self, samples: Int64) -> Int64:
-        """Return what samples are called in every epoch."""
+        """Return the numbers of the samples' patches, which are the same in every epoch."""
         volume, start = self.tiles.starts(samples)
         period = self.periods[volume]
         return self.numbering.number(volume, np.where(period > 0, start % np.maximum(period, 1), start))
 
     def patch_table(self) -> core.PatchTable:
-        """Return where samples begin, and how they may be turned, in the form that the engine takes."""
+        """Convert the first voxels of samples, and their possible turns, to the form that the engine takes."""
         turns = None if self.of_epochs is None else self.of_epochs.turns
         orientations = np.zeros((0, len(self.tiles.grid.size)), dtype=np.int64) if turns is None else turns.table
         return self.tiles.table(self.numbering, self.periods, orientations)
@@ -218,26 +218,26 @@ class SweptOrder(Order):
 
 @dataclass(frozen=True)
 class PatchOrder:
-    """The orders of all epochs: what they depend on, except for the number of the epoch.
+    """The orders of all epochs: the terms that they depend on, except for the number of the epoch.
 
     Attributes
     ----------
     tiling
         The tiles of each epoch.
     sweep
-        How they are cut into columns.
+        The cut of tiles into columns.
     shuffle
-        Whether runs and rows are permuted; False: tiles keep their order.
+        True if runs and rows are permuted; False: tiles keep their order.
     seed
         Key of the permutations, in [0, 2**64). That of the phases is `tiling.seed`.
     lanes
         L; no order has more lanes than the shortest epoch has samples.
     phase
-        Whether epochs have a phase; False: all have that of 0.
+        True if epochs have a phase; False: all have the phase 0.
     choice
-        Why the columns are so. None: nothing was chosen.
+        The choice that led to these columns. None: nothing was chosen.
     turns
-        How each patch is turned, anew in each epoch, with `seed`. None: not at all.
+        The turns of each patch, drawn anew in each epoch, with `seed`. None: patches are not turned.
     """
 
     tiling: Tiling
@@ -259,7 +259,7 @@ class PatchOrder:
         return self if sweep == self.sweep else replace(self, sweep=sweep)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the patches of the epochs depend on, beside the seed, as JSON."""
+        """Return the terms that the patches of the epochs depend on, beside the seed, as JSON."""
         tiling = self.tiling
         extents = np.ascontiguousarray(tiling.extents.astype("<i8"))
         return {
@@ -297,23 +297,23 @@ class PatchOrder:
 
     @property
     def is_listed(self) -> bool:
-        """Whether patches begin at any voxels, instead of on a grid."""
+        """True if patches begin at any voxels, instead of on a grid."""
         return False
 
     @property
     def how_sampled(self) -> str:
-        """What the user calls the way in which patches are chosen: "tiles", "grid", "positions" or "random"."""
+        """The user's name for the way in which patches are chosen: "tiles", "grid", "positions" or "random"."""
         return self.tiling.sampling
 
     @property
     def borders(self) -> tuple[str, ...]:
-        """What becomes of patches that reach beyond a volume, for each dimension."""
+        """For each dimension the handling of patches that reach beyond a volume."""
         border = self.tiling.border
         return (border,) * self.tiling.num_dimensions if isinstance(border, str) else border
 
     @property
     def cell(self) -> tuple[int, ...] | None:
-        """Of patches that begin at any voxels: voxels of the cells that they are sorted into. None: there are none."""
+        """Voxels of the cells that patches are sorted into, if they begin at any voxels. None: there are no cells."""
         return self.tiling.step if self.is_listed else None
 
     @property
@@ -327,12 +327,12 @@ class PatchOrder:
         return self.size if self.is_listed else self.tiling.step
 
     def length(self, epoch: int) -> int:
-        """Return how many samples an epoch has, without its order."""
+        """Return the number of samples of an epoch, without making its order."""
         return self.tiling.length(epoch, phase=self.phase)
 
     @property
     def changes(self) -> bool:
-        """Whether epochs have different tiles."""
+        """True if epochs have different tiles."""
         return self.phase and bool((self.tiling.num_phases > 1).any())
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Patches: which boxes of a volume are samples, as a grid of tiles for each epoch.
+"""Patches: the boxes of a volume that are samples, as a grid of tiles for each epoch.
 
-What holds, for each dimension of a volume with N voxels and patches of p:
+Invariants, for each dimension of a volume with N voxels and patches of p:
 
 - **One rule.** A tile starts at `origin + index * step`, but not before `first` and not after `last`. The tiles of a
   volume are all combinations of the tiles of its dimensions. So a grid is a few numbers for each volume, however many
@@ -32,7 +32,7 @@ from zarrfeed.plan.samples.selection import Int64
 #: "tiles": side by side, with a random phase in each epoch. "grid": from 0 on, `stride` apart, the same in each epoch.
 Sampling: TypeAlias = Literal["tiles", "grid"]
 SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
-#: What becomes of a tile that does not lie inside of its volume. "pad": it is kept, its voxels outside are padding.
+#: The handling of a tile that does not lie inside of its volume. "pad": it is kept, its voxels outside are padding.
 #: "wrap": voxels N, N + 1, ... are 0, 1, ... "drop": it is left out. "shift": it is moved inside.
 Border: TypeAlias = Literal["pad", "wrap", "drop", "shift"]
 BORDERS: tuple[Border, ...] = get_args(Border)
@@ -64,7 +64,7 @@ class TileGrid:
     count
         Tiles of each volume along each dimension, shape (V, D).
     wraps
-        Of each dimension: whether it is periodic. Then voxel x is voxel x mod N.
+        For each dimension: True if it is periodic. Then voxel x is voxel x mod N.
     """
 
     size: Int64
@@ -98,7 +98,7 @@ class TileGrid:
 
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """Which tiles the epochs have.
+    """The tiles of all epochs.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Tiling:
     sampling
         "tiles" for training: each epoch draws a phase; "grid" for validation: the same tiles in each epoch.
     border
-        What becomes of tiles that do not lie inside; for all dimensions, or one for each.
+        The handling of tiles that do not lie inside; for all dimensions, or one for each.
     stride
         With "grid": voxels from one tile to the next, for each dimension, at most `size`. None: `size`.
     seed
@@ -176,7 +176,7 @@ class Tiling:
         return int(np.minimum(*self._extreme_counts).prod(axis=1).sum())
 
     def length(self, epoch: int, *, phase: bool = True) -> int:
-        """Return how many tiles an epoch has."""
+        """Return the number of tiles of an epoch."""
         return self.at(epoch, phase=phase).num_tiles
 
     def at(self, epoch: int, *, phase: bool = True) -> TileGrid:
@@ -192,7 +192,7 @@ class Tiling:
 
     @property
     def num_phases(self) -> Int64:
-        """How many phases each volume can draw along each dimension, shape (V, D)."""
+        """Number of phases that each volume can draw along each dimension, shape (V, D)."""
         phases = np.ones_like(self.extents)
         if self.sampling == "grid":
             return phases

@@ -3,7 +3,7 @@
 The weights lie on a grid whose cells are boxes of voxels, such as the voxels themselves. A voxel of cell k that patches
 may have in their middle is drawn with the probability w_k / sum over all such voxels of their weights.
 
-What holds:
+Invariants:
 
 - **Sums.** The weights are kept in C order, with their sum for each run of `RUN` cells. A draw finds its run by a
   search in the sums, and its cell by the sums inside of this run alone.
@@ -47,14 +47,14 @@ class Ranges:
         return np.concatenate([[0], np.cumsum(self.end - self.begin)])
 
     def below(self, voxel: Int64) -> Int64:
-        """Return how many voxels of the ranges are below a voxel."""
+        """Return the number of the ranges' voxels below a voxel."""
         number = np.searchsorted(self.begin, voxel, side="right") - 1
         inside = np.minimum(voxel, self.end[number]) - self.begin[number]
         found: Int64 = np.where(number < 0, 0, self._before[number] + inside)
         return found
 
     def voxel(self, number: Int64) -> Int64:
-        """Return the voxels of the ranges that have so many below them."""
+        """Return the voxels with some numbers, counted over the voxels of the ranges."""
         which = np.searchsorted(self._before, number, side="right") - 1
         found: Int64 = self.begin[which] + number - self._before[which]
         return found
@@ -67,7 +67,7 @@ class WeightTable:
     Attributes
     ----------
     weights
-        Of each cell, in C order, shape (cells,): bool, or numbers that are not negative.
+        Weight of each cell, in C order, shape (cells,): bool, or numbers that are not negative.
     shape
         Cells along each dimension.
     cell

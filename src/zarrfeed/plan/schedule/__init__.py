@@ -1,1 +1,1 @@
-"""The plan of an epoch for one consumer: what it reads, with which resources, and how far it is."""
+"""The plan of an epoch for one consumer: its samples, its resources, and its progress."""

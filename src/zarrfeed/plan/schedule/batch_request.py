@@ -42,9 +42,9 @@ class RowRequests:
     Attributes
     ----------
     num_samples, block_rows
-        Of the arrays.
+        Samples of the arrays, and of a block of them.
     selection
-        Which samples there are. None: all.
+        The samples that can be asked for. None: all.
     """
 
     num_samples: int
@@ -87,7 +87,7 @@ class ListedRequests:
     grid
         The volumes, and the size of a patch.
     volume, start
-        Of each patch its volume, shape (n,), and its first voxel there, shape (n, D).
+        Volume of each patch, shape (n,), and its first voxel there, shape (n, D).
     """
 
     grid: TileGrid
@@ -174,7 +174,7 @@ def plan_patches(
     grid
         The volumes, and the size of a patch.
     volume, start
-        Of each patch its volume, shape (n,), and its first voxel there, shape (n, D).
+        Volume of each patch, shape (n,), and its first voxel there, shape (n, D).
     of, epoch
         The orders that say how patches are turned in an epoch. None: they are not.
     """
@@ -188,7 +188,7 @@ def plan_patches(
 
 
 def _differ_from_last(ascending: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which elements differ from the one before; the first does."""
+    """Return a mask of the elements that differ from the one before; the first does."""
     differ = np.ones(len(ascending), dtype=bool)
     np.not_equal(ascending[1:], ascending[:-1], out=differ[1:])
     return differ

@@ -1,4 +1,4 @@
-"""How far a consumer has come in a pass over an epoch."""
+"""The progress of a consumer in a pass over an epoch."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from zarrfeed.plan.shares.runs import RunDivision
 
 @dataclass
 class Cursor:
-    """How far a rank, or one of its workers, has come in a pass.
+    """The progress of a rank, or of one of its workers, in a pass.
 
     Attributes
     ----------
     begin
         The settled state in which the pass began.
     division
-        How what earlier runs had left is shared out. A saved run in `begin` has the same division: the pass goes on
-        with it.
+        The division of the positions that earlier runs had left. A saved run in `begin` has the same division: the pass
+        goes on with it.
     consumer
-        Whose batches are counted: for a DataLoader worker those of its own share, else the rank's.
+        The consumer whose batches are counted: a DataLoader worker with its own share, else the rank.
     delivered
         Batches of the division (samples, where there is no batch size) that were handed out, by the saved run too. In
         a worker: those that it handed out itself.
     ended
-        Whether the consumer asked for more than there is.
+        True if the consumer asked for more than there is.
     closed
-        Whether the pass was closed or dropped, so that it hands out no more.
+        True if the pass was closed or dropped, so that it hands out no more.
     in_worker
-        Whether this process is a DataLoader worker, whose state is that of its own share.
+        True if this process is a DataLoader worker, whose state is that of its own share.
     rank_info
-        Which rank began the pass.
+        The rank that began the pass.
     """
 
     begin: EpochState
@@ -88,12 +88,12 @@ class Cursor:
 
     @property
     def at_end(self) -> bool:
-        """Whether all ranks have all of their batches: where nothing is evened out, rank 0 has most."""
+        """True if all ranks have all of their batches: where nothing is evened out, rank 0 has most."""
         return self.ended or self.delivered >= self.division.batches(0)
 
     @property
     def under_way(self) -> bool:
-        """Whether the pass may hand out more batches."""
+        """True if the pass may hand out more batches."""
         return not (self.closed or self.at_end)
 
     @property

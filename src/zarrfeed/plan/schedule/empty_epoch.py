@@ -14,7 +14,7 @@ from zarrfeed.plan.shares.runs import RunDivision
 
 
 def check_has_batches(division: Division | RunDivision, ranks: int) -> None:
-    """Check that some rank has a batch in an epoch, which is divided in this way for so many ranks that get samples.
+    """Check that some rank has a batch in an epoch, which is divided in this way among `ranks` ranks that get samples.
 
     Raises
     ------

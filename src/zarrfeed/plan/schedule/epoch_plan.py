@@ -1,4 +1,4 @@
-"""What a consumer reads in a pass: its share of what is left of the epoch order, with memory and threads for that."""
+"""The reading of a consumer in a pass: its share of the positions that are left, with memory and threads for it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from zarrfeed.spec.field import FieldSet
 
 @dataclass(frozen=True)
 class Schedule:
-    """The configuration of a dataset, as far as it decides what is read when.
+    """The configuration of a dataset that decides the order, the batches and the resources of its reading.
 
     Attributes
     ----------
     fields
-        Of a batch, and which one's chunks make the blocks.
+        The fields of a batch; they know whose chunks make the blocks.
     order
         The epoch order; its lanes are those for few ranks.
     options
-        As the user said.
+        The options, as the user gives them.
     dealt
         If samples are dealt to nodes: which part `order` is of.
     """
@@ -124,7 +124,7 @@ class Schedule:
         return settled if settled.run is None else settled.for_division(self.division(settled, consumer))
 
     def _readers(self, state: EpochState, consumer: Consumer) -> Readers:
-        """Return what the order of an epoch may depend on of those who read it."""
+        """Describe the readers of an epoch, as far as its order may depend on them."""
         part = self.part
         drops = self._even(consumer) == "drop"
         return Readers(
@@ -145,15 +145,15 @@ class Schedule:
         return (self.options.batch_size or 1) * consumer.world_size
 
     def length(self, state: EpochState, consumer: Consumer) -> int:
-        """Return the positions of the longest part of an epoch order: of all nodes, those of the part that has most."""
+        """Return the positions of an epoch order; with several nodes, of the longest part."""
         return self.part.epoch_length(state, self._global_batch(consumer))
 
     def order_of(self, state: EpochState) -> Order:
-        """Return the order of a settled state's epoch; of one state it is one object."""
+        """Return the order of a settled state's epoch; one state always has the same object."""
         return self._orders.get(state.key, lambda: self.order.at(state))
 
     def division(self, state: EpochState, consumer: Consumer) -> Division | RunDivision:
-        """Return how what earlier runs left is shared out, in batches; in samples, where there is no batch size."""
+        """Return the division of the positions that are left, in batches; in samples, without a batch size."""
         length, even = self.length(state, consumer) - state.progress.used, self._even(consumer)
         long_nodes = self.part.long_nodes if length else 0
         size = self.options.batch_size
@@ -162,7 +162,7 @@ class Schedule:
         drop_last = self.options.drop_last and size is not None
         ranks, workers = consumer.world_size, consumer.num_workers
         if self.options.whole_blocks and self.options.reads_runs(self.order, state.lanes or 1):
-            # Where earlier runs left gaps all over the epoch order, what is left of a block is no unit any more.
+            # If earlier runs left gaps all over the epoch order, the rest of a block is no unit any more.
             block_rows = 1 if state.progress.cuts else self.order.block_rows
             return RunDivision(
                 length, ranks, workers, size or 1, drop_last=drop_last, block_rows=block_rows, turn=state.epoch
@@ -180,7 +180,7 @@ class Schedule:
         )
 
     def plan(self, state: EpochState, consumer: Consumer, resources: Resources | None = None) -> EpochPlan:
-        """Return what `reading` does, with all groups."""
+        """Return the plan of `reading`, with all groups."""
         return self.reading(state, consumer, resources).listed()
 
     def reading(
@@ -190,10 +190,10 @@ class Schedule:
         resources: Resources | None = None,
         division: Division | RunDivision | None = None,
     ) -> ReadPlan:
-        """Return what a consumer reads in a pass that begins in a state that was settled for it.
+        """Return the plan of a consumer in a pass that begins in a state that was settled for it.
 
-        `resources` are those that it has. None: as many as it wants, for a plan that is looked at and not read.
-        `division` is that of the pass, where it is known.
+        `resources` are the consumer's. None: as many as it wants, for a plan that is looked at and not read. `division`
+        is that of the pass, where it is known.
         """
         division = division or self.division(state, consumer)
         consumer, delivered = division.continued(consumer, state.batches)

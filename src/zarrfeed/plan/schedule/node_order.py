@@ -13,8 +13,8 @@ from zarrfeed.plan.shares.affinity import Dealing, Part, blocks_together, seed_o
 def order_of_node(whole: Order, planner: ResourcePlanner, node: int, num_nodes: int) -> tuple[Order, Part]:
     """Return the epoch order of a node, and which part of all samples it is of.
 
-    What of its order a state holds is the same on all nodes: lanes, mix and strip suit the part that needs most memory,
-    and are no more than any part allows.
+    The lanes, mix and strip of its order, which a state holds, are the same on all nodes: they suit the part that needs
+    most memory, and are no more than any part allows.
 
     Raises
     ------

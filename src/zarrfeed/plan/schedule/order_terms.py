@@ -1,4 +1,4 @@
-"""The terms of an epoch order: what it depends on, by name, to be compared with those of another rank."""
+"""The terms that an epoch order depends on, by name, to be compared with those of another rank."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class OrderTerms:
     Attributes
     ----------
     schedule
-        That of the first epoch.
+        The schedule of the first epoch.
     affinity
-        As the user said.
+        The argument `affinity`, as the user gives it.
     grows
-        Whether the store grows: ranks may have seen several lengths of it, and agree on one when a pass begins.
+        True if the store grows: ranks may have seen several lengths of it, and agree on one when a pass begins.
     """
 
     schedule: Schedule
@@ -29,7 +29,7 @@ class OrderTerms:
     grows: bool = False
 
     def on(self, world_size: int) -> dict[str, Any]:
-        """Return what the order, and the share of each of so many ranks, depend on."""
+        """Return the terms that the order, and the share of each of `world_size` ranks, depend on."""
         schedule, options = self.schedule, self.schedule.options
         order = schedule.part.whole
         terms: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: Of the pass under way, and of the next one or of a state.
+#: Number of values: for the pass under way, and for the next one or a state.
 _FEW = 2
 
 
@@ -29,7 +29,7 @@ class Remembered(Generic[T]):
         self._found: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what is remembered under a key, or make it, and forget the oldest."""
+        """Return the value that is remembered under a key, or make it and forget the oldest."""
         made = self._found.get(key)
         if made is None:
             made = make()

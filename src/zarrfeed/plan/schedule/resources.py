@@ -1,7 +1,7 @@
 """Memory, decode threads and open batches: the share of its machine that a reader may use.
 
-The plan of an epoch keeps memory, which counts against the budget. What holds: plans whose samples and blocks follow
-rules keep nothing that grows with the samples. What is counted is the rest: samples that are selected and follow no
+The plan of an epoch keeps memory, which counts against the budget. Invariant: plans whose samples and blocks follow
+rules keep nothing that grows with the samples. All other plans are counted: samples that are selected and follow no
 rule, borders of segments, rows of joins that follow no rule, groups that are listed for windows, mixtures and patches,
 and orders that are listed whole.
 """
@@ -24,14 +24,14 @@ from zarrfeed.plan.shares.partition import Consumer, RankInfo
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.row_map import OneRow
 
-#: Chunks that neighbouring blocks share get so much of the budget, or what they need.
+#: Chunks that neighbouring blocks share get the budget divided by this, or as much as they need.
 _CARRY_DIVISOR = 64
 #: Memory for chunks that columns or strips share is a multiple of such a share of the budget, so that most epochs have
 #: the same.
 _KEEP_DIVISOR = 64
-#: A sample of an order that is listed.
+#: Bytes of a sample in an order that is listed.
 _BYTES_OF_SAMPLE = 8
-#: Lanes and mix are chosen for so many decode threads, whatever the cores of a machine and the threads of a reader are.
+#: Number of decode threads for which lanes and mix are chosen, whatever the machine and the reader have.
 _ORDER_THREADS = 2
 #: A rank that has its machine for itself.
 ALONE = RankInfo()
@@ -74,7 +74,7 @@ class FieldFacts:
 
     @cached_property
     def share_chunks(self) -> bool:
-        """Whether chunks of a field may serve several blocks."""
+        """True if chunks of a field may serve several blocks."""
         return any(map(carries, self._fields.fields))
 
     @cached_property
@@ -94,7 +94,7 @@ class FieldFacts:
         return 2 * sum(borders.values()) + sum(maps.values())
 
     def overlap(self, order: Order) -> Overlap | None:
-        """Return what neighbouring blocks of an order share; None if they share nothing."""
+        """Return the chunks that neighbouring blocks of an order share; None if they share nothing."""
         if not (self.share_chunks or self.num_listed):
             return None
         return Overlap.of(self._fields.fields, order.full_rows, order.slabs)
@@ -107,11 +107,11 @@ class ResourcePlanner:
     Attributes
     ----------
     fields, options
-        As `Schedule` has them.
+        The fields and the options of the `Schedule`.
     batch_size
         Samples of a batch of the engine.
     known
-        What was found of the fields, by this planner and by those that were made of it.
+        Facts about the fields that were found by this planner and by those that were made from it.
     reserved
         Bytes for the plan of an epoch, where it is not counted for itself.
     """
@@ -124,7 +124,7 @@ class ResourcePlanner:
 
     @property
     def lists_plans(self) -> bool:
-        """Whether readers of the fields need the groups of a plan listed, whatever the order is."""
+        """True if readers of the fields need the groups of a plan listed, whatever the order is."""
         return self.fields.are_objects or self.known.share_chunks
 
     def resources(self, order: Order, rank_info: RankInfo, consumer: Consumer) -> Resources:
@@ -147,7 +147,7 @@ class ResourcePlanner:
         return Resources(memory, allowed, allowed < wanted or memory.lacks_threads, most_steps)
 
     def memory(self, order: Order, rank_info: RankInfo = ALONE, consumer: Consumer | None = None) -> MemoryPlan:
-        """Return how a consumer of an epoch order spends its share of the budget; by default, of one without others."""
+        """Divide a consumer's share of the budget, in an epoch order; by default, for a consumer without others."""
         consumer = consumer or rank_info.consumer()
         readers = rank_info.local_world_size * consumer.num_workers
         share = max(1, self.options.machine_budget // readers)
@@ -165,7 +165,7 @@ class ResourcePlanner:
         return plan if readers == 1 else replace(plan, readers=readers)
 
     def order_memory(self, order: Order, consumer: Consumer | None = None) -> MemoryPlan:
-        """Return how a consumer, by default one without others, would spend the memory for which orders are chosen.
+        """Divide the memory for which orders are chosen, for a consumer; by default, for one without others.
 
         It depends neither on the machine nor on `num_threads`: ranks on unlike machines must choose the same order, or
         samples are lost and come twice. Where the memory that is meant if none is named has no room for a single lane,
@@ -180,7 +180,7 @@ class ResourcePlanner:
         return plan
 
     def _divided(self, budget: int, threads: int, batches: int, carry_bytes: int, reserved: int) -> MemoryPlan:
-        """Return how a budget is divided, for so many threads and batches; what was divided once is remembered."""
+        """Divide a budget among threads and batches; a division is remembered."""
         key = self.batch_size, budget, threads, batches, carry_bytes, reserved
         plan = self.known.plans.get(key)
         if plan is None:
@@ -211,7 +211,7 @@ class ResourcePlanner:
         return order.suit(left, lanes, mix) if left.reserved and not left.has_room(chosen) else chosen
 
     def has_room(self, order: Order) -> bool:
-        """Whether the memory for which orders are chosen has room for the batches that must be open at once."""
+        """Return True if the memory for which orders are chosen has room for the batches that must be open at once."""
         memory = self.order_memory(order)
         return memory.required_batches <= memory.fitting_batches
 
@@ -233,7 +233,7 @@ class ResourcePlanner:
         few_cuts = limits.cuts_little(lanes, part.fewest_blocks)
         return few_cuts and limits.hold(part.whole, lanes, order.mix, 2) and (fits(lanes) or not fits(order.lanes))
 
-    # What an order is to suit (`Room`)
+    # The facts that an order has to suit (`Room`)
 
     @property
     def num_threads(self) -> int:
@@ -241,20 +241,20 @@ class ResourcePlanner:
         return _ORDER_THREADS
 
     def overlap(self, order: Order) -> Overlap | None:
-        """Return what neighbouring blocks of an order share; None if they share nothing."""
+        """Return the chunks that neighbouring blocks of an order share; None if they share nothing."""
         return self.known.overlap(order)
 
     def carries(self, order: Order) -> bool:
-        """Return whether memory has room for what the lanes of an order carry from block to block."""
+        """Return whether memory has room for the chunks that the lanes of an order carry from block to block."""
         return self.order_memory(order).carry_bytes > 0
 
     def bytes_for_batches(self, order: Order, *, spare: int) -> int:
-        """Return the memory for batches, and for what is carried, beside so many spare batches."""
+        """Return the memory for batches, and for carried chunks, beside some spare batches."""
         memory = self.order_memory(order)
         return memory.batch_room + memory.carry_bytes - spare * memory.batch_bytes
 
     def limits(self, order: Order, overlap: SharedChunks | None = None) -> MixingLimits:
-        """Return what the memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
+        """Return the limits of memory for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
         memory = self.order_memory(order)
         sample_bytes = memory.batch_bytes / self.batch_size
         limits = MixingLimits(self.batch_size, memory.fitting_batches)
@@ -267,7 +267,7 @@ class ResourcePlanner:
         )
 
     def _threads(self, rank_info: RankInfo, consumer: Consumer) -> int:
-        """Return how many decode threads a consumer starts."""
+        """Return the number of decode threads that a consumer starts."""
         return self.options.num_threads or max(1, usable_cores() // (rank_info.local_world_size * consumer.num_workers))
 
     def _carry_bytes(self, order: Order, stride: int, share: int, threads: int) -> int:
@@ -285,7 +285,7 @@ class ResourcePlanner:
         return max(wanted, share // _CARRY_DIVISOR)
 
     def _with_cache(self, memory: MemoryPlan, order: Order, consumer: Consumer, left: int) -> MemoryPlan:
-        """Return the same with a cache for chunks that blocks share, in memory that nothing else takes.
+        """Return the plan with a cache for chunks that blocks share, in memory that nothing else takes.
 
         An order whose lanes carry nothing, since neighbouring blocks do not follow each other, has its chunks cached
         nevertheless.
@@ -319,12 +319,12 @@ class ResourcePlanner:
         return order.required_batches(self.batch_size, stride)
 
     def _stride(self, order: Order, consumer: Consumer) -> int:
-        """Return how far apart in the epoch order the positions of a consumer are."""
+        """Return the distance in the epoch order between two positions of a consumer."""
         runs = self.options.whole_blocks and self.options.reads_runs(order, order.lanes)
         return 1 if runs else consumer.stride
 
 
 def plan_bytes(order: Order, known: FieldFacts) -> int:
-    """Return what the plan of an epoch of an order keeps in each process that reads it."""
+    """Return the bytes that the plan of an epoch keeps in each process that reads it."""
     listed = known.num_listed * _BYTES_OF_SAMPLE * order.length
     return order.selected_bytes + listed + known.map_bytes + order.groups_bytes(are_shared=known.share_chunks)

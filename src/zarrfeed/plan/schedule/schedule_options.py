@@ -1,4 +1,4 @@
-"""What a user says about a schedule: the order, batches, ranks, threads and memory."""
+"""The options of a schedule that a user gives: the order, batches, ranks, threads and memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from zarrfeed.plan.shares.partition import Even
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
 
-#: Lanes and mix are chosen for so much memory where none is named, and so much may be used on any machine.
+#: Memory for which lanes and mix are chosen where none is named, and which may be used on any machine.
 DEFAULT_BUDGET = 1 << 30
-#: Readers may use such a share of the memory of the job if no budget is named.
+#: Readers get the memory of the job divided by this if no budget is named.
 _JOB_DIVISOR = 4
 #: Without a batch size, samples are views of internal batches of about this size.
 _INTERNAL_BATCH_BYTES = 4 << 20
@@ -31,22 +31,24 @@ class ScheduleOptions:
     Attributes
     ----------
     lanes, mix
-        Of the order. None: chosen from the layout and the memory; a state's own mix serves the rest of its epoch.
+        Lanes and mix of the order. None: chosen from the layout and the memory; a state's own mix serves the rest of
+        its epoch.
     batch_size
-        None: single samples.
+        Samples of a batch. None: single samples.
     drop_last, even
-        As the user said; `even` None: "drop" where there are several ranks.
+        The arguments as the user gives them; `even` None: "drop" where there are several ranks.
     num_threads
         Decode threads of a consumer. None: the cores of the machine, shared.
     budget
         Bytes for all consumers of a machine. None: a quarter of what the job may use there, and at least
         DEFAULT_BUDGET; or what the consumers need at least.
     limit
-        For `budget` None: the most that one consumer may need, if that is more than its share. None: whatever it needs.
+        With `budget` None: the most bytes that one consumer may get if it needs more than its share. None: whatever it
+        needs.
     coalesce
-        What may be read in one request, in stores that Python reads.
+        The rule by which inner chunks share a request, in stores that Python reads.
     whole_blocks
-        Whether consumers have runs of whole blocks where rows keep their order, instead of a stride.
+        True if consumers have runs of whole blocks where rows keep their order, instead of a stride.
     """
 
     lanes: int | None = None
@@ -79,5 +81,5 @@ class ScheduleOptions:
         return min(order.length, fitting)
 
     def reads_runs(self, order: Order, lanes: int) -> bool:
-        """Whether consumers have runs of whole blocks, in an epoch order with this many lanes."""
+        """Return True if consumers have runs of whole blocks, in an epoch order with this many lanes."""
         return self.whole_blocks and not order.permutes_rows and lanes == 1

@@ -26,13 +26,14 @@ from zarrfeed.plan.samples.sample_set import Int64
 
 NUM_STRETCHES = 256
 NEIGHBOURS = 64
-#: Shares of the stretches that random samples draw from: with so many, neighbours are mixed well, and with fewer badly.
+#: Shares of the stretches that random samples draw from: at the first, neighbours are mixed well, and below the second
+#: badly.
 GOOD_SHARE, POOR_SHARE = 0.9, 0.5
 #: Correlation that a good shuffle has at most, and from which on it is a poor one.
 GOOD_CORRELATION, POOR_CORRELATION = 0.1, 0.2
 _EPOCHS = 8
 _MOST_BLOCKS = 1 << 16
-#: Runs of neighbours that are looked at in each epoch.
+#: Number of runs of neighbours that are measured in each epoch.
 _RUNS = 16
 
 
@@ -45,7 +46,7 @@ class ShuffleMeasure:
     stretches, ideal_stretches
         Distinct stretches that `NEIGHBOURS` neighbours draw from, and that as many random samples do, on average.
     correlation
-        Of order and position, beyond that of a perfect shuffle; not below 0.
+        Correlation of order and position, beyond that of a perfect shuffle; not below 0.
     """
 
     stretches: float
@@ -59,12 +60,12 @@ class ShuffleMeasure:
 
     @property
     def is_poor(self) -> bool:
-        """Whether training would notice."""
+        """True if training would notice."""
         return self.share < POOR_SHARE or self.correlation > POOR_CORRELATION
 
     @property
     def is_good(self) -> bool:
-        """Whether the order is about as good as a perfect shuffle."""
+        """True if the order is about as good as a perfect shuffle."""
         return self.share >= GOOD_SHARE and self.correlation <= GOOD_CORRELATION
 
     @property
@@ -80,7 +81,7 @@ class ShuffleMeasure:
 
 
 def measure_shuffle(order: Order) -> ShuffleMeasure | None:
-    """Return how well an order is shuffled: of a mixture, the source that is shuffled worst.
+    """Measure how well an order is shuffled: for a mixture, the source that is shuffled worst.
 
     None: rows keep their order, or samples are patches, whose columns are swept.
     """

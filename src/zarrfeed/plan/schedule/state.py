@@ -1,4 +1,4 @@
-"""`state_dict()`: how far an epoch is, and what its order depends on; JSON, and nothing more."""
+"""`state_dict()`: the progress in an epoch, and the terms that its order depends on; JSON, and nothing more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zarrfeed.plan.shares.runs import RunCut, RunDivision
 from zarrfeed.spec.edition import Edition
 from zarrfeed.spec.field import Field
 
-#: Version 1 has no "run": what was used up is all in "used".
+#: Version 1 has no "run": "used" has all used positions.
 VERSION = 2
 #: The version of states that name "combs", which earlier releases would overlook.
 _WITH_COMBS = 3
@@ -33,7 +33,7 @@ _GAP_ADVICE = (
 
 @dataclass(frozen=True)
 class WorkerShare:
-    """How far one DataLoader worker came with its share, for loaders that save every worker by itself."""
+    """The progress of one DataLoader worker in its share, for loaders that save every worker by itself."""
 
     consumer: Consumer
     batch_size: int
@@ -42,14 +42,14 @@ class WorkerShare:
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run that was saved before its end: how it shared out what was left, and the batches that each rank has had."""
+    """A run that was saved before its end: its division of the positions left, and the batches of each rank."""
 
     division: Division | RunDivision
     batches: int
 
     @property
     def cut(self) -> Cut | RunCut:
-        """What the run used up."""
+        """The positions that the run used up."""
         return self.division.cut(self.batches)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class SavedRun:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], found: int) -> SavedRun:
-        """Return the run that `to_json` described, which found so many positions.
+        """Return the run that `to_json` described; it found `found` positions.
 
         Raises
         ------
@@ -93,19 +93,19 @@ class SavedRun:
 
 @dataclass(frozen=True)
 class EpochState(OrderState):
-    """Where a pass begins, or stands: to what its epoch order is settled, and how far it is.
+    """The begin of a pass, or its progress: the settled terms of its epoch order, and the positions that are used up.
 
     Attributes
     ----------
     progress
-        Which positions of its epoch order earlier runs used up.
+        The positions of its epoch order that earlier runs used up.
     run
         The run that was saved. A pass with the same ranks, workers and batches continues its division; for another
         pass, what it used up joins `progress`. None: no batch has been delivered since `progress`.
     worker
-        In a DataLoader worker: how much of the worker's share is used up beyond `progress` and `run`.
+        The used part of the worker's share beyond `progress` and `run`, in a DataLoader worker.
     edition
-        What the epoch reads, where this changes between epochs.
+        The data that the epoch reads, where they change between epochs.
     nodes
         Nodes that samples are dealt to. `progress`, `run` and the numbers of the epoch order are those of each of them.
     """
@@ -118,7 +118,7 @@ class EpochState(OrderState):
 
     @property
     def used(self) -> int:
-        """How many positions of the epoch order are used up."""
+        """Number of positions of the epoch order that are used up."""
         return self.progress.used + (0 if self.run is None else self.run.cut.used)
 
     @property
@@ -136,13 +136,13 @@ class EpochState(OrderState):
         return EpochState(epoch, edition=self.edition.lasting, own=own)
 
     def for_division(self, division: Division | RunDivision) -> EpochState:
-        """Return the same state for a pass that would share out by `division` what earlier runs left."""
+        """Return the state for a pass that would share out by `division` what earlier runs left."""
         if self.run is None or division == self.run.division:
             return self
         return replace(self, progress=self.progress.then(self.run.cut), run=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as a JSON object; what is absent has its default."""
+        """Return the state as a JSON object; absent entries have their defaults."""
         json: dict[str, Any] = {"epoch": self.epoch, **self.edition.to_json()}
         if self.lanes is not None:
             json |= {"used": self.progress.to_lists(), "lanes": self.lanes, "first_block": self.first_block}
@@ -174,7 +174,7 @@ class EpochState(OrderState):
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], part: Part) -> EpochState:
-        """Return the state that `to_json` described, of an epoch order of a part.
+        """Return the state that `to_json` described, in an epoch order of a part.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class EpochState(OrderState):
 
 
 def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> dict[str, Any]:
-    """Return what `state_dict()` gives: the state, and what its epoch order depends on; the same on all nodes."""
+    """Return the dict of `state_dict()`: the state, and the terms of its epoch order; the same on all nodes."""
     return {
         "version": _version(state),
         **state.to_json(),
@@ -276,7 +276,7 @@ def _heeds_gaps(part: Part, fields: Sequence[Field]) -> bool:
 
 
 def _describe_nodes(part: Part) -> dict[str, Any]:
-    """Return what the epoch orders of all nodes depend on, beside the order of all samples."""
+    """Return the terms of the epoch orders of all nodes, beside the order of all samples."""
     return {} if part.num_nodes == 1 else {"affinity": f"{part.num_nodes} nodes"}
 
 

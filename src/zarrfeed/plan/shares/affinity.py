@@ -1,6 +1,6 @@
 """Deal the samples of an epoch order to nodes, so that each node reads the same part of the blocks in every epoch.
 
-What holds:
+Invariants:
 
 1. The parts follow from the layout, the selection, `shuffle`, the seed and the number of nodes. They depend neither on
    the epoch nor on memory, ranks or workers. So every node computes the same parts without talking to another one.
@@ -31,12 +31,12 @@ from zarrfeed.plan.samples.selection import Int64, Selection
 from zarrfeed.plan.samples.windows import reach
 from zarrfeed.spec.field import FieldSet
 
-#: What always reads the same part of the samples.
+#: The reader that gets the same part of the samples in every epoch.
 Affinity: TypeAlias = Literal["node"]
 
-#: A node has so many runs of blocks at least, if blocks are dealt in runs.
+#: Fewest runs of blocks of a node, if blocks are dealt in runs.
 _LEAST_RUNS = 8
-#: What random numbers are for; part of their key.
+#: Purposes of random numbers; part of their key.
 _DEALING, _SEED_OF_NODE = 0x6465616C, 0x6E6F6465
 
 
@@ -47,13 +47,13 @@ class Part:
     Attributes
     ----------
     node, num_nodes
-        Which node, of how many.
+        Number of the node, and the number of nodes.
     whole
         The order of the samples of all nodes.
     longest
         Samples of the longest part.
     long_nodes
-        The nodes 0 ... long_nodes - 1 have so many samples, the others one less. 0: all have as many.
+        The nodes 0 ... long_nodes - 1 have `longest` samples, the others one less. 0: all have `longest`.
     fewest_blocks
         Blocks of the part that has the fewest.
     """
@@ -76,7 +76,7 @@ class Part:
         return self.whole.shortest if self.num_nodes == 1 else self.longest - (self.long_nodes > 0)
 
     def epoch_length(self, state: OrderState, batch: int) -> int:
-        """Return the positions of the longest part in a state's epoch, with so many samples in a batch of all ranks."""
+        """Return the positions of the longest part in a state's epoch, for `batch` samples in a batch of all ranks."""
         return self.whole.epoch_length(state, batch) if self.num_nodes == 1 else self.longest
 
 
@@ -91,7 +91,7 @@ class Dealing:
     drawn
         The held indices of all blocks, in the order in which they are dealt, shape (blocks,).
     num_nodes
-        How many parts there are.
+        Number of parts.
     """
 
     whole: Selection
@@ -120,7 +120,7 @@ class Dealing:
 
     @property
     def long_nodes(self) -> int:
-        """How many parts have a sample more than the others."""
+        """Number of parts that have a sample more than the others."""
         return self.whole.length % self.num_nodes
 
     @cached_property
@@ -153,24 +153,24 @@ class Dealing:
 
     @cached_property
     def _ends(self) -> Int64:
-        """How many samples are dealt up to the end of each block, shape (blocks,)."""
+        """Number of samples that are dealt up to the end of each block, shape (blocks,)."""
         return np.cumsum(self.whole.rows[self.drawn])
 
     @cached_property
     def _borders(self) -> Int64:
-        """How many samples are dealt before each node, and to all nodes, shape (nodes + 1,)."""
+        """Number of samples that are dealt before each node, and to all nodes, shape (nodes + 1,)."""
         node = np.arange(self.num_nodes + 1)
         return node * (self.whole.length // self.num_nodes) + np.minimum(node, self.long_nodes)
 
     @cached_property
     def _blocks(self) -> Sequence[tuple[int, int]]:
-        """Which blocks each node reads something of, as [begin, end) in the order of dealing."""
+        """The blocks that each node reads something of, as [begin, end) in the order of dealing."""
         begin = np.searchsorted(self._ends, self._borders[:-1], side="right")
         end = np.searchsorted(self._ends, self._borders[1:], side="left") + 1
         return list(zip(begin.tolist(), end.tolist(), strict=True))
 
     def _rows(self, node: int) -> tuple[Int64, Int64]:
-        """Return how many rows of its blocks a node leaves to nodes before it, and how many rows it reads."""
+        """Return for each block of a node the number of rows that nodes before it read, and that it reads."""
         begin, end = self._blocks[node]
         ends = self._ends[begin:end]
         begins = ends - self.whole.rows[self.drawn[begin:end]]

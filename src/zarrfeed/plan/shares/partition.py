@@ -51,7 +51,7 @@ class Consumer:
 
     @property
     def num_receivers(self) -> int:
-        """Processes that get samples in the end, whoever shares them out."""
+        """Number of processes that get samples in the end, whoever shares them out."""
         return self.world_size * self.split_over
 
 
@@ -78,7 +78,7 @@ class RankInfo:
         return Consumer(self.rank, self.world_size, worker, num_workers, self.split_over, self.node, self.is_gathered)
 
     def in_node(self) -> RankInfo:
-        """Return which rank of its node it is; the ranks of a node follow each other."""
+        """Return the rank within its node; the ranks of a node follow each other."""
         local = self.local_world_size
         node, rank = divmod(self.rank, local)
         return RankInfo(rank, local, local, node=node, num_nodes=self.world_size // local)
@@ -86,7 +86,7 @@ class RankInfo:
 
 @dataclass(frozen=True)
 class Division:
-    """How the positions that are left of an epoch order are divided among consumers.
+    """The division of the positions that are left of an epoch order among consumers.
 
     Attributes
     ----------
@@ -100,13 +100,13 @@ class Division:
         "drop": every rank has length // W samples; "repeat": length / W, rounded up, positions from `length` on being
         those from 0 on; "off": each position goes to one rank, so that some ranks have one sample more.
     drop_last
-        Whether a short last batch is left out.
+        True if a short last batch is left out.
     long_nodes
         If samples are dealt to nodes: only the nodes 0 ... long_nodes - 1 have the last position. 0: all nodes have it.
     whole_batches
-        Whether worker k has the whole batches k, k + K, ... of its rank, instead of a stride of them all.
+        True if worker k has the whole batches k, k + K, ... of its rank, instead of a stride of them all.
     repeats_last
-        With "repeat": whether the last batch of all ranks is dealt out in runs, one a rank. Repeated samples are then
+        With "repeat": True if the last batch of all ranks is dealt out in runs, one a rank. Repeated samples are then
         the last ones where the batches of the ranks are put together. All ranks together have the same samples in each
         batch, so it makes no difference to a state.
     """
@@ -176,7 +176,7 @@ class Division:
         return Share(first, self.world_size, end - begin, tail, self.batch_size, period)
 
     def continued(self, consumer: Consumer, batches: int) -> tuple[Consumer, int]:
-        """Return whose share a consumer takes over, and from which of its batches on, after `batches` batches a rank.
+        """Return the consumer whose share this one takes over, and the first batch of it that is due.
 
         A DataLoader asks worker 0 first. In a run that continues this division, worker 0 therefore delivers the next
         batch that is due: it takes over the share of worker `batches` mod K, worker 1 that of the worker after it, ...
@@ -214,7 +214,7 @@ class Division:
         return self.length - (self.long_nodes > 0)
 
     def cut(self, batches: int) -> Cut:
-        """Return what is used up when every rank has delivered `batches` batches."""
+        """Return the positions that are used up when every rank has delivered `batches` batches."""
         in_rounds = self.num_workers * self.rounds
         if batches <= in_rounds and not self.whole_batches:
             rounds, workers = divmod(batches, self.num_workers)
@@ -244,9 +244,9 @@ class Share:
     period: int = 0
 
     def portion(self, progress: Progress, left: int, length: int, most_steps: int | None = None) -> Portion:
-        """Return the positions in an epoch order of so many, of which earlier runs left some.
+        """Return the share's positions in an epoch order of `length` positions, of which earlier runs left some.
 
-        Where what they left lies apart, positions are listed one by one. `most_steps` is that of the portion.
+        If these positions have gaps, they are listed one by one. `most_steps` is that of the portion.
         """
         regular, shift = progress.regular_from()
         in_head = min(self.count, max(0, -(-(regular - self.first) // self.stride)))

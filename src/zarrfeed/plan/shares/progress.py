@@ -1,4 +1,4 @@
-"""Which positions of an epoch order are used up, and how the positions that are left are numbered.
+"""The used positions of an epoch order, and the numbering of the positions that are left.
 
 Invariant: batches are delivered in step on all ranks. So after any number of batches, a run has used up a prefix of the
 epoch order and, if it stopped between the batches of two workers, a regular comb behind the prefix. A run that begins
@@ -23,7 +23,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cut:
-    """What one run used up of the positions that it found.
+    """The positions that one run used up, among those that it found.
 
     The positions [0, prefix), and of each of the `rounds` runs of `period` positions behind that the first `width`.
     """
@@ -35,12 +35,12 @@ class Cut:
 
     @property
     def used(self) -> int:
-        """How many positions."""
+        """Number of used positions."""
         return self.prefix + self.width * self.rounds
 
     @property
     def gaps(self) -> int:
-        """Positions that are left inside of the comb: from there on, what is left is one piece."""
+        """Positions that are left inside of the comb: from there on, the positions that are left have no gap."""
         return (self.period - self.width) * self.rounds
 
     def position(self, left: Int64) -> Int64:
@@ -51,11 +51,11 @@ class Cut:
 
 
 class OtherCut(Protocol):
-    """What a run used up that is no prefix and comb; `runs.RunCut` is one."""
+    """The positions that a run used up, where they are no prefix and comb; `runs.RunCut` is one."""
 
     @property
     def used(self) -> int:
-        """How many positions."""
+        """Number of used positions."""
 
     @property
     def gaps(self) -> int:
@@ -63,7 +63,7 @@ class OtherCut(Protocol):
 
     @property
     def prefix(self) -> int | None:
-        """How many positions, if they are the first ones."""
+        """Number of used positions, if they are the first ones."""
 
     def position(self, left: Int64) -> Int64:
         """Return the position of each of the positions that are left, given their number."""
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def used(self) -> int:
-        """How many positions of the epoch order are used up."""
+        """Number of positions of the epoch order that are used up."""
         return sum([cut.used for cut in self.cuts]) if self.cuts else 0
 
     def then(self, cut: Cut | OtherCut) -> Progress:
@@ -127,9 +127,9 @@ class Progress:
         length: int,
         read_other: Callable[[Mapping[str, Any], int], OtherCut] | None = None,
     ) -> Progress:
-        """Return the progress that `to_lists` described, of an epoch order of `length` positions.
+        """Return the progress that `to_lists` described, in an epoch order of `length` positions.
 
-        `read_other` makes a cut of an object, given how many positions it was made in.
+        `read_other(json, found)` reads a cut that is no prefix and comb, made in `found` positions.
 
         Raises
         ------

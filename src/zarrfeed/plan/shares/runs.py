@@ -29,7 +29,7 @@ _MOST_CONSUMERS = 1 << 20
 
 @dataclass(frozen=True)
 class RunDivision:
-    """How the positions that are left of an epoch order are divided among consumers, in runs of whole blocks.
+    """The division of the positions that are left of an epoch order among consumers, in runs of whole blocks.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class RunDivision:
     turn
         Any number: it decides which samples are left out. The epoch's makes them others in each epoch.
     drop_last
-        Whether the short last batch of each worker is left out.
+        True if the short last batch of each worker is left out.
     """
 
     length: int
@@ -85,7 +85,7 @@ class RunDivision:
         )
 
     def continued(self, consumer: Consumer, batches: int) -> tuple[Consumer, int]:
-        """Return whose share a consumer takes over, and from which of its batches on, after `batches` batches a rank.
+        """Return the consumer whose share this one takes over, and the first batch of it that is due.
 
         A DataLoader asks worker 0 first, so worker 0 takes over the share of the worker whose turn it is.
         """
@@ -94,7 +94,7 @@ class RunDivision:
         return replace(consumer, worker=worker), int(delivered[worker])
 
     def cut(self, batches: int) -> RunCut:
-        """Return what is used up when every rank has delivered `batches` batches."""
+        """Return the positions that are used up when every rank has delivered `batches` batches."""
         return RunCut(self, batches)
 
     def used(self, batches: int) -> Int64:
@@ -142,12 +142,12 @@ class RunDivision:
 
     @property
     def _with_piece(self) -> int:
-        """The worker that reads the rank's piece of what is left: the first with one block less."""
+        """The worker that reads the rank's piece of the blocks that are left: the first with one block less."""
         return self._rank_blocks % self.num_workers
 
     @cached_property
     def _borders(self) -> Int64:
-        """Where the runs of the workers begin and end, from the begin of the rank's on, shape (workers + 1,)."""
+        """Edges of the workers' runs, counted from the begin of the rank's, shape (workers + 1,)."""
         each, more = divmod(self._rank_blocks, self.num_workers)
         worker = np.arange(self.num_workers + 1)
         block = worker * each + np.minimum(worker, more)
@@ -172,7 +172,7 @@ class RunDivision:
         return self.length - self.world_size * self._rank_rows
 
     def _piece(self, rank: int) -> Int64:
-        """Return a rank's positions among those that are left, as many for each, shape (positions,)."""
+        """Return a rank's positions among those that are left, the same number for each rank, shape (positions,)."""
         each = self._left // self.world_size if self.world_size > 1 else 0
         piece = rank * each + np.arange(each, dtype=np.int64)
         return self.length - self._left + (piece + self.turn) % max(1, self._left)
@@ -180,7 +180,7 @@ class RunDivision:
 
 @dataclass(frozen=True)
 class RunCut:
-    """What one run used up of the positions that it found: the beginnings of the runs of its consumers.
+    """The positions that one run used up, among those that it found: the beginnings of its consumers' runs.
 
     It has the attributes of `progress.Cut`, and is as small in a state, since its division says where they are.
     """
@@ -190,17 +190,17 @@ class RunCut:
 
     @property
     def used(self) -> int:
-        """How many positions."""
+        """Number of used positions."""
         return int(np.diff(self._pairs).sum())
 
     @cached_property
     def gaps(self) -> int:
-        """Positions that are left before the last used one: from there on, what is left is one piece."""
+        """Positions that are left before the last used one: from there on, the positions that are left have no gap."""
         return int(self._left_before[-1]) if len(self._pairs) else 0
 
     @property
     def prefix(self) -> int | None:
-        """How many positions, if they are the first ones."""
+        """Number of used positions, if they are the first ones."""
         return self.used if self.gaps == 0 else None
 
     def position(self, left: Int64) -> Int64:
@@ -215,7 +215,7 @@ class RunCut:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any], found: int) -> RunCut:
-        """Return the cut that `to_json` described, made in so many positions.
+        """Return the cut that `to_json` described, made in `found` positions.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class RunCut:
 
     @cached_property
     def _left_before(self) -> Int64:
-        """How many positions are left before each used pair, shape (pairs,)."""
+        """Number of positions that are left before each used pair, shape (pairs,)."""
         length = np.diff(self._pairs)[:, 0]
         before: Int64 = self._pairs[:, 0] - np.cumsum(length) + length
         return before

@@ -1,16 +1,17 @@
-"""Which units of a store are being written, and by whom: a small file beside the store that all writers share.
+"""The journal of the units that are being written, and by whom: a small file beside the store, shared by all writers.
 
-A unit is a run of samples that makes whole stored objects in every array. What holds, whatever process is killed when:
+A unit is a run of samples that makes whole stored objects in every array. Invariants, whatever process is killed at
+whatever time:
 
   - A unit has one writer at a time. Its writer is alive as long as it holds a lock on a file of its own, which the
     system releases when the process ends.
-  - The store's shape covers only units before the first one that is still open. So what a writer that died left is
-    never visible: the unit stays open until another writer takes it over.
+  - The store's shape covers only units before the first one that is still open. So the samples of a writer that died
+    are never visible: the unit stays open until another writer takes it over.
   - All changes that belong together are one replacement of the journal, under a lock that all writers share.
   - On the disk, the journal is never older than the shape, and never names a unit or a file that is not there: `sync`
     comes after the units and files that it names, before the shape, and before what it no longer names is deleted.
   - The directory beside the store, and the journal in it, are of the user who writes, of root or of the owner of the
-    store (`base/own_files.py`). What the journal says is checked before it is used, and no file is opened or removed
+    store (`base/own_files.py`). All of the journal is checked before it is used, and no file is opened or removed
     there whose name is not one that a writer gives. So no file outside of the directory is touched.
 """
 
@@ -33,7 +34,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.file_lock import Held, is_held
 from zarrfeed.base.own_files import make_side_folder, read_side_file
 
-#: Of the journal's file.
+#: Version of the journal's file.
 _FORMAT = 1
 _JOURNAL = "journal.json"
 #: Names of the files that say that a writer or a reader lives, and of rests.
@@ -49,7 +50,7 @@ def is_holder(name: str) -> bool:
 
 
 def new_holder() -> str:
-    """Return such a name, of this process, that no other file has."""
+    """Return a name for this process that no other file has."""
     return f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
@@ -65,12 +66,12 @@ def side_directory(store: Path) -> Path:
 
 @dataclass
 class Entries:
-    """What the journal holds.
+    """The content of the journal.
 
     Attributes
     ----------
     store
-        Which store it is of.
+        Id of the store that the journal belongs to.
     unit_rows
         Samples of a unit.
     end
@@ -101,7 +102,7 @@ class Entries:
         return self.complete * self.unit_rows + self.tail
 
     def end_without_gaps(self, samples: int) -> int:
-        """Return where units end when all gaps are closed: by `samples` that lie in no unit, and by the last units.
+        """Return the end of the units when all gaps are closed, by `samples` that lie in no unit and by the last units.
 
         Units from there on have to be moved into the gaps. As few are moved as possible.
         """
@@ -124,7 +125,7 @@ class Entries:
 
     @classmethod
     def from_json(cls, known: Any) -> Entries:
-        """Return what the file of a journal says.
+        """Parse the file of a journal.
 
         Raises
         ------
@@ -151,16 +152,16 @@ class Entries:
 
 
 def read_journal(directory: Path, owner: int | None, *, may_write: bool = True) -> Entries | None:
-    """Return what the journal in a side directory holds; None if there is none.
+    """Read the journal in a side directory; None if there is none.
 
     Parameters
     ----------
     directory
-        Beside the store.
+        The side directory of the store.
     owner
         User who owns the store.
     may_write
-        Whether a file may be made there for a moment, to see whose the files of this process are.
+        True if a file may be made there for a moment, to find the owner of this process's files.
 
     Raises
     ------
@@ -183,14 +184,14 @@ def read_journal(directory: Path, owner: int | None, *, may_write: bool = True) 
 def check_written(
     entries: Entries, store: Path, arrays: Mapping[str, Any], stored: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuse a journal that counts samples beyond the shape of the store which nobody wrote.
+    """Refuse a journal that counts samples beyond the shape of the store which no writer wrote.
 
     A writer that was killed leaves a journal that is ahead of the shape, but it wrote the units first.
 
     Parameters
     ----------
     entries
-        What the journal says.
+        The content of the journal.
     store
         Path of the store.
     arrays, stored
@@ -265,7 +266,7 @@ class Journal:
             held.forget()
 
     def read(self) -> Entries | None:
-        """Return what the journal holds; None if there is none. Under the lock.
+        """Read the journal, under the lock; None if there is none.
 
         Raises
         ------
@@ -275,7 +276,7 @@ class Journal:
         return read_journal(self.directory, self._owner)
 
     def write(self, entries: Entries) -> None:
-        """Replace what the journal holds; `sync` has to follow. Under the lock."""
+        """Replace the content of the journal; `sync` has to follow. Under the lock."""
         replace_whole(self.directory / _JOURNAL, json.dumps({"format": _FORMAT, **asdict(entries)}).encode())
 
     def sync(self) -> None:
@@ -291,11 +292,11 @@ class Journal:
         return unit
 
     def is_free(self, writer: str | None) -> bool:
-        """Return whether what a writer holds may be taken: it died, or it is this one, which failed in between."""
+        """Return whether a writer's files and units may be taken: it died, or it is this one, which failed."""
         return writer is None or writer == self.writer or not self.lives(writer)
 
     def lives(self, writer: str) -> bool:
-        """Return whether a writer is alive; what is left of one that is not is removed."""
+        """Return whether a writer is alive; the file of a dead one is removed."""
         if writer == self.writer:
             return self._alive is not None
         path = self._writers / writer
@@ -310,7 +311,7 @@ class Journal:
         return any(self.lives(name) for name in names - {self.writer})
 
     def forget_entries(self) -> None:
-        """Remove what the journal holds. Under the lock."""
+        """Remove the content of the journal. Under the lock."""
         (self.directory / _JOURNAL).unlink(missing_ok=True)
 
     def leave(self) -> None:

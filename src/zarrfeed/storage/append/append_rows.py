@@ -87,7 +87,7 @@ def check_rows(rows: Rows, arrays: Mapping[str, Any]) -> None:
 
 
 def length_of(rows: Rows) -> int:
-    """Return how many samples rows are."""
+    """Return the number of samples of some rows."""
     return len(next(iter(rows.values())))
 
 
@@ -168,7 +168,7 @@ class RowBuffer:
         return joined(parts)
 
     def all(self) -> Rows:
-        """Return all samples, of which there is at least one."""
+        """Return all samples; there is at least one."""
         return joined(self._parts)
 
     def clear(self) -> None:

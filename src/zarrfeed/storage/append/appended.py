@@ -1,6 +1,6 @@
-"""How a store says that an `Appender` writes it: by an attribute of each array, which readers trust.
+"""The mark of a store that an `Appender` writes: an attribute of each array, which readers trust.
 
-What holds: the length of an array with the mark covers complete samples only, from the sample on that the mark names as
+Invariant: the length of an array with the mark covers complete samples only, from the sample on that the mark names as
 the first one. Metadata are replaced in one step, by one process at a time (`append_journal.py` has the lock), and are
 on the disk when `change_metadata` returns.
 """
@@ -19,22 +19,22 @@ import zarr
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.durable_files import replace_whole, sync_folder
 
-#: Attribute of arrays; `Marks` says what is in it.
+#: Attribute of arrays; `Marks` describes its value.
 ATTRIBUTE = "zarrfeed"
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What a store says of itself.
+    """The mark of a store.
 
     Attributes
     ----------
     store
-        Which one it is.
+        Id of the store.
     disposable
-        Whether its oldest samples may be deleted.
+        True if its oldest samples may be deleted.
     depth
-        How many directories above the array the store is: 1 in a group, else 0.
+        Number of directories from the array up to the store: 1 in a group, else 0.
     first
         The oldest sample that is not deleted.
     """
@@ -52,12 +52,12 @@ def new_marks(*, depth: int, disposable: bool) -> dict[str, dict[str, Any]]:
 
 
 def marks_of(array: zarr.Array[Any]) -> Marks | None:
-    """Return what an array that an `Appender` writes says, as of when it was opened; None for any other array."""
+    """Return the mark of an array, as of when it was opened; None if no `Appender` writes the array."""
     return _parsed(array.attrs.asdict())
 
 
 def marks_in(directory: Path) -> Marks | None:
-    """Return what the array in a directory says now."""
+    """Return the mark that the array in a directory has now."""
     path = directory / "zarr.json"
     if path.exists():
         return _parsed(parse_json(path.read_bytes()).get("attributes", {}))
@@ -80,7 +80,7 @@ def change_metadata(
     Parameters
     ----------
     directory
-        Of the array.
+        Directory of the array.
     length
         The new length of its first axis; a smaller one than it has is left alone.
     attributes

@@ -1,6 +1,6 @@
 """`Appender`: batches in, whole chunks out, the shape last, so that a store can be read while it is written.
 
-What holds, for any number of writing processes, and whichever of them is killed when:
+Invariants, for any number of writing processes, and whichever of them is killed at whatever time:
 
   - A sample that the shape covers was written completely before the shape was, and never changes afterwards. On the
     disk as well: units are synced before the journal counts them, the journal before the shape, and the journal before
@@ -60,25 +60,26 @@ _UNIT_BYTES = 4 << 20
 class Appender:
     """Append samples to a store on this machine that others read, and other processes append to, at the same time.
 
-    Chunks are written first and the shape last, so that whoever opens the store finds complete samples only. Each
-    process makes an `Appender` of its own for the same path. The first batch makes the store, if there is none: an
-    array, or for batches that are mappings a group of arrays.
+    Chunks are written first and the shape last, so that readers find complete samples only. Each process makes an
+    `Appender` of its own for the same path. The first batch makes the store, if there is none: an array, or for batches
+    that are mappings a group of arrays.
 
     Parameters
     ----------
     path
-        Of the store, a directory. Beside it, `<path>.zarrfeed` has the locks of writers and readers.
+        Path of the store, a directory. Beside it, `<path>.zarrfeed` has the locks of writers and readers.
     chunk_rows
-        Samples of a chunk, for a new store. None: as many as make about 4 MiB of all arrays together.
+        Samples of a chunk, for a new store. None: about 4 MiB of all arrays together.
     shard_rows
         Samples of a shard, a multiple of `chunk_rows`, for a new store. None: each chunk is an object of its own.
     compressors
-        As `zarr.create_array` takes them, for a new store: "auto", None for stored bytes as they are, or codecs.
+        Compression of a new store, as `zarr.create_array` takes it: "auto", None for stored bytes as they are, or
+        codecs.
     zarr_format
         2 or 3, for a new store.
     disposable
-        Whether the store is declared disposable: readers with `evict` may then delete the oldest samples for ever. It
-        can be declared only when the store is made.
+        True declares the store disposable: readers with `evict` may then delete the oldest samples for ever. It can be
+        declared only when the store is made.
 
     Raises
     ------
@@ -88,10 +89,11 @@ class Appender:
     Notes
     -----
     Samples become visible in whole units: a chunk, or a shard (of several arrays, a common multiple). The samples of
-    several processes alternate unit by unit. What does not fill a unit becomes visible when the last `Appender` is
-    closed, as a short last chunk that the next one fills; with shards it waits for the next one. If a process is
-    killed, another one writes the units that it left. What readers could see outlasts a power failure, and so does all
-    that was appended before `close()` returned. Each unit costs some waits for the disk: on a disk, make units large.
+    several processes alternate unit by unit. Samples that do not fill a unit become visible when the last `Appender` is
+    closed, as a short last chunk that the next one fills; with shards they wait for the next one. If a process is
+    killed, another one writes the units that it left. Samples that readers could see outlast a power failure, and so do
+    all samples that were appended before `close()` returned. Each unit costs some waits for the disk: on a disk, make
+    units large.
 
     Examples
     --------
@@ -179,7 +181,7 @@ class Appender:
             self._write_unit()
 
     def flush(self) -> int:
-        """Return how many samples readers can see; samples that do not fill a unit stay in memory, as a copy."""
+        """Return the number of samples that readers can see; samples that fill no unit stay in memory, as a copy."""
         self._check_open()
         with self._lock:
             self._buffer.own()
@@ -187,13 +189,13 @@ class Appender:
 
     @property
     def num_samples(self) -> int:
-        """How many samples readers can see."""
+        """Number of samples that readers can see."""
         with self._journal.lock():
             entries = self._journal.read()
         return 0 if entries is None else entries.num_samples
 
     def close(self) -> None:
-        """Write what is left, and end being a writer. Without effect after a call that returned.
+        """Write the samples that are left, and end being a writer. Without effect after a call that returned.
 
         Raises
         ------
@@ -296,9 +298,10 @@ class Appender:
         self._publish(entries)  # a writer may have been killed before it did
 
     def _cover_shown(self, entries: Entries, arrays: Mapping[str, Any]) -> None:
-        """Count what the shape shows, if the journal is older: these samples must not be written again. Under the lock.
+        """Count the samples that the shape shows, if the journal is older: they must not be written again.
 
-        No writer leaves it so. It happens if the journal was restored from a copy, or another program appended.
+        Under the lock. Writers do not leave a journal behind the shape: it was restored from a copy, or another program
+        appended.
         """
         shown = min(array.shape[0] for array in arrays.values())
         if shown <= entries.num_samples:
@@ -331,7 +334,7 @@ class Appender:
         return entries
 
     def _check_declared(self, arrays: Mapping[str, Any], stored: Mapping[str, tuple[int, ...]]) -> None:
-        """Refuse a store that is not what the options say."""
+        """Refuse a store that contradicts the options."""
         for name, array in arrays.items():
             where = f"{self._path}/{name}" if name else str(self._path)
             if self._chunk_rows is not None and array.chunks[0] != self._chunk_rows:
@@ -357,7 +360,7 @@ class Appender:
     # Rows
 
     def _write_unit(self) -> None:
-        """Claim a unit, write it, and let readers see what is complete then."""
+        """Claim a unit, write it, and let readers see all samples that are complete then."""
         journal = self._journal
         with journal.lock():
             entries = self._entries()

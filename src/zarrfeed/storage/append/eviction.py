@@ -1,6 +1,6 @@
 """Deleting the oldest samples of a store that is declared disposable, and leases of those who still read them.
 
-What holds:
+Invariants:
 
   - Nothing is deleted of a store whose arrays do not say, all of them, that it is disposable, or beside which no
     `Appender` of this machine keeps the journal of that store. Where nothing can be deleted, nobody needs a lease: an
@@ -55,7 +55,7 @@ class Lease:
     Parameters
     ----------
     directory
-        Of the leases of the store.
+        Directory of the store's leases.
     first
         The oldest sample that is read.
     """
@@ -122,7 +122,7 @@ class DisposableStore:
         first
             The oldest sample that is read.
         evicts
-            Whether the user asked for eviction, and so for leases beside another user's store, too.
+            True if the user asked for eviction, and so for leases beside another user's store, too.
 
         Raises
         ------
@@ -293,5 +293,5 @@ def _delete_below(folder: int, parts: list[str]) -> None:
 
 
 def forget_deleted(path: Path) -> None:
-    """Forget what was deleted of a store that is there no more."""
+    """Forget the record of deleted samples of a store that is there no more."""
     (side_directory(path) / "deleted").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`SyncedStore`: a local store of which what was written outlasts a power failure, once `sync_folders` returned."""
+"""`SyncedStore`: a local store whose objects outlast a power failure, once `sync_folders` returned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zarrfeed.base.durable_files import replace_whole, sync_all
 class SyncedStore(LocalStore):
     """A local store that replaces each object in one step, after its content is on the disk.
 
-    What holds: after a power failure an object has the former content or the new one, whole. It has the new one if
+    Invariant: after a power failure an object has the former content or the new one, whole. It has the new one if
     `sync_folders` returned since it was written.
     """
 

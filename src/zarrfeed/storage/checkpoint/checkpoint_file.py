@@ -46,15 +46,15 @@ def writer(
     storage_options
         Credentials, region, endpoint and options of the client, as `zarrfeed.open` takes them.
     checksum
-        What reading checks each 8 MiB by: "crc32c", or "sha256", which also detects changes on purpose where the digest
-        is kept elsewhere, and costs half a core for each GB/s.
+        The checksum of each 8 MiB, which reading verifies: "crc32c", or "sha256", which also detects tampering if the
+        digest is kept elsewhere, and costs half a core for each GB/s.
     memory_budget
-        For parts that wait or are on their way, at least 16 MiB. Up to 256 MiB, parts of an upload have 8 or 16 MiB, so
-        that an object has 156 GiB at most; above that, parts grow with the budget.
+        Memory for parts that wait or are on their way, at least 16 MiB. Up to 256 MiB, parts of an upload have 8 or 16
+        MiB, so that an object has 156 GiB at most; above that, parts grow with the budget.
     concurrency
-        How many parts are uploaded at once. None: 16, where the budget has room.
+        Number of parts that are uploaded at once. None: 16, where the budget has room.
     retries
-        How often a request is retried after a transient error.
+        Number of retries of a request after a transient error.
     timeout
         Seconds that a request may take.
 
@@ -103,15 +103,15 @@ def reader(
     Parameters
     ----------
     where, store, storage_options
-        As of `writer`. Objects at https:// can be read, too.
+        Location of the checkpoint, as `writer` takes it. Objects at https:// can be read, too.
     allow_plain
-        Whether a file or object without checksums is read, unchecked, such as one that `torch.save` made by itself.
+        True: a file or object without checksums is read, unchecked, such as one that `torch.save` made by itself.
     memory_budget
-        For parts that are read ahead, at least 16 MiB.
+        Memory for parts that are read ahead, at least 16 MiB.
     concurrency
-        How many parts of 8 MiB are read at once. None: 16, where the budget has room.
+        Number of parts of 8 MiB that are read at once. None: 16, where the budget has room.
     retries
-        How often a part is read again after a transient error.
+        Number of retries of a part after a transient error.
     timeout
         Seconds that a part may take, retries included.
 

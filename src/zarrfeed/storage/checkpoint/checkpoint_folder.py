@@ -1,6 +1,6 @@
-"""A folder of checkpoints, local or in an object store: what it holds, and the removal of single objects.
+"""A folder of checkpoints, local or in an object store: its listing, and the removal of single objects.
 
-What holds: a listing names what lies in the folder itself, never below a folder inside it; an object is removed by its
+Invariant: a listing names what lies in the folder itself, never below a folder inside it; an object is removed by its
 own name alone, never by a prefix.
 """
 
@@ -33,11 +33,11 @@ class Entry:
     Attributes
     ----------
     name
-        Its name in the folder, without a slash.
+        Name of the object in the folder, without a slash.
     size_bytes
-        Of the stored object.
+        Bytes of the stored object.
     modified
-        When it was written, in seconds since 1970, by the clock of the store.
+        Time when it was written, in seconds since 1970, by the clock of the store.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies in a folder itself: its objects, and the names of the folders in it."""
+    """The content of a folder: its objects, and the names of the folders in it."""
 
     entries: tuple[Entry, ...] = ()
     folders: tuple[str, ...] = ()
@@ -59,13 +59,13 @@ class CheckpointFolder(Protocol):
     Attributes
     ----------
     location
-        Its path or URL, without a slash at the end.
+        Path or URL of the folder, without a slash at the end.
     """
 
     location: str
 
     def listing(self) -> Listing:
-        """Return what the folder holds; nothing if it does not exist. Raises `StoreReadError`."""
+        """List the folder; nothing if it does not exist. Raises `StoreReadError`."""
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects of the folder; those that are gone already are no error. Raises `StoreWriteError`."""
@@ -74,7 +74,7 @@ class CheckpointFolder(Protocol):
         """Remove the folder itself if nothing is in it; object stores have no folders."""
 
     def remove_partial(self, is_ours: Callable[[str], bool]) -> None:
-        """Remove what killed writers left of objects of these names; object stores keep that to themselves."""
+        """Remove partial files of objects of these names that killed writers left; object stores hide such files."""
 
     def folder(self, name: str) -> CheckpointFolder:
         """Return a folder inside this one."""
@@ -97,9 +97,9 @@ def open_folder(
     location
         A path, `file:///path`, or the URL of a prefix in an object store: `s3://bucket/run`.
     storage_options
-        Of the object store, such as credentials. Paths take none.
+        Options of the object store, such as credentials. Paths take none.
     retries
-        How often a request is retried after a transient error.
+        Number of retries of a request after a transient error.
     timeout
         Seconds that a request may take, retries included.
 

@@ -1,4 +1,4 @@
-"""What stands behind the bytes of a checkpoint: a checksum of each part, and a digest of the whole.
+"""The footer behind the bytes of a checkpoint: a checksum of each part, and a digest of the whole.
 
 A stored checkpoint is its content, then a footer:
 
@@ -9,7 +9,7 @@ All numbers are little-endian. A part is `PART_BYTES` of the content, the last o
 the checksums and of the trailer before it. So it covers each byte of the content, through the checksum of its part, and
 the length. The footer comes last, so an object that was cut has none.
 
-What holds: `parse_footer` returns a footer only if each of its bytes is as it was written. Nothing here does I/O.
+Invariant: `parse_footer` returns a footer only if each of its bytes is as it was written. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zarrfeed.base.errors import CorruptCheckpointError, UnsupportedError
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-#: What one checksum covers, and what one request reads. 8 MiB behind 20 ms are 400 MB/s for each request.
+#: Bytes under one checksum, and of one request when reading. 8 MiB behind 20 ms are 400 MB/s for each request.
 PART_BYTES = 8 << 20
 _FIELDS = struct.Struct("<QQHH")
 _MAGIC = b"\x00zarrfeed checkpoint\n"
@@ -80,13 +80,13 @@ class Footer:
     Attributes
     ----------
     checksum
-        How parts are summed.
+        The kind of checksum of the parts.
     length
-        Of the content, in bytes.
+        Length of the content, in bytes.
     sums
-        Of the parts, one after the other.
+        Checksums of the parts, one after the other.
     part_bytes
-        How long a part is.
+        Length of a part in bytes.
     """
 
     checksum: Checksum
@@ -116,7 +116,7 @@ class Footer:
 
 
 def footer_bytes(stored_bytes: int, trailer: bytes, name: str) -> int | None:
-    """Return how long the footer of a stored object is, from its last `TRAILER_BYTES`; None if it has no footer.
+    """Return the length of a stored object's footer, from its last `TRAILER_BYTES`; None if it has no footer.
 
     Raises
     ------

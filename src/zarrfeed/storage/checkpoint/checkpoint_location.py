@@ -1,7 +1,7 @@
-"""Where a checkpoint is: a local file, or an object of a store; and how bytes of it are read.
+"""The location of a checkpoint, a local file or an object of a store; and reading bytes of it.
 
-What holds: all bytes that a `StoredBytes` returns are of one version of the file or object. If it is replaced
-meanwhile, the former version is read to its end (a file), or reading fails (an object).
+Invariant: all bytes that a `StoredBytes` returns are of one version of the file or object. If it is replaced meanwhile,
+the former version is read to its end (a file), or reading fails (an object).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class FileLocation:
     Attributes
     ----------
     path
-        Of the file, without links.
+        Path of the file, without links.
     name
-        What messages call it.
+        Name of the file in messages.
     given
         The path as it was given, whose last component may be a link.
     """
@@ -63,11 +63,11 @@ class ObjectLocation:
     store
         The store.
     key
-        Of the object in the store.
+        Key of the object in the store.
     name
-        What messages call it.
+        Name of the object in messages.
     access
-        How the store is asked.
+        Options, retries and timeout for requests to the store.
     """
 
     store: Any = field(repr=False)
@@ -87,7 +87,7 @@ def locate_checkpoint(
     *,
     client_retries: int = 0,
 ) -> CheckpointLocation:
-    """Return where a checkpoint is, without asking any store for it.
+    """Return the location of a checkpoint, without asking any store for it.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def locate_checkpoint(
     store
         A store of obstore's; None: `where` is no key.
     storage_options
-        For the store of a URL.
+        Options for the store of a URL, such as credentials.
     policy
-        How often and for how long the store is asked.
+        Retries and timeout of requests to the store.
     client_retries
-        How often the client of a URL's store retries a request by itself. It has to where it alone has the bytes, as of
-        the parts of an upload.
+        Number of retries by the client of a URL's store itself. The client has to retry where it alone has the bytes,
+        as of the parts of an upload.
 
     Raises
     ------
@@ -177,7 +177,7 @@ class StoredBytes(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what is open; reads that began go on."""
+        """Let go of open files; reads that began go on."""
         ...
 
 
@@ -286,7 +286,7 @@ class _ObjectBytes:
 def _read_again(
     access: StoreAccess, attempt: Callable[[], Awaitable[_T]], name: str, error: Exception, started: float
 ) -> _T:
-    """Return what a further attempt returns, as the policy allows."""
+    """Try again as often as the policy allows, and return the result."""
     if type(error).__name__ == "PreconditionError":
         raise StoreReadError(errno.ESTALE, f"{name}: another checkpoint replaced it while it was read") from error
     if not is_transient(error):

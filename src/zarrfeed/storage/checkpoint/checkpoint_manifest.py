@@ -1,11 +1,11 @@
-"""The manifest of a distributed checkpoint: which objects it consists of, with their lengths and digests.
+"""The manifest of a distributed checkpoint: its objects, with their lengths and digests.
 
 A distributed checkpoint is a folder. Each rank writes its shards to an object of its own, whose name no other save
 uses. The object `.metadata` is written last, and it alone makes the checkpoint visible. It holds torch's pickled
 metadata, then the manifest as JSON, then the length of that JSON and a magic number. Torch's own readers stop after the
 pickle.
 
-What holds:
+Invariants:
 
 - `.metadata` is written by `zarrfeed.checkpoint.writer`: it appears whole or not at all, and its bytes are verified.
 - An object that a manifest names is never written again, since names are never used twice. So a manifest that can be
@@ -40,11 +40,11 @@ class ShardObject:
     Attributes
     ----------
     name
-        Its name in the folder of the checkpoint.
+        Name of the object in the folder of the checkpoint.
     length
         Bytes of its content.
     digest
-        Of its content, as hexadecimal digits.
+        Digest of its content, as hexadecimal digits.
     """
 
     name: str
@@ -54,16 +54,16 @@ class ShardObject:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a distributed checkpoint consists of.
+    """The objects of a distributed checkpoint, and the save that made them.
 
     Attributes
     ----------
     save_id
-        Of the save that made it; no two saves share one.
+        Id of the save that made it; no two saves share one.
     objects
         All objects but `.metadata` itself.
     step
-        What tells its age among others: `step_of` the folder's name when it was saved.
+        The age of the checkpoint among others: `step_of` the folder's name when it was saved.
     """
 
     save_id: str
@@ -102,14 +102,14 @@ def encode(pickled: bytes, manifest: Manifest) -> bytes:
 
 
 def decode(content: bytes, name: str) -> tuple[memoryview, Manifest]:
-    """Return what `encode` was given.
+    """Split the content of `.metadata` into torch's pickled metadata and the manifest.
 
     Parameters
     ----------
     content
-        Of `.metadata`.
+        Content of `.metadata`.
     name
-        What messages call it.
+        Name of the object in messages.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Checkpoints as files that are read: parts come in parallel, ahead of the reader, and each is checked.
 
-What holds: bytes are handed out after their part was found to be what was written. A reader holds no more parts than
-its budget has room for, those that are on their way included. All bytes are of one version of the checkpoint.
+Invariant: a part is checked before any of its bytes is handed out. A reader holds no more parts than its budget has
+room for, those that are on their way included. All bytes are of one version of the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from zarrfeed.storage.checkpoint.checkpoint_format import (
 )
 from zarrfeed.storage.checkpoint.checkpoint_location import StoredBytes
 
-#: A part that is wrong is read again so often: bytes are changed on their way, too.
+#: Number of reads of a part that is wrong: bytes are changed on their way, too.
 _READS_OF_WRONG_PART = 3
-#: A footer of so many bytes is read in one request: one of 64 KiB belongs to 128 GiB.
+#: Bytes of the footer that are read in one request: a footer of 64 KiB belongs to 128 GiB.
 _LIKELY_FOOTER_BYTES = 64 << 10
 _PEEK_BYTES = 8192
 
@@ -38,7 +38,7 @@ _PEEK_BYTES = 8192
 if TYPE_CHECKING:
 
     class _BinaryFile(io.BufferedIOBase, BinaryIO):
-        """What type checkers take a reader for, so that `torch.load` takes it, too."""
+        """The type of a reader for type checkers, so that `torch.load` takes it, too."""
 
 else:
     _BinaryFile = io.BufferedIOBase
@@ -84,7 +84,7 @@ class CheckpointReader(_BinaryFile):
 
     @property
     def size(self) -> int:
-        """How many bytes the checkpoint has."""
+        """Bytes of the checkpoint."""
         return self._length
 
     def readable(self) -> bool:
@@ -131,7 +131,7 @@ class CheckpointReader(_BinaryFile):
         return max(0, end - begin)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return so many bytes, fewer at the end; all that are left without a number. Raises as `readinto` does."""
+        """Return `size` bytes, fewer at the end; all that are left without a number. Raises as `readinto` does."""
         self._check_open()
         left = max(0, self._length - self._position)
         end = self._position + (left if size is None or size < 0 else min(size, left))
@@ -143,7 +143,7 @@ class CheckpointReader(_BinaryFile):
         return content.getvalue()
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Return so many bytes at most, of one part. Raises as `readinto` does."""
+        """Return at most `size` bytes, of one part. Raises as `readinto` does."""
         left = self._part_bytes - self._position % self._part_bytes
         return self.read(left if size < 0 else min(size, left))
 

@@ -1,8 +1,8 @@
-"""Where the bytes of a new checkpoint go: a hidden file that is renamed at the end, or a multipart upload.
+"""The target of the bytes of a new checkpoint: a hidden file that is renamed at the end, or a multipart upload.
 
-What holds: before `commit` begins, and after `abort`, nothing that has the name of the checkpoint was changed, whatever
+Invariant: before `commit` begins, and after `abort`, nothing that has the name of the checkpoint was changed, whatever
 ends the process. `commit` returns after the whole is there. If `commit` raises, either the former object or the new one
-is there, whole. Of an upload no more bytes are in memory than its buffers have.
+is there, whole. No more bytes of an upload are in memory than its buffers have.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.checkpoint.checkpoint_format import PART_BYTES, Bytes, as_bytes
 from zarrfeed.storage.checkpoint.checkpoint_location import CheckpointLocation, FileLocation, ObjectLocation
 
-#: S3 and Google take so many parts of an upload at most, each of 5 MiB at least.
+#: Largest number of parts of an upload to S3 and Google, each of 5 MiB at least.
 MOST_PARTS = 10_000
 #: Requests of an upload at once, where the budget has room.
 DEFAULT_CONCURRENCY = 16
-#: Whoever gives an upload up waits so long for the server to take note of it.
+#: Seconds for which an upload that is given up waits for the server to take note of it.
 _ABORT_S = 10.0
-#: A thread that waits looks so often whether it still has to.
+#: Seconds between two checks of a waiting thread whether it still has to wait.
 _LOOK_S = 0.5
 
 
@@ -62,7 +62,7 @@ class Sink(Protocol):
 
 
 def open_sink(location: CheckpointLocation, memory_budget: int, concurrency: int | None) -> Sink:
-    """Return where the bytes of a checkpoint go.
+    """Open the target for the bytes of a checkpoint.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def _make_partial(path: Path) -> tuple[int, Path]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers of this user left of the same checkpoint: nobody locks their files any more."""
+    """Remove the files that killed writers of this user left of the same checkpoint: their locks are free."""
     for found in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 16}.partial"):
         with contextlib.suppress(OSError):
             descriptor = os.open(found, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

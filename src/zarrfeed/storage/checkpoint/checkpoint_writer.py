@@ -1,6 +1,6 @@
 """Checkpoints as files that are written: whole or not there, with a checksum of each part.
 
-What holds: a checkpoint appears whole, when its `with` block ends without an error, or not at all. Until then, and if
+Invariant: a checkpoint appears whole, when its `with` block ends without an error, or not at all. Until then, and if
 the block raises or the process is killed, an older one of the same name stays as it was. A writer takes no more memory
 for bytes of the checkpoint than its budget.
 """
@@ -24,7 +24,7 @@ _PIECE_BYTES = 256 << 10
 if TYPE_CHECKING:
 
     class _BinaryFile(io.BufferedIOBase, BinaryIO):
-        """What type checkers take a writer for, so that `torch.save` takes it, too."""
+        """The type of a writer for type checkers, so that `torch.save` takes it, too."""
 
 else:
     _BinaryFile = object  # a file of `io` would be closed when it is collected, and so completed
@@ -54,12 +54,12 @@ class CheckpointWriter(_BinaryFile):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` or `abort` was called."""
+        """True if `close` or `abort` was called."""
         return self._closed
 
     @property
     def digest(self) -> str:
-        """The digest of what was written, once it is complete: 64 hexadecimal digits, equal for equal content."""
+        """The digest of the written content, once it is complete: 64 hexadecimal digits, equal for equal content."""
         if self._footer is None:
             raise ConfigError(f"{self.name}: has no digest before the writer was closed")
         return self._footer.digest
@@ -92,7 +92,7 @@ class CheckpointWriter(_BinaryFile):
         self._check_open()
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes that were written."""
         return self._builder.length
 
     def writable(self) -> bool:

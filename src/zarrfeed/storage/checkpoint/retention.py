@@ -1,6 +1,6 @@
 """Retention: the newest checkpoints of a folder stay, older ones that zarrfeed wrote are removed.
 
-What holds:
+Invariants:
 
 - Only checkpoints that zarrfeed wrote are removed: a file with our footer, or a folder whose `.metadata` is ours. Of
   such a folder, only objects that its manifest names are removed, and what an unfinished save left there before:
@@ -33,7 +33,7 @@ from zarrfeed.storage.checkpoint.shard_folder import LOOKS_AT_ONCE, ShardFolder,
 
 @dataclass(frozen=True)
 class Retained:
-    """What `retain` did; each checkpoint by its path or URL, the newest first.
+    """The result of `retain`; each checkpoint by its path or URL, the newest first.
 
     Attributes
     ----------
@@ -72,22 +72,22 @@ def retain(
     location
         The folder that holds the checkpoints: a path, or a URL such as `s3://bucket/run`.
     keep_last
-        How many checkpoints stay, at least 1. A checkpoint that is not whole does not count, and neither does one
+        Number of checkpoints that stay, at least 1. A checkpoint that is not whole does not count, and neither does one
         without a number in its name. More stay where several have the same step.
     verify
-        Whether every byte of the newest checkpoint is read before anything is removed; if that checkpoint is damaged,
-        of the next one, until one is whole. False: no more than the checksums at the end of each object is read.
+        True: before anything is removed, read every byte of the newest checkpoint; if it is damaged, of the next one,
+        until one is whole. False: read no more than the checksums at the end of each object.
     storage_options
-        Of the object store, as in `zarrfeed.open`.
+        Options of the object store, as in `zarrfeed.open`.
     retries
-        How often a request is retried after a transient error.
+        Number of retries of a request after a transient error.
     timeout
         Seconds that a request may take, retries included.
 
     Returns
     -------
     Retained
-        What stays and what was removed.
+        The checkpoints that stay, and those that were removed.
 
     Raises
     ------
@@ -144,18 +144,18 @@ def newest(
 ) -> str | None:
     """Return the path or URL of the newest checkpoint of a folder that is whole; None if there is none.
 
-    A checkpoint is what `retain` takes for one, and its step tells its age, as there. One without a number in its name
-    is returned if no other one is whole. Lengths and digests of its objects are compared with its manifest; its
-    bytes are verified when it is loaded.
+    Checkpoints and their ages are those of `retain`: the step tells the age. A checkpoint without a number in its name
+    is returned if no other one is whole. Lengths and digests of its objects are compared with its manifest; its bytes
+    are verified when it is loaded.
 
     Parameters
     ----------
     location
         The folder that holds the checkpoints: a path, or a URL such as `s3://bucket/run`. It need not exist.
     storage_options
-        Of the object store, as in `zarrfeed.open`.
+        Options of the object store, as in `zarrfeed.open`.
     retries
-        How often a request is retried after a transient error.
+        Number of retries of a request after a transient error.
     timeout
         Seconds that a request may take, retries included.
 

@@ -19,9 +19,9 @@ from zarrfeed.storage.checkpoint.checkpoint_manifest import METADATA_NAME, Manif
 from zarrfeed.storage.checkpoint.checkpoint_reader import CheckpointReader
 from zarrfeed.storage.checkpoint.checkpoint_writer import CheckpointWriter
 
-#: Objects or checkpoints that are looked at at once; each look is one or two requests.
+#: Number of objects or checkpoints that are checked at once, by one or two requests each.
 LOOKS_AT_ONCE = 16
-#: A manifest that a save replaces while it is read is read so often.
+#: Number of reads of a manifest that a save replaces while it is read.
 _READS_OF_REPLACED = 3
 #: Bytes that are read at once where every byte of an object is read.
 _READ_BYTES = 16 << 20
@@ -29,7 +29,7 @@ _READ_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Transfer:
-    """How the objects of a checkpoint are written and read: the arguments of `zarrfeed.checkpoint.writer`."""
+    """The arguments of `zarrfeed.checkpoint.writer`, for the objects of a distributed checkpoint."""
 
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     memory_budget: int | str = DEFAULT_BUDGET
@@ -67,7 +67,7 @@ class CheckpointStorage:
     location
         The path or URL of the folder.
     transfer
-        How its objects are written and read.
+        The options for writing and reading its objects.
 
     Raises
     ------
@@ -104,14 +104,14 @@ class ShardFolder:
     Parameters
     ----------
     folder
-        Where it is.
+        The folder in its store.
     transfer
-        How its objects are written and read.
+        The options for writing and reading its objects.
 
     Attributes
     ----------
     location
-        Its path or URL.
+        Path or URL of the folder.
     name
         The last part of that, without escapes of a URL.
     """
@@ -154,9 +154,9 @@ class ShardFolder:
         pickled
             Torch's metadata.
         manifest
-            Of the new checkpoint.
+            Manifest of the new checkpoint.
         previous
-            What `read_manifest` returned. It is put back where a store keeps other bytes than it was given.
+            The result of `read_manifest`. It is put back where a store keeps other bytes than it was given.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class ShardFolder:
         Parameters
         ----------
         objects
-            Of the manifest.
+            Objects of the manifest.
         every_byte
             Read all of them. Otherwise what describes an object at its end is read, and says the length and the digest.
 

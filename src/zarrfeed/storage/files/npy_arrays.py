@@ -1,4 +1,4 @@
-"""Arrays in NumPy's files: where they lie in an .npy or an .npz, and reading some of their samples.
+"""Arrays in NumPy's files: their positions in an .npy or an .npz, and reading some of their samples.
 
 Samples are read with `pread`: a file that is cut short meanwhile is an error, where mapped memory would end the
 process. Only arrays whose samples lie scattered over the file are mapped. Members of a compressed .npz are decompressed
@@ -34,11 +34,11 @@ class NpyArray:
     Attributes
     ----------
     file, member
-        Where it is; the member of an .npz, or "" for an .npy.
+        The file, and the name of the member of an .npz; "" for an .npy.
     shape, dtype, fortran
-        As its header says.
+        Shape, dtype and order of the items, from the header.
     offset
-        Of its items in the file.
+        Offset of the items in the file, in bytes.
     decompressed
         The array itself, if it had to be decompressed.
     """
@@ -56,18 +56,18 @@ class NpyArray:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes its items have."""
+        """Bytes of its items."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def run_bytes(self, axis: int) -> int | None:
-        """Return how many bytes of a sample lie together; None: all of them."""
+        """Return the bytes of a sample that lie together; None: all of them."""
         shape, axis = self._in_c_order(axis)
         if self.decompressed is not None or math.prod(shape[:axis]) == 1:
             return None
         return math.prod(shape[axis + 1 :]) * self.dtype.itemsize
 
     def rows(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return the samples [begin, end); nobody writes them."""
+        """Return the samples [begin, end), which are not written to."""
         if self.decompressed is not None:
             return np.moveaxis(self.decompressed, axis, 0)[begin:end]
         shape, c_axis = self._in_c_order(axis)
@@ -80,7 +80,7 @@ class NpyArray:
         return rows.transpose(0, *range(rows.ndim - 1, 0, -1)) if self.fortran else rows
 
     def whole(self) -> npt.NDArray[Any]:
-        """Return all of the array; nobody writes it."""
+        """Return all of the array, which is not written to."""
         if self.decompressed is not None:
             return self.decompressed
         items = np.empty(self.shape[::-1] if self.fortran else self.shape, self.dtype)
@@ -110,7 +110,7 @@ def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, max_decompressed_b
     Parameters
     ----------
     file
-        Of NumPy.
+        A file of NumPy.
     wanted
         Members that are opened; None: all.
     max_decompressed_bytes

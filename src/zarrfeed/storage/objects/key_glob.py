@@ -38,7 +38,7 @@ class KeyGlob:
 
     @classmethod
     def of(cls, pattern: object) -> KeyGlob:
-        """Return what a pattern means.
+        """Parse a pattern.
 
         Raises
         ------

@@ -1,9 +1,9 @@
-"""Which part of the keys of a bucket each of several workers lists: ranges of keys, of which idle workers steal.
+"""The division of the keys of a bucket among workers that list them: ranges of keys, of which idle workers steal.
 
-What holds: at any time the ranges, `(after, until]` each, are disjoint and cover all keys. A steal cuts one range into
+Invariants: at any time the ranges, `(after, until]` each, are disjoint and cover all keys. A steal cuts one range into
 two neighbours at a key that its worker has not come to; a page counts for the keys of its range alone. So each key is
-listed exactly once, whatever is stolen when, and the ranges in the order of their bounds hold the keys in order.
-Also: a listing of `n` keys in pages of `p` takes at most `2 n / p + 4 workers + 1` requests.
+listed exactly once, whatever is stolen at whatever time, and the ranges in the order of their bounds hold the keys in
+order.
 
 Keys are compared by code points, which is the order of their UTF-8 bytes, which is the order of S3 and Google. Nothing
 here asks a server.
@@ -17,19 +17,19 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import islice, takewhile, zip_longest
 
-#: Only so many characters of a key are looked at.
+#: Number of characters of a key that count.
 _LONGEST = 256
 _DIGITS = set("0123456789")
-#: Where keys have so many characters, they may have all that they have there at other positions, too.
+#: A position where keys have so many characters shows a set of them that other positions may have, too.
 _RICH = 8
-#: Of a page, every so-many-th key tells which characters keys have.
+#: Every so-many-th key of a page is searched for the characters that keys have.
 _EVERY = 8
 #: Empty ranges that are stolen before there is a page to show for them, per worker.
 _FREE_STEALS = 4
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 #: A range is not cut if its worker will probably be done with fewer pages.
 _LEAST_PAGES = 2.0
-#: It is cut in any case after so many pages in a row.
+#: Number of pages in a row after which a range is cut in any case.
 _MISJUDGED = 4
 #: Behind the ASCII characters that keys have, and behind all others.
 _LAST_ASCII, _LAST = "~", "\U0010fffd"
@@ -50,12 +50,11 @@ class KeyRange:
     first
         The first key of the last page.
     pages
-        How many pages were listed since the range was cut last.
+        Number of pages that were listed since the range was cut last.
     is_done
-        Whether all keys were listed.
+        True if all keys were listed.
     families
-        Of the last range: beginnings of keys, long ones first. Each is a place to cut it, behind the keys
-        that begin so.
+        Beginnings of keys of the last range, long ones first. Each is a place to cut it, behind the keys that begin so.
     """
 
     after: str = ""
@@ -87,9 +86,9 @@ class KeyRanges:
     Parameters
     ----------
     workers
-        How many workers list at once.
+        Number of workers that list at once.
     ranges
-        At the beginning one, of all keys that are wanted.
+        The ranges. At the beginning there is one, of all keys that are wanted.
     """
 
     workers: int
@@ -105,7 +104,7 @@ class KeyRanges:
 
     @property
     def is_done(self) -> bool:
-        """Whether all keys were listed."""
+        """True if all keys were listed."""
         return all(one.is_done for one in self.ranges)
 
     def take_page(self, one: KeyRange, keys: list[str], *, is_last: bool) -> slice:
@@ -118,7 +117,7 @@ class KeyRanges:
         keys
             Strictly ascending.
         is_last
-            Whether the server has no further keys.
+            True if the server has no further keys.
         """
         begin = bisect_right(keys, one.seen)
         end = len(keys) if one.until is None else bisect_right(keys, one.until)
@@ -139,7 +138,7 @@ class KeyRanges:
         return slice(begin, max(begin, end))
 
     def steal(self) -> KeyRange | None:
-        """Return a new range: the second half of what is left of the longest one; None: there is nothing to steal."""
+        """Return a new range: the second half of the longest range's rest; None: there is nothing to steal."""
         if not self._heeds_offsets or self.steals >= self._listed // self._page_size + _FREE_STEALS * self.workers:
             return None
         return self._steal_end() or self._steal_half()
@@ -147,8 +146,8 @@ class KeyRanges:
     def _steal_end(self) -> KeyRange | None:
         """Cut the last range behind the keys that begin as those of its last page.
 
-        Where keys begin alike, their middle is far above all of them. Such cuts tell in one round of requests how many
-        characters all keys share.
+        Keys that begin alike have a middle that is far above all of them. Such cuts tell in one round of requests how
+        many characters all keys share.
         """
         last = self.ranges[-1]
         while last.families and not last.is_done:
@@ -200,7 +199,7 @@ class _Scale:
         self._characters = [sorted(next((many for many in rich if len(one) > 1 and one <= many), one)) for one in seen]
 
     def number(self, key: str | None) -> int:
-        """Return the number of a key, which is not below that of a key before it; of None, the highest one."""
+        """Return the number of a key, at least that of each key before it; for None, the highest number."""
         value, fill = 0, -1 if key is None else None
         for position, characters in enumerate(self._characters):
             base = len(characters)
@@ -215,7 +214,7 @@ class _Scale:
         return value
 
     def pages_left(self, one: KeyRange) -> float:
-        """Return how many pages are left of a range if its keys are as dense as those of its last page."""
+        """Return the number of pages that are left of a range if its keys are as dense as those of its last page."""
         seen = self.number(one.seen)
         return (self.number(one.until) - seen) / max(1, seen - self.number(one.first))
 

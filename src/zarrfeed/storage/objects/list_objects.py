@@ -1,4 +1,4 @@
-"""`list_objects`: which objects there are below a URL, in a bucket or in a folder."""
+"""`list_objects`: a listing of the objects below a URL, in a bucket or in a folder."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def list_objects(
     retries: int = DEFAULT_RETRIES,
     timeout: float = DEFAULT_TIMEOUT_S,
 ) -> Listing:
-    """Return which objects a source has, in the order of their keys.
+    """List the objects of a source, in the order of their keys.
 
-    A bucket of S3 or Google is listed by many requests at once: a request that is done takes over half of what another
-    one has not listed yet. Other sources are listed by one request after the other.
+    A bucket of S3 or Google is listed by many requests at once: a request that is done takes over half of the keys that
+    another one has not listed yet. Other sources are listed by one request after the other.
 
     Parameters
     ----------
@@ -66,17 +66,18 @@ def list_objects(
         Number of requests that are made at once, 16 by default; fewer are made while the server says that there are too
         many. For stores of obstore or fsspec that you made, their own settings apply as well.
     listing_file
-        Path of a file that keeps the listing, before `filter` is applied. If it is there, the source is not listed
-        again, unless the first page of keys or what lies behind the last key differ, which takes two requests. Objects
-        that were added or removed elsewhere are not noticed, and of folders nothing is: use `refresh` then.
+        Path of a file that keeps the listing, before `filter` is applied. If the file exists, the source is not listed
+        again, unless its first page of keys changed or keys were added behind the last one, which two requests find
+        out. Objects that were added or removed elsewhere are not noticed, and in folders no changes are: use `refresh`
+        then.
     refresh
-        Whether to list the source even if there is a listing file, which is then replaced.
+        True: list the source even if there is a listing file, which is then replaced.
     progress
-        Whether to show how many objects were listed. None: only on a terminal, with rich.
+        True: show the number of objects that were listed. None: only on a terminal, with rich.
     storage_options
-        As of `zarrfeed.open`, for a URL.
+        Options of a URL's store, as `zarrfeed.open` takes them.
     retries, timeout
-        How often a request is retried after an error that may pass, and how many seconds it may take, retries included.
+        Number of retries of a request after an error that may pass, and seconds that it may take, retries included.
 
     Returns
     -------
@@ -91,7 +92,7 @@ def list_objects(
     StoreReadError
         If the source does not exist, or cannot be listed to the end. There is never a listing of a part of it.
     UnsupportedError
-        If it is a web server: it does not tell which objects it has.
+        If the source is a web server, which has no listing.
 
     Examples
     --------
@@ -130,7 +131,7 @@ def list_source(
     refresh: bool = False,
     progress: bool | None = None,
 ) -> Listing:
-    """Return which objects a source has; arguments and errors are those of `list_objects`."""
+    """List the objects of a source; arguments and errors are those of `list_objects`."""
     check_int("requests", requests, 1, _MAX_REQUESTS)
     check_flags(refresh=refresh)
     if filter is not None and not callable(filter):
@@ -274,9 +275,9 @@ def _in_pages(
 def list_folder(root: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Yield keys and sizes of all files, in the order of the keys.
 
-    Links are followed, but for one to a folder that it lies in. What is neither a file nor a folder is left out, and so
-    is what vanishes meanwhile. Each folder is sorted by itself, with a slash behind the names of folders: that is the
-    order of the keys.
+    Links are followed, but for one to a folder that it lies in. Entries that are neither files nor folders are left
+    out, and so are files that vanish meanwhile. Each folder is sorted by itself, with a slash behind the names of
+    folders: that is the order of the keys.
 
     Parameters
     ----------

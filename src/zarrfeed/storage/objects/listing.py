@@ -23,12 +23,12 @@ UNKNOWN_SIZE = -1
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object.
+    """An object of a listing.
 
     Attributes
     ----------
     key
-        Below the source, such as "train/0001.jpg".
+        Key of the object below the source, such as "train/0001.jpg".
     size
         Bytes; -1 if the store does not tell.
     """
@@ -57,7 +57,7 @@ class PackedKeys:
 
     @classmethod
     def of(cls, keys: Sequence[str], sizes: Sequence[int]) -> PackedKeys:
-        """Pack keys and sizes, of which there are as many."""
+        """Pack keys and sizes, one size for each key."""
         encoded = [key.encode("utf-8", "surrogateescape") for key in keys]
         lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
         return cls(b"".join(encoded), lengths, np.array(sizes, np.int64))
@@ -135,7 +135,7 @@ class Listing(Sequence[StoredObject]):
         return cls(b"".join(part.blob for part in parts), ends, np.concatenate([part.sizes for part in parts]))
 
     def sorted(self) -> Listing:
-        """Return the listing in the order of the UTF-8 bytes of keys; of objects with the same key, the last one."""
+        """Return the listing in the order of the UTF-8 bytes of keys; the last one of objects with the same key."""
         begins = self._ends - np.diff(self._ends, prepend=0)
         keys = [self._blob[begin:end] for begin, end in zip(begins.tolist(), self._ends.tolist(), strict=True)]
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)

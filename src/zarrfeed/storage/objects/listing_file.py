@@ -1,6 +1,6 @@
 """Listings in files, so that a bucket of millions of objects is not listed at every start.
 
-What holds: a file is replaced as a whole or not at all; it counts for the same source and the same pattern alone; its
+Invariant: a file is replaced as a whole or not at all; it counts for the same source and the same pattern alone; its
 checksums are checked when it is read; and a file that is none of ours is never written to.
 """
 
@@ -28,11 +28,11 @@ class ListingFile:
     Parameters
     ----------
     path
-        Of the file; its folder must be there.
+        Path of the file; its folder must be there.
     source
-        What the source is called.
+        Name of the source.
     prefix, glob
-        Which keys are listed; "" and None: all.
+        The keys that are listed; "" and None: all.
     """
 
     def __init__(self, path: Path, source: str, prefix: str, glob: str | None) -> None:

@@ -1,4 +1,4 @@
-"""How far a listing is, or the opening of many stores, on a terminal."""
+"""The progress of a listing, or of the opening of many stores, on a terminal."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from zarrfeed.base.validate import check_flags
 def counting_progress(
     what: str, name: str, progress: bool | None, total: int | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a count, and yield what is told how many more there are.
+    """Show a count, and yield a function that adds to it.
 
     Parameters
     ----------
     what
-        What is counted, such as "objects listed".
+        The things that are counted, such as "objects listed".
     name
-        Where.
+        The place that they are counted in, such as the URL.
     progress
         True: on stderr, by rich if it is installed, else as a line at the end. None: only where stderr is a terminal
         and rich is installed. False: nothing is shown.
     total
-        What the count will be. None: nobody knows.
+        The final count. None: it is unknown.
     """
     name = one_line(without_secrets(name))
     if progress is not None:

@@ -1,4 +1,4 @@
-"""Where objects are that are read as they are: a bucket, a prefix in it, a web server, or a folder."""
+"""The source of objects that are read as they are: a bucket, a prefix in it, a web server, or a folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ObjectSource:
     Attributes
     ----------
     name
-        What messages call it: a URL or a path, without a slash at its end, and without credentials.
+        Name in messages: a URL or a path, without a slash at its end, and without credentials.
     store
         A `LocalStore` of a folder, an `ObjectStore` (of obstore) or an `FsspecStore`. Keys are below its root.
     """
@@ -39,7 +39,7 @@ class ObjectSource:
 
     @classmethod
     def of(cls, source: Any, access: StoreAccess) -> ObjectSource:
-        """Return where objects are that the user names, without asking a server for anything.
+        """Return the source of objects that the user names, without asking a server for anything.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class ObjectSource:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder."""
+        """True if it is a folder."""
         return type(self.store) is LocalStore
 
     def check_keys(self, listing: Listing) -> None:
@@ -82,7 +82,7 @@ class ObjectSource:
                 check_key(f"the key {one.key!r}", one.key)
 
     def named(self, key: str) -> str:
-        """Return what messages call an object."""
+        """Return the name of an object in messages."""
         return printable(f"{self.name}/{key}")
 
 

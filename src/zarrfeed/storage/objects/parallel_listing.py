@@ -1,8 +1,8 @@
 """The keys of a bucket, listed by many requests at once.
 
-What holds: every page is asked for again from the last key that was seen, after an error that may pass; any other error
-ends the listing. So there is a whole listing or an error that names the source, and never a short listing. Which worker
-lists which keys is settled by `KeyRanges`.
+Invariant: every page is asked for again from the last key that was seen, after an error that may pass; any other error
+ends the listing. So there is a whole listing or an error that names the source, and never a short listing. `KeyRanges`
+decides which worker lists which keys.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from zarrfeed.storage.objects.object_source import ObjectSource
 
 _T = TypeVar("_T")
 
-#: S3 and Google answer a request with so many keys at most.
+#: Largest number of keys in an answer of S3 and Google.
 PAGE = 1000
-#: A worker with nothing to do looks so often whether the listing was given up.
+#: Seconds between two checks of an idle worker whether the listing was given up.
 _POLL_S = 0.05
 
 #: Gets keys and sizes, keeps those that are wanted, in this order.
@@ -44,18 +44,18 @@ class UnorderedError(Exception):
 
 @dataclass(frozen=True)
 class Bucket:
-    """What is listed: the objects of a store of obstore, below some folders.
+    """The objects to list: those of a store of obstore, below some folders.
 
     Attributes
     ----------
     source, access
-        Where objects are, and how they are reached.
+        The source of the objects, and the retries and timeout for requests to it.
     prefix
         Folders that all keys lie in, without a slash at the end; "" for none.
     beginning
-        What all wanted keys begin with, with these folders; "" for any. Others may be listed, too.
+        Beginning of all wanted keys, with these folders; "" for any. Other keys may be listed, too.
     limiter
-        What requests wait for their turn at.
+        The limiter at which requests wait for their turn.
     """
 
     source: ObjectSource
@@ -66,7 +66,7 @@ class Bucket:
 
     @classmethod
     def of(cls, source: ObjectSource, access: StoreAccess, prefix: str, beginning: str, requests: int) -> Bucket:
-        """Return the bucket of a source, of which so many things are asked at once."""
+        """Return the bucket of a source, for at most `requests` requests at once."""
         return cls(source, access, prefix, beginning, RequestLimiter(requests, is_transient, requests))
 
     def whole_range(self) -> KeyRange:
@@ -81,18 +81,18 @@ class Bucket:
 
     @property
     def heeds_offsets(self) -> bool:
-        """Whether the server lists from any key on: obstore filters the answers of the others."""
+        """True if the server lists from any key on: obstore filters the answers of the others."""
         kind = type(self.store).__name__
         is_express = str(self.store.config.get("bucket", "")).endswith("--x-s3") if kind == "S3Store" else False
         return kind in ("S3Store", "GCSStore") and not is_express
 
     @property
     def has_markers(self) -> bool:
-        """Whether a key may be the marker of an empty folder: obstore takes the slash at its end away."""
+        """True if a key may be the marker of an empty folder: obstore takes the slash at its end away."""
         return type(self.store).__name__ in ("S3Store", "GCSStore", "AzureStore")
 
     def ask(self, what: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what a request does, with retries, when it is its turn.
+        """Make a request when it is its turn, with retries, and return its result.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Bucket:
             raise StoreReadError(code, f"{self.source.name}: {what_is_wrong(self.source.store, error)}") from error
 
     def stream(self, after: str) -> PageStream:
-        """Return what lists all keys above one, page by page."""
+        """Return a stream that lists all keys above one, page by page."""
         return PageStream(self.store, self.prefix, after=after, size=PAGE)
 
 
@@ -119,7 +119,7 @@ class Pages:
     Parameters
     ----------
     bucket
-        That is listed.
+        The bucket that is listed.
     after
         Only keys above this one are wanted. It may be no key.
     """
@@ -205,7 +205,7 @@ def without_markers(keys: list[str], sizes: list[int], last: str = "") -> tuple[
     Parameters
     ----------
     keys, sizes
-        Of the page.
+        Keys and sizes of the page.
     last
         The key before the page.
 
@@ -227,7 +227,7 @@ def without_markers(keys: list[str], sizes: list[int], last: str = "") -> tuple[
 
 
 def list_unordered(bucket: Bucket, keep: Keep) -> Listing:
-    """Return what one request after the other lists, sorted.
+    """List by one request after the other, and sort the keys.
 
     Raises
     ------
@@ -299,11 +299,11 @@ def list_bucket(bucket: Bucket, keep: Keep, requests: int) -> Listing:
     Parameters
     ----------
     bucket
-        What is listed.
+        The bucket that is listed.
     keep
         Called with one page at a time; an error that it raises ends the listing.
     requests
-        How many requests are made at once. If the listing ends by an error or an interrupt, they are given up: an
+        Number of requests that are made at once. If the listing ends by an error or an interrupt, they are given up: an
         answer that comes while the interpreter exits would abort the process.
 
     Raises
