@@ -93,7 +93,7 @@ TEST(fletcher32_agrees_with_one_that_adds_word_by_word_at_every_length) {
   }
   CHECK_EQ(fletcher32({}), 0U);
   CHECK_EQ(fletcher32(most), 0xffffffffU);
-  const ByteVector letters = {'a', 'b', 'c', 'd', 'e', 'f'};  // of big-endian words; of little-endian ones it is 0x56502d2a
+  const ByteVector letters = {'a', 'b', 'c', 'd', 'e', 'f'};  // 0x56502d2a of little-endian words
   CHECK_EQ(fletcher32(letters), 0x50562a2dU);
 }
 
