@@ -32,6 +32,7 @@ _MOST_USER_BYTES = 1 << 26
 _CHUNK_BYTES = 1 << 20
 #: Kinds of items that Zarr has, too, and the bytes that one has at most.
 _MOST_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "S": 2**24}
+_SHUFFLE = 2
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
@@ -197,6 +198,10 @@ def _document_of(dataset: Any) -> dict[str, Any]:
         raise UnsupportedError("its values lie in other files (external storage)")
     filters = [created.get_filter(number) for number in range(created.get_nfilters())]
     codecs = codecs_of([Filter(one[0], one[2], one[3].decode("utf-8", "replace")) for one in filters], dtype.itemsize)
+    if [one[0] for one in filters] == [_SHUFFLE] and _may_leave_edges(dataset):
+        raise UnsupportedError(
+            "it is shuffled and not compressed, so that nothing tells edge chunks without the filter"
+        )
     chunks = dataset.chunks or (_rows_per_chunk(dataset), *dataset.shape[1:])[: len(dataset.shape)]
     described = parse_dtype(dtype, zarr_format=2)
     fill = np.asarray(dataset.fillvalue, dtype)[()]
@@ -211,6 +216,12 @@ def _document_of(dataset: Any) -> dict[str, Any]:
         "compressor": codecs[-1] if codecs else None,
         "dimension_separator": ".",
     }
+
+
+def _may_leave_edges(dataset: Any) -> bool:
+    """Return whether chunks that reach over the end may lack the filters, an option since HDF5 1.10."""
+    superblock: int = dataset.file.id.get_create_plist().get_version()[0]
+    return superblock > 1 and any(n % c for n, c in zip(dataset.shape, dataset.chunks, strict=True))
 
 
 def _dtype_of(dataset: Any) -> np.dtype[Any]:
