@@ -155,6 +155,7 @@ def test_random_access_and_the_command_line_read_files(tmp_path: Path, capsys: p
     ):
         assert cli.main(command) == 0, capsys.readouterr()
     assert "z" in capsys.readouterr().out
+    assert "HDF5 in place" in str(ZarrIterableDataset(zarrfeed.open(path, sample_dim="time"), batch_size=4).explain())
 
 
 def test_verify_finds_the_damaged_chunk(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from zarrfeed.storage.files.table_store import TableStore, array_document, check
 #: A file begins with this, or has it at byte 512, 1024, 2048, ..., behind a block of the user's.
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_USER_BYTES = 1 << 26
+_SHUFFLE = 2
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
@@ -196,6 +197,10 @@ def _document_of(dataset: Any) -> dict[str, Any]:
         raise UnsupportedError("its values lie in other files (external storage)")
     filters = [created.get_filter(number) for number in range(created.get_nfilters())]
     codecs = codecs_of([Filter(one[0], one[2], one[3].decode("utf-8", "replace")) for one in filters], dtype.itemsize)
+    if [one[0] for one in filters] == [_SHUFFLE] and _may_leave_edges(dataset):
+        raise UnsupportedError(
+            "it is shuffled and not compressed, so that nothing tells edge chunks without the filter"
+        )
     return array_document(dataset.shape, _chunks_of(dataset), dtype, dataset.fillvalue, codecs)
 
 
@@ -204,6 +209,12 @@ def _chunks_of(dataset: Any) -> tuple[int, ...]:
     if dataset.chunks is not None or not dataset.shape:
         return dataset.chunks or ()
     return (rows_per_chunk(dataset.shape, dataset.dtype.itemsize), *dataset.shape[1:])
+
+
+def _may_leave_edges(dataset: Any) -> bool:
+    """Return whether chunks that reach over the end may lack the filters, an option since HDF5 1.10."""
+    superblock: int = dataset.file.id.get_create_plist().get_version()[0]
+    return superblock > 1 and any(n % c for n, c in zip(dataset.shape, dataset.chunks, strict=True))
 
 
 def _dtype_of(dataset: Any) -> np.dtype[Any]:

@@ -168,6 +168,21 @@ def test_links_in_a_file_are_names_of_its_datasets(path: Path) -> None:
             zarrfeed.open(path, variables=[name])
 
 
+@pytest.mark.parametrize(
+    ("libver", "length", "is_read"), [("earliest", 7, True), ("latest", 6, True), ("latest", 7, False)]
+)
+def test_shuffled_edges_that_may_lack_the_filter_are_refused(
+    path: Path, libver: str, length: int, is_read: bool
+) -> None:
+    with h5py.File(path, "w", libver=libver) as file:
+        file.create_dataset("x", data=np.arange(length), chunks=(3,), shuffle=True)
+    if is_read:
+        assert np.array_equal(opened(path)[...], np.arange(length))
+        return
+    with pytest.raises(UnsupportedError, match=r"x\.h5/x: it is shuffled and not compressed"):
+        zarrfeed.open(path)
+
+
 def test_a_group_of_which_no_dataset_can_be_read_says_why(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=VALUES, compression="lzf")
