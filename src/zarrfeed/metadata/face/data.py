@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy.typing as npt
 
 from zarrfeed.base.page import as_html
+from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data_choice import ChoiceMethods
@@ -19,6 +20,28 @@ from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.spec.expression import Expression, FieldInfo
 from zarrfeed.spec.version import Version
+
+#: Names that users of other libraries try -> what does that here.
+_CALLED_HERE: dict[str, str] = {
+    **dict.fromkeys(("batch", "shuffle"), "ZarrIterableDataset(data, batch_size=..., shuffle=True) does"),
+    **dict.fromkeys(
+        ("map", "apply", "transform"), "ZarrIterableDataset(data, transform=...) changes samples in Python"
+    ),
+    **dict.fromkeys(("filter", "query", "subset"), "where() chooses by columns, and select() by positions"),
+    **dict.fromkeys(("oversample", "undersample", "class_weights", "rebalance"), "balance() lets classes come alike"),
+    **dict.fromkeys(("sample", "weighted", "resample", "repeat"), "weight() says how often each sample comes"),
+    **dict.fromkeys(("kfold", "folds", "train_test_split", "random_split"), "split() has parts, groups= and folds="),
+    **dict.fromkeys(("rolling", "sliding_window", "unfold"), "window() makes samples of several rows"),
+    **dict.fromkeys(("standardize", "scale", "zscore"), "normalize() takes statistics, and minmax() bounds"),
+    **dict.fromkeys(("fillna", "nan_to_num", "dropna"), "fill_nan() replaces missing values"),
+    **dict.fromkeys(("astype", "to", "float", "half"), "cast() converts"),
+    **dict.fromkeys(("take", "limit"), "head() has the first samples, and select() any"),
+    **dict.fromkeys(("concat", "append", "extend"), "zarrfeed.concat() puts samples behind others"),
+    **dict.fromkeys(("merge", "zip"), "zarrfeed.join() puts arrays side by side"),
+    **dict.fromkeys(("denormalise", "inverse_transform"), "denormalize() does"),
+    **dict.fromkeys(("coords", "dims", "sizes", "shape", "dtype", "dtypes", "columns"), "fields and len() say it"),
+    **dict.fromkeys(("values", "to_numpy", "numpy", "load", "compute"), "ZarrDataset(data)[index] reads"),
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,6 +159,14 @@ class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
         array([0, 0, 1])
         """
         return source_of(None if self.resolved.blend is None else self.resolved.blend.first, index)
+
+    if not TYPE_CHECKING:  # type checkers know which methods there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError; it says what does here what a name of another library does there."""
+            methods = [one for one in dir(Data) if not one.startswith("_")]
+            advice = f"; {_CALLED_HERE[name]}" if name in _CALLED_HERE else did_you_mean(name, methods)
+            raise AttributeError(f"'Data' object has no attribute {name!r}{advice}")
 
     def __len__(self) -> int:
         """Return the number of samples."""

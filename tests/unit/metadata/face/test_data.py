@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import doctest
 import pickle
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 import zarrfeed
 from tests.support.examples import examples
 from zarrfeed import ConfigError, Data, UnknownOptionError, UnsupportedError, ZarrDataset, ZarrIterableDataset
+from zarrfeed.metadata.face.data import _CALLED_HERE
 from zarrfeed.spec.freeze import Secrets
 
 N, CHUNK = 60, 7
@@ -433,3 +436,22 @@ def test_a_pickle_holds_an_array_in_memory_once() -> None:
     data = zarrfeed.open(values).normalize((1, 2)).cast("float16")
     for described in (data, ZarrDataset(data), ZarrIterableDataset(data, batch_size=4)):
         assert values.nbytes < len(pickle.dumps(described)) < 1.1 * values.nbytes
+
+
+@pytest.mark.parametrize(("name", "advice"), _CALLED_HERE.items())
+def test_names_of_other_libraries_are_answered_with_the_name_here(name: str, advice: str) -> None:
+    data = zarrfeed.open(np.arange(5))
+    assert not hasattr(data, name)
+    with pytest.raises(AttributeError, match=re.escape(f"'Data' object has no attribute {name!r}; {advice}")):
+        getattr(data, name)
+    for called in re.findall(r"([\w.]+)\(", advice):
+        where = zarrfeed if called[0].isupper() or called.startswith("zarrfeed.") else zarrfeed.Data
+        assert called == "len" or hasattr(where, called.removeprefix("zarrfeed."))
+
+
+def test_other_names_are_no_attributes_and_copies_have_all_attributes() -> None:
+    data = zarrfeed.open(np.arange(5))
+    assert not hasattr(data, "__array__")
+    assert copy.deepcopy(data) == copy.copy(data) == data
+    with pytest.raises(AttributeError, match=r"'Data' object has no attribute 'selct'; did you mean 'select'\?$"):
+        data.selct()  # type: ignore[attr-defined]
