@@ -173,11 +173,13 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """Keep the garbage collector away from imported modules and test items, which live until the end.
 
     Each full collection walked them by the million: while pytest collects, in each test that collects, in each fork.
-    They go to huge pages, as each DataLoader worker is forked from this process.
+    They go to huge pages, as each DataLoader worker is forked from this process. Variables that imported libraries set,
+    such as threadpoolctl's, are taken back: no process of a test would be warm, as its environment differs.
     """
     gc.disable()
     try:
-        return (yield)
+        with _kept_environment():
+            return (yield)
     finally:
         gc.enable()
         gc.collect()
