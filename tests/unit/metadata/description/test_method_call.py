@@ -53,6 +53,8 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "isel": lambda data: data.isel(time=3),
     "where": lambda data: data.where(time=lambda time: time > 3),
     "window": lambda data: data.window(0, segment_ends=[N]),
+    "weight": lambda data: data.weight(np.arange(N)),
+    "balance": lambda data: data.balance(np.arange(N) % 3),
 }
 #: Calls for items of other kinds.
 OTHERS = ("decode", "dense")
