@@ -20,7 +20,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, 
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, rows_per_chunk
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.hdf5_filters import Filter, codecs_of
-from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, member_name
+from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
 from zarrfeed.storage.files.table_store import TableStore, array_document, check_items
 
 #: A file begins with this, or has it at byte 512, 1024, 2048, ..., behind a block of the user's.
@@ -123,8 +123,8 @@ def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int
     entered[_address(group)] = path
     store.add_group(path, attributes_of(group))
     file_number, _ = _address(group.file["/"])
-    for key in group:
-        below = f"{path}/{member_name(key)}".lstrip("/")
+    for name in dict.fromkeys(map(member_name, group)):
+        below, key = f"{path}/{name}".lstrip("/"), link_to(group, name)
         link = group.get(key, getlink=True)
         if isinstance(link, h5py.ExternalLink):
             store.refused[below] = f"is a link to {printable(link.path)} in {printable(link.filename)}: give that file"
@@ -170,7 +170,7 @@ def _dataset_at(opened: Any, path: str) -> Any:
     """Return the dataset that the store calls by a path."""
     node = opened
     for name in path.split("/"):
-        node = node[next(key for key in node if member_name(key) == name)]
+        node = node[link_to(node, name)]
     return node
 
 

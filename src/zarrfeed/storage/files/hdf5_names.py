@@ -27,6 +27,11 @@ def member_name(link: str) -> str:
     return link.removeprefix(_NOT_ALONG)
 
 
+def link_to(group: Any, name: str) -> str:
+    """Return the link of a member that users know by a name: that of netCDF-4's variable, before its dimension's."""
+    return _NOT_ALONG + name if _NOT_ALONG + name in group else name
+
+
 def is_dimension_alone(dataset: Any) -> bool:
     """Return whether netCDF-4 wrote a dataset for the name of a dimension, without values."""
     return bytes(np.asarray(dataset.attrs.get("NAME", b"")).astype("S").item()).startswith(_NO_VARIABLE)

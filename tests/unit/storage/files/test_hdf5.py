@@ -183,6 +183,20 @@ def test_shuffled_edges_that_may_lack_the_filter_are_refused(
         zarrfeed.open(path)
 
 
+@pytest.mark.parametrize("name", ["time", "TIME", "_time"])
+@pytest.mark.parametrize("track_order", [False, True])
+def test_a_variable_of_netcdf_is_read_in_place_of_the_dimension_of_its_name(
+    path: Path, name: str, track_order: bool
+) -> None:
+    """netCDF-4 prefixes the name of a variable that has several axes and the name of a dimension."""
+    with h5py.File(path, "w", track_order=track_order) as file:
+        dimension = file.create_dataset(name, (6,), "f4")
+        dimension.make_scale("This is a netCDF dimension but not a netCDF variable.         6")
+        file.create_dataset(f"_nc4_non_coord_{name}", data=VALUES).dims[0].attach_scale(dimension)
+    assert np.array_equal(opened(path, name)[...], VALUES)
+    assert np.array_equal(zarrfeed.ZarrDataset(zarrfeed.open(path))[4][name], VALUES[4])
+
+
 def test_a_group_of_which_no_dataset_can_be_read_says_why(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=VALUES, compression="lzf")
