@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 RIDDLE = re.compile(r"(What|Which|Where|How|Whether|Of|When|Whose)\b")
 
 #: Kind of text -> how many in `src` may begin so. Lower a number when fewer do; never raise one.
-MOST = {"docstring": 148, "parameter": 304, "comment": 51}
+MOST = {"docstring": 147, "parameter": 299, "comment": 50}
 
 
 def texts_in(source: str) -> Iterator[tuple[str, int, str]]:

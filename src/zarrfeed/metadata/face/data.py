@@ -164,8 +164,11 @@ class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raise AttributeError; it says what does here what a name of another library does there."""
-            methods = [one for one in dir(Data) if not one.startswith("_")]
-            advice = f"; {_CALLED_HERE[name]}" if name in _CALLED_HERE else did_you_mean(name, methods)
+            advice = ""
+            if name in _CALLED_HERE:
+                advice = f"; {_CALLED_HERE[name]}"
+            elif not name.startswith("_"):  # those, pickle and copy ask for each time
+                advice = did_you_mean(name, [one for one in dir(Data) if not one.startswith("_")])
             raise AttributeError(f"'Data' object has no attribute {name!r}{advice}")
 
     def __len__(self) -> int:

@@ -181,7 +181,7 @@ class ValueMethods(DataMethods):
         axis
             As of `clip`.
         mask
-            Whether a batch has, beside each array, a bool tensor `<name>_is_nan`, which is true where the value was
+            If True, a batch has, beside each array, a bool tensor `<name>_is_nan`, which is true where the value was
             NaN. It is made of the same decoded chunk. `cast`, `normalize` and their like leave it alone.
 
         Examples
@@ -206,7 +206,7 @@ class ValueMethods(DataMethods):
             The name of the tensor in the batch, "targets" for a single array of targets, or the name of a stack. None:
             the only one.
         lossy
-            Whether to leave values as `clip` and `fill_nan` made them. False: such a step is an error that names it.
+            If True, values stay as `clip` and `fill_nan` made them. False: such a step is an error that names it.
 
         Examples
         --------

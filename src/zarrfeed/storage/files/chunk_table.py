@@ -24,7 +24,6 @@ from zarrfeed.storage.files.data_file import DataFile
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-
 #: An array that lies in a file in one piece is read in chunks of about so many bytes.
 _CHUNK_BYTES = 1 << 20
 
@@ -34,14 +33,15 @@ def chunk_grid(shape: Sequence[int], chunks: Sequence[int]) -> tuple[int, ...]:
     return tuple(-(-n // max(1, c)) for n, c in zip(shape, chunks, strict=True))
 
 
-def rows_per_chunk(shape: Sequence[int], item_bytes: int) -> int:
-    """Return the length of the chunks in which an array is read that lies in a file in one piece.
+def chunks_of_rows(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
+    """Return the shape of the chunks in which an array is read that lies in a file in one piece: some rows each.
 
-    It is a power of two, so that the chunks of arrays whose rows differ in size lie in each other.
+    Their number is a power of two, so that the chunks of arrays whose rows differ in size lie in each other.
     """
-    length = shape[0] if shape else 1
+    if not shape:
+        return ()
     rows = _CHUNK_BYTES // max(1, item_bytes * math.prod(shape[1:]))
-    return min(_power_of_two(max(1, rows)), _power_of_two(2 * length - 1))
+    return min(_power_of_two(max(1, rows)), _power_of_two(2 * shape[0] - 1)), *shape[1:]
 
 
 def _power_of_two(most: int) -> int:
@@ -69,7 +69,7 @@ class ChunkTable:
     file
         The file as it was when the table was made.
     name
-        What messages call the array.
+        The name of the array in messages.
     grid
         Chunks along each axis.
     numbers
@@ -103,15 +103,20 @@ class ChunkTable:
         return cls(file, name, grid, None if is_full else numbers, offsets, lengths).checked()
 
     @classmethod
+    def without_chunks(cls, file: DataFile, name: str, grid: tuple[int, ...]) -> ChunkTable:
+        """Return the table of an array of which nothing was ever written."""
+        return cls(file, name, grid, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+    @classmethod
     def of_rows(
         cls, file: DataFile, name: str, shape: Sequence[int], item_bytes: int, offset: int, inline: bytes | None = None
     ) -> ChunkTable:
         """Return the table of an array that lies in one piece, in C order, from `offset` on, in chunks of rows."""
-        rows = rows_per_chunk(shape, item_bytes)
-        length, row_bytes = shape[0] if shape else 1, item_bytes * math.prod(shape[1:])
-        grid = chunk_grid(shape, (rows, *shape[1:])[: len(shape)])
+        chunks = chunks_of_rows(shape, item_bytes)
+        length, rows = (shape[0], chunks[0]) if shape else (1, 1)
+        row_bytes, grid = item_bytes * math.prod(shape[1:]), chunk_grid(shape, chunks)
         if not row_bytes * length:
-            return cls.of_chunks(file, name, grid, np.empty(0, np.int64), np.empty((0, 2), np.int64))
+            return cls.without_chunks(file, name, grid)
         firsts = np.arange(0, length, rows, dtype=np.int64)
         lengths = (np.minimum(firsts + rows, length) - firsts) * row_bytes
         offsets = offset + firsts * row_bytes

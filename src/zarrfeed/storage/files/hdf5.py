@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
-from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, rows_per_chunk
+from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, chunks_of_rows
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.hdf5_filters import Filter, codecs_of
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
@@ -87,8 +87,7 @@ def read_table(file: DataFile, path: str) -> ChunkTable:
         if _layout_of(dataset) == "compact":
             inline, offset = np.asarray(dataset[()]).tobytes(), 0
         if offset is None:  # nothing was ever written
-            grid = chunk_grid(dataset.shape, _chunks_of(dataset))
-            return ChunkTable.of_chunks(file, name, grid, np.empty(0, np.int64), np.empty((0, 2), np.int64))
+            return ChunkTable.without_chunks(file, name, chunk_grid(dataset.shape, _chunks_of(dataset)))
         return ChunkTable.of_rows(file, name, dataset.shape, dataset.dtype.itemsize, offset, inline)
 
 
@@ -206,9 +205,7 @@ def _document_of(dataset: Any) -> dict[str, Any]:
 
 def _chunks_of(dataset: Any) -> tuple[int, ...]:
     """Return the shape of the chunks in which a dataset is read."""
-    if dataset.chunks is not None or not dataset.shape:
-        return dataset.chunks or ()
-    return (rows_per_chunk(dataset.shape, dataset.dtype.itemsize), *dataset.shape[1:])
+    return dataset.chunks or chunks_of_rows(dataset.shape, dataset.dtype.itemsize)
 
 
 def _may_leave_edges(dataset: Any) -> bool:
@@ -246,9 +243,9 @@ def _listed(file: DataFile, name: str, dataset: Any, user_bytes: int) -> ChunkTa
     masked = next((one for one in found if one.filter_mask), None)
     if masked is not None:
         raise UnsupportedError(f"{name}: the chunk at {masked.chunk_offset} was written without some filters{_PACK}")
-    extents = np.array([(one.byte_offset, one.size) for one in found], np.int64).reshape(-1, 2)
     if not found:
-        return ChunkTable.of_chunks(file, name, grid, np.empty(0, np.int64), extents)
+        return ChunkTable.without_chunks(file, name, grid)
+    extents = np.array([(one.byte_offset, one.size) for one in found], np.int64)
     index = np.array([one.chunk_offset for one in found], np.int64) // np.array(dataset.chunks)
     if np.any(index < 0) or np.any(index >= np.array(grid)):
         raise StoreReadError(errno.EINVAL, f"{name}: the file lists a chunk outside of the array: it is damaged")

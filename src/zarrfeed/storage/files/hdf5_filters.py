@@ -52,7 +52,7 @@ _CODECS: dict[int, Callable[[Sequence[int], int], dict[str, Any]]] = {
     32001: _blosc,
     32015: lambda values, _: {"id": "zstd", "level": _level(values, 3)},
 }
-#: What filters are called that files often have, and that no codec reads.
+#: Names of filters that files often have, and that no codec reads.
 _KNOWN = {
     4: "szip",
     5: "n-bit",

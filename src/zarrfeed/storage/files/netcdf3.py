@@ -11,6 +11,7 @@ import errno
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.base.json_attributes import json_attributes
-from zarrfeed.storage.files.chunk_table import ChunkTable, rows_per_chunk
+from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, chunks_of_rows
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.table_store import TableStore, array_document
 
@@ -47,7 +48,7 @@ class _Variable:
 
 @dataclass(frozen=True)
 class _Header:
-    """What a file says of its variables.
+    """The header of a file: its dimensions, attributes and variables.
 
     Attributes
     ----------
@@ -71,15 +72,16 @@ class _Header:
         dims = variable.dims[1:] if self.is_record(variable) else variable.dims
         return variable.dtype.itemsize * math.prod(self.dims[dim][1] for dim in dims)
 
+    @cached_property
     def record_bytes(self) -> int:
-        """Return the bytes from the beginning of one record of the file to that of the next one."""
+        """Bytes from the beginning of one record of the file to that of the next one."""
         sizes = [self.row_bytes(one) for one in self.variables if self.is_record(one)]
         return sizes[0] if len(sizes) == 1 else sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
 
     def shape(self, variable: _Variable, file: DataFile) -> tuple[int, ...]:
         """Return the shape of a variable; StoreReadError if the file has less."""
         shape = tuple(self.dims[dim][1] for dim in variable.dims)
-        stride, row = self.record_bytes(), self.row_bytes(variable)
+        stride, row = self.record_bytes, self.row_bytes(variable)
         if self.is_record(variable):
             fit = (file.size - variable.begin - row) // stride + 1 if stride else 0
             shape = (max(0, fit) if self.records is None else self.records, *shape[1:])
@@ -192,9 +194,9 @@ def open_netcdf3(path: Path) -> TableStore:
     store.add_group("", json_attributes(header.attributes))
     for one in header.variables:
         shape = header.shape(one, file)
-        rows = rows_per_chunk(shape, one.dtype.itemsize) if _is_one_piece(header, one) else 1
+        chunks = chunks_of_rows(shape, one.dtype.itemsize) if _is_one_piece(header, one) else (1, *shape[1:])
         names = [header.dims[dim][0] for dim in one.dims]
-        document = array_document(shape, (rows, *shape[1:])[: len(shape)], one.dtype)
+        document = array_document(shape, chunks, one.dtype)
         store.add_array(one.name, document, {**json_attributes(one.attributes), "_ARRAY_DIMENSIONS": names})
     return store
 
@@ -213,12 +215,12 @@ def read_table(file: DataFile, path: str) -> ChunkTable:
     if _is_one_piece(header, one):
         return ChunkTable.of_rows(file, name, shape, one.dtype.itemsize, one.begin)
     numbers = np.arange(shape[0] if 0 not in shape else 0, dtype=np.int64)
-    extents = np.stack([one.begin + numbers * header.record_bytes(), np.full_like(numbers, header.row_bytes(one))], 1)
-    return ChunkTable.of_chunks(file, name, (shape[0], *(min(1, n) for n in shape[1:])), numbers, extents)
+    extents = np.stack([one.begin + numbers * header.record_bytes, np.full_like(numbers, header.row_bytes(one))], 1)
+    return ChunkTable.of_chunks(file, name, chunk_grid(shape, (1, *shape[1:])), numbers, extents)
 
 
 def _is_one_piece(header: _Header, variable: _Variable) -> bool:
-    return not header.is_record(variable) or header.record_bytes() == header.row_bytes(variable)
+    return not header.is_record(variable) or header.record_bytes == header.row_bytes(variable)
 
 
 def _read_header(file: DataFile) -> _Header:

@@ -12,7 +12,7 @@ from pathlib import Path
 from numpy.lib.format import MAGIC_PREFIX
 
 from zarrfeed.base.errors import UnsupportedError
-from zarrfeed.storage.files.chunk_table import ChunkTable, rows_per_chunk
+from zarrfeed.storage.files.chunk_table import ChunkTable, chunks_of_rows
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in
 from zarrfeed.storage.files.table_store import TableStore, array_document, check_items
@@ -84,5 +84,5 @@ def _add(store: TableStore, path: str, array: NpyArray) -> None:
     except UnsupportedError as error:
         store.refused[path] = f"{error}{_PACK}"
         return
-    chunks = (rows_per_chunk(array.shape, array.dtype.itemsize), *array.shape[1:])[: len(array.shape)]
+    chunks = chunks_of_rows(array.shape, array.dtype.itemsize)
     store.add_array(path, array_document(array.shape, chunks, array.dtype), {})

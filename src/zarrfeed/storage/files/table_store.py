@@ -44,7 +44,7 @@ def array_document(
     Parameters
     ----------
     shape, chunks, dtype
-        Of the array; its chunks are in C order.
+        The shape of the array and of its chunks, which are in C order; and its dtype.
     fill
         The value of items that were never written.
     codecs
@@ -79,7 +79,7 @@ class TableStore(Store):
     file
         The file as it is when its metadata are read.
     file_format
-        What people call the format.
+        The name of the format in messages.
     read_table
         Finds the chunks of an array, when the first of them is needed.
 
