@@ -82,6 +82,9 @@ def _begins_late(item: pytest.Item) -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--large", action="store_true", help="run tests marked slow, and many more random examples")
+    parser.addoption(
+        "--site", metavar="DIR", help="look at the documentation site, built there, in a headless Chromium"
+    )
 
 
 #: The usual mount point of a file system in memory, and the bytes that must be free there: all tests write 600 MB.

@@ -44,6 +44,18 @@ def test_both_commands_use_the_constraints_and_extras_that_exist() -> None:
     assert all(extra in extras for extra, _ in commands)
 
 
+def test_it_is_one_screen_and_the_site_lists_the_extras_of_users() -> None:
+    assert README.count("\n") <= 120
+    table = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", table, flags=re.MULTILINE))
+    others = re.findall(r"`(\w+)`", table.rpartition("|\n\n")[2].partition(" are for work")[0])
+    assert sorted([*rows, *others]) == sorted(extras)
+    for extra, brings in rows.items():
+        wanted = {re.split(r"[\[<>=]", one)[0] for one in extras[extra]} - {"zarrfeed"}
+        assert wanted == set(re.findall(r"[\w-]+", brings)) - {"and", "cli"}, extra
+
+
 def test_what_is_tested_with_is_pinned() -> None:
     pins = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

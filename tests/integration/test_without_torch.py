@@ -111,7 +111,7 @@ def test_no_public_name_is_that_of_a_module() -> None:
 def test_every_public_name_is_found_and_listed() -> None:
     for name in zarrfeed.__all__:
         assert getattr(zarrfeed, name) is not None
-    assert set(zarrfeed.__all__) <= set(dir(zarrfeed))
+    assert dir(zarrfeed) == sorted(zarrfeed.__all__)
     namespace: dict[str, object] = {}
     exec("from zarrfeed import *", namespace)
     assert set(zarrfeed.__all__) <= set(namespace)

@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from PIL import Image
 
 from benchmarks.harness.loopback import LoopbackServer
 from tests.support import warm
@@ -176,14 +175,6 @@ def make_train_store(directory: Path) -> None:
     group.create_array("targets", data=np.arange(200, dtype=np.float32), chunks=(50,))
 
 
-def make_readme_data(directory: Path) -> None:
-    """Write that store, and a folder of images."""
-    make_train_store(directory)
-    (directory / "photos").mkdir()
-    for number in range(3):
-        Image.fromarray(np.full((4, 6, 3), number, np.uint8)).save(directory / "photos" / f"{number}.png")
-
-
 def make_remote_store(directory: Path) -> None:
     """Write the store of the page on remote stores, where `serve` delivers it as a bucket and on the web."""
     for folder in ("my-bucket", "."):
@@ -197,7 +188,7 @@ def make_remote_store(directory: Path) -> None:
 
 #: Document -> what its readers have before they begin. Other documents write the stores that they read.
 STORES: dict[str, Callable[[Path], None]] = {
-    "README.md": make_readme_data,
+    "README.md": make_train_store,
     "docs/integrations.md": make_train_store,
     "docs/tasks/remote.md": make_remote_store,
 }

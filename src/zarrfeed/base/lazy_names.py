@@ -11,7 +11,7 @@ from typing import Any
 def lazy_names(
     module: str, modules: Mapping[str, str], gone: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a module.
+    """Return `__getattr__` and `__dir__` of a module; `dir()` lists the names of its `__all__`, imported or not.
 
     Parameters
     ----------
@@ -40,6 +40,6 @@ def lazy_names(
 
     def list_names() -> list[str]:
         """List public names, imported or not."""
-        return sorted({*vars(sys.modules[module]), *modules})
+        return sorted(sys.modules[module].__all__)
 
     return import_name, list_names

@@ -19,7 +19,7 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.redaction import remember, without_secrets
 from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
-from zarrfeed.tools.cli_parser import EXECUTORS, SuggestingParser, add_sel, select
+from zarrfeed.tools.cli_parser import EXAMPLES, EXECUTORS, SuggestingParser, add_sel, select
 from zarrfeed.tools.quiet import quiet
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     _complete(parser)
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.exit(EXIT_ERROR, f"{parser.format_usage()}\n{EXAMPLES}")
     arguments = parser.parse_args(argv)
     try:
         with quiet():

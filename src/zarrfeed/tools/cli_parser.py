@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 #: The forms of the argument of `--executor`.
 EXECUTORS = "dask://HOST:PORT, ray or ray://HOST:PORT"
 
+#: The text that `zarrfeed` without arguments shows below the usage.
+EXAMPLES = """\
+Examples:
+
+  zarrfeed info train.zarr --batch-size 64 --shuffle   show the arrays of a store, and how training would read them
+  zarrfeed verify train.zarr                           read every chunk, and report the bad and missing ones
+  zarrfeed pack scans/*.h5 -o train.zarr --verify      write files as a store that trains fast, and check it
+
+zarrfeed --help lists all commands, and zarrfeed info --help the options of one.
+"""
+
 
 class SuggestingParser(argparse.ArgumentParser):
     """An `ArgumentParser` whose errors name similar options and choices; parsers of subcommands are of this class."""

@@ -233,7 +233,17 @@ def test_without_argcomplete_a_shell_that_asks_gets_an_error_and_no_traceback(
     monkeypatch.setitem(sys.modules, "argcomplete", None)
     with pytest.raises(SystemExit):
         cli.main([])
-    assert "required" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("usage: ")
+
+
+def test_without_arguments_it_shows_three_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (cli.EXIT_ERROR, "")
+    examples = [line.split("  ")[1] for line in err.splitlines() if line.startswith("  zarrfeed ")]
+    parsed = [cli._parser().parse_args(shlex.split(example)[1:]) for example in examples]
+    assert [arguments.command for arguments in parsed] == ["info", "verify", "pack"]
 
 
 @pytest.mark.parametrize(
