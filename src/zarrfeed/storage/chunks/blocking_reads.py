@@ -37,7 +37,7 @@ class Blocking(Protocol):
     Attributes
     ----------
     limiter
-        What reads wait for their turn at.
+        The limiter at which reads wait for their turn.
     """
 
     limiter: RequestLimiter
@@ -47,7 +47,7 @@ class Blocking(Protocol):
 
 
 def blocking_reads(source: StoreSource) -> Blocking | None:
-    """Return what reads the objects of a source by calls that block; None where the event loop has to read them."""
+    """Return the reader of a source's objects by calls that block; None where the event loop has to read them."""
     if isinstance(source, PartedSource):
         is_cached = any(one.cached is not None for one in source.sources)  # the node cache is read on the loop
         return BlockingParts(source) if not is_cached and all(map(BlockingReads.serves, source.sources)) else None
@@ -84,7 +84,7 @@ class BlockingParts:
     Parameters
     ----------
     source
-        Where they are; `BlockingReads.serves` holds of each part.
+        The location of the chunks; `BlockingReads.serves` is true for each part.
     """
 
     def __init__(self, source: PartedSource) -> None:
@@ -108,7 +108,7 @@ class BlockingReads:
     Parameters
     ----------
     source
-        Where they are; `serves(source)` holds.
+        The location of the chunks; `serves(source)` is true.
     """
 
     def __init__(self, source: StoreSource) -> None:
@@ -143,7 +143,7 @@ class BlockingReads:
         key
             Below the array.
         begin, end
-            As of a slice: (0, None) is the whole object, (-n, None) are its last n bytes.
+            The range, as a slice has it: (0, None) is the whole object, (-n, None) are its last n bytes.
 
         Raises
         ------
