@@ -34,7 +34,7 @@ def members_of(group: zarr.Group) -> dict[str, zarr.Array[Any] | zarr.Group]:
     ConfigError, UnsupportedError
         If a member is damaged, or its attributes are no object; names it.
     Exception
-        Of any class, if the store cannot be listed or read.
+        An exception of any class, if the store cannot be listed or read.
     """
     return checked_members(sync(read_members(group)))
 

@@ -150,7 +150,7 @@ def numcodecs_codec(codec: Any) -> Any:
     Raises
     ------
     Exception
-        Of any class, if the codec's library cannot be imported or refuses the configuration.
+        An exception of any class, if the codec's library cannot be imported or refuses the configuration.
     """
     return getattr(codec, "_codec", codec)
 
@@ -229,7 +229,7 @@ def read_document(array: zarr.Array[Any], key: str) -> bytes | None:
     Raises
     ------
     Exception
-        What the store raises, of any class.
+        The store's exception, of any class.
     """
     content = sync((array.store_path / key).get())
     return None if content is None else content.to_bytes()
