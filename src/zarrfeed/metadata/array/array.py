@@ -51,7 +51,7 @@ ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 _MAX_ARRAY_BYTES = 2**62
 _MAX_CHUNKS = 2**32
 _MAX_AXES = 32  # NumPy 1 has no more
-#: Of fixed-length bytes and text: the fill value is made before anything is read.
+#: Most bytes of fixed-length bytes and text: the fill value is made before anything is read.
 _MAX_ITEM_BYTES = 2**24
 #: The engine keeps about 600 bytes for each chunk that a sample lies in.
 _MOST_CELLS = 1 << 18
@@ -148,7 +148,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     sample_axis
         The axis whose indices are samples; negative ones count from the end.
     access
-        How the store is asked, where it is not local, and the format that is read.
+        The access to a store that is not local, and the format that is read.
 
     Raises
     ------
@@ -257,7 +257,7 @@ def vlen_item_type(dtype: ZDType[Any, Any]) -> str:
 
 
 def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
-    """Return what people call the stored dtype."""
+    """Return the name of the stored dtype for people."""
     if item_type:
         return dtype_name(array.metadata.dtype)
     return array.dtype.name if items.shape == () else str(array.dtype)
@@ -317,7 +317,7 @@ def _index_location(config: dict[str, Any]) -> str:
 def _shard(
     config: dict[str, Any], shard_shape: tuple[int, ...], name: str
 ) -> tuple[ShardSpec, tuple[int, ...], list[tuple[str, dict[str, Any]]]]:
-    """Return how the shards of an array look, the shape of its inner chunks, and the codecs of these."""
+    """Parse a shard's codec: the form of the array's shards, the shape of its inner chunks, and the codecs of these."""
     inner_shape = tuple(int(n) for n in config["chunk_shape"])
     if len(inner_shape) != len(shard_shape) or any(
         i < 1 or s % i for s, i in zip(shard_shape, inner_shape, strict=True)
@@ -334,7 +334,7 @@ def _shard(
 
 
 class _KeyEncoding(NamedTuple):
-    """How chunk indices become keys."""
+    """The prefix and the separator by which chunk indices become keys."""
 
     prefix: str
     separator: str

@@ -1,6 +1,6 @@
 """Times that are stored as numbers, such as "hours since 1900-01-01", by the CF conventions (section 4.4), as NumPy's.
 
-What holds: the result has the coarsest of the units s, ms, us and ns that loses nothing. So two stores that write the
+Invariant: the result has the coarsest of the units s, ms, us and ns that loses nothing. So two stores that write the
 same time in different ways, as whole hours and as fractions of days, give equal values.
 """
 
@@ -62,13 +62,13 @@ def decode_times(
     values
         Integers or floats, of any shape.
     units
-        Such as "hours since 1900-01-01 00:00:00".
+        The unit and the reference, such as "hours since 1900-01-01 00:00:00".
     calendar
-        By its name in the CF conventions; None: the standard one.
+        The calendar, by its name in the CF conventions; None: the standard one.
     where
-        What messages call the array.
+        The name of the array in messages.
     lacks
-        Which values are missing. None: NaN, and the least int64, which is NaT as an integer.
+        True where a value is missing. None: NaN, and the least int64, which is NaT as an integer, are missing.
 
     Returns
     -------
@@ -216,7 +216,7 @@ def encode_times(
     units, calendar
         The units that are kept if each time is a whole number of them, and the calendar.
     where
-        What messages call the times.
+        The name of the times in messages.
 
     Returns
     -------

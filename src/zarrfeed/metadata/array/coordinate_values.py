@@ -1,6 +1,6 @@
 """Stored numbers of a coordinate -> its values, by the attributes that lie beside them.
 
-What holds: a value is missing where the table of `spec.missing` says so, and then it is NaN, NaT or, in calendars that
+Invariant: a value is missing where the table of `spec.missing` says so, and then it is NaN, NaT or, in calendars that
 NumPy does not have, None. Integers of times stay integers, so that nanoseconds of today are exact.
 """
 
@@ -30,11 +30,11 @@ def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where
     Parameters
     ----------
     values
-        As stored, of any shape; what is no number is returned as it is.
+        The items as stored, of any shape; items that are no numbers are returned as they are.
     attributes
         Attributes of the array: `units`, `calendar`, `_FillValue` and so on.
     where
-        What messages call the array.
+        The name of the array in messages.
 
     Raises
     ------

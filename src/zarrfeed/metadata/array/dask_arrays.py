@@ -1,4 +1,4 @@
-"""What dask made is refused, and the error says what to pass in its place. dask is not imported."""
+"""Collections of dask are refused, and the error says what to pass in their place. dask is not imported."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def refuse_dask(source: object, name: str = "") -> None:
     Parameters
     ----------
     source
-        What the user passed.
+        The user's argument.
     name
-        What it was passed as, such as "samples".
+        The name of the argument, such as "samples".
 
     Raises
     ------

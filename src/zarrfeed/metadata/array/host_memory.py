@@ -20,7 +20,7 @@ def field_in_memory(name: str, source: Any, sample_axis: int, record: Record | N
     Parameters
     ----------
     name
-        What messages call the array.
+        The name of the array in messages.
     source
         A NumPy array, or a tensor in host memory.
     sample_axis

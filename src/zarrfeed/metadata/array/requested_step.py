@@ -26,7 +26,7 @@ class RequestedStep:
     Attributes
     ----------
     kind
-        As of `ValueStep`.
+        The kind of a `ValueStep`.
     pair
         Its two numbers, or arrays with one a channel, or arrays that broadcast against a sample.
     axis
@@ -67,7 +67,7 @@ class RequestedStep:
         return replace(made, channel_items=max(1, math.prod(after)), shape=(len(first), *(1 for _ in after)))
 
     def with_axis_before(self) -> RequestedStep:
-        """Return the same for items with one more axis before the others."""
+        """Move the step to items with one more axis before the others."""
         return replace(self, axis=self.axis + 1) if isinstance(self.axis, int) and self.axis >= 0 else self
 
     def _by_item(self, field: Items, first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> ValueStep:
