@@ -24,14 +24,14 @@ _REOPEN = "pass what xarray.open_zarr returned, variables of it, or what isel or
 
 
 class StoredArrays(NamedTuple):
-    """What is behind objects of xarray.
+    """The stored arrays behind objects of xarray.
 
     Attributes
     ----------
     samples, targets
         A Zarr array or a mapping of names to some; what is not xarray's, as it was given.
     decodes
-        Whether they are to be decoded.
+        True if they are to be decoded.
     selected
         The samples of the arrays that were selected, ascending: a slice, or a list. None: all.
     items
@@ -55,11 +55,11 @@ def stored_arrays(
     samples
         An `xarray.Dataset` or `xarray.DataArray`.
     targets
-        The same, or anything else, which is returned as it is.
+        An object of xarray, or anything else, which is returned as it is.
     sample_axis, sample_dim, variables
-        As of `zarrfeed.open`.
+        The arguments of `zarrfeed.open`.
     decode_cf
-        Whether arrays are decoded. None: if they were opened so.
+        If True, arrays are decoded. None: if they were opened so.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]
 def _selected_along(
     name: str, shape: tuple[int, ...], keys: list[tuple[Any, ...]], sample_axis: int
 ) -> list[AxisChoice]:
-    """Return what keys select along each axis of an array, one key after the other.
+    """Return the choice that keys make along each axis of an array, one key after the other.
 
     Raises
     ------
