@@ -1,6 +1,6 @@
 """The items that `Data.sel` and `Data.isel` choose along other axes than that of samples: found once, for every array.
 
-What holds: positions are found per array, by the length or the labels that this array has along the dimension. So
+Invariant: positions are found per array, by the length or the labels that this array has along the dimension. So
 arrays of several inputs of a join, each with levels of its own, are chosen from by label in each.
 """
 
@@ -46,7 +46,7 @@ class ChosenItems:
     of_statics
         The positions in each static array; None for one without the dimension.
     dropped
-        Whether samples lose the axis.
+        True if samples lose the axis.
     """
 
     dim: str | int
@@ -143,7 +143,7 @@ def choose_labels(
     label
         A label, a slice or a list of labels, or a mask.
     method
-        As of `Data.sel`.
+        The argument of `Data.sel`.
     given
         The labels of the dimension, one for each item, stored or chosen. None: they are stored.
 

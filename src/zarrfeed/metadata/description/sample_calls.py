@@ -136,7 +136,7 @@ def _freeze_indexers(freezer: Callable[[Any], Any]) -> Callable[[Any], FrozenMap
 
 
 def _freeze_coords(coords: Any) -> Any:
-    """Return what stands for a coordinate: where it is stored, or its values."""
+    """Return the form of a coordinate in an expression: where it is stored, or its values."""
     if isinstance(coords, Mapping):
         return FrozenMapping(tuple((name, _freeze_coords(one)) for name, one in coords.items()))
     is_stored = coords is None or isinstance(coords, str | Path | zarr.Array)
@@ -261,7 +261,7 @@ class WindowCall(MethodCall):
         return replace(made, choice=choice)
 
     def _gap_rule(self, resolved: ResolvedData, windows: Sequence[Window | None]) -> GapRule | None:
-        """Return how gaps are found; None if windows may span them, or have a single row. Reads the coordinate."""
+        """Return the rule that finds gaps; None if windows may span them, or have one row. Reads the coordinate."""
         check_choice("gaps", self.gaps, GAP_MODES)
         step = GapStep.parse(self.step)
         if self.gaps == "ignore":
@@ -406,7 +406,7 @@ class _WeightingCall(MethodCall):
     Attributes
     ----------
     expected
-        How often that is, as it was found from the other arguments. Their digest takes part in comparisons.
+        The expected counts, as they were found from the other arguments. Their digest takes part in comparisons.
     """
 
     expected: Any = argument(
@@ -441,7 +441,7 @@ class _WeightingCall(MethodCall):
 
 
 def _freeze_weights(weights: Any) -> Any:
-    """Return what stands for weights: a column, an array, or functions by their names."""
+    """Return the form of weights in an expression: a column, an array, or functions by their names."""
     if isinstance(weights, Mapping):
         return _freeze_conditions(weights)
     if callable(weights) and not hasattr(weights, "__array__"):

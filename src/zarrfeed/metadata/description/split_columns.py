@@ -33,7 +33,7 @@ def sample_labels(resolved: ResolvedData, argument: str, column: Any) -> SampleL
     resolved
         The samples.
     argument
-        What the user calls the column: "groups" or "stratify".
+        The user's name of the column: "groups" or "stratify".
     column
         Its name; an array, or a stored one, with a value for each sample of the arrays, or for each that is chosen.
 

@@ -37,7 +37,7 @@ class _StepCall(MethodCall):
     field
         The names of fields. None: all arrays of the samples that `concerns`.
     axis
-        As of `RequestedStep`.
+        The axis of `RequestedStep`.
     """
 
     field: Any
