@@ -21,7 +21,7 @@ class StoreTable:
     Attributes
     ----------
     names
-        What messages call them: their paths or URLs.
+        The names of the stores in messages: their paths or URLs.
     first
         The first sample of each, and the number of all samples at the end, shape (stores + 1,).
     """
@@ -43,7 +43,7 @@ class StoreTable:
 
 
 def source_of(first: Sequence[int] | None, index: int | npt.ArrayLike) -> Any:
-    """Return which source of a mixture a sample is of, given the first sample of each; an array for an array.
+    """Return the number of the source that a sample is of, in a mixture; `first` has the first sample of each source.
 
     Raises
     ------
