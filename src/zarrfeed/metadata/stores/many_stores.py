@@ -84,7 +84,7 @@ def open_stores(
     describe
         Describes the samples of one store.
     progress
-        As of `counting_progress`.
+        The argument of `counting_progress`.
     shared
         Ends what `open_one` reads.
 
@@ -146,7 +146,7 @@ class _Opener:
         return Run(resolved, [resolved.choice.num_samples], [store_name(samples)])
 
     def coordinates_of(self, source: str | Path) -> Coordinates:
-        """Return what can be looked up of the samples of a store that was not opened before."""
+        """Return the coordinates of the samples of a store that was not opened before."""
         known = self.open_one(source, None).origin.coordinates
         assert known is not None
         return known

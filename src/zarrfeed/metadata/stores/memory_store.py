@@ -1,6 +1,6 @@
 """Arrays in memory as stored ones: what makes them one source among others that are stored.
 
-What holds: the bytes of the rows are not copied, but for those of the last chunk.
+Invariant: the bytes of the rows are not copied, but for those of the last chunk.
 """
 
 from __future__ import annotations

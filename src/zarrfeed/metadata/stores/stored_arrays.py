@@ -25,11 +25,11 @@ class StoredPart:
     Attributes
     ----------
     name
-        What messages call it: its path or URL.
+        The name of the array in messages: its path or URL.
     begin, end
         The rows of the field that it has.
     layout
-        How it is stored, perhaps with others that are stored alike.
+        The layout of the array, perhaps with others that are stored alike.
     location
         Its store and path.
     """
