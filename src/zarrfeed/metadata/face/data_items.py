@@ -76,9 +76,9 @@ class ItemMethods(DataMethods):
             With "auto": a JSON file with statistics of these samples, which is written if it does not exist. For those
             of other samples, give `zarrfeed.Statistics.load(path)` as `mean_std`.
         sides
-            What "auto", `Statistics` and a pair without names normalise: the arrays of "samples", of "targets", or of
-            both, ["samples", "targets"], but for coordinates, text and records. Targets are left as they are unless
-            they are named here or in a mapping, since many are labels.
+            The arrays that "auto", `Statistics` and a pair without names normalise: those of "samples", of "targets",
+            or of both, ["samples", "targets"], but for coordinates, text and records. Targets are left as they are
+            unless they are named here or in a mapping, since many are labels.
 
         Examples
         --------
@@ -139,11 +139,11 @@ class ItemMethods(DataMethods):
             `samples`: all samples have their values, also in windows, and in rows that are padded. They get the dtype
             of the others, and a later `normalize` may name them.
         name
-            Of the tensor in the dict of its side. None: "samples" (or "targets"); if that side has no other array, it
-            is this tensor, without a dict.
+            Name of the tensor in the dict of its side. None: "samples" (or "targets"); if that side has no other array,
+            it is this tensor, without a dict.
         spatial_axes
-            How many trailing axes of a sample are no channels; the axes before them are flattened to channels. None:
-            those that patches are cut along; else 2, or as many as the array with the fewest has.
+            Number of trailing axes of a sample that are no channels; the axes before them are flattened to channels.
+            None: those that patches are cut along; else 2, or as many as the array with the fewest has.
 
         Examples
         --------

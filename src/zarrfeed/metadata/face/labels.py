@@ -38,9 +38,9 @@ def select_labels(
     indexers, named
         Name of the coordinate -> labels, given as a mapping or by keyword.
     method, coords
-        As of `Data.sel`.
+        The arguments of `Data.sel`.
     growth
-        Of a store that grows.
+        The growth of a store that grows; None for others.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def select_positions(
 
 
 def _indexers(method: str, indexers: Mapping[Any, Any] | None, named: Mapping[str, Any]) -> dict[str | int, Any]:
-    """Return what is named, by a mapping and by keyword."""
+    """Merge the names that a mapping gives with those of keywords."""
     if indexers is not None and not isinstance(indexers, Mapping):
         raise ConfigError(f"{method}: got {indexers!r}, must be such as {method}(time=...), or a mapping of names")
     twice = [name for name in indexers or {} if name in named]
