@@ -1,7 +1,7 @@
 """`TableStore`: a file of another format as a store of zarr-python.
 
 Metadata documents of Zarr v2 are made when the file is opened, and are in memory. A chunk is read at the offset that
-the array's `ChunkTable` has. What holds: nothing is read from a file that has changed since it was opened; an array
+the array's `ChunkTable` has. Invariant: nothing is read from a file that has changed since it was opened; an array
 that cannot be read as Zarr is not listed, and is refused, with the reason, only if it is asked for.
 """
 
