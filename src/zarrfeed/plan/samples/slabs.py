@@ -82,7 +82,7 @@ class Slabs:
         return cls(rows, StoreEdges(np.append(first[ascending], num_samples), np.concatenate(each)[ascending]))
 
     def runs_of(self, sources: Sequence[ArraySource]) -> tuple[RowRuns, ...]:
-        """Return the runs that lanes hand on of each of the `array_sources`; a run may be a whole chunk."""
+        """Return the runs that lanes hand on of each of the `array_sources`: runs of rows, or whole chunks."""
         if not self.carries_rows or not self.grains:
             return tuple(RowRuns(source.layout) for source in sources)
         return tuple(
