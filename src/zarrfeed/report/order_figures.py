@@ -1,6 +1,6 @@
 """Figures that only some kinds of order have: of mixtures their sources, of patches their columns and decodes.
 
-Of weighted samples it is how often they come.
+For weighted samples, it is the number of times that they come.
 """
 
 from __future__ import annotations

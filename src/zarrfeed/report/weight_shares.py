@@ -21,13 +21,13 @@ class WeightShares:
     num_weighted
         Samples with a weight above 0.
     expected
-        How often the sample of the largest weight comes, on average over epochs.
+        Number of times that the sample of the largest weight comes, on average over epochs.
     most
-        How often a sample comes in this epoch, at most.
+        Largest number of times that a sample comes in this epoch.
     num_blocks, visits
         Blocks that the epoch reads, and how often it reads one of them.
     repeats
-        How often a sample comes in a visit, at most.
+        Largest number of times that a sample comes in a visit.
     """
 
     length: int
@@ -56,7 +56,7 @@ class WeightShares:
 
     @property
     def repeats_blocks(self) -> bool:
-        """Whether the epoch reads blocks again, so that samples do not come again side by side."""
+        """True if the epoch reads blocks again, so that samples do not come again side by side."""
         return self.visits > self.num_blocks
 
     def rows(self) -> list[Row]:

@@ -28,7 +28,7 @@ class StoreLocation(Protocol):
 
     @property
     def chunk_tables(self) -> Sequence[core.ChunkTable]:
-        """Where the engine finds the chunks of each part in local files; empty where Python reads them."""
+        """The tables of the chunks of each part in local files, for the engine; empty where Python reads them."""
 
     @property
     def max_stored_bytes(self) -> int:
@@ -161,7 +161,7 @@ class ArraySpec:
 
     @property
     def in_python(self) -> bool:
-        """Whether Python reads the chunks for the engine."""
+        """True if Python reads the chunks for the engine."""
         return self.source is not None and not self.source.chunk_tables
 
     @property

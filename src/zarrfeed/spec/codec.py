@@ -29,7 +29,7 @@ class CodecSpec:
 
     @property
     def is_checksum(self) -> bool:
-        """Whether the engine only looks at the bytes."""
+        """True if the engine only looks at the bytes."""
         return NATIVE_CODECS.get(self.name) == "checksum"
 
     def to_core(self) -> core.CodecSpec:

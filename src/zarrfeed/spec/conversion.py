@@ -79,7 +79,7 @@ class Conversion:
 
     @property
     def tells_missing(self) -> bool:
-        """Whether items become whether values are missing."""
+        """True if items become flags that say whether values are missing."""
         return bool(self.steps) and self.steps[-1].kind == "is_nan"
 
     def __str__(self) -> str:

@@ -57,7 +57,7 @@ class ValueStep:
     channel_items
         Items of a sample that follow each other in one channel. Behind the last channel comes the first one again.
     shape
-        Of the numbers; broadcasts against the last axes of a sample.
+        Shape of the numbers; broadcasts against the last axes of a sample.
     by_shape
         If arrays were given that broadcast against a sample: their shape. Else empty.
     """
@@ -77,13 +77,13 @@ class ValueStep:
 
     @property
     def keeps_zeros(self) -> bool:
-        """Whether 0 stays 0, and items need not be told apart by their positions."""
+        """True if 0 stays 0, and items need not be told apart by their positions."""
         least, most = self.first.array, self.second.array
         is_kept = self.kind in ("log1p", "sqrt", "fill_nan") or (self.kind == "clip" and least[0] <= 0 <= most[0])
         return is_kept and len(self.first) == 1
 
     def describe(self) -> list[Any]:
-        """Return what tells the step apart from others, as plain values."""
+        """Return plain values that identify the step."""
         digests = [hashlib.sha256(one.array.tobytes()).hexdigest() for one in (self.first, self.second)]
         return [self.kind, *digests, self.channel_items]
 

@@ -36,7 +36,7 @@ class ObsColumn:
     Attributes
     ----------
     path
-        Where it is, in messages.
+        The column's path, in messages.
     encoding
         Its `encoding-type`; "array" for any array.
     parts
@@ -121,7 +121,7 @@ def column_at(node: Any, path: str, member: Callable[[Any, str], Any] | None = N
     node
         An array or a group of zarr-python or h5py.
     path
-        Where it is, in messages.
+        The column's path, in messages.
     member
         Returns the member of a group by its name, or None. None: by subscription.
 

@@ -38,14 +38,14 @@ _MUST_STAY: dict[str, tuple[str, Callable[[ArraySpec], object]]] = {
 
 
 def layout_changes(ours: ArraySpec, now: ArraySpec) -> list[str]:
-    """Return what is different in how an array is stored, but for its length and its location: "dtype is ..., was ...".
+    """Describe how the storage of an array differs, but for its length and its location: "dtype is ..., was ...".
 
     Parameters
     ----------
     ours
-        As it was opened.
+        The array as it was opened.
     now
-        As its metadata describe it now.
+        The array as its metadata describe it now.
     """
     changes = []
     for name, (what, show) in _MUST_STAY.items():
@@ -67,12 +67,12 @@ def layout_changes(ours: ArraySpec, now: ArraySpec) -> list[str]:
 
 
 def decoding_change(ours: Decoding | None, now: Decoding | None) -> str:
-    """Return how attributes that say what numbers mean have changed; "" if they have not."""
+    """Describe how attributes that give a meaning to numbers have changed; "" if they have not."""
     return "" if ours == now else f"{_in_words(now)}, {_in_words(ours).replace('is', 'was', 1)}"
 
 
 def metadata_changes(read: ArrayMetadata, own: ArrayMetadata) -> list[str]:
-    """Return what metadata say of an array, and its own document says otherwise: "shape (20,), and (30,)".
+    """Describe the differences of metadata from the array's own document: "shape (20,), and (30,)".
 
     Compared is what decides how an array is read: all but attributes, and those of them that say what numbers mean.
     """
@@ -153,7 +153,7 @@ def _without_location(spec: ArraySpec) -> ArraySpec:
 
 
 def _decoder(spec: ArraySpec) -> dict[str, Any]:
-    """Return what decides how Python decodes the chunks, by what people call it; nothing if the engine does."""
+    """Return all that decides how Python decodes the chunks, by names for people; {} if the engine decodes."""
     source = spec.source
     if not isinstance(source, StoreSource) or source.decoder is None:
         return {}

@@ -1,4 +1,4 @@
-"""What the attributes of an array say about it, by the conventions of xarray and CF: dimensions, packing, fill values.
+"""The meaning of an array's attributes, by the conventions of xarray and CF: dimensions, packing, fill values.
 
 The rules are xarray's (`xarray.coding.variables`, `xarray.backends.zarr`), so that what it decodes comes out the same.
 """
@@ -73,7 +73,7 @@ def is_coordinate(array: zarr.Array[Any], named: Container[str]) -> bool:
 
 
 def find_decoding(array: zarr.Array[Any]) -> Decoding | None:
-    """Return what the attributes of an array ask for; None if they ask for nothing.
+    """Find the decoding that the attributes of an array ask for; None if they ask for nothing.
 
     Heeded are `scale_factor`, `add_offset`, `_FillValue`, `missing_value`, `_Unsigned`, and `dtype` = "bool". In v2,
     xarray keeps `_FillValue` as the array's fill value: it is one where `_ARRAY_DIMENSIONS` tells that xarray wrote
@@ -135,12 +135,12 @@ def inherited_by_bounds(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str
 
 
 def decoding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding | None:
-    """Return what attributes ask for of an array of a dtype; None if they ask for nothing.
+    """Make the decoding that attributes ask for, of an array of a dtype; None if they ask for nothing.
 
     Raises
     ------
     ConfigError, UnsupportedError
-        As of `find_decoding`.
+        As in `find_decoding`.
     """
     dtype = dtype.newbyteorder("=")
     if attributes.get("dtype") == "bool" and dtype.name in ("int8", "uint8"):
@@ -162,7 +162,7 @@ def decoding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding
         return None
     if dtype.kind == "c" and (fills or packed):
         raise UnsupportedError(
-            "packing and fill values of complex numbers are not decoded; decode_cf=False leaves them"
+            "cannot decode packing and fill values of complex numbers; decode_cf=False leaves them as they are"
         )
     if dtype.kind not in "iuf":
         return None

@@ -1,6 +1,6 @@
 """Times that are stored as numbers, such as "hours since 1900-01-01", by the CF conventions (section 4.4), as NumPy's.
 
-What holds: the result has the coarsest of the units s, ms, us and ns that loses nothing. So two stores that write the
+Invariant: the result has the coarsest of the units s, ms, us and ns that loses nothing. So two stores that write the
 same time in different ways, as whole hours and as fractions of days, give equal values.
 """
 
@@ -62,13 +62,13 @@ def decode_times(
     values
         Integers or floats, of any shape.
     units
-        Such as "hours since 1900-01-01 00:00:00".
+        The unit and the reference, such as "hours since 1900-01-01 00:00:00".
     calendar
-        By its name in the CF conventions; None: the standard one.
+        The calendar, by its name in the CF conventions; None: the standard one.
     where
-        What messages call the array.
+        The name of the array in messages.
     lacks
-        Which values are missing. None: NaN, and the least int64, which is NaT as an integer.
+        True where a value is missing. None: NaN, and the least int64, which is NaT as an integer, are missing.
 
     Returns
     -------
@@ -109,8 +109,8 @@ def parse_units(units: str, where: str, *, mixed: bool) -> tuple[int, int]:
     unit_ns = None if found is None else _UNIT_OF_NAME.get(found["unit"].lower())
     if found is None or unit_ns is None:
         raise ConfigError(
-            f"{where}: the units {units!r} are not understood, must be such as 'hours since 1900-01-01', with days, "
-            "hours, minutes, seconds, or parts of seconds; give the times themselves as coords="
+            f"{where}: has the units {units!r}, must have units such as 'hours since 1900-01-01', with days, hours, "
+            "minutes, seconds, or parts of seconds; or give the times themselves as coords="
         )
     year, month, day = (int(found[part]) for part in ("year", "month", "day"))
     if mixed and (year, month, day) < (1582, 10, 15):
@@ -216,7 +216,7 @@ def encode_times(
     units, calendar
         The units that are kept if each time is a whole number of them, and the calendar.
     where
-        What messages call the times.
+        The name of the times in messages.
 
     Returns
     -------
@@ -279,7 +279,7 @@ def _in_unit(values: npt.NDArray[Any], unit: str, where: str) -> npt.NDArray[Any
     factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
     given = values[~np.isnat(values)].view(np.int64)
     if len(given) and max(abs(int(given.min())), abs(int(given.max()))) * factor >= 2**63:
-        raise ConfigError(f"{where}: has times that no unit holds with those of others")
+        raise ConfigError(f"{where}: has times that do not fit into one unit of datetime64 with those of others")
     return values.astype(f"{values.dtype.kind}8[{unit}]")
 
 

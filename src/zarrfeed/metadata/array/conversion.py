@@ -1,4 +1,4 @@
-"""What becomes of items on the way into a batch: `decode_cf=`, `Data.cast`, `Data.normalize`, combined."""
+"""The conversion of items on the way into a batch: `decode_cf=`, `Data.cast`, `Data.normalize`, combined."""
 
 from __future__ import annotations
 
@@ -59,19 +59,20 @@ class Items:
     dtype
         Name of the dtype as stored, or in memory; None for text and bytes, which are not converted.
     shape
-        Of the array, the sample axis included.
+        Shape of the array, the sample axis included.
     dimensions
         Names of the axes, if they have any.
     decoding
-        What the attributes of the array ask for.
+        The decoding that the attributes of the array ask for.
     is_coordinate
-        Whether the array says where samples are, such as "time", and not what is there.
+        True if the array says where samples are, such as "time", and not what is there.
     is_record
-        Whether items are records, of which batches have the members.
+        True if items are records: batches have their members.
     is_mask
-        Whether items say which values of another array are missing.
+        True if items say which values of another array are missing.
     described
-        What attributes say of the values in a batch, and what lies along the axes. None: of an array in memory.
+        The meaning of the values in a batch, by attributes, and the coordinates along the axes. None: an array in
+        memory.
     """
 
     side: str
@@ -106,24 +107,24 @@ def is_float(dtype: str | None) -> bool:
 def check_converts(field: Items) -> None:
     """Raise ConfigError if items are no numbers, so that nothing can become of them."""
     if field.is_record:
-        raise ConfigError(f"{field.name}: members of records are not converted; `transform` can convert them")
+        raise ConfigError(f"{field.name}: cannot convert the members of records; convert them in a `transform`")
     if field.dtype is None:
-        raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
+        raise ConfigError(f"{field.name}: cannot convert text or bytes; name arrays of numbers")
 
 
 def conversion_of(
     field: Items, dtype: TorchDtypeLike | None = None, steps: tuple[ValueStep, ...] = ()
 ) -> Conversion | None:
-    """Return what becomes of the items of a field; None: they stay as they are.
+    """Make the conversion of the items of a field; None: they stay as they are.
 
     Parameters
     ----------
     field
         The items.
     dtype
-        Of the tensors. None: as decoded; float32 for integers that become other values.
+        Dtype of the tensors. None: as decoded; float32 for integers that become other values.
     steps
-        What becomes of decoded values.
+        The steps that change decoded values.
 
     Raises
     ------
@@ -151,7 +152,7 @@ def conversion_of(
 
 
 def left_unconverted(argument: str, value: Any, fields: Sequence[Items]) -> list[bool]:
-    """Return of each field whether it is a coordinate that the argument would convert if it were none."""
+    """Return True for each field that is a coordinate which the argument would convert if it were none."""
     applied, every = by_field(argument, value, fields), by_field(argument, value, fields, of_rows=True)
     return [f.is_coordinate and applied[i] is None and every[i] is not None for i, f in enumerate(fields)]
 
@@ -162,7 +163,7 @@ def is_number(field: Items) -> bool:
 
 
 def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: bool = False) -> list[Any]:
-    """Return what an argument says for each field: None where it says nothing.
+    """Return the value of an argument for each field: None where it gives none.
 
     A single value is for the side `samples`. In a mapping, the key "samples" or "targets" stands for every array of
     that side, unless an array has this name; what is said of an array by its name goes before what is said of its side.
@@ -195,7 +196,7 @@ def _is_side(name: object, fields: Sequence[Items]) -> bool:
 
 
 def _find(argument: str, name: object, fields: Sequence[Items]) -> int:
-    """Return which field a name is of."""
+    """Return the number of the field with a name."""
     full = [i for i, f in enumerate(fields) if f.name == name]
     by_key = [i for i, f in enumerate(fields) if f.key == name]
     found = full or by_key
@@ -225,23 +226,25 @@ def parse_dtype(argument: str, value: Any) -> str:
     if name and meant is None and (not isinstance(value, str) or value == name or _CODE.fullmatch(value)):
         return name
     advice = did_you_mean(value, _NAMES) if meant is None else f"; did you mean {meant}?"
-    raise ConfigError(f"{argument}: {value!r} is no dtype, must be one of {', '.join(_NAMES)}{advice}")
+    raise ConfigError(f"{argument} = {value!r}, must be a dtype: one of {', '.join(_NAMES)}{advice}")
 
 
 def _check_possible(field: Items, conversion: Conversion) -> None:
     items, result = conversion.items, conversion.result
     decoding = conversion.decoding
     if items not in _NAMES or result not in _NAMES:
-        raise ConfigError(f"{field.name}: {items} to {result} cannot be converted; possible are {', '.join(_NAMES)}")
+        raise ConfigError(f"{field.name}: cannot convert {items} to {result}; supported: {', '.join(_NAMES)}")
     if result in _FLOATS:
         return
     if conversion.tells_missing and result == "bool":
         return
     if conversion.steps:
-        raise ConfigError(f"{field.name}: {conversion.steps[-1].called} values are floats, {result} cannot hold them")
+        raise ConfigError(f"{field.name}: {result} cannot hold {conversion.steps[-1].called} values, which are floats")
     if decoding is not None and (decoding.fills or decoding.scale is not None or decoding.offset is not None):
-        raise ConfigError(f"{field.name}: decoded values are floats, {result} cannot hold them; see decode_cf")
+        raise ConfigError(f"{field.name}: {result} cannot hold decoded values, which are floats; see decode_cf")
     if decoding is not None and decoding.result == result == "bool":
         return
     if items in _FLOATS or not np.can_cast(items, result, "safe"):
-        raise ConfigError(f"{field.name}: {items} to {result} would lose values; any float dtype is possible")
+        raise ConfigError(
+            f"{field.name}: cannot convert {items} to {result} without losing values; supported: any float dtype"
+        )

@@ -1,6 +1,6 @@
 """Stored numbers of a coordinate -> its values, by the attributes that lie beside them.
 
-What holds: a value is missing where the table of `spec.missing` says so, and then it is NaN, NaT or, in calendars that
+Invariant: a value is missing where the table of `spec.missing` says so, and then it is NaN, NaT or, in calendars that
 NumPy does not have, None. Integers of times stay integers, so that nanoseconds of today are exact.
 """
 
@@ -30,11 +30,11 @@ def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where
     Parameters
     ----------
     values
-        As stored, of any shape; what is no number is returned as it is.
+        The items as stored, of any shape; items that are no numbers are returned as they are.
     attributes
         Attributes of the array: `units`, `calendar`, `_FillValue` and so on.
     where
-        What messages call the array.
+        The name of the array in messages.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> np
         return _in_known_unit(values, where)
     if kind in "biuf":
         if kind == "u" and values.dtype.itemsize == 8 and len(values) and int(values.max()) >= 2**63:
-            raise UnsupportedError(f"{where}: has integers of 2**63 and more, which no label is compared with")
+            raise UnsupportedError(f"{where}: has integers of 2**63 and more, which cannot be compared with labels")
         return values.astype(np.int64 if kind in "iu" else values.dtype.newbyteorder("="), copy=False)
     if kind in "SUT" or (kind == "O" and all(isinstance(one, str | bytes) for one in values)):
         return np.array([_text(one) for one in values.tolist()], dtype=np.str_)
@@ -115,7 +115,7 @@ def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> np
         given = [one for one in values if one is not None]
         if given and all(hasattr(one, "calendar") for one in given):
             return values
-    raise ConfigError(f"{where}: has the dtype {values.dtype}, must be of times, numbers or text")
+    raise ConfigError(f"{where}: has the dtype {values.dtype}, must have times, numbers or text")
 
 
 def listed_values(values: Sequence[Any], text: Callable[[Any], str]) -> str:
@@ -135,5 +135,5 @@ def _in_known_unit(values: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
     if count == 1 and unit in UNIT_NS:
         return values.astype(f"{kind}8[{unit}]", copy=False)
     if unit in ("generic", "ps", "fs", "as") or (kind == "m" and unit in ("Y", "M")):
-        raise UnsupportedError(f"{where}: has the dtype {values.dtype}, whose unit must be weeks to nanoseconds")
+        raise UnsupportedError(f"{where}: has the dtype {values.dtype}, must have a unit from weeks to nanoseconds")
     return values.astype(f"{kind}8[{unit if unit in UNIT_NS else 's'}]")

@@ -1,6 +1,6 @@
 """`Described`: what a store says of an array's values and of the coordinates along its axes, to compare it with others.
 
-What holds: samples of several stores come in one tensor, so a value means the same and an index has the same
+Invariant: samples of several stores come in one tensor, so a value means the same and an index has the same
 coordinate, whichever store it is of. Stores may lie elsewhere, as tiles of a map do. But where the same coordinates lie
 the other way round, as latitudes that ascend in one store and descend in another, or where units differ, the stores are
 refused.
@@ -36,7 +36,7 @@ class Described:
     Attributes
     ----------
     meaning
-        As of `meaning_of`: of the values in a batch.
+        The meaning of the values in a batch, as `meaning_of` returns it.
     coordinates
         The coordinates along the axes of the stored array but the sample axis, by the names of the dimensions.
     chosen
@@ -54,7 +54,7 @@ class Described:
     def of(
         cls, array: zarr.Array[Any], sample_axis: int, known: Mapping[str, zarr.Array[Any]], *, decodes: bool
     ) -> Described:
-        """Return what is said of a stored array.
+        """Describe a stored array.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class Described:
         known
             Arrays that lie beside it, by their names.
         decodes
-            Whether a batch has decoded values, and not the stored ones.
+            True if a batch has decoded values, and not the stored ones.
         """
         attributes = dict(array.metadata.attributes)
         try:
@@ -79,7 +79,7 @@ class Described:
         return cls(meaning, coordinates)
 
     def choosing(self, dim: str, positions: Positions) -> Described:
-        """Return the same with fewer items along a dimension: those at some positions among the ones before."""
+        """Choose fewer items along a dimension: those at some positions among the items chosen before."""
         before = self.chosen.get(dim)
         return replace(self, chosen={**self.chosen, dim: positions if before is None else compose(before, positions)})
 

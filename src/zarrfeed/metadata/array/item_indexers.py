@@ -50,9 +50,9 @@ def find_positions(method: str, dim: str | int, indexer: Indexer, length: int, n
     Parameters
     ----------
     method, dim
-        As of `parse_indexer`.
+        The arguments of `parse_indexer`.
     indexer
-        What it returned.
+        The result of `parse_indexer`.
     length
         Items along the axis.
     name

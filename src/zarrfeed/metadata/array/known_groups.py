@@ -1,6 +1,6 @@
 """Groups whose arrays are not fields of one sample: recognised by their attributes, and refused with the path to give.
 
-What holds: these functions read metadata only, and never fail because attributes are not as their specification says.
+Invariant: these functions read metadata only, and never fail because attributes are not as their specification says.
 A group of no known kind costs no request. Every path in a message is one that a dataset takes.
 
 Source: OME-Zarr 0.4 and 0.5 (`multiscales`, `plate`, `well`, `labels`, `bioformats2raw.layout`), AnnData's on-disk
@@ -80,7 +80,7 @@ def not_an_array(name: str, group: zarr.Group) -> ZarrfeedError:
 
 
 def member_path(group: zarr.Group, member: str) -> str:
-    """Return what to give for a member of a group: its path or URL, or an expression where there is none."""
+    """Return the path or URL of a member of a group, or an expression where it has none: what a user can open."""
     root = _root(group)
     if root is not None:
         return repr(url_of(root, member) if isinstance(group.store, UrlStore) else f"{root}/{member}")
@@ -260,7 +260,7 @@ def _examples(group: zarr.Group, members: list[str]) -> str:
 
 
 def member_of(group: zarr.Group, path: str) -> zarr.Array[Any] | zarr.Group | None:
-    """Return what is at a path in a group; None if nothing is that can be read."""
+    """Return the node at a path in a group; None if there is none that can be read."""
     try:
         if isinstance(group.store, LocalStore):
             check_metadata_files(Path(group.store.root) / group.path / path.lstrip("/"))
@@ -278,7 +278,7 @@ def _members(group: zarr.Group) -> list[tuple[str, zarr.Array[Any] | zarr.Group]
 
 
 def encoding_of(member: zarr.Array[Any] | zarr.Group | None) -> object:
-    """Return what AnnData calls the kind of an element; None if it does not say."""
+    """Return AnnData's name of the kind of an element; None if it does not say."""
     return None if member is None else dict(member.attrs).get("encoding-type")
 
 

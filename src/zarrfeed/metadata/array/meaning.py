@@ -1,6 +1,6 @@
 """The attributes that say what the stored numbers of an array mean, in a form in which two stores can be compared.
 
-What holds: numbers of two arrays may lie under the attributes of one of them only where `difference` returns None. Fill
+Invariant: numbers of two arrays may lie under the attributes of one of them only where `difference` returns None. Fill
 values, scale and offset are compared as `decoding_of` reads them, so that a NaN that masks nothing, a scale of 1 and
 `missing_value` in place of `_FillValue` are no differences. Units that are times since a date are left out, and so is
 all that encodes these times, as the unit of datetime64: such arrays are compared by value.
@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
 
 def meaning_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *, decoded: bool = False) -> dict[str, Any]:
-    """Return what attributes say of the stored numbers of an array; what they do not say is not in it.
+    """Return the meaning that attributes give to the stored numbers of an array; unknown entries are left out.
 
     With `decoded`, return what they say of the values that `decode_values` makes of the numbers.
 
@@ -98,9 +98,9 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, unsaid: bo
     Parameters
     ----------
     ours, theirs
-        As of `meaning_of`.
+        Meanings, as `meaning_of` returns them.
     unsaid
-        Whether units, flags or names that one of them does not have are a difference. What decodes numbers always is.
+        If True, it is a difference that one of them lacks units, flags or names. The decoding of numbers always counts.
     """
     for name in (*ours, *(name for name in theirs if name not in ours)):
         one, other = ours.get(name), theirs.get(name)

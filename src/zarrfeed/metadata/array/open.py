@@ -1,4 +1,4 @@
-"""What the user passed -> an open array or group: paths, URLs, stores of zarr-python, of obstore, fsspec's mappers."""
+"""The user's array or group -> an open one: paths, URLs, stores of zarr-python, of obstore, fsspec's mappers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Consolidated metadata are a copy of the documents of all arrays of a group. Whoe
 its own document, and the copy stays as it was: a reader that believes it gets too few samples, or decodes chunks by a
 description of before. The same holds of a `zarr.Array` that was opened before a change.
 
-What holds: one request for each array, all at once. A document that is not there, or that may not be read, says
+Invariant: one request for each array, all at once. A document that is not there, or that may not be read, says
 nothing: some writers write consolidated metadata alone, and some servers show nothing else.
 """
 
@@ -42,13 +42,13 @@ class OwnMetadata:
     Attributes
     ----------
     array
-        As its own document has it. None: it has none, or it may not be read.
+        The array by its own document. None: it has none, or it may not be read.
     is_absent
-        Whether there is no such document.
+        True if there is no such document.
     changes
-        What it says otherwise than the description that was compared, in words; "" if nothing.
+        The differences of the document from the description that was compared, in words; "" if there are none.
     lacks_attributes
-        Whether its attributes are in a document of their own, which was not asked for.
+        True if its attributes are in a document of their own, which was not asked for.
     """
 
     array: zarr.Array[Any] | None = None
@@ -78,9 +78,9 @@ def read_own(arrays: Sequence[zarr.Array[Any]], access: StoreAccess) -> list[Own
     Parameters
     ----------
     arrays
-        As they were opened.
+        The arrays as they were opened.
     access
-        How stores are asked.
+        The access to the stores.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def stale_text(name: str, zarr_format: int, changes: str) -> str:
 
 
 def stale_fields(fields: Sequence[FieldKind]) -> list[str]:
-    """Return how the arrays of opened fields differ from their own documents, one text for each that does."""
+    """Describe how the arrays of opened fields differ from their own documents, one text for each that does."""
     texts = []
     for layout in (layout for f in fields for layout in f.layouts):
         read, own = replace(layout.spec, choice=None), layout.spec.as_documented
@@ -183,9 +183,9 @@ def with_own(spec: ArraySpec, own: OwnMetadata) -> ArraySpec:
     Parameters
     ----------
     spec
-        By the metadata that are read.
+        The description by the metadata that are read.
     own
-        What its own document says.
+        The array's own document.
     """
     documented = spec.documented
     if own.is_absent:  # a missing chunk is then no sign that the array was deleted

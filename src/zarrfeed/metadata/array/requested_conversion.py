@@ -20,15 +20,15 @@ class RequestedConversion:
     Attributes
     ----------
     dtype
-        Of `cast`. None: not cast.
+        The dtype of `cast`. None: not cast.
     steps
-        Of `normalize`, `log1p` and their like, in the order of the calls.
+        The steps of `normalize`, `log1p` and their like, in the order of the calls.
     unapplied_methods
         The methods for all fields, such as `cast(dtype)`, that do not apply because this one is a coordinate.
     images
-        Of `decode`. None: not decoded.
+        The images of `decode`. None: not decoded.
     dense
-        Whether a sparse matrix becomes a dense tensor.
+        True if a sparse matrix becomes a dense tensor.
     """
 
     dtype: Any = None
@@ -38,7 +38,7 @@ class RequestedConversion:
     dense: bool = False
 
     def conversion(self, items: Items) -> Conversion | None:
-        """Return what becomes of the items; None: they stay as they are.
+        """Make the conversion of the items; None: they stay as they are.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class RequestedConversion:
         return bool(self.steps) or is_float(items.dtype if items.decoding is None else items.decoding.result)
 
     def with_axis_before(self) -> RequestedConversion:
-        """Return the same for items with one more axis before the others."""
+        """Move the conversion to items with one more axis before the others."""
         return replace(self, steps=tuple(one.with_axis_before() for one in self.steps))
 
     def before_normalize(self) -> RequestedConversion:
@@ -82,17 +82,17 @@ class RequestedConversion:
 
     @property
     def is_normalized(self) -> bool:
-        """Whether one of the steps is that of `normalize`."""
+        """True if one of the steps is that of `normalize`."""
         return any(one.kind == "normalize" for one in self.steps)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no conversion was requested."""
+        """True if no conversion was requested."""
         asks_more = self.images is not None or self.unapplied_methods or self.dense
         return self.dtype is None and not self.steps and not asks_more
 
     @property
     def left_unconverted(self) -> bool:
-        """Whether a method for all fields leaves this one as it is."""
+        """True if a method for all fields leaves this one as it is."""
         asked = {"cast"} if self.dtype is not None else set()
         return bool(self.unapplied_methods - asked - {one.kind for one in self.steps})

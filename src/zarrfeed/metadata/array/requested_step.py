@@ -26,7 +26,7 @@ class RequestedStep:
     Attributes
     ----------
     kind
-        As of `ValueStep`.
+        The kind of a `ValueStep`.
     pair
         Its two numbers, or arrays with one a channel, or arrays that broadcast against a sample.
     axis
@@ -54,8 +54,8 @@ class RequestedStep:
             return self._by_item(field, first, second)
         if first.ndim > 1:
             raise ConfigError(
-                f"{self.kind} of {field.name}: arrays of shape {first.shape} with axis = {self.axis!r}: must have one "
-                "axis, or broadcast against a sample without axis="
+                f"{self.kind} of {field.name}: got arrays of shape {first.shape} with axis = {self.axis!r}, must have "
+                "one axis, or broadcast against a sample without axis="
             )
         number = channel_axis(self.kind, field, len(first), self.axis)
         if len(first) != field.shape[number]:
@@ -67,7 +67,7 @@ class RequestedStep:
         return replace(made, channel_items=max(1, math.prod(after)), shape=(len(first), *(1 for _ in after)))
 
     def with_axis_before(self) -> RequestedStep:
-        """Return the same for items with one more axis before the others."""
+        """Move the step to items with one more axis before the others."""
         return replace(self, axis=self.axis + 1) if isinstance(self.axis, int) and self.axis >= 0 else self
 
     def _by_item(self, field: Items, first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> ValueStep:

@@ -2,7 +2,7 @@
 
 zarr-python takes about a millisecond to open a store. A store whose documents are those of a store that was opened
 before, but for its length and for attributes that nobody here heeds, holds its arrays in the same way: only the lengths
-and the paths differ. What holds: whatever is not as expected is left to zarr-python, which says what is wrong.
+and the paths differ. Invariant: whatever is not as expected is left to zarr-python, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEEDED = frozenset(
 _MARKED = "zarrfeed"
 #: Documents are anybody's: whatever is not as expected is one of these.
 _UNEXPECTED = (OSError, ValueError, KeyError, TypeError, AttributeError)
-#: Of an array that is compared as it is stored.
+#: Most bytes of an array whose stored form is compared.
 _MOST_STORED_BYTES = 1 << 20
 
 
@@ -42,9 +42,9 @@ class StoreMetadata:
     Attributes
     ----------
     is_group
-        Whether it is a group.
+        True for a group.
     shapes
-        Of each array, by its name in the group; "" for an array at the root.
+        Shape of each array, by its name in the group; "" for an array at the root.
     signature
         Equal for stores that are read alike, but for the lengths of the arrays' axes.
     copied
@@ -107,7 +107,7 @@ def _divided(document: dict[str, Any]) -> tuple[tuple[int, ...], list[Any]]:
 
 
 def _own_document(path: Path) -> tuple[tuple[int, ...], list[Any]] | None:
-    """Return the same of an array at a path, by its own documents; None if it has none."""
+    """Parse the own documents of an array at a path; None if it has none."""
     document = _parsed(path / "zarr.json")
     if document is None and (document := _parsed(path / ".zarray")) is not None:
         document["attributes"] = _parsed(path / ".zattrs") or {}
@@ -143,7 +143,7 @@ def _heeded(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _documents(path: Path) -> tuple[dict[str, Any] | None, dict[str, dict[str, Any]], bool]:
-    """Return what the documents at a path say.
+    """Read the documents at a path.
 
     The attributes of the group, None for an array; the documents of its arrays; and whether these are consolidated.
     """

@@ -1,6 +1,6 @@
 """The numbers of a small array that describes others: where rows begin, what codes stand for, where segments end.
 
-What holds: the fill value of such an array is never taken for its data where that contradicts what the array is for. A
+Invariant: the fill value of such an array is never taken for its data where that contradicts what the array is for. A
 chunk may be absent because it was lost, or because its writer left out a chunk that holds the fill value alone, as
 zarr-python does. The callers know what contradicts: `find_absent` tells them which numbers are not in the store.
 """
@@ -70,14 +70,14 @@ def refuse_repeated_fill(array: zarr.Array[Any], values: npt.NDArray[Any]) -> No
 
 
 def find_absent(array: zarr.Array[Any], values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which numbers of an array are in no stored chunk, and so are its fill value; shape (items,).
+    """Return True for each number of an array that is in no stored chunk, and so is its fill value; shape (items,).
 
     Parameters
     ----------
     array
         An array with one axis.
     values
-        What `read_values` returned for it. Nothing is read again unless a whole chunk holds the fill value alone.
+        The result of `read_values` for it. Nothing is read again unless a whole chunk holds the fill value alone.
 
     Raises
     ------

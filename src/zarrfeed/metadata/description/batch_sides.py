@@ -17,7 +17,7 @@ from zarrfeed.spec.window_fields import LeadField, PadMaskField
 
 
 class _Described(Protocol):
-    """What a batch depends on; `ResolvedData` has it."""
+    """The attributes of a description on which batches depend; `ResolvedData` has them."""
 
     @property
     def columns(self) -> tuple[Column, ...]: ...
@@ -34,7 +34,7 @@ class _Described(Protocol):
 
 
 def field_infos(data: _Described) -> tuple[FieldInfo, ...]:
-    """Return what a batch has of each array, or of several that are stacked."""
+    """Describe each tensor of a batch: that of an array, or of several that are stacked."""
     infos = []
     for tensor in tensors_of(data.fields):
         f, column = tensor.field, data.columns[tensor.members[0]]
@@ -49,7 +49,7 @@ def field_infos(data: _Described) -> tuple[FieldInfo, ...]:
 
 
 def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]:
-    """Return what a batch says of its windows, by the side that has it: padded rows, and the drawn distance."""
+    """Return the fields that describe windows, by side: the mask of padded rows, and the drawn distance."""
     masks: dict[str, list[PadMaskField | LeadField]] = {}
     for column in data.columns:
         window, side = column.window, column.items.side

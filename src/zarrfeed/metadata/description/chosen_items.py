@@ -1,6 +1,6 @@
 """The items that `Data.sel` and `Data.isel` choose along other axes than that of samples: found once, for every array.
 
-What holds: positions are found per array, by the length or the labels that this array has along the dimension. So
+Invariant: positions are found per array, by the length or the labels that this array has along the dimension. So
 arrays of several inputs of a join, each with levels of its own, are chosen from by label in each.
 """
 
@@ -46,7 +46,7 @@ class ChosenItems:
     of_statics
         The positions in each static array; None for one without the dimension.
     dropped
-        Whether samples lose the axis.
+        True if samples lose the axis.
     """
 
     dim: str | int
@@ -88,12 +88,16 @@ class ChosenItems:
         if self.dim in patching.dims:
             raise ConfigError(f"{self.dim!r}: patches are cut along it; choose its items by sel or isel before patch()")
         if self.dim in dict(request.isel):
-            raise ConfigError(f"{self.dim!r}: patch(isel=) chose of it; choose all of it in one place")
+            raise ConfigError(
+                f"{self.dim!r}: patch(isel=) has chosen items of this dimension before; choose them in one place"
+            )
         found = {one for column in self.of_columns for one in column}
         if not found:
             return resolved
         if len(found) > 1:
-            raise ConfigError(f"{self.dim!r}: arrays have the items at several places; choose them before patch()")
+            raise ConfigError(
+                f"{self.dim!r}: the items lie at different positions in the arrays; choose them before patch()"
+            )
         (positions,) = found
         indexer = positions[0] if self.dropped else tuple(positions)
         return resolved.cut(replace(request, isel=(*request.isel, (self.dim, indexer))))
@@ -143,7 +147,7 @@ def choose_labels(
     label
         A label, a slice or a list of labels, or a mask.
     method
-        As of `Data.sel`.
+        The argument of `Data.sel`.
     given
         The labels of the dimension, one for each item, stored or chosen. None: they are stored.
 
@@ -260,7 +264,7 @@ def positions_of_labels(coordinate: Coordinate, label: Any, method: Method | Non
     Raises
     ------
     ConfigError
-        As of `LabelIndex.find`.
+        As in `LabelIndex.find`.
     """
     index = LabelIndex(coordinate, noun="item")
     if isinstance(label, slice) and isinstance(label.step, int) and label.step < 0:

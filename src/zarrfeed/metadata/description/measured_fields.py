@@ -1,4 +1,4 @@
-"""Which arrays of a `Data` have statistics, along which axes, and how statistics are recognised as theirs.
+"""The arrays of a `Data` that have statistics, the axes along which they have them, and a test that statistics fit.
 
 Statistics are of values as they are decoded, before `cast` and `normalize`, and of each sample's own row: a window adds
 no rows, or those that several windows share would count several times.
@@ -31,7 +31,7 @@ from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.spec.missing import NO_CATEGORY, is_missing_number
 from zarrfeed.spec.statistics import FieldStatistics, Statistics
 
-#: What has statistics of its own: an axis of the array, a dimension by its name, or several of these.
+#: The axes along which each index has statistics of its own: an axis of the array, a dimension, or several of these.
 Axis: TypeAlias = "int | str | Sequence[int | str] | None"
 
 
@@ -47,19 +47,19 @@ class MeasuredField:
     name
         Its key; `samples['t2m']` where samples and targets have the same one.
     axes
-        What has statistics of its own, as people call it.
+        The axes along which each index has statistics of its own, as people call them.
     batch_axes
-        The same as axes of a batch, ascending: 0 is that of the samples.
+        The numbers of these axes in a batch, ascending: 0 is the sample axis.
     shape
-        Of the statistics, which broadcast against a sample.
+        Shape of the statistics, which broadcast against a sample.
     fingerprint, side, steps
-        As of `FieldStatistics`.
+        The attributes of `FieldStatistics`.
     is_codes
-        Whether items are codes of categories, of which `NO_CATEGORY` is missing.
+        True if items are codes of categories, of which `NO_CATEGORY` is missing.
     mask
         The number of the measured array that is true where an item is missing. None: there is none.
     is_time
-        Whether items are integers that stand for times or time differences, of which the least int64 is missing.
+        True if items are integers that stand for times or time differences, of which the least int64 is missing.
     """
 
     name: str
@@ -94,7 +94,7 @@ def measured(
     resolved
         The samples.
     axis
-        As of `zarrfeed.stats`.
+        The argument of `zarrfeed.stats`.
     sides
         Sides whose arrays count: "samples", "targets".
 
@@ -169,7 +169,7 @@ def check_normalizable(resolved: ResolvedData, sides: tuple[str, ...]) -> None:
 def automatic(
     data: Any, mean_std: object, axis: Axis, path: str | Path | None, sides: tuple[str, ...]
 ) -> Mapping[str, Any]:
-    """Return what `Data.normalize("auto")` normalises by: (mean, std) by the names of arrays.
+    """Return the numbers of `Data.normalize("auto")`: (mean, std) by the names of arrays.
 
     Raises
     ------

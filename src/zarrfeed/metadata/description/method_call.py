@@ -29,7 +29,7 @@ def applied_only(_: Any) -> None:
 class MethodCall(Call):
     """A call of a method of `Data`, with its arguments as they were given.
 
-    What holds: `apply` takes the arguments as they were given, and can be repeated on each version of a store that
+    Invariant: `apply` takes the arguments as they were given, and can be repeated on each version of a store that
     grows. So it reads no store, but for the coordinate of samples that are complete, which stays as it is. An
     expression keeps `frozen()` alone, which has no arrays in it. Arguments are frozen after the first `apply`, which
     refuses what cannot work.

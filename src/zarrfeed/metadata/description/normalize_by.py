@@ -1,6 +1,6 @@
 """Statistics that were measured before -> the mean and the standard deviation of each array of a `Data`.
 
-What holds: an array is normalised by figures of its own name and side, along axes of the same names and lengths, with
+Invariant: an array is normalised by figures of its own name and side, along axes of the same names and lengths, with
 the same labels; anything else is refused, and the message names the array and what differs. `Statistics.mean_std()` is
 a mapping without these checks.
 """
@@ -174,7 +174,7 @@ def _of_chosen(
 
 
 def _positions_of(ours: Labels, theirs: Labels) -> list[int] | None:
-    """Return where each of some labels stands among others; None if one of them does not."""
+    """Return the position of each of some labels among others; None if the others lack one of them."""
     positions = []
     for label in ours:
         at = next((i for i, one in enumerate(theirs) if _are_same((label,), (one,), scale=theirs)), None)
@@ -287,7 +287,7 @@ def _dimensions(item: Items) -> list[str]:
 
 
 def of_sides(mean_std: Any, sides: tuple[str, ...]) -> Any:
-    """Return what `Data.normalize` was given, a pair without names as one for each of the sides.
+    """Give a pair of `Data.normalize` without names to each of the sides.
 
     Raises
     ------

@@ -24,20 +24,20 @@ from zarrfeed.spec.field import BLOCK_KINDS, FieldSet
 
 @dataclass(frozen=True)
 class Planning:
-    """How the samples of a `Data` become fields and an epoch order, whatever their number is.
+    """The options by which the samples of a `Data` become fields and an epoch order, whatever their number is.
 
     Attributes
     ----------
     slab_rows
         Rows of a slab; 0: blocks are whole. `slab_choice.py` chooses them.
     grains
-        What is decoded together of each array, where there are slabs.
+        The grain of each array, where there are slabs.
     carries_rows
-        Whether lanes hand rows that windows share from slab to slab.
+        True if lanes hand rows that windows share from slab to slab.
     aligns
-        Whether blocks may be joined so that no chunk is read twice.
+        True if blocks may be joined so that no chunk is read twice.
     resident
-        Whether small arrays may be read into memory as a whole; not if their oldest samples may be deleted.
+        True if small arrays may be read into memory as a whole; not if their oldest samples may be deleted.
     """
 
     return_index: bool
@@ -53,14 +53,14 @@ class Planning:
 
     @property
     def may_cut(self) -> bool:
-        """Whether the user leaves it to us to cut chunks, or asks for it; named lanes keep the order that they had."""
+        """True if the user leaves it to us to cut chunks, or asks for it; named lanes keep the order that they had."""
         mixing = self.mixing
         if mixing.block is None:
             return mixing.lanes is None and mixing.mix is None
         return mixing.block not in BLOCK_KINDS
 
     def takes_shards(self, resolved: ResolvedData) -> bool:
-        """Whether samples were dealt by whole shards, so that these make the blocks unless the user names others."""
+        """Return True if samples were dealt by whole shards, which make the blocks unless the user names others."""
         return resolved.choice.kind == "shard"
 
     def order(self, resolved: ResolvedData) -> tuple[FieldSet, Order]:
@@ -93,7 +93,7 @@ class Planning:
         return fields, order
 
     def _slabs(self, fields: FieldSet) -> Slabs | None:
-        """Return how the chunks of the array that makes the blocks are cut; None: they are no longer than a slab."""
+        """Return the slabs of the array that makes the blocks; None: its chunks are no longer than a slab."""
         assert fields.primary is not None
         layouts = fields.fields[fields.primary].layouts
         if self.slab_rows >= max(layout.spec.rows_per_chunk for layout in layouts):

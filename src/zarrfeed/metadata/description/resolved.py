@@ -1,6 +1,6 @@
-"""What a `Data` stands for: opened arrays, what becomes of their items, and which samples are chosen.
+"""The content of a `Data`: opened arrays, the conversions of their items, and the chosen samples.
 
-What holds: all metadata were read by `open_fields`; nothing here reads a store. Each method returns another description
+Invariant: all metadata were read by `open_fields`; nothing here reads a store. Each method returns another description
 or refuses what cannot work, so that a dataset has nothing left to refuse but what concerns feeding.
 """
 
@@ -46,7 +46,7 @@ _USUAL_ROOM = 64 << 20
 
 @dataclass(frozen=True, eq=False)
 class Windowing:
-    """How windows were made: the choice of samples before that, the arguments beside the offsets, and the gaps found.
+    """The arguments of `window`: the choice of samples before it, the arguments beside the offsets, and the gaps found.
 
     No gaps: none were looked for.
     """
@@ -65,23 +65,23 @@ class ResolvedData:
     columns
         The parts of a batch, in its order: those of the samples, then those of the targets.
     origin
-        What is known of the samples beside their arrays.
+        The facts about the samples that are not in their arrays.
     choice
-        Which samples are chosen.
+        The chosen samples.
     masks
-        Whether a batch has, for each column whose windows are padded, which rows are.
+        True if a batch says, for each column whose windows are padded, which rows are padded.
     windowing
-        How the windows were made. None: there are none, or samples were dealt since then.
+        The arguments of `window`. None: there are no windows, or samples were dealt since then.
     statics
         Arrays that are the same for all samples.
     stacks
-        Which columns share a tensor.
+        The columns that share a tensor.
     blend
-        Of a mixture: its sources, and how they are mixed.
+        The sources of a mixture, and how they are mixed. None: no mixture.
     patching
-        Of samples that are patches: how they are cut.
+        The cut of samples that are patches. None: samples are no patches.
     expected
-        Of weighted samples: how often each of the chosen ones is to come in an epoch.
+        The expected count of each chosen sample. None: samples have no weights.
     """
 
     columns: tuple[Column, ...]
@@ -121,7 +121,7 @@ class ResolvedData:
 
     @property
     def items(self) -> list[Items]:
-        """What is known of the items of each column."""
+        """The description of the items of each column."""
         return [one.items for one in self.columns]
 
     @property
@@ -131,7 +131,7 @@ class ResolvedData:
 
     @property
     def length(self) -> int:
-        """How many samples are chosen; of patches, how many a typical epoch has; of weighted ones, how many any has."""
+        """Number of chosen samples; of patches, that of a typical epoch; of weighted samples, that of any epoch."""
         if self.expected is not None:
             return self.expected.total
         return self.choice.length if self.patching is None else self.patching.typical_length
@@ -157,7 +157,7 @@ class ResolvedData:
         return replace(self, columns=tuple(one.with_patch_axes(None) for one in self.columns), patching=None)
 
     def infos(self) -> tuple[FieldInfo, ...]:
-        """Return what a batch has of each array, or of several that are stacked."""
+        """Describe each tensor of a batch: that of an array, or of several that are stacked."""
         return field_infos(self)
 
     def taken_names(self) -> list[str]:
@@ -177,18 +177,18 @@ class ResolvedData:
         Parameters
         ----------
         name
-            Such as "time". None: the coordinate of the sample dimension, which has the dimension's name.
+            The name, such as "time". None: the coordinate of the sample dimension, which has the dimension's name.
         given
             Its values, of all samples of the arrays, or an array that has them. None: they are stored.
 
         Raises
         ------
         ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-            As of `Coordinates.read`.
+            As in `Coordinates.read`.
         """
         known = self.origin.coordinates
         if known is None:
-            raise ConfigError(f"coordinate {name!r}: nothing is known of the coordinates of these samples")
+            raise ConfigError(f"these samples have no coordinates, so {name!r} cannot be looked up")
         found = known.read(name) if given is None else known.given(name or "samples", given)
         if len(found.values) < self.choice.num_samples:
             raise ConfigError(
@@ -223,11 +223,11 @@ class ResolvedData:
         Parameters
         ----------
         block
-            What blocks are made of. None: what the samples were chosen by, else chunks.
+            The stored objects that make the blocks. None: those by which the samples were chosen, else chunks.
         room, aligns
-            As of `plan_blocks`.
+            The arguments of `plan_blocks`.
         return_index
-            Whether the sample's index is the last field.
+            If True, the sample's index is the last field.
 
         Returns
         -------

@@ -136,7 +136,7 @@ def _freeze_indexers(freezer: Callable[[Any], Any]) -> Callable[[Any], FrozenMap
 
 
 def _freeze_coords(coords: Any) -> Any:
-    """Return what stands for a coordinate: where it is stored, or its values."""
+    """Return the form of a coordinate in an expression: where it is stored, or its values."""
     if isinstance(coords, Mapping):
         return FrozenMapping(tuple((name, _freeze_coords(one)) for name, one in coords.items()))
     is_stored = coords is None or isinstance(coords, str | Path | zarr.Array)
@@ -241,7 +241,8 @@ class WindowCall(MethodCall):
         windows = [one.window for one in columns]
         if all(window is None for window in windows):
             raise ConfigError(
-                f"offsets = {self.offsets!r}, must be an integer, a sequence of some, or a mapping of names"
+                f"offsets = {self.offsets!r}, must be an integer, a sequence of integers, or a mapping of names to "
+                "these"
             )
         if lead_of(windows) is not None and "lead" in resolved.taken_names():
             raise ConfigError("a batch has the drawn distance as 'lead', and the samples have an array of this name")
@@ -261,7 +262,7 @@ class WindowCall(MethodCall):
         return replace(made, choice=choice)
 
     def _gap_rule(self, resolved: ResolvedData, windows: Sequence[Window | None]) -> GapRule | None:
-        """Return how gaps are found; None if windows may span them, or have a single row. Reads the coordinate."""
+        """Return the rule that finds gaps; None if windows may span them, or have one row. Reads the coordinate."""
         check_choice("gaps", self.gaps, GAP_MODES)
         step = GapStep.parse(self.step)
         if self.gaps == "ignore":
@@ -295,8 +296,8 @@ class WithOffsetsCall(MethodCall):
         windowing = resolved.windowing
         if windowing is None:
             raise ConfigError(
-                "other offsets are for samples that are windows, and were not dealt by split() since then: call "
-                "Data.window(), after split()"
+                "offsets cannot be changed: the samples are no windows, or split() dealt them after window(); call "
+                "Data.window() after split()"
             )
         columns = tuple(replace(one, window=None) for one in resolved.columns)
         before = replace(resolved, columns=columns, choice=windowing.choice, windowing=None)
@@ -406,7 +407,7 @@ class _WeightingCall(MethodCall):
     Attributes
     ----------
     expected
-        How often that is, as it was found from the other arguments. Their digest takes part in comparisons.
+        The expected counts, as they were found from the other arguments. Their digest takes part in comparisons.
     """
 
     expected: Any = argument(
@@ -441,7 +442,7 @@ class _WeightingCall(MethodCall):
 
 
 def _freeze_weights(weights: Any) -> Any:
-    """Return what stands for weights: a column, an array, or functions by their names."""
+    """Return the form of weights in an expression: a column, an array, or functions by their names."""
     if isinstance(weights, Mapping):
         return _freeze_conditions(weights)
     if callable(weights) and not hasattr(weights, "__array__"):

@@ -1,6 +1,6 @@
-"""What the blocks of an epoch order are: whole chunks, or slabs of them, chosen once for a run.
+"""The choice of the blocks of an epoch order: whole chunks, or slabs of them, chosen once for a run.
 
-What holds: where whole chunks mix well in the memory for which orders are chosen, the order is that of whole chunks.
+Invariant: where whole chunks mix well in the memory for which orders are chosen, the order is that of whole chunks.
 The choice depends on the layout, the options and the header of one stored chunk, and neither on the machine nor on
 ranks. It is made in the training process alone: `Planning.slab_rows` travels with a pickled dataset, and with states.
 """
@@ -78,7 +78,7 @@ def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries
     ConfigError
         If these samples have no slabs.
     StoreReadError, CorruptChunkError
-        As of `find_grains`.
+        As in `find_grains`.
     """
     if (rows, carries_rows) == (planning.slab_rows, planning.carries_rows):
         return planning
@@ -94,7 +94,7 @@ def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries
 
 
 def find_grains(fields: FieldSet) -> tuple[Grain, ...]:
-    """Return what is decoded together, of each of the `array_sources`.
+    """Find the grain of each of the `array_sources`.
 
     Raises
     ------
@@ -177,7 +177,7 @@ class _Trials:
     whole
         The schedule of whole chunks.
     grains
-        What is decoded together of each array.
+        The grain of each array.
     cheap
         The slabs that cost little: their rows, and whether lanes hand rows on.
     """
@@ -191,22 +191,22 @@ class _Trials:
 
     @property
     def whole_is_poor(self) -> bool:
-        """Whether whole chunks mix so badly that training would notice, or do not fit."""
+        """True if whole chunks mix so badly that training would notice, or do not fit."""
         measure = self._measures[0, False]
         return measure is None or measure.is_poor
 
     @property
     def shares_rows(self) -> bool:
-        """Whether windows of neighbouring slabs share rows, which lanes may hand on."""
+        """True if windows of neighbouring slabs share rows, which lanes may hand on."""
         return self.whole.planner.known.share_chunks
 
     @property
     def has_good(self) -> bool:
-        """Whether slabs that were tried mix well."""
+        """True if slabs that were tried mix well."""
         return any(rows and _is_good(measure) for (rows, _), measure in self._measures.items())
 
     def strip_of(self, rows: int) -> int:
-        """Return how many slabs of so many rows stay together where lanes hand rows on."""
+        """Return the number of slabs of so many rows that stay together where lanes hand rows on."""
         fields = self.whole.fields
         assert fields.primary is not None
         slabs = Slabs.of(fields.fields[fields.primary].layouts, fields.num_samples, rows)
@@ -286,7 +286,7 @@ def _needed(schedule: Schedule) -> int:
 
 
 def _measure(schedule: Schedule, room: int) -> ShuffleMeasure | None:
-    """Return how well an order is shuffled; None: so much memory has no room for it."""
+    """Measure the shuffle of an order; None: so much memory has no room for it."""
     return measure_shuffle(schedule.order) if _needed(schedule) <= room else None
 
 
@@ -300,6 +300,6 @@ def _primary(fields: FieldSet) -> Field:
 
 
 def _grains_of_primary(fields: FieldSet, grains: Sequence[Grain]) -> list[Grain]:
-    """Return what is decoded together of the array that makes the blocks, of each of its layouts."""
+    """Return the grain of the array that makes the blocks, for each of its layouts."""
     sources = array_sources(fields.fields)
     return [grain for source, grain in zip(sources, grains, strict=True) if fields.primary in source.fields]

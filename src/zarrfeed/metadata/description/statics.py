@@ -1,4 +1,4 @@
-"""What the user passed to `Data.static` -> `StaticField`s. Reads metadata; values are read when a dataset is made."""
+"""The arguments of `Data.static` -> `StaticField`s. Reads metadata; values are read when a dataset is made."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def open_statics(
     resolved
         The samples, beside whose arrays others lie.
     expression
-        How they were opened: static arrays are decoded alike.
+        The expression of the samples: static arrays are decoded alike.
     names
-        Of arrays in the group of the samples.
+        Names of arrays in the group of the samples.
     arrays
         Name in the batch -> a number, an array in memory, or a stored array.
 

@@ -37,7 +37,7 @@ class _StepCall(MethodCall):
     field
         The names of fields. None: all arrays of the samples that `concerns`.
     axis
-        As of `RequestedStep`.
+        The axis of `RequestedStep`.
     """
 
     field: Any
@@ -189,8 +189,8 @@ class FillNanCall(_StepCall):
         for column in chosen:
             if not column.requested.has_floats(column.items):
                 raise ConfigError(
-                    f"fill_nan of {column.items.name}: it has items of {column.items.dtype} without a fill value, of "
-                    "which none is NaN"
+                    f"fill_nan of {column.items.name}: it has items of {column.items.dtype} without a fill value, so "
+                    "none is NaN"
                 )
         filled = super().apply(resolved)
         if not self.mask:

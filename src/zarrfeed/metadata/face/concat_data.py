@@ -32,9 +32,9 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
         from and converted before; windows have the same offsets, and are better made of the result. Where all are cut
         into the same patches, each is a volume of its own size.
     dtype
-        As of `Data.cast`, for each of `data`: makes dtypes that differ the same.
+        The dtype of `Data.cast`, for each of `data`: makes dtypes that differ the same.
     contiguous
-        Whether the first sample of each description follows the last one of the description before, such as January
+        True if the first sample of each description follows the last one of the description before, such as January
         after December. Windows then reach from one into the next. False: windows do not leave a store.
 
     Raises
@@ -73,7 +73,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
     opened = iter(open_each([one for one in given if not isinstance(one, Data)]))
     given = [one if isinstance(one, Data) else next(opened) for one in given]
     if not given:
-        raise ConfigError(f"zarrfeed.{function} of nothing, must be given at least one description")
+        raise ConfigError(f"zarrfeed.{function}: got no description, must get at least one")
     for one in given:
         if one.growth is not None:
             raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
@@ -95,7 +95,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
 
 
 def _name_of(data: Data) -> str:
-    """Return what messages call a description: the stores that were opened, shortened."""
+    """Return the name of a description in messages: the stores that were opened, shortened."""
     name, stores = data.expression.source_name(), data.resolved.origin.stores
     if stores is None or len(stores.names) < 2 or not name.startswith("["):
         return name

@@ -90,7 +90,7 @@ def _shown(name: str, condition: Any) -> str:
 
 
 def _evaluated(text: str, table: str, column: Callable[[str], npt.NDArray[Any]]) -> Any:
-    """Return what text says of each sample, by pandas; `table` is the path of the columns that it names, or empty."""
+    """Evaluate a condition in text for each sample, by pandas; `table` is the path of its columns, or empty."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except SyntaxError as error:

@@ -60,13 +60,13 @@ class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
     Attributes
     ----------
     expression
-        What was opened, and which methods were called.
+        The sources that were opened, and the methods that were called.
     resolved
-        What that stands for; datasets read it.
+        The arrays and samples that the expression stands for; datasets read it.
     growth
         If it was opened with `refresh`: the store that grows. Else None.
     version
-        What that store held when it was opened.
+        The version of that store when it was opened.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
 
     @property
     def fields(self) -> tuple[FieldInfo, ...]:
-        """What a batch has of each array: its name, and of one sample the shape and the dtype."""
+        """The tensors of a batch: for each array its name, and the shape and the dtype of one sample."""
         return self.resolved.infos()
 
     @property
@@ -111,12 +111,12 @@ class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
         return () if table is None else tuple(table.names)
 
     def locate(self, index: int | npt.ArrayLike) -> tuple[Any, Any]:
-        """Return which store holds a sample, and its index there.
+        """Find the store that holds a sample, and the sample's index there.
 
         Parameters
         ----------
         index
-            Of a sample, as `return_index=True` delivers it; or an array or a tensor of such.
+            The index of a sample, as `return_index=True` delivers it; or an array or a tensor of indices.
 
         Returns
         -------
@@ -136,12 +136,12 @@ class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
         return locate_samples(self.resolved.origin.stores, self.resolved.choice.num_samples, index)
 
     def source_of(self, index: int | npt.ArrayLike) -> Any:
-        """Return which source of a mixture a sample is of.
+        """Return the number of the source that a sample is of, in a mixture.
 
         Parameters
         ----------
         index
-            Of a sample, as `return_index=True` delivers it; or an array or a tensor of such.
+            The index of a sample, as `return_index=True` delivers it; or an array or a tensor of indices.
 
         Returns
         -------

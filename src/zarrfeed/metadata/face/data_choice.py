@@ -113,7 +113,7 @@ class ChoiceMethods(DataMethods):
         Parameters
         ----------
         labels
-            The same as a mapping, for names that are no keywords.
+            The labels as a mapping, for names that are no keywords.
         method
             "nearest": for a label that the coordinate lacks, the nearest value is taken.
         coords
@@ -160,8 +160,8 @@ class ChoiceMethods(DataMethods):
         Parameters
         ----------
         positions
-            The same as a mapping, {"time": slice(0, 100)}; of arrays without names of dimensions, {1: [2, 0]} names
-            axis 1 of the array.
+            The positions as a mapping, {"time": slice(0, 100)}; for arrays without names of dimensions, {1: [2, 0]}
+            names axis 1 of the array.
         **named
             The name of the sample dimension, with a position, or what `select` takes. Or the name of another dimension,
             with an integer, which drops the dimension; a slice with any step; a list of integers in any order; or a

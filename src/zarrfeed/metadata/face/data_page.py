@@ -1,4 +1,4 @@
-"""What a person is shown of a `Data`: its expression, its samples and its fields, by rows."""
+"""The page of a `Data` for people: its expression, its samples and its fields, by rows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
 
 
 def sample_rows(length: int, num_samples: int, remarks: tuple[LeftOut | SplitPart, ...]) -> list[Row]:
-    """Return how many samples there are, of how many, and why others were left out."""
+    """Describe the number of samples, and why others were left out."""
     count = str(num_samples) if length == num_samples else f"{length} of {num_samples}"
     return [("samples", count), *(("", str(reason)) for reason in remarks)]
 
 
 def field_rows(fields: tuple[Field, ...], statics: Sequence[StaticField] = ()) -> list[Row]:
-    """Return what a batch has of each field, and where its values lie; and the arrays that are the same for all."""
+    """Describe each field of a batch, and the place of its values; and the arrays that are the same for all samples."""
     rows: list[Row] = []
     for f in fields:
         rows.append((f.name, f"{f.described_dtype} of shape {f.shape}"))

@@ -68,24 +68,25 @@ class SampleMethods(DataMethods):
             single integer takes that row, without the axis. The offsets hold for every array of `samples`; a mapping of
             names says which arrays they are for: {"samples": (-1, 0), "targets": 1}.
         segment_ends
-            Where the array consists of segments, such as episodes: the index after the last sample of each, ascending.
-            The last one is the length of the array. No window reaches from one segment into another. Or an array of
-            Zarr that has these numbers, or its path: of its own, or in the same store, such as "meta/episode_ends".
+            The ends of segments, such as episodes, if the array consists of them: the index after the last sample of
+            each, ascending. The last one is the length of the array. No window reaches from one segment into another.
+            Or an array of Zarr that has these numbers, or its path: of its own, or in the same store, such as
+            "meta/episode_ends".
         rows
-            Which rows windows may read; a sample whose window has any other row is left out. "selected": all rows
+            The rows that windows may read; a sample whose window has any other row is left out. "selected": all rows
             between the bounds of a selected slice, or those that a list or a mask names. "all": every row of the array.
             Or rows, as `select` names samples of the array: slice(0, 700). None: "selected", but refused where that
             leaves less than half of a list or a mask.
         pad
-            What takes the place of rows beyond the ends of a segment, of a selected slice, of a store, or of the array.
-            "edge": the first or the last row that is inside. "nan", or a number: a value in every item, as it stands in
-            the batch. Or a mapping of names to these, as of `offsets`. None: samples that lack a row are left out.
+            The values of rows beyond the ends of a segment, of a selected slice, of a store, or of the array. "edge":
+            the first or the last row that is inside. "nan", or a number: a value in every item, as it stands in the
+            batch. Or a mapping of names to these, as for `offsets`. None: samples that lack a row are left out.
         mask
-            Whether a batch says which rows are padded: for each padded array a bool tensor of shape (batch, rows of the
-            window), True where the row is padded. It is named like the array, with "_is_pad" behind. A single array
+            If True, a batch says which rows are padded: for each padded array a bool tensor of shape (batch, rows of
+            the window), True where the row is padded. It is named like the array, with "_is_pad" behind. A single array
             then comes in a dict, as "samples" or "targets", beside its mask.
         gaps
-            What becomes of windows that span a gap: rows that are neighbours in the store and not along its coordinate,
+            The rule for windows that span a gap: rows that are neighbours in the store and not along its coordinate,
             such as the hours before and after a day that is missing. "drop": such samples are left out, or padded at
             the gap with `pad`. "error": a gap within a window is an error. "ignore": windows span gaps. Gaps are looked
             for if a window has two rows or more, its own included, and the sample dimension has a coordinate of times
@@ -149,23 +150,23 @@ class SampleMethods(DataMethods):
             (`zarrfeed.open(..., multiscale=)`), these are voxels of the first level, and each other level has the box
             of the same extent: `ceil(size / factor)` of its own voxels.
         context
-            By the name of an array, how many of its own voxels a patch has along dimensions, in place of those of the
-            same extent: {"2": {"z": 64, "y": 64, "x": 64}}. The box of the same extent is in the middle of them. What
-            lies beyond the volume is padded, whatever `border` is, unless that is "wrap".
+            Name of an array -> the voxels that a patch has along its dimensions, in place of those of the same extent:
+            {"2": {"z": 64, "y": 64, "x": 64}}. The box of the same extent is in the middle of them. Voxels beyond the
+            volume are padded, whatever `border` is, unless that is "wrap".
         sampling
             "tiles": patches lie side by side, and each epoch of a dataset moves all of them by a random distance below
             their size. "grid": patches begin at 0, `stride`, 2 `stride`, ..., the same in all epochs, as validation
             wants it. "positions": patches begin at `positions`, each once in an epoch, in shuffled order.
             "random": each epoch draws `n` patches.
         border
-            What becomes of patches that reach beyond a volume; for all dimensions, or by dimension. "pad": they are
-            kept, so each voxel comes exactly once in an epoch of tiles. "drop": they are left out. "shift": they are
-            moved inside, so some voxels come several times. "wrap": the dimension is periodic, as longitude is.
+            The rule for patches that reach beyond a volume; for all dimensions, or by dimension. "pad": they are kept,
+            so each voxel comes exactly once in an epoch of tiles. "drop": they are left out. "shift": they are moved
+            inside, so some voxels come several times. "wrap": the dimension is periodic, as longitude is.
         stride
             With "grid": voxels from one patch to the next, at most `size`. None: `size`.
         pad
-            What voxels beyond the volume are, with border "pad": a number, as it stands in a batch; "nan"; "edge", the
-            nearest voxel inside; or "reflect", voxels mirrored at the border.
+            The values of voxels beyond the volume, with border "pad": a number, as it stands in a batch; "nan"; "edge",
+            the nearest voxel inside; or "reflect", voxels mirrored at the border.
         positions
             With "positions": the first voxel of each patch, integers of shape (patches, dimensions), as `locate` has
             it. The sample axis comes first, named in `size` or not, then the others in the order of `size`. Of several
@@ -190,8 +191,8 @@ class SampleMethods(DataMethods):
             by 0, 90, 180 or 270 degrees in the plane of two, or is in one of the 24 orientations that rotations give a
             cube, all equally likely; then it is flipped.
         isel
-            Which items samples have along other axes, such as channels, as of xarray's `isel`: {"c": [0, 2]}. An
-            integer takes the axis away. Arrays without the dimension stay as they are.
+            The items that samples have along other axes, such as channels, as xarray's `isel` takes them: {"c": [0,
+            2]}. An integer takes the axis away. Arrays without the dimension stay as they are.
 
         Raises
         ------
@@ -230,7 +231,7 @@ class SampleMethods(DataMethods):
         Parameters
         ----------
         offsets
-            As of `window`, whose other arguments stay as they were.
+            The offsets, as in `window`, whose other arguments stay as they were.
 
         Raises
         ------
@@ -275,14 +276,15 @@ class SampleMethods(DataMethods):
         seed
             Key of what is drawn, in [0, 2**64): the same parts come out of the same seed, in every process.
         gap
-            How many rows, at least, no part reads between the rows of one part and those of the next in the array; or a
+            Rows, at least, that no part reads between the rows of one part and those of the next in the array; or a
             length of time, such as "30D" or a timedelta, by which their times differ at least. So windows stay inside
             of their own part: after the parts are dealt, a sample is left out if its window has a row of another part.
             None: nothing is left out, and windows may read rows of other parts.
         groups
-            Whose samples come to one part all together, such as the patient. The name of a coordinate; "time.year",
-            and month, day, dayofyear, hour, date alike; a path in the store, such as "obs/donor"; or an array with the
-            label of each sample of the arrays, or of each chosen one. Parts have about their fractions.
+            The group of each sample, such as the patient: a group comes to one part as a whole. The name of a
+            coordinate; "time.year", and month, day, dayofyear, hour, date alike; a path in the store, such as
+            "obs/donor"; or an array with the label of each sample of the arrays, or of each chosen one. Parts have
+            about their fractions.
         stratify
             The class of each sample, as `groups` names the group: every part has about its fraction of each class. With
             by="sample" that is exact to two samples; whole chunks, shards and groups come as near as they can.
@@ -341,12 +343,12 @@ class SampleMethods(DataMethods):
             1.0: classes come equally often. 0.0: as often as they are. Between them, the ratio of two classes is
             softened: 0.5 halves its logarithm, so that 100 to 1 becomes 10 to 1.
         n
-            As of `weight`.
+            Samples of an epoch. None: as many as this description has.
 
         Raises
         ------
         ConfigError
-            As of `weight`, or if a sample has no class.
+            As in `weight`, or if a sample has no class.
 
         Examples
         --------
@@ -375,9 +377,9 @@ class SampleMethods(DataMethods):
     ) -> Self:
         """Let each sample come as often in an epoch as its weight says, on average: weighted sampling without draws.
 
-        Of an epoch of n samples, a sample of weight w comes `c = n * w / sum(weights)` times, rounded up or down at
-        random, and so does each chunk of 64 samples or more. Which samples come follows from the weights, the seed and
-        the epoch: they are the same on any number of ranks and workers, and a checkpoint goes on exactly.
+        In an epoch of n samples, a sample of weight w comes `c = n * w / sum(weights)` times, rounded up or down at
+        random, and so does each chunk of 64 samples or more. The samples that come follow from the weights, the seed
+        and the epoch: they are the same on any number of ranks and workers, and a checkpoint goes on exactly.
 
         Parameters
         ----------
@@ -413,7 +415,7 @@ class SampleMethods(DataMethods):
         return self._weighted(WeightCall(weights, n), lambda: sample_weights(self.resolved, weights))
 
     def _weighted(self, call: BalanceCall | WeightCall, find: Callable[[], npt.NDArray[Any]]) -> Self:
-        """Return the same samples, as often as a call says, with the weights that are found for it."""
+        """Let the same samples come as often as a call says, with the weights that are found for it."""
         call.check(self.resolved)
         if self.growth is not None:
             call.check_may_grow()

@@ -65,7 +65,7 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         field, axis, index
-            As of `log1p`.
+            The arguments of `log1p`.
 
         Examples
         --------
@@ -82,7 +82,7 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         field, axis, index
-            As of `log1p`.
+            The arguments of `log1p`.
 
         Examples
         --------
@@ -99,7 +99,7 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         field, axis, index
-            As of `log1p`.
+            The arguments of `log1p`.
 
         Examples
         --------
@@ -124,9 +124,9 @@ class ValueMethods(DataMethods):
         ----------
         lo, hi
             The least and the largest value: numbers, arrays with one number for each channel along `axis`, or arrays
-            that broadcast against a sample, as of `normalize`. None: no limit; infinity: none for a channel.
+            that broadcast against a sample, as in `normalize`. None: no limit; infinity: none for a channel.
         field
-            As of `log1p`.
+            The names of fields, as in `log1p`.
         axis
             The axis of the array, or dimension by its name, of arrays with one axis.
 
@@ -147,9 +147,9 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         lo, hi
-            Numbers or arrays, as of `clip`, such as `zarrfeed.stats(data)["x"].min` and `.max`.
+            Numbers or arrays, as in `clip`, such as `zarrfeed.stats(data)["x"].min` and `.max`.
         field, axis
-            As of `clip`.
+            The arguments of `clip`.
 
         Examples
         --------
@@ -175,11 +175,12 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         value
-            A number, or arrays as of `clip`; NaN in an array leaves a channel as it is.
+            A number, or arrays as in `clip`; NaN in an array leaves a channel as it is.
         field
-            As of `log1p`; without a name, arrays of integers that have no fill value are left as they are.
+            The names of fields, as in `log1p`; without a name, arrays of integers that have no fill value are left as
+            they are.
         axis
-            As of `clip`.
+            The axis of arrays with one axis, as in `clip`.
         mask
             If True, a batch has, beside each array, a bool tensor `<name>_is_nan`, which is true where the value was
             NaN. It is made of the same decoded chunk. `cast`, `normalize` and their like leave it alone.

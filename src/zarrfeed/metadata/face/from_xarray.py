@@ -37,11 +37,11 @@ def from_xarray(
         An `xarray.Dataset` or an `xarray.DataArray`; also what was selected of one lazily, along any dimensions, as
         `ds.sel(time="2015", level=[500, 850])`, of a dataset that was opened without dask (`chunks=None`).
     targets
-        The same, or whatever `zarrfeed.open` takes.
+        An object of xarray, as `samples`, or whatever `zarrfeed.open` takes.
     sample_axis, sample_dim, variables
-        As of `zarrfeed.open`.
+        The arguments of `zarrfeed.open`.
     decode_cf
-        As of `zarrfeed.open`. None: what `samples` was opened with.
+        The argument of `zarrfeed.open`. None: that of the call which opened `samples`.
 
     Raises
     ------

@@ -58,9 +58,9 @@ def join(
         "inner": samples are the values that every input has. Windows that span a gap between these are left out, as
         `Data.window` says. "outer": samples are the values that any input has, and `missing` says what becomes of gaps.
     missing
-        Of an outer join, what becomes of a sample whose value an input lacks. "drop": it is left out, and so is a
-        sample whose window reads such a row. "nearest": the input's row with the nearest value takes its place. "nan":
-        the input's items are NaN, which only float dtypes have.
+        The rule for a sample whose value an input lacks, in an outer join. "drop": it is left out, and so is a sample
+        whose window reads such a row. "nearest": the input's row with the nearest value takes its place. "nan": the
+        input's items are NaN, which only float dtypes have.
     coords
         Name of an input -> its coordinate, where none is stored, or where it has another name than `on`: a value for
         each of its samples, selected or not; or its array. As `coords` of `Data.sel`.
@@ -158,7 +158,7 @@ def _checked_coords(coords: Mapping[str, Any] | None, parts: Mapping[str, Data])
         return {}
     if not isinstance(coords, Mapping):
         kind = type(coords).__name__
-        raise ConfigError(f"coords is of the type {kind}, must be a mapping of names of inputs to coordinates")
+        raise ConfigError(f"coords: got a {kind}, must be a mapping of names of inputs to coordinates")
     for key in coords:
         if key not in parts:
             raise ConfigError(f"coords names {key!r}, must be one of {', '.join(map(repr, parts))}")

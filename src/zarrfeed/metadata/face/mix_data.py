@@ -44,19 +44,19 @@ def mix(
         The sources: a `Data` each, or whatever `zarrfeed.open` takes as `samples`, such as a list of stores. As of
         `zarrfeed.concat`, which numbers samples alike; `Data.source_of` tells the source of a sample's index.
     weights
-        How many samples are taken of each source, as shares: [7, 2, 1]. None: the numbers of samples. Or a schedule,
-        such as {0: [7, 2, 1], 1_000_000: [1, 1, 1]}: from which step on which weights hold. Steps count samples of all
-        ranks, from the beginning of training; the weight of a source may be 0 for a time.
+        The shares of the sources: [7, 2, 1]. None: the numbers of samples. Or a schedule of the steps from which
+        weights hold, such as {0: [7, 2, 1], 1_000_000: [1, 1, 1]}. Steps count samples of all ranks, from the beginning
+        of training; the weight of a source may be 0 for a time.
     stop
-        When an epoch ends, as the first epoch has it. "first": before a source would repeat a sample. "all": when every
-        sample of every source was read. "longest": when every sample of the source with most samples was. Or a number
-        of samples. All epochs have the same length.
+        The end of an epoch, as the first epoch has it. "first": before a source would repeat a sample. "all": when
+        every sample of every source was read. "longest": when every sample of the source with most samples was. Or a
+        number of samples. All epochs have the same length.
     batching
         "per_sample": the samples of a batch are of all sources. "per_batch": a batch is of one source, on all ranks the
         same, and a number as `stop` is rounded up to whole batches of all ranks. Keep `batch_size` times ranks as it is
         when you resume, or divide it.
     dtype
-        As of `Data.cast`, for each source: makes dtypes that differ the same.
+        The dtype of `Data.cast`, for each source: makes dtypes that differ the same.
 
     Raises
     ------
@@ -109,13 +109,15 @@ def _stages(weights: Any, lengths: list[int]) -> list[tuple[int, Sequence[float]
     for step in weights:
         check_int("step of weights", step, 0, END - 1)
     if 0 not in weights:
-        raise ConfigError(f"weights = {dict(weights)}, must say with which weights training begins: step 0")
+        raise ConfigError(f"weights = {dict(weights)}, must have weights for step 0, at which training begins")
     return [(int(step), _as_list(weights[step])) for step in sorted(weights)]
 
 
 def _as_list(weights: Any) -> list[float]:
     if isinstance(weights, str | bytes) or not isinstance(weights, Iterable):
-        raise ConfigError(f"weights = {weights!r}, must be a number for each source, or a mapping of steps to such")
+        raise ConfigError(
+            f"weights = {weights!r}, must be a number for each source, or a mapping of steps to such numbers"
+        )
     listed = list(weights)
     for one in listed:
         if isinstance(one, bool) or not isinstance(one, int | float | np.integer | np.floating):

@@ -68,10 +68,10 @@ def open(
         an `icechunk.Repository` (its branch "main"), a NumPy array or a CPU tensor. Or several, chunked as they like: a
         group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. Arrays in
         memory are used where they lie, if they are contiguous in native byte order; do not resize or share them.
-        A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as of `zarrfeed.concat`. The path
+        A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as in `zarrfeed.concat`. The path
         of a URL is percent-decoded: "s3://bucket/run%231.zarr" is the key "run#1.zarr".
     targets
-        The same, with as many samples along axis 0; of many stores, those of each.
+        The targets, given as `samples` are, with as many samples along axis 0; for many stores, those of each.
     sample_axis
         The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
     sample_dim
@@ -82,14 +82,14 @@ def open(
         those in groups of the group by their paths, such as "s1/x"; or for both sides, {"samples": [...], "targets":
         [...]}. None: all; of a group as xarray writes it, data variables but scalars.
     depth
-        How many levels of groups in the group `samples` are entered: their arrays have names such as "s1/x". 0: none.
+        Depth to which groups in the group `samples` are entered: their arrays have names such as "s1/x". 0: none.
     multiscale
         Levels of `samples`, an OME-Zarr image, by their paths or their numbers, the finest one first: ["0", "2"]. Paths
         of labels in it, such as "labels/cells" or "labels/cells/1", may be among them. Each is an array of the samples;
         `Data.patch` aligns them by the image's transformations, and without patches a sample of the first level has the
         index of each other level that it lies in. None: of an OME-Zarr image, its first level.
     decode_cf
-        Whether stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
+        If True, stored arrays are unpacked as xarray does it, by their `scale_factor`, `add_offset`, `_FillValue`,
         `missing_value` and `_Unsigned`: packed data and integers with a fill value become float32, NaN for fill.
     storage_options
         Options of the stores of URLs, by the names of fsspec or obstore, such as {"anon": True}. None: the environment.
@@ -97,7 +97,7 @@ def open(
     zarr_format
         2 or 3: documents of the other format are not looked for, in a store that has both. None: format 3 before 2.
     retries
-        How often a read of metadata is retried after a transient error, with pauses that grow from 0.1 to 10 s.
+        Most retries of a read of metadata after a transient error, with pauses that grow from 0.1 to 10 s.
     timeout
         Seconds that a read of metadata may take, retries included. The connections of a URL are made with it: no
         request to its store takes longer, whatever the `faults` of a dataset allow.
@@ -115,8 +115,8 @@ def open(
         Samples keep their index in the array. Methods of the `Data` count positions from the oldest sample that is
         read. None: all.
     evict
-        Whether the chunks of samples that are older than the window are deleted when an epoch begins, for ever: only in
-        a store that `Appender(..., disposable=True)` made, and never what an epoch of any process still reads.
+        If True, the chunks of samples that are older than the window are deleted when an epoch begins, for ever: only
+        in a store that `Appender(..., disposable=True)` made, and never what an epoch of any process still reads.
     cache
         A local directory in which stored bytes are kept, such as "/scratch/cache": the node cache. It is for far
         stores, and for local ones on another file system than the cache, such as Lustre. All processes of a machine
@@ -133,7 +133,7 @@ def open(
         Name or number of the group whose members share the directory, such as "ml-team"; each of them names it. None:
         the directory is for this user alone, nobody else can read it, and that of another user is refused.
     progress
-        Whether to show how many of many stores are open. None: where stderr is a terminal and rich is installed.
+        If True, show how many of many stores are open. None: where stderr is a terminal and rich is installed.
 
     Returns
     -------
@@ -222,7 +222,7 @@ def open_each(sources: Sequence[Source]) -> list[Data]:
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
-        As of `open`, for the first one that cannot be opened.
+        As in `open`, for the first one that cannot be opened.
     """
     shared = SharedAccess()
     access = StoreAccess(shared=shared)

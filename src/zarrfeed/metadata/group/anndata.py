@@ -1,6 +1,6 @@
 """Elements of AnnData in Zarr: sparse matrices, and columns of `obs`, by their paths below the root.
 
-What holds: `indptr` is read here, into memory, and is checked: it ascends from 0 to the number of stored values.
+Invariant: `indptr` is read here, into memory, and is checked: it ascends from 0 to the number of stored values.
 
 Source: AnnData's on-disk format (`encoding-type`), https://anndata.readthedocs.io/en/latest/fileformat-prose.html.
 """
@@ -33,7 +33,7 @@ from zarrfeed.storage.access.zarr_internals import with_length
 
 #: Columns whose categories have names: key in the batch -> names, in the order of the codes.
 Categories: TypeAlias = "dict[str, tuple[Any, ...]]"
-#: What a batch has of one element.
+#: The nodes of zarr-python that an element may be.
 Element: TypeAlias = "zarr.Array[Any] | zarr.Group"
 
 
@@ -50,7 +50,7 @@ def is_csr(node: object) -> TypeGuard[zarr.Group]:
 def elements_by_path(
     side: str, root: zarr.Group, paths: Sequence[str]
 ) -> tuple[dict[str, Element], dict[str, ObsColumn]]:
-    """Return what a batch has of elements, such as "X" and "obs/cell_type", and the categories of those that have any.
+    """Find elements, such as "X" and "obs/cell_type": their nodes, and the categories of those that have any.
 
     A categorical column is its codes. A nullable one is its values, and its mask under its own path, "obs/age/mask".
 
@@ -143,7 +143,7 @@ def _shape_of(group: zarr.Group, path: str) -> tuple[int, int]:
 
 
 def read_indptr(array: zarr.Array[Any], indices: zarr.Array[Any], num_columns: int, path: str) -> Int64:
-    """Return where the elements of rows begin.
+    """Read the index of the first element of each row.
 
     Chunks that the store lacks may have been left out by the writer: they hold the fill value, so that rows in them are
     empty. Then the rows at their edges have their own elements alone. Else they have those of several rows, and so

@@ -1,6 +1,6 @@
 """`Array` and `Column`: an array as it was opened, and one part of a batch that is made of it.
 
-What holds: all that is known of a part of a batch is in its column. So columns can be reordered, added and left out
+Invariant: all that is known of a part of a batch is in its column. So columns can be reordered, added and left out
 without anything else to keep in step.
 """
 
@@ -40,11 +40,11 @@ class Array:
     Attributes
     ----------
     field
-        How it is stored, or where it lies in memory.
+        The description of its storage, or of its place in memory.
     items
-        What is known of its items.
+        The description of its items.
     other_items
-        The same for its other layouts, if several stores have it.
+        The descriptions of the items in its other layouts, if several stores have it.
     stored
         If its store may grow or is disposable: the opened array, in each store. Else empty.
     """
@@ -56,7 +56,7 @@ class Array:
 
     @property
     def all_items(self) -> tuple[Items, ...]:
-        """What is known of the items, for each layout."""
+        """The description of the items in each layout."""
         return (self.items, *self.other_items)
 
 
@@ -71,8 +71,8 @@ class Column:
     requested
         The conversion that was requested for its items.
     before
-        Where descriptions were joined to one: the conversions that were requested before, for each layout of the array.
-        Empty: none.
+        The conversions that were requested before descriptions were joined to one, for each layout of the array. Empty:
+        none.
     window
         The rows of a sample. None: its own row.
     patch_axes
@@ -92,7 +92,7 @@ class Column:
 
     @property
     def items(self) -> Items:
-        """What is known of its items, in the first layout of the array."""
+        """The description of its items, in the first layout of the array."""
         return self.array.items
 
     @property
@@ -142,7 +142,7 @@ class Column:
         )
 
     def made_conversions(self) -> list[Conversion | None]:
-        """Return what becomes of the items, for each layout of the array.
+        """Make the conversion of the items, for each layout of the array.
 
         Raises
         ------
@@ -216,7 +216,7 @@ def _(
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What is known of samples beside their arrays.
+    """The facts about samples that are not in their arrays: stores, segments, coordinates, categories.
 
     Attributes
     ----------
@@ -226,9 +226,9 @@ class Origin:
         The index after the last sample of each segment that the store itself names, such as the episodes of a replay
         buffer. None: it names none.
     coordinates
-        What can be looked up of samples, such as their times.
+        The coordinates of the samples, such as their times.
     drops_gaps
-        Whether samples are left out whose windows read a row that a row map lacks; else such rows are NaN.
+        If True, samples whose windows read a row that a row map lacks are left out; if False, such rows are NaN.
     categories
         The names of the categories of columns that are codes, by the key of the array.
     """

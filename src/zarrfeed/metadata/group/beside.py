@@ -1,6 +1,6 @@
 """Arrays and groups that lie beside an array, in the group that it is in: where they lie, and how they are opened.
 
-What holds: nothing is listed, and one name is one request. So stores that cannot be listed are served, too.
+Invariant: nothing is listed, and one name is one request. So stores that cannot be listed are served, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Beside: TypeAlias = str | Path | StoredPath
 
 
 def sibling(array: zarr.Array[Any], name: str) -> Beside | None:
-    """Return where an array of a name would lie beside another one; None if that is the root of its store."""
+    """Return the place of an array of a name beside another one; None if that one is the root of its store."""
     store, path = array.store_path.store, array.store_path.path
     if path:
         folder, slash, _ = path.rpartition("/")
@@ -59,7 +59,7 @@ def open_beside(beside: Beside, access: StoreAccess) -> Any:
     Raises
     ------
     StoreReadError
-        If it is not there, or cannot be read. And as of `open_source`.
+        If it is not there, or cannot be read. And as in `open_source`.
     UnsupportedError
         If a file has an array there that is not read in place.
     """

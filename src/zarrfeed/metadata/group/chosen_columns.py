@@ -1,4 +1,4 @@
-"""Which columns `Data.decode` and `Data.dense` are for: arrays of bytes of any length, sparse matrices."""
+"""The columns that `Data.decode` and `Data.dense` are for: arrays of bytes of any length, and sparse matrices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import by_field
 from zarrfeed.metadata.group.batch_columns import Column
 
-#: What bytes can be decoded to.
+#: The forms to which bytes can be decoded.
 DECODED: tuple[str, ...] = ("image",)
 
 

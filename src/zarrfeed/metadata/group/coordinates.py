@@ -3,7 +3,7 @@
 A coordinate is an array with one axis and one value a sample. That of the sample dimension has the dimension's name, as
 xarray writes it. It is looked for among the arrays that were opened, in their group, and beside them in the store.
 
-What holds: opening reads no value of a coordinate. `Coordinates.read` reads it whole and keeps it, since it is small
+Invariant: opening reads no value of a coordinate. `Coordinates.read` reads it whole and keeps it, since it is small
 next to the samples. A pickled `Coordinates` has no values, and reads them again.
 """
 
@@ -46,22 +46,22 @@ class NoCoordinateError(ConfigError):
 
 @dataclass(frozen=True, eq=False)
 class StoreCoordinates:
-    """Where the coordinates of some samples may be: those of all samples, or of the samples of one of many stores.
+    """The places of the coordinates of all samples, or of the samples of one of many stores.
 
     Attributes
     ----------
     num_samples
-        How many samples.
+        Number of samples.
     known
         Arrays with one axis that were opened or listed with the arrays of the samples, by their names.
     near
         Arrays of the samples, beside which others may lie in the store.
     access
-        How the store is asked.
+        The access to the store.
     may_grow
-        Whether a writer may have appended to the coordinate already.
+        True if a writer may have appended to the coordinate already.
     reopens
-        Whether arrays may have grown since they were opened, so that they are opened anew before they are read.
+        True if arrays may have grown since they were opened, so that they are opened anew before they are read.
     """
 
     num_samples: int
@@ -104,7 +104,7 @@ class StoreCoordinates:
         raise ConfigError(f"no array {name!r} lies beside the arrays of the samples{where}; give {name}=array")
 
     def _look_beside(self, name: str) -> tuple[list[Beside], tuple[Beside, Any] | None]:
-        """Return where something of a name may lie beside one of the arrays, and the first that does lie there."""
+        """Look for a name beside the arrays: return the places where it may lie, and the first place where it does."""
         tried = [beside for array in self.near if (beside := sibling(array, name)) is not None]
         for beside in tried:
             try:
@@ -131,12 +131,12 @@ class StoreCoordinates:
 
 @dataclass(frozen=True, eq=False)
 class UnopenedCoordinates:
-    """Where the coordinates of one of many stores may be, which was described without being opened.
+    """The place of the coordinates of one of many stores, which was described without being opened.
 
     Attributes
     ----------
     num_samples
-        How many samples the store has.
+        Number of samples of the store.
     source
         Its path.
     open
@@ -154,7 +154,7 @@ class UnopenedCoordinates:
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """What can be looked up of samples by the name of a coordinate.
+    """The coordinates of samples, looked up by their names.
 
     Attributes
     ----------
@@ -200,15 +200,15 @@ class Coordinates:
         known
             Arrays by name, of which those with one axis may be coordinates.
         num_samples
-            How many samples there are.
+            Number of samples.
         dimensions
             Names of the axes of each array. None: those that it has itself.
         of_matrices
             An array of each sparse matrix of the samples, in whose groups above columns are looked for.
         access
-            How the store is asked.
+            The access to the store.
         may_grow
-            Whether a coordinate may be longer, since a writer is at work.
+            If True, a coordinate may be longer, since a writer is at work.
         """
         dims: dict[str, None] = {}
         others: dict[str, None] = {}
@@ -245,7 +245,7 @@ class Coordinates:
 
     @property
     def may_grow(self) -> bool:
-        """Whether a writer may append to them."""
+        """True if a writer may append to them."""
         return any(isinstance(store, StoreCoordinates) and store.may_grow for store in self.stores)
 
     def at(self, num_samples: int) -> Coordinates:
@@ -262,7 +262,7 @@ class Coordinates:
 
     @property
     def num_samples(self) -> int:
-        """How many samples they are of."""
+        """Number of samples that they are of."""
         return sum(store.num_samples for store in self.stores)
 
     def read(self, name: str | None = None) -> Coordinate:
@@ -311,7 +311,7 @@ class Coordinates:
         return found.values[positions] if positions.max() < len(found.values) else None
 
     def stored_labels(self, dim: str) -> Coordinate | None:
-        """Return the values along all of a dimension of the stored arrays, chosen or not; else as of `labels`."""
+        """Return the values along all of a dimension of the stored arrays, chosen or not; else as in `labels`."""
         try:
             found = self._first.find(dim)
             where = f"coordinate {dim!r}"
@@ -327,20 +327,20 @@ class Coordinates:
             raise
 
     def of_stores(self) -> list[Coordinates]:
-        """Return what can be looked up in each store, which is opened now if it was not."""
+        """Return the coordinates of each store, which is opened now if it was not."""
         return [
             one.open(one.source) if isinstance(one, UnopenedCoordinates) else replace(self, stores=(one,), _read={})
             for one in self.stores
         ]
 
     def choosing(self, dim: str, positions: Positions) -> Coordinates:
-        """Return the same with fewer items along another dimension: those at some positions among the ones before."""
+        """Choose fewer items along another dimension: those at some positions among the items chosen before."""
         before = self.chosen.get(dim)
         return replace(self, chosen={**self.chosen, dim: positions if before is None else compose(before, positions)})
 
     @property
     def access(self) -> StoreAccess:
-        """How the store is asked."""
+        """The access to the store."""
         return self._first.access
 
     def array_beside(self, name: str) -> tuple[zarr.Array[Any], StoreAccess]:
@@ -415,7 +415,7 @@ def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As of `Coordinates.read`.
+        As in `Coordinates.read`.
     """
     return _stored_values(array, node_name(array), access)
 

@@ -53,7 +53,7 @@ def members_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, z
 
 
 def _remedy_of(group: zarr.Group) -> str:
-    """Return what to do where a group cannot be listed: web servers list nothing that their clients understand."""
+    """Return the remedy where a group cannot be listed: web servers list nothing that their clients understand."""
     if type(getattr(group.store, "store", None)).__name__ != "HTTPStore":
         return ""
     return (

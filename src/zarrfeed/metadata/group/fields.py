@@ -1,4 +1,4 @@
-"""What the user passed -> a `FieldSet`: arrays, groups, mappings and memory, opened, named, aligned or refused."""
+"""The user's arrays -> a `FieldSet`: arrays, groups, mappings and memory, opened, named, aligned or refused."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ from zarrfeed.storage.append.appended import marks_of
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore
 
-#: Levels of groups that are entered, at most.
+#: Largest depth to which groups are entered.
 _DEEPEST = 64
-#: What an array may be given as: also a tensor, or a mapper of fsspec, whose types are not imported here.
+#: Types of an array that a user may pass: also a tensor, or a mapper of fsspec, whose types are not imported here.
 FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"
 Source: TypeAlias = "FieldSource | zarr.Group | Mapping[str, FieldSource]"
 
@@ -95,23 +95,23 @@ def open_fields(
         An array is a path, a URL, a `zarr.Array`, a store with one at its root, a NumPy array or a tensor. Of a group
         whose arrays have named dimensions, as xarray writes them, coordinates and scalars are left out.
     sample_axis
-        Of every array of `samples`; targets have theirs first.
+        The sample axis of every array of `samples`; targets have theirs first.
     sample_dim
         The dimension that is the sample axis, in place of `sample_axis`: of every array of `samples`, and of targets
         that have named dimensions. Arrays of a group that lack it are left out, others refused.
     variables
-        Which arrays of `samples`, a group or a mapping, in this order; coordinates may be among them. Of an array of
-        records: which members. Or a mapping of "samples" and "targets" to such lists. None: all.
+        The arrays of `samples`, a group or a mapping, that are read, in this order; coordinates may be among them. For
+        an array of records: the members. Or a mapping of "samples" and "targets" to such lists. None: all.
     multiscale
-        Which levels of `samples`, an OME-Zarr image. None: of such an image the first one, as a single array.
+        The levels of `samples`, an OME-Zarr image. None: of such an image the first one, as a single array.
     decode_cf
-        Whether attributes such as `scale_factor` are heeded.
+        If True, attributes such as `scale_factor` are heeded.
     access
-        How stores are reached.
+        The access to stores.
     may_grow
-        Whether a writer may be at work: the arrays may then have different numbers of samples for a moment.
+        If True, a writer may be at work: the arrays may then have different numbers of samples for a moment.
     depth
-        How many levels of groups in `samples` are entered for arrays.
+        Depth to which groups in `samples` are entered for arrays.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def open_fields(
         f = one.field
         shape = (f.num_samples, *f.sample_shape)
         if not f.is_stored and math.prod(shape) == 0:
-            raise ConfigError(f"{f.name}: has no elements, shape {shape}")
+            raise ConfigError(f"{f.name}: has the shape {shape}, must have at least one element")
     if targets is not None:
         reader = _SideReader("targets", 0, sample_dim, decode_cf, access, may_grow)
         reader.read(targets, names[1])
@@ -178,8 +178,8 @@ def _check_lengths(arrays: Sequence[Array]) -> None:
         if other.num_samples != first.num_samples:
             advice = sample_dim_advice(samples) if number < len(samples) else ""
             raise ConfigError(
-                f"{other.name} has {other.num_samples} samples, {first.label} has {first.num_samples}: "
-                f"they must be equal{advice}"
+                f"{other.name} has {other.num_samples} samples, {first.label} has {first.num_samples}: they must be "
+                f"equal{advice}"
             )
 
 

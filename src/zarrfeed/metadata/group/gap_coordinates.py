@@ -1,6 +1,6 @@
 """The coordinate along the sample axis in which gaps are found, of each store that has one.
 
-What holds: nothing is read of samples whose dimension has no name. A coordinate is read once, as a whole. One that
+Invariant: nothing is read of samples whose dimension has no name. A coordinate is read once, as a whole. One that
 cannot be read is an error, since ranks that read it and ranks that did not would choose different samples. One that is
 no coordinate of these samples is left out with a warning: it has another length, lies along another dimension, or its
 values have no order. It is an error for a user who asked for more than the default.
@@ -37,9 +37,9 @@ def gap_coordinates(known: Coordinates | None, *, required: bool) -> tuple[Store
     Parameters
     ----------
     known
-        What can be looked up of the samples. None: nothing.
+        The coordinates of the samples. None: there are none.
     required
-        Whether it is an error that there is no coordinate, or none that can be used.
+        If True, it is an error that there is no coordinate, or none that can be used.
 
     Raises
     ------

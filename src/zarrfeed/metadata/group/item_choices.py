@@ -1,6 +1,6 @@
 """Fewer items along another axis than that of samples: what `Data.sel` and `Data.isel` make of one part of a batch.
 
-What holds: a choice changes the array, and what is known of its items, in one step. So everything behind it, such as
+Invariant: a choice changes the array, and what is known of its items, in one step. So everything behind it, such as
 normalisation, stacks and windows, sees an array that has these items alone.
 """
 
@@ -35,7 +35,7 @@ def choose_items(column: Column, dim: str | int, found: Sequence[Positions], *, 
     found
         The positions of the items in each layout of the array.
     dropped
-        Whether samples lose the axis, which has a single chosen item then.
+        If True, samples lose the axis, which has a single chosen item then.
 
     Raises
     ------
@@ -69,13 +69,13 @@ def _check_is_no_level(column: Column, dim: str | int) -> None:
     stored = axis if choice is None else choice.axis_of(axis)
     if rows.level.scale[stored] != 1:
         raise ConfigError(
-            f"{column.items.name}: a voxel along {dim!r} is {rows.level.scale[stored]} of the first level, so indices "
-            "are not the same; choose from one level, or cut patches: Data.patch"
+            f"{column.items.name}: a voxel along {dim!r} is as long as {rows.level.scale[stored]} of the first level, "
+            "so indices differ; choose from one level, or cut patches: Data.patch"
         )
 
 
 def _choose(items: Items, axis: int, positions: Positions, *, dropped: bool) -> Items:
-    """Return what is known of an array with fewer items along an axis."""
+    """Describe the items of an array with fewer items along an axis."""
     described = items.described
     dim = None if items.dimensions is None or axis >= len(items.dimensions) else items.dimensions[axis]
     if described is not None and dim is not None:
@@ -132,7 +132,7 @@ def choose_numbers(
     Parameters
     ----------
     requested
-        What was requested before the choice.
+        The conversion that was requested before the choice.
     items, axis
         The array before the choice, and the axis.
     positions, dropped

@@ -1,6 +1,6 @@
 """OME-Zarr images: which arrays are their levels, what their axes are called, and where the voxels of a level lie.
 
-What holds: voxel i of a level has its middle at `scale i + translation`, by the transformations of the level and then
+Invariant: voxel i of a level has its middle at `scale i + translation`, by the transformations of the level and then
 by those of the image. Nothing else is read of an image than `multiscales[0]`, which is its first representation.
 
 Source: OME-Zarr 0.4 and 0.5, `multiscales`; 0.1 to 0.3 for images of which one level is read.
@@ -43,9 +43,9 @@ class ImageLevel:
     axes
         The names of the axes; empty if the image does not name them.
     kinds, units
-        Of each axis, as the image says; "" where it says nothing.
+        Kind and unit of each axis, as the image says; "" where it says nothing.
     scale, translation
-        Where voxels lie, by axis. None: the image does not say it.
+        Size of a voxel, and middle of voxel 0, by axis. None: the image does not say it.
     """
 
     array: zarr.Array[Any]
@@ -144,7 +144,7 @@ def with_levels(arrays: Sequence[Array], levels: Mapping[str, ImageLevel]) -> li
 
 
 def _relative(level: ImageLevel, first: ImageLevel, items: Items, of_first: Items) -> tuple[list[float], list[float]]:
-    """Return how long voxels of a level are, and by how much voxel 0 begins before that of the first, in its voxels."""
+    """Return the size of a level's voxels, and how far voxel 0 begins before the first level's, in its voxels."""
     assert level.scale is not None
     assert level.translation is not None
     assert first.scale is not None

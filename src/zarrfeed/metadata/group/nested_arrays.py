@@ -40,7 +40,7 @@ def nested_arrays(
 def names_below(side: str, group: zarr.Group, depth: int, sample_dim: str | None, access: StoreAccess) -> list[str]:
     """Return the paths of the data variables in a group, and in the groups in it down to a depth; its own come first.
 
-    Of those, the ones that have the sample dimension, if it is named.
+    Only those that have the sample dimension, if it is named.
 
     Raises
     ------

@@ -35,13 +35,13 @@ class Objects:
     Attributes
     ----------
     source
-        Where they are.
+        The location of the objects.
     stored
-        The same, as requests are made.
+        The location of the objects, in the form by which requests are made.
     listing
         Their keys and sizes.
     access
-        How the store is reached.
+        The access to the store.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class Objects:
         return self if are_chunks.all() else self.select(are_chunks)
 
     def chunk_decoder(self) -> ChunkDecoder:
-        """Return what decodes the chunks of the Zarr array at the root of the source.
+        """Make the decoder of the chunks of the Zarr array at the root of the source.
 
         Raises
         ------
@@ -153,9 +153,9 @@ def open(
         The objects that are read, below the source, in this order: keys, or pairs of key and size in bytes. None: the
         source is listed, and objects are read in the order of their keys.
     prefix, glob, filter, listing_file, refresh, requests, progress
-        As of `list_objects`.
+        The arguments of `list_objects`.
     storage_options, retries, timeout, cache, cache_limit, cache_version, cache_group
-        As of `zarrfeed.open`.
+        The arguments of `zarrfeed.open`.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from zarrfeed.metadata.group.fields import Source, open_fields
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.storage.access.access import StoreAccess
 
-#: Of an Icechunk repository, this branch is read.
+#: The branch of an Icechunk repository that is read.
 _BRANCH = "main"
 
 

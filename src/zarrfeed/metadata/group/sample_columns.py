@@ -1,6 +1,6 @@
 """A column of the samples by its name: a coordinate, a part of a date, or a column of a table of AnnData.
 
-What holds: a column has a value for each sample of the arrays, chosen or not, and is read whole when it is asked for.
+Invariant: a column has a value for each sample of the arrays, chosen or not, and is read whole when it is asked for.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def read_column(known: Coordinates, name: str) -> npt.NDArray[Any]:
     Parameters
     ----------
     known
-        What can be looked up of the samples.
+        The coordinates of the samples.
     name
-        Of a coordinate; "time.year" and the like, of a coordinate of dates; or a path with a slash from the root of the
-        store, or from a group above the arrays, such as "obs/cell_type".
+        The name of a coordinate; "time.year" and the like, of a coordinate of dates; or a path with a slash from the
+        root of the store, or from a group above the arrays, such as "obs/cell_type".
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As of `Coordinates.read`.
+        As in `Coordinates.read`.
     """
     if "/" in name:
         return np.concatenate([_at_path(one.stores[0], name) for one in known.of_stores()])

@@ -1,4 +1,4 @@
-"""Where segments such as episodes end: numbers, or an array that has them."""
+"""The ends of segments such as episodes: numbers, or an array that has them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource
 
-#: What `segment_ends=` of `Data.window` may be: numbers, an array of Zarr, or the path of one.
+#: Types of `segment_ends=` of `Data.window`: numbers, an array of Zarr, or the path of one.
 SegmentEnds: TypeAlias = "npt.ArrayLike | zarr.Array[Any] | str | Path"
 
 #: Groups above an array in which a path is looked for.
@@ -39,7 +39,7 @@ def read_segment_ends(
         "meta/episode_ends". In several stores, each has an array at that path, whose numbers count from its own first
         sample.
     columns, stores
-        Of the samples.
+        The columns and the stores of the samples.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def read_segment_ends(
 
 
 def _specs(columns: Sequence[Column]) -> list[tuple[str, StoreSource | None]]:
-    """Return where the first stored array is, in each store: its directory, or its prefix in a store of Python's."""
+    """Locate the first stored array in each store: its directory, or its prefix in a store that Python reads."""
     for f in (one.field for one in columns):
         if not f.layouts:
             continue

@@ -1,4 +1,4 @@
-"""How an expression names what was opened: a path or a URL as text, anything else by what it is and where it lies."""
+"""The name of an opened source in an expression: a path or a URL as text, anything else by its type and its place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zarrfeed.storage.access.given_stores import is_mapper
 
 
 def name_source(source: Any) -> Hashable:
-    """Return what stands for a source in an expression: it compares, hashes and prints.
+    """Return the name of a source in an expression: it compares, hashes and prints.
 
     >>> name_source(Path("era5.zarr")), name_source({"x": "a.zarr/x", "y": np.zeros((3, 2), "f4")})
     ('era5.zarr', {'x': 'a.zarr/x', 'y': <numpy.ndarray (3, 2) float32>})
@@ -41,14 +41,14 @@ def name_source(source: Any) -> Hashable:
 
 
 def store_name(source: Any) -> str:
-    """Return what messages call one of many stores: its path or URL, or what stands for it in an expression."""
+    """Return the name of one of many stores in messages: its path or URL, or its name in an expression."""
     if isinstance(source, zarr.Array | zarr.Group):
         return node_name(source)
     return printable(source) if isinstance(source, str | Path) else str(name_source(source))
 
 
 def name_xarray(source: Any, arrays: Any) -> Hashable:
-    """Return what stands for an object of xarray: its class, and the stored arrays that are read of it."""
+    """Return the name of an object of xarray in an expression: its class, and the stored arrays that are read of it."""
     if arrays is source:
         return name_source(source)
     kind = f"xarray.{type(source).__name__}"

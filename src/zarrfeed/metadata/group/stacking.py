@@ -20,19 +20,19 @@ from zarrfeed.spec.stack import StackSlice
 
 @dataclass(frozen=True)
 class Stacked:
-    """What was asked for by one call of `stack`.
+    """The arguments of one call of `stack`.
 
     Attributes
     ----------
     name
-        Of the tensor. None: that of its side of the batch.
+        Name of the tensor. None: that of its side of the batch.
     side
         "samples" or "targets".
     keys
         The arrays in it, in the order of the channels.
     spatial_axes
-        How many trailing axes of the arrays are no channels. None: those of patches; else two, or as many as the array
-        with the fewest has.
+        Number of trailing axes of the arrays that are no channels. None: those of patches; else two, or as many as the
+        array with the fewest has.
     """
 
     name: str | None
@@ -59,18 +59,18 @@ def make_stack(
     taken: Sequence[str],
     statics: Sequence[str] = (),
 ) -> Stacked:
-    """Return what a user asks for.
+    """Check the arguments of `stack`, and return them.
 
     Parameters
     ----------
     items
         The arrays that there are.
     names
-        Of those to stack.
+        Names of the arrays to stack.
     name
-        Of the tensor.
+        Name of the tensor.
     spatial_axes
-        As of `Stacked`.
+        The attribute of `Stacked`.
     taken
         Arrays that are stacked already.
     statics
@@ -179,7 +179,7 @@ def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:
 
 
 def _usual_axes(field: Field) -> int:
-    """Return how many trailing axes of samples are no channels, if nobody says so."""
+    """Return the number of trailing axes of samples that are no channels, if nobody says it."""
     if field.patch is None:
         return 2
     cut = [axis.dim is not None and not axis.offsets for axis in field.patch.axes if not axis.dropped]

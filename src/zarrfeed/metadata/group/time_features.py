@@ -18,7 +18,7 @@ from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.group.batch_columns import Array
 from zarrfeed.spec.coordinate import Coordinate
 
-#: What the field is called in a batch.
+#: Name of the field in a batch.
 NAME = "time_features"
 
 _Times = npt.NDArray[np.datetime64]
@@ -103,7 +103,7 @@ def make_field(coordinate: Coordinate, features: Sequence[str]) -> Array:
     Raises
     ------
     ConfigError, UnsupportedError
-        As of `calculate`.
+        As in `calculate`.
     """
     values = calculate(coordinate, features)
     items = Items("samples", NAME, values.dtype.name, values.shape, 0, is_coordinate=True)

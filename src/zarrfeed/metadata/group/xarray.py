@@ -24,14 +24,14 @@ _REOPEN = "pass what xarray.open_zarr returned, variables of it, or what isel or
 
 
 class StoredArrays(NamedTuple):
-    """What is behind objects of xarray.
+    """The stored arrays behind objects of xarray.
 
     Attributes
     ----------
     samples, targets
         A Zarr array or a mapping of names to some; what is not xarray's, as it was given.
     decodes
-        Whether they are to be decoded.
+        True if they are to be decoded.
     selected
         The samples of the arrays that were selected, ascending: a slice, or a list. None: all.
     items
@@ -55,11 +55,11 @@ def stored_arrays(
     samples
         An `xarray.Dataset` or `xarray.DataArray`.
     targets
-        The same, or anything else, which is returned as it is.
+        An object of xarray, or anything else, which is returned as it is.
     sample_axis, sample_dim, variables
-        As of `zarrfeed.open`.
+        The arguments of `zarrfeed.open`.
     decode_cf
-        Whether arrays are decoded. None: if they were opened so.
+        If True, arrays are decoded. None: if they were opened so.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]
 def _selected_along(
     name: str, shape: tuple[int, ...], keys: list[tuple[Any, ...]], sample_axis: int
 ) -> list[AxisChoice]:
-    """Return what keys select along each axis of an array, one key after the other.
+    """Return the choice that keys make along each axis of an array, one key after the other.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _selected_along(
     for axis, choice in enumerate(selected):
         if not len(choice.positions):
             what = "sample" if axis == sample_axis else f"items along axis {axis}"
-            raise ConfigError(f"{name}: is a selection of what is stored that has no {what}")
+            raise ConfigError(f"{name}: selects no {what} of the stored array")
     return selected
 
 
@@ -234,8 +234,8 @@ def _selected_rows(name: str, positions: Positions) -> range | npt.NDArray[np.in
     if (isinstance(positions, range) and positions.step > 0) or (np.diff(positions) > 0).all():
         return positions if isinstance(positions, range) else np.array(positions, dtype=np.int64)
     raise ConfigError(
-        f"{name}: is a selection of what is stored in another order, or with samples twice: samples are read in "
-        "the order of the store, or shuffled"
+        f"{name}: selects samples in another order than the store, or some twice; select them in order, each once: a "
+        "dataset shuffles them"
     )
 
 
@@ -252,9 +252,7 @@ def _same_items(items: Mapping[str, Mapping[str | int, AxisChoice | None]]) -> d
         for dim, one in of_dims.items():
             first, chosen = found.setdefault(dim, (name, one))
             if chosen != one:
-                raise ConfigError(
-                    f"{name}: is another selection of what is stored than {first} along {dim!r}; select the same items"
-                )
+                raise ConfigError(f"{name} and {first} select different items along {dim!r}; select the same items")
     return {dim: _indexer_of(one) for dim, (_, one) in found.items() if one is not None}
 
 
@@ -283,9 +281,9 @@ def _same_rows(
     for name, one in others:
         same = one is chosen if one is None or chosen is None else np.array_equal(one, chosen)
         if not same:
-            raise ConfigError(f"{name}: is another selection of what is stored than {first}; select the same samples")
+            raise ConfigError(f"{name} and {first} select different samples; select the same samples")
     return slice(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, range) else chosen
 
 
 def _is_selection(name: str) -> ConfigError:
-    return ConfigError(f"{name}: is a selection of what is stored: {_REOPEN}")
+    return ConfigError(f"{name}: selects items of the stored array in a way that zarrfeed cannot read: {_REOPEN}")

@@ -1,6 +1,6 @@
 """Patches of several resolutions: what each patch has of a level of a pyramid, and of arrays with a context.
 
-What holds, along each axis of an array with 1 voxel for f of the first array:
+Invariants, along each axis of an array with 1 voxel for f of the first array:
 
 - **Box.** A patch that begins at voxel s of the first array has the box of `ceil(size / f)` voxels that begins at the
   voxel which the first face of voxel s lies in, `(s - origin) // f`.
@@ -31,7 +31,7 @@ Context = tuple[tuple[str, tuple[tuple[str | int, int], ...]], ...]
 
 @dataclass(frozen=True, eq=False)
 class LevelVolumes:
-    """Where the volumes lie in an array with other voxels than the first one.
+    """The volumes in an array with other voxels than the first one.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class LevelVolumes:
 
     @classmethod
     def concat(cls, parts: Sequence[LevelVolumes]) -> LevelVolumes:
-        """Return those of several descriptions whose rows follow each other."""
+        """Put together the volumes of several descriptions whose rows follow each other."""
         base = np.cumsum([0, *(one.num_rows for one in parts)])
         begin, end = (
             np.concatenate([getattr(one.volumes, side) + first for one, first in zip(parts, base[:-1], strict=True)])
@@ -64,7 +64,7 @@ def has_levels(field: Field) -> bool:
 
 
 def parse_context(context: Any, named: Mapping[str | int, int]) -> Context | None:
-    """Return what the argument `context` of `Data.patch` says.
+    """Parse the argument `context` of `Data.patch`.
 
     Raises
     ------
@@ -139,14 +139,14 @@ def level_volumes(
     extents: Int64,
     store_ends: Int64,
 ) -> LevelVolumes:
-    """Return where the volumes lie in an array, whose axes are those of `level_axes`.
+    """Locate the volumes in an array, whose axes are those of `level_axes`.
 
     Parameters
     ----------
     axes, field, items
-        Of the array.
+        The patch axes, the field and the items of the array.
     dims, volumes, extents
-        Of the patches; extents are those of the first array, shape (volumes, D).
+        Dimensions, volumes and extents of the patches; extents are those of the first array, shape (volumes, D).
     store_ends
         The first sample of each store, and the number of samples; empty for a single store.
 

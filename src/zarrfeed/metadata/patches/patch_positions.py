@@ -49,9 +49,9 @@ def locate_positions(
     Parameters
     ----------
     positions
-        As the user gives them.
+        The user's positions.
     names, sizes, wraps
-        Of each dimension, the sample axis first: its name, the voxels of a patch, and whether it is periodic.
+        For each dimension, the sample axis first: its name, the voxels of a patch, and whether it is periodic.
     extents
         Voxels of each volume along each dimension, shape (volumes, D).
     volumes

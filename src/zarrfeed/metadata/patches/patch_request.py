@@ -20,16 +20,17 @@ from zarrfeed.plan.samples.selection import Int64
 
 #: The name of a dimension, or the number of an axis.
 Dim: TypeAlias = str | int
-#: What padded voxels are: a number, the nearest voxel inside, or voxels mirrored at the border.
+#: The padding of voxels: a number, the nearest voxel inside, or voxels mirrored at the border.
 PadVoxels: TypeAlias = float | str
-#: Where patches lie: on a grid, with a random phase in each epoch or without one; where the user lists them; or drawn.
+#: The places of patches: on a grid, with a random phase in each epoch or without one; where the user lists them; or
+#: drawn.
 PatchSampling: TypeAlias = Literal["tiles", "grid", "positions", "random"]
 _SAMPLINGS: tuple[PatchSampling, ...] = get_args(PatchSampling)
 
 
 @dataclass(frozen=True)
 class PatchRequest:
-    """What a user says of patches; see `Data.patch`."""
+    """The user's arguments of `Data.patch`."""
 
     size: tuple[tuple[Dim, int], ...]
     sampling: PatchSampling = "tiles"
@@ -60,7 +61,7 @@ class PatchRequest:
         rotate: Any = (),
         isel: Any = None,
     ) -> PatchRequest:
-        """Return what the arguments of `Data.patch` say, as far as it does not depend on arrays."""
+        """Parse the arguments of `Data.patch`, as far as they do not depend on arrays."""
         named = _numbers("size", size)
         if len(named) >= MOST_DIMENSIONS + 1:
             raise ConfigError(f"size = {size!r}, must name at most {MOST_DIMENSIONS} dimensions")
@@ -131,7 +132,7 @@ class PatchRequest:
                 )
 
     def border_of(self, dim: Dim) -> Border:
-        """Return what becomes of tiles that reach beyond a dimension."""
+        """Return the rule for tiles that reach beyond a dimension."""
         return self.border if isinstance(self.border, str) else dict(self.border).get(dim, "pad")
 
 

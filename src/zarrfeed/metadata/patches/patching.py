@@ -34,7 +34,7 @@ from zarrfeed.spec.field import Field
 from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
 from zarrfeed.spec.window import Window
 
-#: What lies beyond the ends of an axis, by the `pad` that is no number.
+#: The values beyond the ends of an axis, by the `pad` that is no number.
 _BORDER_OF_PAD: dict[object, AxisBorder] = {"edge": "edge", "reflect": "reflect"}
 
 
@@ -56,9 +56,9 @@ class PatchAxes:
     Attributes
     ----------
     axes
-        Of the array.
+        The patch axes of the array.
     level
-        Where the volumes lie in the array, if it has other voxels than the first one, or a context. Else None.
+        The volumes in the array, if it has other voxels than the first one, or a context. Else None.
     """
 
     axes: tuple[PatchAxis, ...]
@@ -71,7 +71,7 @@ class PatchAxes:
         return cls(parts[0].axes, LevelVolumes.concat(levels) if len(levels) == len(parts) else None)
 
     def items(self, items: Items) -> Items:
-        """Return what is known of the items of the array, with the shape of a patch behind an axis over patches."""
+        """Return the items of the array with the shape of a patch, behind an axis over patches."""
         return replace(
             items,
             shape=(1, *(axis.size for axis in self.axes)),
@@ -87,17 +87,17 @@ class Patching:
     Attributes
     ----------
     request
-        What the user says.
+        The user's arguments.
     dims
         The dimensions of patches; the first one is along the sample axis.
     sizes, strides, borders
-        Of each dimension.
+        Size, stride and border along each dimension.
     extents
-        Of each volume along all dimensions but the first, shape (volumes, D - 1).
+        Extent of each volume along all dimensions but the first, shape (volumes, D - 1).
     volumes
         Runs of samples that patches do not leave.
     source
-        Where patches begin that lie on no grid. None: they lie on one.
+        The positions of patches that lie on no grid. None: they lie on one.
     """
 
     request: PatchRequest
@@ -197,7 +197,7 @@ class Patching:
         return PatchAxis(number, self.sizes[number], border, dropped=dim not in dict(self.request.size))
 
     def _with_source(self, first: PatchAxes, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
-        """Return the same with the positions that the request has, or draws; `first` is of the first array."""
+        """Add the positions that the request has, or draws; `first` is of the first array."""
         if self.request.sampling not in ("positions", "random"):
             return self
         self.tiling(0)  # says what is too large
@@ -225,18 +225,18 @@ class Patching:
 
     @property
     def turns(self) -> Turns | None:
-        """How patches may be turned; None if they are not."""
+        """The turns that a patch may get; None if patches are not turned."""
         flip, rotate = (tuple(map(self.dims.index, one)) for one in (self.request.flip, self.request.rotate))
         return Turns(len(self.dims), flip, rotate) if flip or rotate else None
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Whether each dimension is periodic."""
+        """True for each dimension that is periodic."""
         return tuple(one == "wrap" for one in self.borders)
 
     @property
     def typical_length(self) -> int:
-        """How many patches a typical epoch has."""
+        """Number of patches of a typical epoch."""
         return self.tiling(0).typical().num_tiles if self.source is None else self.source.num_samples
 
     @classmethod
@@ -253,7 +253,7 @@ class Patching:
         return replace(first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes, source=source)
 
     def __str__(self) -> str:
-        """Return what people are shown."""
+        """Describe the patches for people."""
         size = " x ".join(map(str, self.sizes))
         count = len(self.volumes)
         return f"patches of {size} voxels" + f" of {count} volumes" * (count > 1)
@@ -284,13 +284,15 @@ class Patching:
             If each epoch has patches of its own, or turns them in a way of its own.
         """
         if self.turns is not None:
-            raise ConfigError("each epoch flips and rotates patches otherwise, must not for patches by index")
+            raise ConfigError(
+                "patches by index: each epoch flips and rotates patches anew; leave flip and rotate out of patch()"
+            )
         if self.request.sampling == "grid":
             return TileRequests(self.tiling(0).at(0))
         if not isinstance(self.source, ListedPositions):
             raise ConfigError(
-                f'sampling = "{self.request.sampling}" has other patches in each epoch, must be "grid" or "positions" '
-                "for patches by index"
+                f'sampling = "{self.request.sampling}", must be "grid" or "positions" for patches by index: it has '
+                "other patches in each epoch"
             )
         volume, start = self.source.at(0, 0)
         # any grid has the volumes and the size of a patch
@@ -317,7 +319,7 @@ class Patching:
         return field.with_patch(patch)
 
     def locate(self, numbers: Any, stores: StoreTable | None) -> tuple[Any, Any]:
-        """Return which store patches lie in, and where they begin in it; numbers for a number, arrays for arrays.
+        """Locate patches by their numbers: the store, and the first voxel in it; arrays for an array of numbers.
 
         Raises
         ------

@@ -22,7 +22,7 @@ from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.freeze import PRINTED_NUMBERS, FrozenArray
 from zarrfeed.spec.patch_weights import PatchWeights, check_weights
 
-#: What `weights=` of `Data.patch` may be: what `zarrfeed.patch_weights` returns, or the file that it wrote; numbers, an
+#: Types of `weights=` of `Data.patch`: the result of `zarrfeed.patch_weights`, or the file that it wrote; numbers, an
 #: array of Zarr, or the path of one.
 WeightsLike: TypeAlias = "PatchWeights | npt.ArrayLike | zarr.Array[Any] | str | Path"
 #: The same when they were read.
@@ -60,7 +60,7 @@ def read_weights(named: WeightsLike | None) -> ReadWeights | None:
 
 
 def frozen_weights(weights: ReadWeights | None) -> FrozenArray | None:
-    """Return what an expression has of weights: a hash."""
+    """Return the form of weights in an expression: a hash."""
     if isinstance(weights, PatchWeights):
         return FrozenArray(weights.values.shape, weights.digest, f"<{weights}, sha256 {weights.digest[:12]}>")
     if weights is None or weights.size <= PRINTED_NUMBERS:
@@ -86,7 +86,7 @@ def draw_positions(
     Parameters
     ----------
     extents, size, border, n, weights
-        As of `RandomPositions`; weights as the user gives them.
+        The arguments of `RandomPositions`; weights are the user's.
     first
         The first sample of each volume, counted from that of the first store.
     shape

@@ -16,7 +16,7 @@ Indexers: TypeAlias = tuple[tuple[str | int, Indexer], ...]
 
 
 def parse_isel(isel: Any, size: Mapping[str | int, int]) -> Indexers:
-    """Return what `isel` says, given what `size` names.
+    """Parse the argument `isel`, given the dimensions that `size` names.
 
     Raises
     ------

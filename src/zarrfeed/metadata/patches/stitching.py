@@ -1,6 +1,6 @@
 """`Canvas`: what a model predicts for the patches of a volume, put together in a Zarr array.
 
-What holds:
+Invariants:
 
 - A voxel is the mean of what the patches that have it predict, weighted by where it lies in each.
 - Patches are all combinations of tiles along each dimension, and the weight of a voxel is a product over dimensions. So
@@ -58,12 +58,12 @@ class _Axis:
                 self._sum[volume] += self._window[patch]
 
     def is_covered(self, volume: slice) -> npt.NDArray[np.bool_]:
-        """Return which voxels have a patch."""
+        """Return True for each voxel that has a patch."""
         covered: npt.NDArray[np.bool_] = self._sum[volume] > 0
         return covered
 
     def spans(self, start: int) -> list[_Span]:
-        """Return what of a patch lies in the volume, one after another, with its weights."""
+        """Return the spans of a patch that lie in the volume, one after another, with their weights."""
         return [_Span(p, v, self._window[p] / self._sum[v]) for p, v in self._slices(start)]
 
     def _slices(self, start: int) -> list[tuple[slice, slice]]:
@@ -124,16 +124,16 @@ class Canvas:
     grid, volume
         The patches, and those of which volume.
     dims
-        Which dimensions the axes of an output are along, behind its channels. Other dimensions have patches of one
+        The dimensions that the axes of an output are along, behind its channels. Other dimensions have patches of one
         voxel, and are the first axes of the array.
     channels
         Shape of the axes of an output before those.
     chunk
         Length of a chunk along each dimension.
     dtype
-        Of the array.
+        Dtype of the array.
     weights
-        How much each voxel of a patch counts.
+        The weight of each voxel of a patch.
     memory
         Keeps the chunks that are not written yet.
     """
@@ -174,7 +174,7 @@ class Canvas:
             fill_value=np.nan,
         )
         self._chunks = chunks
-        #: Of a whole chunk in memory.
+        #: Bytes of a whole chunk in memory.
         self.block_bytes = math.prod((*self._channels, *chunks)) * 8
         self._memory = memory
         self._written: set[tuple[int, ...]] = set()
@@ -254,17 +254,17 @@ class Canvases:
     Parameters
     ----------
     store
-        Where the array of the only volume is written, or the group of several, as `zarr.create_array` takes it.
+        The store of the only volume's array, or of the group of several arrays, as `zarr.create_array` takes it.
     grid
         The patches.
     field
         The array whose axes and chunks the arrays have.
     weights, dtype
-        As of `Canvas`.
+        The arguments of `Canvas`.
     memory
         Bytes for chunks that are not written yet.
     overwrite
-        As `zarr.create_array` takes it.
+        The argument of `zarr.create_array`.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class Canvases:
                 self.made = array if self.made is None else self.made
 
     def _creator(self, volume: int) -> Callable[..., Any]:
-        """Return what makes the array of a volume."""
+        """Return the function that makes the array of a volume."""
         if len(self._left) == 1:
             return partial(zarr.create_array, self._store, overwrite=self._overwrite)
         if self.made is None:

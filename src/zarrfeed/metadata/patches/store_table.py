@@ -21,7 +21,7 @@ class StoreTable:
     Attributes
     ----------
     names
-        What messages call them: their paths or URLs.
+        The names of the stores in messages: their paths or URLs.
     first
         The first sample of each, and the number of all samples at the end, shape (stores + 1,).
     """
@@ -43,15 +43,15 @@ class StoreTable:
 
 
 def source_of(first: Sequence[int] | None, index: int | npt.ArrayLike) -> Any:
-    """Return which source of a mixture a sample is of, given the first sample of each; an array for an array.
+    """Return the number of the source that a sample is of, in a mixture; `first` has the first sample of each source.
 
     Raises
     ------
     ConfigError, IndexError
-        As of `locate_samples`; ConfigError if there are no sources.
+        As in `locate_samples`; ConfigError if there are no sources.
     """
     if first is None:
-        raise ConfigError("source_of is for what zarrfeed.mix returns")
+        raise ConfigError("source_of: these samples are no mixture, which zarrfeed.mix makes")
     sources = StoreTable((), np.array(first, dtype=np.int64))
     return locate_samples(sources, int(first[-1]), index)[0]
 

@@ -1,10 +1,10 @@
-"""Whether the arrays that a dataset reads are still stored as they were when they were opened.
+"""The watch over the arrays that a dataset reads: each pass checks that they are stored as when they were opened.
 
 The engine decodes chunks by a description that was made when an array was opened. If another array is written in its
 place meanwhile, the same chunks decode to other numbers, or samples that are gone arrive as fill values. So each pass
 looks at the metadata documents, and compares what they say with the description that is in use.
 
-What holds: an array that was opened as its document says, and whose document says the same now, passes whatever its
+Invariant: an array that was opened as its document says, and whose document says the same now, passes whatever its
 bytes. A look that cannot be made, because a store does not answer, finds nothing and is no error of the pass. A look
 reads documents alone.
 """
@@ -61,11 +61,11 @@ class Watched:
     Attributes
     ----------
     name
-        What messages call it.
+        The name of the array in messages.
     location
-        Where its documents are.
+        The location of its documents.
     layout
-        How it is stored, perhaps with others that are stored alike.
+        The layout of the array, perhaps with others that are stored alike.
     rows
         Rows that are read of it; 0: the length of the layout.
     """
@@ -188,7 +188,7 @@ class ArrayWatch:
         self._marks[one.location.identity] = seen.mark
 
     def _changes(self, one: Watched, documents: Documents, parsed: list[Any]) -> list[str]:
-        """Return what is different; documents that are alike but for a length are compared once."""
+        """Describe the differences of an array; documents that are alike but for a length are compared once."""
         spec, documented = one.layout.spec.as_documented, one.layout.spec.documented
         heeds = documented is not None and documented.heeds_attributes
         text, shape = _essence(parsed, spec, heeds=heeds)
@@ -202,7 +202,7 @@ class ArrayWatch:
 
     @staticmethod
     def _length_change(one: Watched, spec: ArraySpec, shape: tuple[int, ...], *, has_own: bool) -> str:
-        """Return how the shape has changed; "" if it has not."""
+        """Describe how the shape has changed; "" if it has not."""
         axis, dims = spec.sample_axis, spec.num_key_axes
         was = spec.shape[:dims]
         if len(shape) == dims and one.layout.parts is not None:
@@ -258,7 +258,7 @@ def _in_turn(watched: list[Watched], turn: int, most: int) -> list[Watched]:
 
 
 def _parsed(documents: Documents | None) -> list[Any] | ValueError:
-    """Return what JSON documents say, {} for one that is absent; or why one cannot be parsed."""
+    """Parse JSON documents, {} for one that is absent; or return the error of the first that cannot be parsed."""
     try:
         return [{} if text is None else parse_json(text) for text in documents or ()]
     except ValueError as error:
@@ -266,7 +266,7 @@ def _parsed(documents: Documents | None) -> list[Any] | ValueError:
 
 
 def _essence(parsed: list[Any], spec: ArraySpec, *, heeds: bool) -> tuple[str, tuple[int, ...] | None]:
-    """Return what decides how an array is read, as text without its length; and its shape, None if it has none."""
+    """Return all that decides how an array is read, as text without its length; and its shape, None if it has none."""
     document = parsed[0]
     if not isinstance(document, dict):
         return json.dumps(parsed), None
@@ -286,7 +286,7 @@ def _essence(parsed: list[Any], spec: ArraySpec, *, heeds: bool) -> tuple[str, t
 
 
 def _compare(one: Watched, documents: Documents) -> list[str]:
-    """Return what is different in an array by its documents, but for its length."""
+    """Describe how an array differs by its documents, but for its length."""
     ours, documented = one.layout.spec.as_documented, one.layout.spec.documented
     try:
         now = array_from(dict(zip(one.location.keys, documents, strict=True)), ours.zarr_format)

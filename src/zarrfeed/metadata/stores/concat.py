@@ -1,6 +1,6 @@
 """Several descriptions, or stores, as one along the sample axis.
 
-What holds: sample i of store s is sample first[s] + i of the whole, and no chunk, block or window has samples of two
+Invariant: sample i of store s is sample first[s] + i of the whole, and no chunk, block or window has samples of two
 stores. Stores that hold an array alike, but for its length, are one layout of the field: what the plan has of each of
 them is a few numbers and its path.
 """
@@ -49,7 +49,7 @@ class Run:
     located
         For each column, the name and the location of the array of each store. Empty: the run is `resolved` itself.
     unopened
-        Where the coordinates of each store are then.
+        The places of the coordinates of each store, if `located` is not empty.
     """
 
     resolved: ResolvedData
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def coordinates(self) -> Coordinates | None:
-        """What can be looked up of the samples."""
+        """The coordinates of the samples."""
         known = self.resolved.origin.coordinates
         return known if known is None or not self.unopened else replace(known, stores=tuple(self.unopened), _read={})
 
@@ -156,7 +156,7 @@ _CAST = "; dtype= of zarrfeed.concat, or of Data.cast, converts them"
 
 
 def _kind(f: Field) -> tuple[Hashable, ...]:
-    """Return what must be the same in all stores: the shape of a row, the dtype, the members of a record."""
+    """Return all that must be the same in all stores: the shape of a row, the dtype, the members of a record."""
     return f.sample_shape, f.described_dtype, f.record, f.images
 
 
@@ -210,7 +210,9 @@ def _patches(runs: Sequence[Run], first: Int64) -> Patching | None:
     if all(one is None for one in cut):
         return None
     if None in cut:
-        raise ConfigError(f"{runs[cut.index(None)].stores[0]}: its samples are no patches, those of others are")
+        raise ConfigError(
+            f"{runs[cut.index(None)].stores[0]}: its samples are no patches, but those of other stores are"
+        )
     for one, run in zip(cut, runs, strict=True):
         if one is not None and cut[0] is not None and (one.request, one.dims) != (cut[0].request, cut[0].dims):
             raise _cut_otherwise(run.stores[0], runs[0].stores[0])

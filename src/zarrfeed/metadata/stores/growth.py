@@ -1,6 +1,6 @@
 """A `Data` whose store grows: how many samples it has now, and the same description of any version of it.
 
-What holds: `at` makes the same description of a version in each process. It reads nothing that may change (of Icechunk,
+Invariant: `at` makes the same description of a version in each process. It reads nothing that may change (of Icechunk,
 the metadata of a snapshot), but for the versions of stored objects, where there is a node cache: an object that was
 written again since an earlier version of the store must not be served from the cache. `look` only ever finds more
 samples than a version had before; a store that shrank, or whose arrays look different, is an error.
@@ -37,9 +37,9 @@ from zarrfeed.storage.chunks.complete_rows import complete_rows
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.node_cache import with_cache, with_staging
 
-#: When a dataset looks whether its store has grown.
+#: The times at which a dataset looks whether its store has grown.
 Refresh: TypeAlias = Literal["epoch"]
-#: What tells that samples are complete.
+#: The marks of complete samples.
 Complete: TypeAlias = Literal["chunks", "shape"]
 
 _REFRESHES: tuple[Refresh, ...] = ("epoch",)
@@ -48,20 +48,20 @@ _COMPLETES: tuple[Complete, ...] = ("chunks", "shape")
 
 @dataclass(frozen=True)
 class GrowthOptions:
-    """What `zarrfeed.open` is asked about a store that grows.
+    """The arguments of `zarrfeed.open` for a store that grows.
 
     Attributes
     ----------
     refresh
-        When a dataset looks whether the store has grown.
+        The time at which a dataset looks whether the store has grown.
     complete
         "chunks": samples count up to the first chunk that does not exist. "shape": all samples of the shape count.
         None: "shape" where an `Appender` writes the array, which sets the shape last, else "chunks".
     window
-        How many of the newest samples are read: a number of samples, or text with a size such as "1TiB", of decoded
-        samples. None: all.
+        Size of the window of the newest samples that are read: a number of samples, or text with a size such as "1TiB",
+        of decoded samples. None: all.
     evict
-        Whether older ones are deleted, of stores that are declared disposable.
+        True if older ones are deleted, of stores that are declared disposable.
     """
 
     refresh: Refresh
@@ -82,7 +82,7 @@ class GrowthOptions:
             raise ConfigError("evict = True deletes what is older than the window: give window=, too")
 
     def window_samples(self, sample_bytes: int) -> int | None:
-        """Return how many samples the window has; None for all.
+        """Return the number of samples of the window; None for all.
 
         Raises
         ------
@@ -103,9 +103,9 @@ class Growth:
     opened
         The arrays, as they were when they were opened: only the number of their samples may change.
     access
-        How the store is asked.
+        The access to the store.
     options
-        As the user gave them.
+        The user's options.
     calls
         The calls of methods of the description.
     opening
@@ -131,7 +131,7 @@ class Growth:
             )
 
     def then(self, call: MethodCall) -> Growth:
-        """Return the same store after one more method.
+        """Return this store with one more method called.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Growth:
 
     @property
     def refuses_missing(self) -> bool:
-        """Whether a chunk that the store lacks is an error: by the rule of `complete`, each chunk was there."""
+        """True if a chunk that the store lacks is an error: by the rule of `complete`, each chunk was there."""
         return self.options.complete != "shape" and self.opening is None
 
     def look(self, known: Version | None = None) -> Version:
@@ -230,7 +230,7 @@ class Growth:
 
     @cached_property
     def _window(self) -> int | None:
-        """How many of the newest samples are read; None for all."""
+        """Number of the newest samples that are read; None for all."""
         return self.options.window_samples(max(1, sum(spec.sample_bytes for spec, _ in stored_in(self.opened.arrays))))
 
     def _renamed(self, one: Array) -> Array:
@@ -259,7 +259,7 @@ class Growth:
         return now
 
     def _count(self, spec: ArraySpec, now: zarr.Array[Any], known: Version | None) -> int:
-        """Return how many samples of an array, as it is now, are complete."""
+        """Count the complete samples of an array, as it is now."""
         axis = spec.sample_axis
         marks = marks_of(now)
         had = max(0 if known is None else known.num_samples, 0 if marks is None else marks.first)
@@ -289,7 +289,7 @@ def disposable_in(arrays: Iterable[Array]) -> tuple[DisposableStore, ...]:
 def hold_opened(
     resolved: ResolvedData, stores: Sequence[DisposableStore], version: Version | None = None
 ) -> tuple[Lease, ...]:
-    """Return what keeps samples of disposable stores from being deleted: all that there were when these were opened."""
+    """Lease all samples that disposable stores had when they were opened, so that they are not deleted."""
     if not stores:
         return ()
     arrays = [one.array for one in resolved.columns]
@@ -324,7 +324,7 @@ def _fresh(array: zarr.Array[Any], spec: ArraySpec, access: StoreAccess) -> zarr
     except ZarrfeedError:
         raise
     except FileNotFoundError as error:
-        raise StoreReadError(errno.ENOENT, f"{spec.name}: is no longer there") from error
+        raise StoreReadError(errno.ENOENT, f"{spec.name}: no longer exists") from error
     except Exception as error:  # what stores and zarr-python's parsers raise is of any class
         what = f"{spec.name}: metadata cannot be read again: {reason_of(error)}"
         raise StoreReadError(errno_of(error), what) from error

@@ -1,6 +1,6 @@
 """Labels that lie at other positions in other stores: their arrays become layouts of their own, chosen from by label.
 
-What holds: samples of all stores have the same labels in the same order, or `Data.sel` refuses, and names the store.
+Invariant: samples of all stores have the same labels in the same order, or `Data.sel` refuses, and names the store.
 The samples, and the stores that they are in, stay as they are.
 """
 
@@ -49,7 +49,7 @@ def split_by_labels(resolved: ResolvedData, labels: Mapping[str, Any], method: M
     labels
         The labels that are chosen, by their dimensions.
     method
-        As of `Data.sel`.
+        The argument of `Data.sel`.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def split_by_labels(resolved: ResolvedData, labels: Mapping[str, Any], method: M
 def _of_stores(
     stores: Sequence[Coordinates], dim: str, label: Any, method: Method | None, known: Coordinates
 ) -> list[_StoreLabels]:
-    """Return where labels lie in each store; nothing if a store has no labels."""
+    """Find the positions of labels in each store; nothing if a store has no labels."""
     made: list[_StoreLabels] = []
     first: list[Any] = []
     for store in stores:
@@ -143,7 +143,7 @@ def _split(
 
 
 def _labelled(items: Items, of_dims: Mapping[str, _StoreLabels]) -> Items:
-    """Return what is known of an array, with the labels of its own store."""
+    """Add the labels of its own store to the description of an array."""
     described = items.described
     if described is None:
         return items

@@ -1,6 +1,6 @@
 """Arrays in memory as stored ones: what makes them one source among others that are stored.
 
-What holds: the bytes of the rows are not copied, but for those of the last chunk.
+Invariant: the bytes of the rows are not copied, but for those of the last chunk.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def alike_in_kind(described: Sequence[ResolvedData]) -> list[ResolvedData]:
     Raises
     ------
     ConfigError
-        As of `as_stored`.
+        As in `as_stored`.
     """
     stored = {n for one in described for n, column in enumerate(one.columns) if column.field.is_streamed}
     made: dict[int, ResolvedData] = {}

@@ -1,4 +1,4 @@
-"""Where the stores of a concatenation hold an array: those that hold it alike are one layout."""
+"""The parts of a concatenated array: stores that hold it alike are one layout."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LayoutParts:
 
 
 def normalised(spec: ArraySpec) -> Hashable:
-    """Return what tells apart how stores hold an array, but for its length, its location and its name."""
+    """Return the identity of the way in which a store holds an array: without its length, its location and its name."""
     source = spec.source if isinstance(spec.source, StoreSource) else None
     decoder = None if source is None or source.decoder is None else source.decoder.signature
     return _without_location(spec), source is None, decoder, _without_location(spec.as_documented)
@@ -84,12 +84,12 @@ def _without_location(spec: ArraySpec) -> ArraySpec:
 
 
 def location_of(spec: ArraySpec) -> ArrayLocation:
-    """Return where the chunks of an array of one store are."""
+    """Return the location of the chunks of an array of one store."""
     return spec.source if isinstance(spec.source, StoreSource) else spec.root
 
 
 def locations_in(layout: Layout) -> list[tuple[str, ArrayLocation]]:
-    """Return of each store of a layout what messages call the array, and its location."""
+    """Return the name of the array in messages, and its location, for each store of a layout."""
     spec = layout.spec
     if layout.parts is None:
         return [(spec.name, location_of(spec))]

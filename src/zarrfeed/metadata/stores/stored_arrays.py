@@ -25,11 +25,11 @@ class StoredPart:
     Attributes
     ----------
     name
-        What messages call it: its path or URL.
+        The name of the array in messages: its path or URL.
     begin, end
         The rows of the field that it has.
     layout
-        How it is stored, perhaps with others that are stored alike.
+        The layout of the array, perhaps with others that are stored alike.
     location
         Its store and path.
     """
@@ -52,7 +52,7 @@ class StoredPart:
         path = where if isinstance(where, str) else StoredPath(where.store, where.prefix.rstrip("/"))
         node = open_beside(path, access)
         if not isinstance(node, zarr.Array):
-            raise ConfigError(f"{self.name}: is no array any more")
+            raise ConfigError(f"{self.name}: is no longer an array")
         return node
 
     def rows_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """One array of several stores, gathered store by store: one class for each way in which a kind of field is joined.
 
-What holds: the fields that are added are of one kind, and alike but for their lengths and locations
+Invariant: the fields that are added are of one kind, and alike but for their lengths and locations
 (`metadata/stores/concat.py` checks that).
 """
 
@@ -43,8 +43,8 @@ class StoreRows:
     base
         The number of the first row in the array of all stores.
     located
-        Where stores have been found to be like one that was opened: the rows, the name and the location of the array
-        of each. Empty: the field itself says where its rows are.
+        The rows, the name and the location of the array of each store that was found to be like one that was opened.
+        Empty: the field itself says where its rows are.
     """
 
     store: str
@@ -62,7 +62,7 @@ class ArrayOfStores(ABC):
     first
         The field of the first store.
     items
-        What is known of the items there.
+        The description of the items there.
     """
 
     def __init__(self, first: Any, items: Items) -> None:
@@ -222,7 +222,7 @@ class _Matrices(ArrayOfStores):
         return Array(plain, of_first, tuple(others)), tuple(one.request for one in parts)
 
 
-#: How fields of each kind are put together.
+#: The class that puts together the fields of each kind.
 _BY_KIND: dict[type[FieldKind], Callable[[Any, Items], ArrayOfStores]] = {
     ResidentField: _ArraysInMemory,
     StoredField: partial(_StoredArrays, opened={"rows": None, "conversion": None, "spared": False, "patch": None}),

@@ -1,6 +1,6 @@
-"""How blocks are permuted in an epoch, and how many there may be.
+"""The permutation of blocks in an epoch, and the largest number of blocks.
 
-What holds: the order of the blocks is a function of (the number of blocks, their seed, the epoch, the strata) alone.
+Invariant: the order of the blocks is a function of (the number of blocks, their seed, the epoch, the strata) alone.
 Few blocks are permuted by sorted keys, as they always were; many are laid in rotated combs, which are found one by
 one. A state names the strata, so an epoch that was begun by sorted keys goes on by them.
 """
@@ -27,7 +27,7 @@ _STRATA = 1024
 
 
 class RowKeys(TypedDict):
-    """What the order of rows depends on, as arguments of `core.EpochPlan`."""
+    """The keys of the order of rows, as arguments of `core.EpochPlan`."""
 
     seed: int
     epoch: int

@@ -54,7 +54,7 @@ class Chains:
         pairs
             Group x `num_cells` + chunk, each once, ascending; groups are numbered lane by lane.
         goes_on
-            Whether each group follows the one before it in a lane, and takes over its chunks.
+            True for each group that follows the one before it in a lane, and takes over its chunks.
         begun
             The number of each group in the order in which groups are begun.
         """
@@ -149,7 +149,7 @@ class _CachedChunk:
 
 
 def saved_decodes(arrays: Sequence[Chains], chunk_bytes: Sequence[int], keep_bytes: int) -> list[int]:
-    """Return how many chains of each array find their chunk cached, in so much memory for all arrays together."""
+    """Count each array's chains that find their chunk cached, in `keep_bytes` of memory for all arrays."""
     saved = [0] * len(arrays)
     takes = sorted(
         (first, number, cell, last)

@@ -1,6 +1,6 @@
 """Chunks that neighbouring blocks share, where samples are windows: decoded once, and carried from group to group.
 
-What holds: a window that crosses the end of its block has rows in the chunks behind it. Where a lane goes on with the
+Invariant: a window that crosses the end of its block has rows in the chunks behind it. Where a lane goes on with the
 neighbouring block, the engine keeps those chunks, decoded, until that block's group has copied its rows. So a lane
 decodes a chunk once for a strip of neighbouring blocks. The chunks at the two ends of a strip are needed by the strips
 beside it, too: the engine caches them in what is left of the memory (cpp/engine/chunks/planned_cache.h), and where
@@ -45,7 +45,7 @@ _GROUPS_AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Overlap:
-    """What neighbouring blocks share.
+    """The chunks that neighbouring blocks share.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ class Overlap:
 
     @classmethod
     def of(cls, fields: Sequence[Field], block_rows: int, slabs: Slabs | None = None) -> Overlap | None:
-        """Return what blocks of `block_rows` samples share; None if they share nothing.
+        """Measure the chunks that blocks of `block_rows` samples share; None if they share none.
 
-        Of `slabs` that hand rows on, they share runs of rows.
+        Blocks that are `slabs` which hand rows on share runs of rows.
         """
         shared, carried_bytes = 0.0, 0
         sources = array_sources(fields)
@@ -98,12 +98,12 @@ class Overlap:
         return 1 + self.chunks
 
     def strip(self, order: Order) -> int:
-        """Return how many neighbouring blocks stay together: so many that strips share little, but less than a lane."""
+        """Return the length of a strip in blocks: so many that strips share little, but less than a lane."""
         return max(1, min(self.wanted_strip, order.num_blocks // order.lanes))
 
     @property
     def wanted_strip(self) -> int:
-        """How many neighbouring blocks stay together if lanes are long: so many that strips share little."""
+        """Number of neighbouring blocks that stay together if lanes are long: so many that strips share little."""
         return math.ceil(STRIP_REACHES * self.chunks)
 
 
@@ -118,12 +118,12 @@ def keeps_neighbours(order: Order) -> bool:
 
 
 def lanes_of(order: Order, stride: int) -> int:
-    """Return how many lanes a consumer reads that takes every `stride`-th position."""
+    """Return the number of lanes that a consumer reads if it takes every `stride`-th position."""
     return sum(one.lanes // math.gcd(one.lanes, stride) for one in order.orders)
 
 
 def runs_of(sources: Sequence[ArraySource], slabs: Slabs | None) -> tuple[RowRuns, ...]:
-    """Return what lanes hand on of each of the `array_sources`: whole chunks, or the runs of rows of slabs."""
+    """Return the runs that lanes hand on of each of the `array_sources`: whole chunks, or the runs of rows of slabs."""
     return tuple(RowRuns(one.layout) for one in sources) if slabs is None else slabs.runs_of(sources)
 
 
@@ -151,7 +151,7 @@ class CarryPlan:
     run_rows: Int64
 
     def to_core(self) -> core.CarryPlan:
-        """Return the same in the form that the engine takes."""
+        """Convert the plan to the form that the engine takes."""
         arrays = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         if not len(self.run_rows):
             del arrays["run_rows"]
@@ -159,7 +159,7 @@ class CarryPlan:
 
 
 def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:
-    """Return what the groups of a plan share of `fields`."""
+    """Plan the chunks of `fields` that the groups of a plan share."""
     lanes = _Lanes.of(plan)
     shared, takes = [_no_entries()], [_no_entries()]
     run_rows = np.zeros(0, dtype=np.int64)
@@ -212,7 +212,7 @@ class _Lanes:
     groups
         The groups, numbered in the order in which they are begun.
     goes_on
-        Whether each of these follows the one before it in a lane.
+        True for each group that follows the one before it in a lane.
     """
 
     groups: Int64
@@ -243,7 +243,7 @@ class _Needs:
     group, chunk
         Each pair once, sorted.
     segments
-        How many segments of the group need the chunk.
+        Number of the group's segments that need the chunk.
     """
 
     group: Int64
@@ -252,7 +252,7 @@ class _Needs:
 
     @classmethod
     def of(cls, plan: EpochPlan, held_index: Int64, chunk: Int64) -> Self:
-        """Return those of a plan's groups, from held indices of blocks and the chunks that their samples need."""
+        """Find the needs of a plan's groups, from held indices of blocks and the chunks that their samples need."""
         begin = np.searchsorted(held_index, np.arange(plan.order.num_blocks + 1))
         # one entry per segment
         first = begin[plan.groups.held_index]
@@ -300,7 +300,7 @@ class SourceReads:
     decoded
         Chunks that are decoded, if every piece of a block touches all it could.
     distinct
-        How many different ones these are.
+        Number of different chunks that are decoded.
     of_all
         Different ones that all consumers together decode.
     most
@@ -318,7 +318,7 @@ class SourceReads:
 
 
 def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory) -> list[SourceReads]:
-    """Return what an epoch decodes of each of the `array_sources` of fields that are no patches."""
+    """Return the reads of an epoch for each of the `array_sources` of fields that are no patches."""
     lanes, sources, slabs = _Lanes.of(plan), array_sources(fields), plan.order.slabs
     runs_of_sources, grains = runs_of(sources, slabs), () if slabs is None else slabs.grains
     needs: dict[int, _Needs] = {}
@@ -399,9 +399,9 @@ def _decoded_in_runs(
 def _most_decodes(
     needs: Sequence[_Needs], chains: Sequence[Chains], chunk_bytes: Sequence[int], memory: SharingMemory, ends: Int64
 ) -> list[int]:
-    """Return how many chunks of each array are decoded at most, however long threads hold memory.
+    """Return the largest number of chunks of each array that are decoded, however long threads hold memory.
 
-    Where memory may be short, every chain decodes the chunks that several of them need, and every piece of a block
+    If memory may be short, every chain decodes the chunks that several chains need, and every piece of a block decodes
     those that chains hand on.
     """
     kept = memory.keeps_all(chains, ends, chunk_bytes)
@@ -431,7 +431,7 @@ def chunks_of_plan(plan: EpochPlan, field: Field, layout: Layout) -> Int64:
 
 
 def _chunks_read(plan: EpochPlan, held_index: Int64, chunk: Int64) -> Int64:
-    """Return those chunks of blocks that a plan reads, ascending."""
+    """Return the chunks of the blocks that a plan reads, ascending."""
     read = np.zeros(plan.order.num_blocks, dtype=bool)
     read[plan.groups.held_index] = True
     return np.unique(chunk[read[held_index]])

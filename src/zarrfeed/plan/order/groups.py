@@ -26,18 +26,17 @@ class Groups:
     Attributes
     ----------
     lane, offset, rows
-        Of each group: its lane, and which positions of the lane it has.
+        Each group's lane, the first of its positions in the lane, and their number.
     number
-        Which group of its lane it is.
+        The group's number in its lane.
     sequence_begin
-        Of each group: where its first row stands in the sequence that lanes are cut from. Ascending in an order.
+        The position of each group's first row in the sequence that lanes are cut from. Ascending in an order.
     begin
         Group i has the segments begin[i]:begin[i + 1].
     held_index, first_row, block_rows
-        Of each segment: the held index of its block, the block's first row, in the form that the engine takes, and the
-        block's rows.
+        Each segment's block: its held index, its first row, in the form that the engine takes, and its number of rows.
     start, length
-        Of each segment: which positions inside the (permuted) block it has.
+        Each segment's first position inside the (permuted) block, and the number of its positions.
     """
 
     lane: Int64
@@ -120,18 +119,18 @@ class Groups:
 
 @dataclass(frozen=True)
 class SourceGroups:
-    """Of a mixture: which source each group is of, and what the orders of the sources depend on.
+    """The source of each group of a mixture, and the keys of the sources' orders.
 
     Attributes
     ----------
     mixture
-        At which step each position of a source is taken.
+        The step at which each position of a source is taken.
     begin
         The step of the mixture that is the first position of the epoch.
     source, which_pass
-        Of each group: the source, and which pass over it.
+        Each group's source, and the number of the pass over it.
     seed, lanes, length
-        Of each source: the key of its orders, its lanes, and the samples of a pass.
+        Each source's key of its orders, its lanes, and the number of samples of a pass.
     """
 
     mixture: core.Mixture
@@ -143,11 +142,11 @@ class SourceGroups:
     length: Int64
 
     def take(self, groups: Int64) -> SourceGroups:
-        """Return the same for some groups, each as often as it is named."""
+        """Take some groups, each as often as it is named."""
         return replace(self, source=self.source[groups], which_pass=self.which_pass[groups])
 
     def to_core(self) -> core.MixturePlan:
-        """Return the same in the form that the engine takes."""
+        """Convert the groups' sources to the form that the engine takes."""
         return core.MixturePlan(
             mixture=self.mixture,
             begin=self.begin,

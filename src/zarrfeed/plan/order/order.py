@@ -30,7 +30,7 @@ from zarrfeed.spec.field import FieldSet
 
 
 class SharedChunks(Protocol):
-    """What neighbouring blocks share: `Overlap` of `plan/order/carry.py`."""
+    """The chunks that neighbouring blocks share: `Overlap` of `plan/order/carry.py`."""
 
     @property
     def carried_bytes(self) -> int:
@@ -41,7 +41,7 @@ class SharedChunks(Protocol):
         """Blocks that are decoded once more where the end of a lane cuts a block."""
 
     def strip(self, order: Order) -> int:
-        """Return how many neighbouring blocks of an order stay together."""
+        """Return the number of neighbouring blocks of an order that stay together."""
 
 
 class Limits(Protocol):
@@ -70,10 +70,10 @@ class Room(Protocol):
         """Decode threads of a reader without others."""
 
     def overlap(self, order: Order) -> SharedChunks | None:
-        """Return what neighbouring blocks of an order share; None if they share nothing."""
+        """Return the chunks that neighbouring blocks of an order share; None if they share none."""
 
     def limits(self, order: Order, overlap: SharedChunks | None = None) -> Limits:
-        """Return what memory allows for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
+        """Return the limits of memory for lanes and mix; with an `overlap`, chunks that blocks share are carried."""
 
     def carries(self, order: Order) -> bool:
         """Return whether memory has room for what the lanes of an order carry from block to block."""
@@ -93,7 +93,7 @@ class Order(OrderRules, unfolds=True):
 
     @property
     def shuffled_orders(self) -> tuple[Order, ...]:
-        """Those of `orders` whose shuffle can be measured."""
+        """The orders of `orders` whose shuffle can be measured."""
         return self.orders if self.shuffle and self.permutes_rows else ()
 
     def suit(self, room: Room, lanes: int | None, mix: int | None) -> Order:
@@ -167,7 +167,7 @@ class Order(OrderRules, unfolds=True):
         return follow
 
     def row_keys(self, epoch: int) -> RowKeys:
-        """Return what the order of the rows inside of blocks depends on, in the form that the engine takes."""
+        """Return the keys of the order of the rows inside of blocks, in the form that the engine takes."""
         selection = self.reads
         return {
             "seed": self.seed if self.row_seed is None else self.row_seed,
@@ -190,11 +190,11 @@ class Order(OrderRules, unfolds=True):
         return core.BlockOrder.listed(table, self.held_indices(epoch))
 
     def numbers(self, samples: Int64) -> Int64:
-        """Return what users call samples: their index in the array; of patches, numbers that say where they begin."""
+        """Return the users' numbers of samples: indices in the array; for patches, numbers that give their begins."""
         return samples
 
     def patch_table(self) -> core.PatchTable | None:
-        """Return where samples begin, if they are patches, in the form that the engine takes."""
+        """Return the begins of patches, in the form that the engine takes; None if samples are no patches."""
         return None
 
     def plan(self, epoch: int, portion: Portion = WHOLE) -> EpochPlan:
@@ -249,7 +249,7 @@ class Order(OrderRules, unfolds=True):
         return Groups.cut(held_indices, first_row, block_rows, lane, begin, end, self.mix)
 
     def in_sequence(self, positions: Int64) -> Int64:
-        """Return where positions of the epoch order stand in the sequence that lanes are cut from."""
+        """Map positions of the epoch order to positions in the sequence that lanes are cut from."""
         return self._lane_begin(positions % self.lanes) + positions // self.lanes
 
     def _lane_begin(self, lane: Int64) -> Int64:
@@ -305,12 +305,12 @@ class ConsumerPlan:
 
     @property
     def stride(self) -> int:
-        """How far apart in the epoch order the positions of the consumer are."""
+        """Distance in the epoch order between two positions of the consumer."""
         return self.strides.stride
 
     @property
     def steps(self) -> int:
-        """How many samples the consumer delivers."""
+        """Number of samples that the consumer delivers."""
         return self.strides.count + len(self.extra_position)
 
 
@@ -327,7 +327,7 @@ class EpochPlan(ConsumerPlan):
     first_step, last_step
         The steps of the consumer that each group serves.
     sources
-        Of a mixture: the sources of the groups.
+        The sources of the groups, in a mixture.
     """
 
     groups: Groups

@@ -1,4 +1,4 @@
-"""What an epoch order answers to those who plan, save and explain it; nobody asks an order for its class.
+"""The answers of an epoch order to the code that plans, saves and explains it; nobody asks an order for its class.
 
 These are the answers of the plain kind, whose blocks are permuted one by one, or in strips. Other kinds override what
 is different: mixtures (`plan/mixture/mixed_order.py`) and patches (`plan/patches/swept_order.py`).
@@ -27,14 +27,14 @@ _BYTES_OF_VISIT = 230
 
 @dataclass(frozen=True)
 class OrderRules(ReadBlocks):
-    """What an epoch order depends on, except for the number of the epoch, and what follows from that alone.
+    """The rules of an epoch order: its arguments, except for the number of the epoch, and what follows from them alone.
 
     Attributes
     ----------
     num_samples, block_rows, selection, edges, slabs
-        As of `ReadBlocks`.
+        The attributes of `ReadBlocks`.
     shuffle
-        Whether blocks are permuted; False: they keep their order.
+        True if blocks are permuted; False: they keep their order.
     seed
         Key of the permutation of blocks, and of rows unless `row_seed` is given, in [0, 2**64).
     lanes
@@ -42,11 +42,11 @@ class OrderRules(ReadBlocks):
     mix
         Consecutive blocks of a lane whose rows are permuted together.
     shuffle_rows, row_seed
-        The same for the rows inside of blocks. None: as `shuffle` and `seed` say.
+        Like `shuffle` and `seed`, for the rows inside of blocks. None: as `shuffle` and `seed` say.
     first_block
         Without shuffling: the block at which the epoch order begins; the blocks before it come last.
     short_last
-        Whether the last block of the array, which may be shorter, comes last in the epoch order in any case.
+        True if the last block of the array, which may be shorter, comes last in the epoch order in any case.
     strip
         Consecutive blocks of the array that stay together, in order, when blocks are permuted.
     combs
@@ -75,7 +75,7 @@ class OrderRules(ReadBlocks):
 
     @property
     def permutes_rows(self) -> bool:
-        """Whether rows are permuted inside of blocks, or of groups of them."""
+        """True if rows are permuted inside of blocks, or of groups of them."""
         return self.shuffle if self.shuffle_rows is None else self.shuffle_rows
 
     # Epochs
@@ -86,7 +86,7 @@ class OrderRules(ReadBlocks):
         return self.length
 
     def epoch_length(self, state: OrderState, batch: int) -> int:
-        """Return how many positions the order of a state's epoch has, where batches of all ranks have `batch` samples.
+        """Return the number of positions of the order of a state's epoch, if a batch of all ranks has `batch` samples.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class OrderRules(ReadBlocks):
         return strata_for(num_blocks) if self.unfolds and self.shuffle and self.strip == 1 else 0
 
     def deals_batches(self, num_workers: int, state: OrderState) -> bool:
-        """Whether the workers of a rank take whole batches in turn, in the epoch of a state, and not strides of it."""
+        """Return True if the workers of a rank take whole batches in turn, and not strides, in the epoch of a state."""
         del num_workers, state
         return False
 
@@ -168,20 +168,20 @@ class OrderRules(ReadBlocks):
         return (self.open_steps(stride) - 1) // batch_size + 2
 
     def required_batches(self, batch_size: int, stride: int) -> int:
-        """Return how many batches must be open at once."""
+        """Return the number of batches that must be open at once."""
         return self.open_batches(batch_size, stride)
 
     def wanted_batches(self, batch_size: int, stride: int) -> int:
-        """Return how many batches the groups of a round of lanes serve, so that each chunk is decoded once."""
+        """Return the number of batches that a round of lanes serves, so that each chunk is decoded once."""
         return self.open_batches(batch_size, stride)
 
     def most_steps(self, open_batches: int, batch_size: int) -> int | None:
-        """Return how many steps a group may serve at a time, with so many open batches. None: all of its steps."""
+        """Return the most steps that a group may serve at a time, with so many open batches. None: all of its steps."""
         del open_batches, batch_size
         return None
 
     def chunks_of_block(self, fields: Sequence[Field]) -> int:
-        """Return how many chunks of each field a block is the first to need, on average and at least 1."""
+        """Return the number of chunks of each field that a block is the first to need, on average and at least 1."""
         del fields
         return 1
 
@@ -195,14 +195,14 @@ class OrderRules(ReadBlocks):
 
     @property
     def carries_chunks(self) -> bool:
-        """Whether lanes may hand chunks from group to group, or, of slabs, runs of their rows."""
+        """True if lanes may hand chunks from group to group, or runs of their rows, where blocks are slabs."""
         return self.shuffle and self._shares_chunks
 
     @property
     def caches_chunks(self) -> bool:
-        """Whether memory that is left caches decoded chunks that several strips of blocks, or lanes, need.
+        """True if memory that is left caches decoded chunks that several strips of blocks, or lanes, need.
 
-        Of slabs, runs of rows are cached, if lanes hand these on.
+        Where blocks are slabs, runs of rows are cached, if lanes hand these on.
         """
         return self._shares_chunks
 
@@ -211,7 +211,7 @@ class OrderRules(ReadBlocks):
         return self.slabs is None or self.slabs.carries_rows
 
     def groups_bytes(self, *, are_shared: bool) -> int:
-        """Return what the groups of an epoch's plan take; `are_shared` says whether blocks share chunks."""
+        """Return the bytes of the groups of an epoch's plan; `are_shared` says whether blocks share chunks."""
         if not self.unfolds:
             return _BYTES_OF_VISIT * self.num_blocks
         return _BYTES_OF_GROUP * self.num_blocks if are_shared else 0
@@ -219,7 +219,7 @@ class OrderRules(ReadBlocks):
     # States
 
     def describe(self) -> dict[str, Any]:
-        """Return what the epoch order depends on, except for epoch and lanes, as JSON."""
+        """Describe all that the epoch order depends on, except for epoch and lanes, as JSON."""
         selection = self.selection
         digest, whole = (None, False) if selection is None else (selection.digest, selection.whole_blocks)
         return {
@@ -244,12 +244,12 @@ class OrderRules(ReadBlocks):
         return {**described, "select": selection.listed_digest}
 
     def describe_state(self, state: OrderState) -> dict[str, Any]:
-        """Return what a state says for people beside its own entries; nothing reads it."""
+        """Describe a state for people, beside its own entries; nothing reads the description."""
         del state
         return {}
 
     def own_in(self, json: Mapping[str, Any]) -> OwnState | None:
-        """Return what a state in its JSON form holds for this kind of order alone.
+        """Parse the entries of a state's JSON form that this kind of order alone has.
 
         Raises
         ------
@@ -284,7 +284,7 @@ class OrderRules(ReadBlocks):
         return replace(self, lanes=1, mix=1, strip=1)
 
     def wider_lanes(self, counts: Iterable[int]) -> list[int]:
-        """Return those of some numbers of lanes that would mix more blocks."""
+        """Return the numbers of lanes, among some, that would mix more blocks."""
         return [lanes for lanes in counts if self.lanes < lanes <= self.num_blocks]
 
     def columns_for(self, ranks: int) -> int:
@@ -294,5 +294,5 @@ class OrderRules(ReadBlocks):
 
     @property
     def has_ordered_sources(self) -> bool:
-        """Whether it mixes sources that are read in their own order."""
+        """True if the order mixes sources that are read in their own order."""
         return False

@@ -18,7 +18,7 @@ class OwnState(Protocol):
 
     @property
     def lasts(self) -> bool:
-        """Whether later epochs keep it; False: the next epoch decides anew."""
+        """True if later epochs keep this state; False: the next epoch decides anew."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries that it adds to the JSON object of a state."""
@@ -26,17 +26,17 @@ class OwnState(Protocol):
 
 @dataclass(frozen=True)
 class OrderState:
-    """What an epoch's order is settled to.
+    """The choices that an epoch's order is settled to.
 
     Attributes
     ----------
     epoch
         The number of the epoch.
     lanes, mix, strip, combs, first_block, short_last
-        Of its epoch order. `lanes` None: no position is used up, and the pass that begins here decides.
+        The attributes of the epoch order. `lanes` None: no position is used up, and the pass that begins here decides.
     own
-        What only this kind of order has, such as the lanes of each source of a mixture. None: the pass that begins here
-        decides, or this kind has nothing.
+        The entries that this kind of order alone has, such as the lanes of each source of a mixture. None: the pass
+        that begins here decides, or this kind has no such entries.
     """
 
     epoch: int
@@ -50,7 +50,7 @@ class OrderState:
 
     @property
     def key(self) -> Hashable:
-        """The same as a key: states with one key have the same order."""
+        """The state as a key: states with one key have the same order."""
         lanes = self.lanes, self.mix, self.strip, self.combs
         return self.epoch, lanes, self.first_block, self.short_last, self.own
 
@@ -69,19 +69,19 @@ class Readers:
     ranks
         Ranks that divide the epoch order.
     stride
-        How far apart the positions of one of them, or of one of its workers, are.
+        Distance between two positions of one rank, or of one of its workers.
     batch
         Samples of a batch of all ranks.
     shortest, fewest_blocks
         Samples and blocks of the shortest epoch order, where nodes have orders of their own.
     drop_some
-        Whether each epoch leaves out the tail of its order.
+        True if each epoch leaves out the tail of its order.
     read_runs
-        Whether each consumer has a run of whole blocks, instead of a stride.
+        True if each consumer has a run of whole blocks, instead of a stride.
     are_objects
-        Whether samples are whole objects, of which a rank reads none twice, whatever lane it lies in.
+        True if samples are whole objects: a rank reads no object twice, whatever lane it lies in.
     name_lanes
-        Whether the user named the lanes.
+        True if the user named the lanes.
     suits
         Says of a larger number of lanes whether memory has room for it, and whether it cuts few blocks. None: no larger
         number does.

@@ -38,13 +38,13 @@ class Portion:
     first, stride
         The consumer takes global positions first, first + stride, ...
     steps
-        How many of them. None: all that there are.
+        Number of these positions. None: all that there are.
     head, tail
         Positions that it takes before and after these, one by one. Position g >= n is g mod n, once more.
     run, period
-        Of mixtures alone: as of `Strides`. `steps` is a number then.
+        For mixtures alone: as in `Strides`. `steps` is a number then.
     most_steps
-        Of mixtures alone: a group that serves steps further apart is visited several times. None: it is not.
+        For mixtures alone: a group that serves steps further apart is visited several times. None: it is not.
     """
 
     first: int = 0

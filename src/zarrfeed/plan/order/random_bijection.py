@@ -27,7 +27,7 @@ class RandomBijection:
     Parameters
     ----------
     n
-        How many numbers, from 1 to 2**62.
+        Number of numbers, from 1 to 2**62.
     seed
         In [0, 2**64).
 
@@ -54,7 +54,7 @@ class RandomBijection:
         return self._walk(numbers, self._keys, forward=True)
 
     def numbers(self, positions: Int64) -> Int64:
-        """Return which number is at each position."""
+        """Return the number at each position."""
         return self._walk(positions, self._keys[::-1], forward=False)
 
     def _walk(self, values: Int64, keys: list[int], *, forward: bool) -> Int64:

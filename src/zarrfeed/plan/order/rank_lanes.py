@@ -1,9 +1,9 @@
-"""How many lanes an epoch order has beyond few ranks, and how many ranks decode each chunk with a number of lanes.
+"""The number of lanes of an epoch order beyond few ranks, and the number of ranks that decode each chunk.
 
 Position g of an epoch order is of lane g mod L, and rank r of W has the positions r, r + W, ... So rank r has positions
 of the lanes that are r modulo gcd(W, L), and `ranks_of_chunk` = W / gcd(W, L) ranks decode the chunks of each lane.
 
-What holds, and what tests check of each world size up to 1024:
+Invariants, and what tests check of each world size up to 1024:
 
 1. Up to `FEW_RANKS` ranks, the lanes are the chosen ones: they do not depend on the world size.
 2. Beyond, W divides the lanes that are chosen, so one rank decodes each chunk, but for chunks that the end of a lane
@@ -41,7 +41,7 @@ def lanes_for_ranks(lanes: int, ranks: int, suits: Callable[[int], bool] | None 
     Parameters
     ----------
     lanes
-        Those for few ranks.
+        The lanes for few ranks.
     ranks
         The world size; if samples are dealt to nodes, the ranks of a node.
     suits
@@ -66,7 +66,7 @@ def lanes_for_ranks(lanes: int, ranks: int, suits: Callable[[int], bool] | None 
 
 
 def ranks_of_chunk(ranks: int, lanes: int) -> int:
-    """Return how many ranks decode each chunk that is no shorter, because of the number of lanes.
+    """Return the number of ranks that decode each chunk that has as many rows, because of the number of lanes.
 
     Examples
     --------

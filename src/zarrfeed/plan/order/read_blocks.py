@@ -29,10 +29,10 @@ class ReadBlocks:
         The first sample of each block, and the number of samples at the end; there is a selection then. None: every
         block but the last one has `block_rows` samples.
     slabs
-        How the blocks are cut for the order alone: `selection`, `block_rows` and `edges` are of whole chunks, by which
+        The cut of the blocks for the order alone: `selection`, `block_rows` and `edges` are of whole chunks, by which
         samples are dealt. None: the order has these blocks.
     unfolds
-        Of the kind of order: whether the engine makes groups from the blocks in the order of an epoch, while it reads.
+        True for a kind of order whose groups the engine makes from the blocks in the order of an epoch, while it reads.
         A kind that does not say so has its groups listed by a plan, which is right for any order of blocks.
     """
 
@@ -59,7 +59,7 @@ class ReadBlocks:
 
     @property
     def listed_reads(self) -> Selection:
-        """The same as a selection in any case."""
+        """The samples that are read, as a selection in any case."""
         return self.reads or Selection.of_range(range(self.num_samples), self.block_rows)
 
     @property
@@ -138,7 +138,7 @@ class ReadBlocks:
         return selection.samples.at(first + rows)
 
     def table(self) -> core.BlockTable:
-        """Return which blocks are read, in the form that the engine takes."""
+        """Return the table of the blocks that are read, in the form that the engine takes."""
         reads = self.reads
         if reads is not None:
             return reads.held.table()

@@ -1,6 +1,6 @@
 """Plans that are unfolded while they are read: neither the first batch nor the memory grows with the number of blocks.
 
-What holds: a plan that is unfolded has the groups of `Order.plan`, with the same numbers, in the same order. The engine
+Invariant: a plan that is unfolded has the groups of `Order.plan`, with the same numbers, in the same order. The engine
 makes them from the blocks in the order of the epoch (`cpp/plan/unfolding.h`), some at a time. What needs all groups at
 once, such as the chunks that windows of neighbouring blocks share, asks for `listed()`.
 """
@@ -26,7 +26,7 @@ _NONE: Int64 = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class UnfoldingPlan(ConsumerPlan):
-    """What one consumer reads in one epoch, as `EpochPlan` says it, without the groups.
+    """The plan of one consumer's epoch, like `EpochPlan`, without the groups.
 
     Attributes
     ----------
@@ -65,12 +65,12 @@ class UnfoldingPlan(ConsumerPlan):
         )
 
 
-#: What the engine reads.
+#: The plans that the engine reads.
 ReadPlan: TypeAlias = EpochPlan | UnfoldingPlan
 
 
 def unfold(order: Order, epoch: int, portion: Portion = WHOLE) -> ReadPlan:
-    """Return what `order.plan` does, as a plan that is unfolded where the order is of a kind that unfolds."""
+    """Like `order.plan`, but return a plan that is unfolded where the order is of a kind that unfolds."""
     listed = partial(order.plan, epoch, portion)
     if not order.unfolds:
         return listed()

@@ -1,6 +1,6 @@
 """The blocks of an epoch of weighted samples: how often each row comes, and in how many visits a block is read.
 
-What holds, for expected counts c:
+Invariants, for expected counts c:
 
 1. Sample i comes floor(c_i) or ceil(c_i) times in an epoch, c_i times on average, and all of them as often as the epoch
    has samples (`cpp/plan/weighted_counts.h`).
@@ -52,7 +52,7 @@ class WeightedBlocks:
     seed
         Key of the counts.
     visits_again
-        Whether blocks may have several visits; False: the samples come in the order of the array.
+        True if blocks may have several visits; False: the samples come in the order of the array.
     """
 
     samples: Selection
@@ -83,7 +83,7 @@ class WeightedBlocks:
         return Selection(ListedBlocks(number[of], of_visit, before[:-1]), samples=listed)
 
     def counts(self, epoch: int) -> Int64:
-        """Return how often each sample comes in an epoch, shape (samples,)."""
+        """Draw the number of times that each sample comes in an epoch, shape (samples,)."""
         expected = self.expected
         counts: Int64 = core.draw_counts(
             expected=expected.units, bits=expected.bits, rows=self.samples.rows, seed=self.seed, epoch=epoch
@@ -92,7 +92,7 @@ class WeightedBlocks:
 
     @cached_property
     def repeats(self) -> int:
-        """How often a row comes in one visit, at most."""
+        """Largest number of times that a row comes in one visit."""
         most, low = self._most_of_row, _LEAST_REPEATS
         high = max(low, int(most.max()))
         if not self.visits_again:
@@ -124,13 +124,13 @@ class WeightedBlocks:
 
     @cached_property
     def _begin(self) -> Int64:
-        """Which sample is the first one of each block, by their numbers."""
+        """The number of each block's first sample."""
         rows = self.samples.rows
         return np.cumsum(rows) - rows
 
     @cached_property
     def _most_of_row(self) -> Int64:
-        """How often a row of each block comes, at most."""
+        """Largest number of times that a row of each block comes."""
         most: Int64 = _ceil(np.maximum.reduceat(self.expected.units, self._begin), self.expected.bits)
         return most
 
@@ -143,7 +143,7 @@ class WeightedBlocks:
         return int((self.samples.samples.at(first + rows - 1) - self.samples.samples.at(first)).max())
 
     def _offsets(self, base: Int64) -> npt.NDArray[np.integer]:
-        """Return how far each sample is from the first one of its block."""
+        """Return the distance of each sample from the first one of its block."""
         rows, dtype = self.samples.rows, np.uint16 if self._longest <= _OFFSETS.max else np.int64
         if self.samples.samples is None:
             return (self.samples.step * joined_ranges(0, rows)).astype(dtype)
@@ -160,9 +160,9 @@ def _deal_to_visits(entries: npt.NDArray[np.integer], begin: Int64, rows: Int64,
     Parameters
     ----------
     entries
-        Of all blocks; those of a block that repeat are neighbours.
+        The entries of all blocks; entries of a block that repeat are neighbours.
     begin, rows, visits
-        Of some blocks: where their entries begin, how many they are, and how many visits they have.
+        The begin of the entries of some blocks, the number of their entries, and the number of their visits.
     """
     at, number = joined_ranges(begin, rows), joined_ranges(0, rows)
     of_entry = np.repeat(np.arange(len(rows)), rows)

@@ -1,6 +1,6 @@
 """The kind of order that weighted samples have: in each epoch, the plain order of the samples that this epoch draws.
 
-What holds, beside what `weighted_blocks.py` says of the samples:
+Invariants, beside what `weighted_blocks.py` says of the samples:
 
 - **One length.** All epochs have as many samples, and so the same lanes, and the same division among ranks and workers.
 - **Blocks of an epoch.** An epoch has blocks of its own: those of which it draws samples. So `at` returns another order
@@ -25,7 +25,7 @@ from zarrfeed.plan.order.weighted_blocks import WeightedBlocks
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Selection
 
-#: What the key of the counts is for.
+#: Purpose of the key of the counts.
 _COUNTS = 0x636F756E7473
 #: The epoch that is read, and the next one, which may be planned meanwhile.
 _CACHED_EPOCHS = 2
@@ -72,7 +72,7 @@ class WeightedOrder(Order, unfolds=True):
     Attributes
     ----------
     expected
-        How often each of these is to come.
+        The expected count of each sample of the selection.
     epoch
         The epoch that it is of.
     """
@@ -100,13 +100,13 @@ class WeightedOrder(Order, unfolds=True):
     # Samples
 
     def row_keys(self, epoch: int) -> RowKeys:
-        """Return what the order of the rows inside of blocks depends on, in the form that the engine takes."""
+        """Return the keys of the order of the rows inside of blocks, in the form that the engine takes."""
         assert epoch == self.epoch, (epoch, self.epoch)
         return super().row_keys(epoch)
 
     @property
     def drawn_by(self) -> tuple[Any, ...]:
-        """What the samples of an epoch depend on, beside the weights, the selection and the epoch."""
+        """All that the samples of an epoch depend on, beside the weights, the selection and the epoch."""
         return self.seed, self.shuffle, self.block_rows, self.slabs
 
     @property
@@ -171,7 +171,7 @@ class WeightedOrder(Order, unfolds=True):
     # States
 
     def describe(self) -> dict[str, Any]:
-        """Return what the epoch order depends on, except for epoch and lanes, as JSON."""
+        """Describe all that the epoch order depends on, except for epoch and lanes, as JSON."""
         return {**super().describe(), "weights": self.expected.digest}
 
     def check_state(self, state: OrderState, *, shortest: int, fewest_blocks: int) -> None:

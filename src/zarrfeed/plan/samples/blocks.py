@@ -1,4 +1,4 @@
-"""What makes the blocks, and what becomes of fields whose chunks do not nest in them.
+"""Choose the chunks that make the blocks, and what to do with fields whose chunks do not nest in these blocks.
 
 Pure: it follows from the layout, and from the memory that there is for small fields. In this order:
 
@@ -74,11 +74,11 @@ def plan_blocks(
     fields, num_sample_fields
         All of them; so many of them, at the beginning, are of `samples`.
     block
-        Whether read chunks of the primary field make the blocks, or its shards.
+        "chunk": read chunks of the primary field make the blocks; "shard": its shards do.
     room
         Bytes for resident fields.
     aligns
-        Whether a block may be several chunks, so that the chunks of other fields nest in it.
+        If True, a block may be several chunks, so that the chunks of other fields nest in it.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _kind_rows(layout: Layout, block: BlockKind) -> int:
 
 
 def find_edges(f: Field, rows: int, block: BlockKind) -> Edges | None:
-    """Return where blocks begin whose chunks `f` has: the first sample of each, and the number of samples at the end.
+    """Find the edges of the blocks whose chunks `f` has: their first samples, and the number of samples at the end.
 
     A block has as many whole chunks as `rows` rows have room for, of one store, and at least one. None where all blocks
     have `rows` samples, as one store has all of them.
@@ -151,7 +151,7 @@ def find_edges(f: Field, rows: int, block: BlockKind) -> Edges | None:
 
 
 def _edges_of_map(f: Field, row: Int64, rows: int, block: BlockKind) -> Int64:
-    """Return the same where samples have other rows: a block ends where its samples go on to other chunks.
+    """Like `find_edges`, for a field with a row map: a block ends where its samples go on to chunks of another block.
 
     A sample without a row belongs to the block before it.
     """
@@ -185,7 +185,7 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
     samples, fields
         The fields of `samples`, and all fields, which begin with these.
     block
-        What blocks are made of.
+        "chunk": blocks are made of read chunks; "shard": of shards.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """The chunks of a field that hold the rows that blocks of samples need: arithmetic on runs of samples and on offsets.
 
-What holds: nothing is made for each sample or each offset. Samples that are less than a chunk apart are looked up by
+Invariant: nothing is made for each sample or each offset. Samples that are less than a chunk apart are looked up by
 the first and the last of them, and so are offsets: no chunk lies between the rows of two neighbours. So the work grows
 with the chunks that are found.
 """
@@ -109,7 +109,7 @@ def _runs_in_segments(selection: Selection, field: Field, held_indices: Int64) -
 
 
 def _samples_of_run(field: Field, runs: RowRuns) -> int:
-    """Return how far apart two samples may be if no run of rows lies between their rows."""
+    """Return the longest distance between two samples that lets no run of rows lie between their rows."""
     rows = None if field.row_map is None else field.row_map.rows
     step = abs(rows.step) if isinstance(rows, range) else 1
     return max(1, runs.fewest_rows // step)

@@ -1,6 +1,6 @@
-"""How what stays together is dealt to the parts of a split: evenly in samples and classes, or by a hash of its name.
+"""Deal units to the parts of a split: evenly in samples and classes, or by a hash of the unit's name.
 
-What holds: nothing is decided but by numbers and labels, so the same parts come out on every machine and with every
+Invariant: nothing is decided but by numbers and labels, so the same parts come out on every machine and with every
 NumPy. What is dealt is called a unit here: a block, all samples of a group, or one sample.
 """
 
@@ -29,7 +29,7 @@ class SampleLabels:
     Attributes
     ----------
     name
-        What messages call it.
+        The name of the labels in messages.
     codes
         The index of each sample's label in `distinct`, shape (samples of the arrays,); 0 of those that are not chosen.
     distinct
@@ -47,13 +47,13 @@ class SampleLabels:
         Parameters
         ----------
         name
-            What messages call them.
+            The name of the labels in messages.
         values
             Their labels, shape (len(samples),).
         samples
             Their indices in the arrays.
         num_samples
-            How many samples the arrays have.
+            Number of samples of the arrays.
 
         Raises
         ------
@@ -122,9 +122,9 @@ def deal_evenly(counts: Int64, fractions: Floats, seed: int) -> list[Int64]:
     counts
         Samples of each unit by class, shape (units, classes); there are as many units as parts, at least.
     fractions
-        Of each part; their sum is 1.
+        The fraction of each part; their sum is 1.
     seed
-        Of what is drawn.
+        Key of the random draws.
     """
     drawn = permutation(len(counts), seed)
     share = counts / np.maximum(counts.sum(axis=0), 1)
@@ -154,11 +154,11 @@ def deal_in_turn(classes: Int64, lengths: Sequence[int], seed: int) -> list[Int6
     Parameters
     ----------
     classes
-        Of each sample, shape (samples,).
+        The class of each sample, shape (samples,).
     lengths
         Samples of each part; their sum is the number of samples.
     seed
-        Of what is drawn.
+        Key of the random draws.
     """
     drawn = permutation(len(classes), seed)
     rest = drawn[np.argsort(classes[drawn], kind="stable")]

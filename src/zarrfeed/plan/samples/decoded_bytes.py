@@ -1,7 +1,7 @@
 """The bytes that blocks of samples decode of an array, where a chunk may be decoded in part: counted, not estimated.
 
 A *grain* is the run of decoded bytes that is decoded together: a Blosc block, an item of a chunk without codecs, or the
-whole chunk. What holds: a block of samples decodes each grain once that a wanted row lies in, and no other one. The
+whole chunk. Invariant: a block of samples decodes each grain once that a wanted row lies in, and no other one. The
 engine decodes a chunk as a whole if more than half of its grains are wanted and its rows need more than to be copied
 (cpp/transform/touched_blocks.h); so does this count.
 """
@@ -36,9 +36,9 @@ class Grain:
     Attributes
     ----------
     nbytes
-        Of a grain. 0: chunks are decoded whole.
+        Decoded bytes of a grain. 0: chunks are decoded whole.
     is_fused
-        Whether rows go from the grains to their batches, however many grains are wanted.
+        True if rows go from the grains to their batches, however many grains are wanted.
     """
 
     nbytes: int = 0
@@ -55,9 +55,9 @@ class DecodedBytes:
     Attributes
     ----------
     of_blocks
-        By held index, shape (blocks,).
+        Decoded bytes of each block, by held index, shape (blocks,).
     of_chunk
-        Of one chunk in all of its cells.
+        Decoded bytes of one chunk in all of its cells.
     rows_of_grain
         Rows that a grain has bytes of, on average. None: chunks are decoded whole.
     """

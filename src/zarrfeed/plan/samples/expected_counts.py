@@ -1,6 +1,6 @@
 """`ExpectedCounts`: how often each sample is to come in an epoch, on average, in whole units.
 
-What holds, for weights w and an epoch of n samples:
+Invariants, for weights w and an epoch of n samples:
 
 1. Sample i is expected `c_i = n w_i / sum(w)` times, in units of 2^-32 (of 2^-31 or more beyond 2^30 samples). All
    units together are n samples exactly.
@@ -33,14 +33,14 @@ _LEAST_SHARE = 1 / 16
 
 @dataclass(frozen=True, eq=False)
 class ExpectedCounts:
-    """How often each of some samples is to come, on average.
+    """The average number of times that each of some samples comes in an epoch.
 
     Attributes
     ----------
     total
         Samples of an epoch.
     units
-        Of each sample: its expected count, in units of 2^-bits; shape (samples,).
+        The expected count of each sample, in units of 2^-bits; shape (samples,).
     bits
         2^bits units are one sample.
 
@@ -100,7 +100,7 @@ class ExpectedCounts:
 def _with_sum(units: Int64, wanted: int, bits: int) -> Int64:
     """Return units whose sum is as wanted: what rounding left over goes to samples that come no whole number of times.
 
-    Of these, it goes to samples that come often, so that it is small beside their units.
+    The rest goes to samples that come often, so that it is small beside their units.
     """
     left = wanted - int(units.sum())
     if left:

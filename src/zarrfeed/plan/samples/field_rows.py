@@ -1,4 +1,4 @@
-"""Which rows of its arrays a field has for samples, and in which read chunks they lie."""
+"""The rows of its arrays that a field has for samples, and the read chunks in which they lie."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find_rows(field: Field, samples: Int64, offset: int) -> Int64:
 
 
 def describe_join(field: Field) -> str:
-    """Return how many samples have a row of the array of a field; "" where each has the row with its index."""
+    """Describe how many samples have a row of a field's array; "" where each sample has the row with its index."""
     rows = field.row_map
     return "" if rows is None or isinstance(rows, OneRow) else rows.describe(field.num_rows)
 
@@ -55,7 +55,7 @@ def follows_rule(field: Field) -> bool:
 
 
 def reads_gaps(fields: Sequence[Field], samples: Int64) -> npt.NDArray[np.bool_]:
-    """Return of each sample whether one of its rows, in any field, is one that the row map of the field lacks."""
+    """Return True for each sample that has a row, in any field, which the row map of the field lacks."""
     found = np.zeros(len(samples), dtype=bool)
     for field in fields:
         if field.row_map is None or not field.row_map.lacks_some:

@@ -13,7 +13,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.date_strings import nanoseconds
 
-#: What `step=` of `Data.window` may be.
+#: Types of `step=` of `Data.window`.
 StepLike: TypeAlias = "str | timedelta | np.timedelta64 | float"
 
 _SECOND = 10**9
@@ -46,7 +46,7 @@ class GapStep:
     Attributes
     ----------
     count
-        How many of the unit; above 0.
+        The number of units; above 0.
     unit
         "ns": nanoseconds. "month", "year": of the calendar, whatever their lengths. "number": of a coordinate that is
         no time.
@@ -70,7 +70,7 @@ class GapStep:
 
     @classmethod
     def parse(cls, step: StepLike | None) -> GapStep | None:
-        """Return what a user wrote; None for nothing.
+        """Parse the user's `step=`; None if there is none.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """Windows that span a gap of the coordinate: which gaps these are, and what is said of them.
 
-What holds: a window spans a gap if the gap lies between the first and the last row of a sample, its own row included,
+Invariant: a window spans a gap if the gap lies between the first and the last row of a sample, its own row included,
 and in the sample's segment; whether the row right before the gap is among the offsets does not matter. A window that is
 padded spans a gap by the same rule: it is not left out, and is padded at the gap.
 """
@@ -57,7 +57,7 @@ def refuse_gaps(gaps: Gaps, spanned: Int64, rows: Samples, rule: GapRule) -> Non
     rows
         The rows that windows may read.
     rule
-        How gaps are found, and whether they are errors.
+        The rule by which gaps are found; it also says if they are errors.
     """
     behind = gaps.rows[spanned]
     faults = spanned[gaps.are_faults[spanned] & (count_between(rows, behind - 1, behind + 1) == 2)]

@@ -1,6 +1,6 @@
 """Gaps: rows that are neighbours in a store, and no neighbours along the coordinate of the samples, such as the time.
 
-What holds: rows `i - 1` and `i` are neighbours along a coordinate if their difference is regular. By default it is one
+Invariant: rows `i - 1` and `i` are neighbours along a coordinate if their difference is regular. By default it is one
 of at most 1.5 times the commonest difference; with a step it is the step, or that many calendar months or years. Every
 other difference ends a run of rows, as the end of a segment does: no window reads rows of both of its sides, and one
 that is padded is padded there. Differences are those between neighbours in one store and one segment, among the rows
@@ -27,7 +27,7 @@ from zarrfeed.plan.samples.sample_set import Int64
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.spec.missing import is_missing
 
-#: What becomes of windows that span a gap.
+#: "drop": leave out windows that span a gap; "error": raise; "ignore": read them.
 GapMode: TypeAlias = Literal["drop", "error", "ignore"]
 GAP_MODES: tuple[GapMode, ...] = ("drop", "error", "ignore")
 
@@ -69,7 +69,7 @@ class Gaps:
     Attributes
     ----------
     stores
-        Those of each store that has some.
+        The gaps of each store that has some.
     """
 
     stores: tuple[_StoreGaps, ...] = ()
@@ -81,12 +81,12 @@ class Gaps:
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.float64]:
-        """How far apart the values of both sides are, as nanoseconds or numbers; 0 where one is missing."""
+        """Distance between the values of both sides, as nanoseconds or numbers; 0 where one is missing."""
         return np.concatenate([np.zeros(0), *(one.sizes for one in self.stores)])
 
     @cached_property
     def are_faults(self) -> npt.NDArray[np.bool_]:
-        """Whether the value behind is the same as the one before, or goes back."""
+        """True where the value behind the gap is the same as the one before, or goes back."""
         return np.concatenate([np.zeros(0, dtype=bool), *(one.are_faults for one in self.stores)])
 
     @property
@@ -96,11 +96,11 @@ class Gaps:
 
     @property
     def where(self) -> str:
-        """What messages call the coordinate: the path of its array."""
+        """The name of the coordinate in messages: the path of its array."""
         return self.stores[0].where
 
     def text(self, number: int) -> str:
-        """Return where a gap is, for people."""
+        """Describe the place of a gap."""
         for one in self.stores:
             if number < len(one.rows):
                 row = int(one.rows[number])
@@ -109,7 +109,7 @@ class Gaps:
         raise IndexError(number)
 
     def examples(self, numbers: Int64) -> str:
-        """Return where the first few of some gaps are, for people."""
+        """Describe the places of the first few of some gaps."""
         return "; ".join(map(self.text, numbers[:_LISTED].tolist()))
 
     def largest(self, numbers: Int64) -> tuple[float, str]:
@@ -120,7 +120,7 @@ class Gaps:
 
 @dataclass(frozen=True, eq=False)
 class GapRule:
-    """How gaps are found, and whether they are errors.
+    """The rule by which gaps are found, and whether they are errors.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class GapRule:
         The regular difference. None: the commonest one of each store, or of all stores for a store where none comes
         twice.
     coordinates
-        Of the stores that have one, by their first samples.
+        The coordinates of the stores that have one, by the first samples of the stores.
     found
         The gaps, where these were found before for the same rows and segments.
     """
@@ -170,9 +170,9 @@ class _Differences:
     Attributes
     ----------
     name, where
-        Of the coordinate.
+        Name of the coordinate, and the path of its array.
     values
-        Of the rows that windows may read.
+        The coordinate's values at the rows that windows may read.
     first
         The row of the first of these values.
     ticks
@@ -181,9 +181,9 @@ class _Differences:
     tick
         Nanoseconds of a tick; 1 for numbers.
     known
-        Which differences are between two rows that have a value.
+        True for each difference between two rows that have a value.
     inside
-        Which differences are between two rows of one segment.
+        True for each difference between two rows of one segment.
     """
 
     name: str
@@ -201,7 +201,7 @@ class _Differences:
         return self.ticks[self.inside & (self.ticks > 0)]
 
     def gaps(self, step: GapStep | None, usual: float) -> _StoreGaps | None:
-        """Return where differences are irregular; None if none is. `usual` is the commonest difference."""
+        """Return the irregular differences; None if there are none. `usual` is the commonest difference."""
         if step is None:
             regular = self.ticks <= _LONGEST * usual * (1 + 1e-9)
         elif step.unit in ("month", "year"):

@@ -1,6 +1,6 @@
 """The blocks that a selection has samples in: listed, or by a rule that needs no number for each of them.
 
-What holds: the held index of a block is its index among these blocks, which ascend. Both forms say the same of the same
+Invariant: the held index of a block is its index among these blocks, which ascend. Both forms say the same of the same
 blocks; the arrays of a rule are made when somebody asks for them, as code does that needs all blocks at once.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.spec.block_edges import Edges, Int64, StoreEdges
 
-#: Of more blocks than these, the rule is hashed and not its blocks.
+#: If a rule has more blocks than these, the rule is hashed and not its blocks.
 MANY_BLOCKS = 1 << 22
 
 
@@ -30,7 +30,7 @@ class HeldBlocks(Protocol):
 
     @property
     def rows(self) -> Int64:
-        """How many samples each has, shape (blocks,)."""
+        """Number of samples of each block, shape (blocks,)."""
 
     @property
     def first(self) -> Int64:
@@ -38,11 +38,11 @@ class HeldBlocks(Protocol):
 
     @property
     def length(self) -> int:
-        """How many samples they have."""
+        """Number of samples of all blocks."""
 
     @property
     def max_rows(self) -> int:
-        """Of a block, at most."""
+        """Number of samples of the largest block."""
 
     def __len__(self) -> int: ...
 
@@ -62,7 +62,7 @@ class HeldBlocks(Protocol):
         """Return the lengths of blocks, and how many blocks have each."""
 
     def rule(self) -> bytes | None:
-        """Return what tells the rule apart from others; None: the blocks are listed."""
+        """Return bytes that identify the rule, or None if the blocks are listed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +78,12 @@ class ListedBlocks:
 
     @cached_property
     def length(self) -> int:
-        """How many samples they have."""
+        """Number of samples of all blocks."""
         return int(self.rows.sum())
 
     @cached_property
     def max_rows(self) -> int:
-        """Of a block, at most."""
+        """Number of samples of the largest block."""
         return int(self.rows.max())
 
     def table(self) -> core.BlockTable:
@@ -114,12 +114,12 @@ class ListedBlocks:
 
     @cached_property
     def _ends(self) -> Int64:
-        """How many samples there are up to the end of each block, shape (blocks,)."""
+        """Number of samples up to the end of each block, shape (blocks,)."""
         return np.cumsum(self.rows)
 
 
 class _RuledBlocks:
-    """What blocks by a rule have in common: they are looked up in the table of the engine."""
+    """Base of the blocks that follow a rule: they are looked up in the table of the engine."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_table", "_listed")}
@@ -150,17 +150,17 @@ class _RuledBlocks:
 
     @property
     def rows(self) -> Int64:
-        """How many samples each has, shape (blocks,)."""
+        """Number of samples of each block, shape (blocks,)."""
         return self._listed[2]
 
     @property
     def length(self) -> int:
-        """How many samples they have."""
+        """Number of samples of all blocks."""
         return self._table.length
 
     @cached_property
     def max_rows(self) -> int:
-        """Of a block, at most."""
+        """Number of samples of the largest block."""
         return int(self.count_rows()[0].max())
 
     def table(self) -> core.BlockTable:
@@ -188,7 +188,7 @@ class RunBlocks(_RuledBlocks):
     Attributes
     ----------
     held_index, block, first_of
-        Of the first block of each run: its held index, its number in the array and its first sample, shape (runs,).
+        Held index, number in the array, and first sample of the first block of each run, shape (runs,).
     rows_of
         Samples of a block of each run, shape (runs,).
     num_blocks
@@ -245,7 +245,7 @@ class RunBlocks(_RuledBlocks):
         return lengths, counts
 
     def rule(self) -> bytes:
-        """Return what tells the rule apart from others."""
+        """Return bytes that identify the rule."""
         return b"".join(
             part.astype("<i8").tobytes() for part in (self.held_index, self.block, self.first_of, self.rows_of)
         )
@@ -300,7 +300,7 @@ class StepBlocks(_RuledBlocks):
         return np.diff(self._table.rows_before(np.arange(begin, end + 1)))
 
     def rule(self) -> bytes:
-        """Return what tells the rule apart from others."""
+        """Return bytes that identify the rule."""
         return repr((self.samples.start, self.samples.step, len(self.samples), self.block_rows)).encode()
 
 

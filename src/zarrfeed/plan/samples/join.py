@@ -1,6 +1,6 @@
 """`zarrfeed.join`: from the coordinates of several arrays to one axis of samples, and to the rows of the arrays.
 
-What holds: the coordinates are sorted and have each value once. The axis is sorted, too. The row of an array for a
+Invariant: the coordinates are sorted and have each value once. The axis is sorted, too. The row of an array for a
 sample is the one with the sample's value; where the array has no such row it is `NO_ROW`, or the nearest one.
 """
 
@@ -39,7 +39,7 @@ class JoinInput:
     Attributes
     ----------
     name
-        What the user calls it.
+        The user's name for the input.
     coordinate
         Its values are those of the samples that it has.
     samples
@@ -58,14 +58,14 @@ class Joined:
     Attributes
     ----------
     values
-        Of the samples along the coordinate, ascending, shape (samples,).
+        The coordinate's values at the samples, ascending, shape (samples,).
     rows
         For each input the row of its arrays for each sample: a range where these are evenly spaced, else shape
         (samples,), with `NO_ROW` for a row that it lacks.
     complete
         The samples for which no input lacks a row, ascending.
     left_out
-        What is not among the complete samples, or not on the axis, and why.
+        The samples that are not complete, or not on the axis, with the reasons.
     notes
         For each input what the samples have that it lacks, unless they are left out, in words; "" if it lacks none.
     """
@@ -83,12 +83,12 @@ def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined
     Parameters
     ----------
     inputs
-        What is joined; at least one.
+        The inputs to join; at least one.
     how
         "inner": the axis has the values that all inputs have. "outer": those that any has.
     missing
-        What becomes of a sample for which an input lacks a row, of an outer join. "nearest": the input has the row with
-        the nearest value; of two that are as near, the later one. "drop" and "nan": it has no row.
+        The choice for a sample whose row an input lacks, in an outer join. "nearest": the input has the row with the
+        nearest value; of two that are as near, the later one. "drop" and "nan": it has no row.
 
     Raises
     ------
@@ -118,12 +118,12 @@ def join_axes(inputs: Sequence[JoinInput], how: How, missing: Missing) -> Joined
 
 
 def joined_borders(rows: Sequence[range | Int64], borders: Sequence[Int64 | None]) -> Int64 | None:
-    """Return where segments begin on the joined axis: wherever the rows of an input go on to its next segment.
+    """Find the segments of the joined axis: one begins wherever the rows of an input go on to its next segment.
 
     Parameters
     ----------
     rows
-        For each input, the row of each sample, as of `Joined`.
+        For each input, the row of each sample, as in `Joined`.
     borders
         For each input, the first row of each of its segments, and the number of rows at the end. None: it has none.
 
@@ -195,19 +195,20 @@ def _in_unit(one: JoinInput, unit: str) -> Int64:
     factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
     if max(abs(int(ticks[0])), abs(int(ticks[-1]))) * factor >= 2**63:
         raise ConfigError(
-            f"join: {one.name!r}: {one.coordinate.where} has times that no unit holds with those of others"
+            f"join: {one.name!r}: {one.coordinate.where} has times that do not fit into one unit of datetime64 with "
+            "those of others"
         )
     return ticks * factor
 
 
 def _common(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return what is in both of two sorted arrays; NumPy's own functions hash, which takes ten times as long."""
+    """Return the values of both of two sorted arrays; NumPy's own functions hash, which takes ten times as long."""
     common: npt.NDArray[Any] = ours[_key_indices(theirs, ours, nearest=False) != NO_ROW]
     return common
 
 
 def _merged(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return what is in any of two sorted arrays."""
+    """Return the values of either of two sorted arrays, sorted."""
     both = np.sort(np.concatenate([ours, theirs]), kind="stable")
     new = np.ones(len(both), dtype=bool)
     new[1:] = both[1:] != both[:-1]
@@ -215,7 +216,7 @@ def _merged(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[Any
 
 
 def _key_indices(keys: npt.NDArray[Any], axis: npt.NDArray[Any], *, nearest: bool) -> Int64:
-    """Return where in its sorted keys an input has each value of the axis; `NO_ROW` where it lacks it."""
+    """Return the index of each value of the axis in the sorted keys of an input; `NO_ROW` where the input lacks it."""
     index = np.searchsorted(keys, axis)
     if nearest:
         return nearest_indices(keys, axis, index)
@@ -236,7 +237,7 @@ def _rows(samples: range | Int64, indices: Int64) -> range | Int64:
 def _off_axis(
     inputs: Sequence[JoinInput], keys: Sequence[npt.NDArray[Any]], axis: npt.NDArray[Any]
 ) -> tuple[LeftOut, ...]:
-    """Return what of each input is not on the axis of an inner join, and which other inputs lack it."""
+    """Count each input's samples that are not on the axis of an inner join, and name the inputs that lack them."""
     left_out = []
     for number, one in enumerate(inputs):
         if len(one.samples) == len(axis):
@@ -274,7 +275,7 @@ def _count_lacking(
 
 
 def _note(values: npt.NDArray[Any], missing: Missing) -> str:
-    """Return what the samples have that an input lacks, in words."""
+    """Describe the samples whose row an input lacks."""
     if not len(values):
         return ""
     what = "NaN" if missing == "nan" else "the nearest row"

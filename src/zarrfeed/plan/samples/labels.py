@@ -1,6 +1,6 @@
 """`Data.sel`: the positions of labels along a coordinate, by the rules of xarray and pandas.
 
-What holds: a slice includes both ends, and needs a sorted coordinate. A date string names the whole period: as the end
+Invariant: a slice includes both ends, and needs a sorted coordinate. A date string names the whole period: as the end
 of a slice its last instant, and alone all samples in it. In a list, it is its first instant. A label that the
 coordinate lacks is an error, and so is one of a list that the coordinate has more than once. A sample whose value is
 missing (`spec.missing`) has no label: no label finds it, and neither does a slice, also one without ends.
@@ -51,7 +51,7 @@ class LabelIndex:
     samples
         The index in the array of each of them, for messages; None: they are all of the array.
     noun
-        What a position has, for messages: a sample, or an item of another axis, which may be named several times.
+        The noun for a position in messages: a sample, or an item of another axis, which may be named several times.
     """
 
     coordinate: Coordinate
@@ -132,7 +132,7 @@ class LabelIndex:
 
     @cached_property
     def _descends(self) -> bool:
-        """Whether values are sorted from the largest to the smallest."""
+        """True if values are sorted from the largest to the smallest."""
         return self._first_descent is not None and bool(_as_bool(self._keys[1:] <= self._keys[:-1]).all())
 
     @cached_property
@@ -371,7 +371,7 @@ class LabelIndex:
                 f"sel: {self.name} = NaT finds no sample: those without a value have no label; use select()"
             )
         return ConfigError(
-            f"sel: {self.name} = {_shown(label)} is of the type {type(label).__name__}; labels of "
+            f"sel: {self.name} = {_shown(label)} is a {type(label).__name__}; labels of "
             f"{self.coordinate.where} must be {_KINDS[self._kind]}"
         )
 

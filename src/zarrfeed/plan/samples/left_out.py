@@ -23,15 +23,15 @@ class LeftOut:
     Attributes
     ----------
     samples, of
-        How many, of how many that were selected until then.
+        Number of samples that are left out, and number of samples that were selected until then.
     reason
         A clause about the samples, such as "their windows leave their segment".
     segments, of_segments
-        How many segments have no sample left, of how many that had some; both 0 where no segments are named.
+        Number of segments that have no sample left, and of those that had some; both 0 where no segments are named.
     largest_gap
-        Of gaps that windows span: the size of the largest, and where it is.
+        The size of the largest gap that windows span, and its place.
     examples
-        Where the first few of these gaps are.
+        The places of the first few of these gaps.
     """
 
     samples: int

@@ -1,6 +1,6 @@
 """The parts of a split kept apart: no row is read for two of them, as rule 2 of `window_rows` says.
 
-What holds: nothing is made for each sample, row or offset where samples lie in runs: rows belong to parts in runs, and
+Invariant: nothing is made for each sample, row or offset where samples lie in runs: rows belong to parts in runs, and
 the samples that read a row of another part follow from runs, offsets and segments (`window_samples.py`). Samples that
 are several rows apart are listed near the borders of parts.
 """
@@ -55,11 +55,11 @@ class Runs:
         return len(self.begin)
 
     def common(self, others: Runs) -> Runs:
-        """Return what these have in common with others, cut where either begins or ends."""
+        """Return the intersection of these runs with others, cut where either begins or ends."""
         return Runs(*common_runs(self.begin, self.end, others.begin, others.end))
 
     def without(self, others: Runs) -> Runs:
-        """Return what is left of these without others, which ascend and may overlap."""
+        """Return these runs less others, which ascend and may overlap."""
         return Runs(*without_runs(self.begin, self.end, others.begin, others.end))
 
     def samples(self) -> Samples:
@@ -79,7 +79,7 @@ class RowGap:
     Attributes
     ----------
     rows
-        How many, at most.
+        Number of these rows, at most.
     begin
         The first of them by the row that follows them, shape (rows of the arrays,). None: there are always `rows`.
     written
@@ -144,13 +144,13 @@ def separate_parts(
     parts
         Disjoint selections.
     fields
-        Of the dataset that is split.
+        The fields of the dataset that is split.
     gap
         The rows that no part reads behind what a part reads, before the rows of another part.
     exactly
-        Whether a part that loses a sample is refused; else one that loses more than half of them is.
+        If True, refuse a part that loses a sample; if False, one that loses more than half of them.
     left_out
-        What was left out before the split.
+        Samples that were left out before the split.
 
     Raises
     ------
@@ -211,7 +211,7 @@ def _borders_of_parts(runs: Sequence[tuple[Int64, Int64]]) -> Int64:
 
 
 def _samples_in(rows: Runs, begin: Int64, last: Int64, step: int) -> Runs:
-    """Return which samples of runs, `step` apart and given by their first and last ones, are among some rows."""
+    """Return the samples of runs, `step` apart and given by their first and last ones, that are among some rows."""
     common = Runs(begin, last + 1).common(rows)
     if step == 1:
         return common
@@ -246,7 +246,7 @@ def _owned_rows(
     offsets
         Distances of rows from a sample, ascending.
     segments
-        Where windows are padded. None: they are not.
+        The borders at which windows are padded. None: they are not padded.
     """
     owned = [(of.begin, of.end, np.full(len(of), number)) for number, of in enumerate(sampled)]
     samples = _OwnedRuns.of(owned).runs

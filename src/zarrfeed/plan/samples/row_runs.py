@@ -1,6 +1,6 @@
 """`RowRuns`: the runs of rows that chunks are cut into, so that lanes hand on rows and not the chunk around them.
 
-What holds: the runs of a chunk partition its rows. Each has the same number of rows, but for the last one of a chunk.
+Invariant: the runs of a chunk partition its rows. Each has the same number of rows, but for the last one of a chunk.
 A run is known by one number, that of its chunk times the runs of a chunk, plus its number in the chunk. So the runs of
 neighbouring rows of a store have neighbouring numbers. cpp/engine/chunks/row_runs.h has the same arithmetic.
 """
@@ -22,7 +22,7 @@ class RowRuns:
     Attributes
     ----------
     layout
-        Where the rows of the array lie.
+        The layout of the array.
     cut
         Rows of a run. 0, or no fewer than a chunk has: a run is a whole chunk.
     """
@@ -32,7 +32,7 @@ class RowRuns:
 
     @property
     def are_chunks(self) -> bool:
-        """Whether a run is a whole chunk."""
+        """True if a run is a whole chunk."""
         return not 0 < self.cut < self.layout.spec.rows_per_chunk
 
     @property
@@ -53,7 +53,7 @@ class RowRuns:
 
     @property
     def of_chunk(self) -> int:
-        """How many runs a chunk has."""
+        """Number of runs of a chunk."""
         return -(-self.layout.spec.rows_per_chunk // self.rows)
 
     def of(self, rows: Int64) -> Int64:

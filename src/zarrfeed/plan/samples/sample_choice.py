@@ -1,6 +1,6 @@
 """`SampleChoice`: which samples of an array a `Data` names, settled in index space, one method call after the other.
 
-What holds: samples ascend, and a sample keeps its index in the array whatever was selected before. No block size is
+Invariant: samples ascend, and a sample keeps its index in the array whatever was selected before. No block size is
 needed until somebody names blocks: samples that were named by slices and lists serve blocks of any size, and samples
 that were named by blocks remember the blocks, so that a state recognises them.
 """
@@ -37,27 +37,27 @@ class SampleChoice:
     num_samples
         Length of the sample axis of the array.
     samples
-        Those that are chosen; or a selection that was made block by block.
+        The chosen samples; or a selection that was made block by block.
     block_rows
         Rows of a block of that selection; 0 without one.
     kind
-        What the user named or dealt blocks of. None: no blocks.
+        The kind of blocks that the user named or dealt. None: no blocks.
     aligned
-        Whether the blocks of the selection may be several chunks; blocks that the user named are one chunk each.
+        True if a block of the selection may be several chunks; blocks that the user named are one chunk each.
     bounds
         The rows between the bounds of the slices that were selected, which windows may read. None: the samples
         themselves, as they were listed, or dealt to parts.
     windowed
-        Whether the samples are windows, so that which rows they read is settled.
+        True if the samples are windows, so that the rows which they read are settled.
     left_out
-        What was left out because of the rows of windows.
+        Samples that were left out because of the rows of their windows.
     dealt
-        What the part of a split has that was dealt by groups or classes.
+        The groups and classes that the part of a split has.
     borders
         The first sample of each store, or of each segment that a store names, and the number of samples at the end:
         windows do not leave these. None: windows may read all rows.
     has_segments
-        Whether the borders are of segments that stores name, as well as of stores.
+        True if the borders are those of segments that stores name, as well as those of stores.
     """
 
     num_samples: int
@@ -95,13 +95,13 @@ class SampleChoice:
         Parameters
         ----------
         choices
-            Of each array.
+            The choice of each array.
         repeats
             For each choice, the lengths of the arrays that it is of: one; or several, if it is of all samples.
         borders
             The first sample of each array, and the number of samples at the end.
         contiguous
-            Whether windows may reach from one array into the next one.
+            If True, windows may reach from one array into the next one.
         """
         num_samples, windowed = int(borders[-1]), choices[0].windowed
         has_segments = any(choice.has_segments for choice in choices)
@@ -130,7 +130,7 @@ class SampleChoice:
 
     @property
     def length(self) -> int:
-        """How many samples are chosen."""
+        """Number of chosen samples."""
         return self.samples.length if isinstance(self.samples, Selection) else len(self.samples)
 
     def ascending(self) -> Samples:
@@ -140,7 +140,7 @@ class SampleChoice:
         return self.samples.as_run() or collected(self.samples.pieces(), self.num_samples)
 
     def listed(self) -> range | Int64:
-        """Return the same as a range, or as a list, for what has an entry for each sample anyway."""
+        """Return the chosen samples as a range, or as a list, for callers that have an entry for each sample anyway."""
         samples = self.ascending()
         return samples if isinstance(samples, range) else samples.listed()
 
@@ -171,7 +171,7 @@ class SampleChoice:
             )
 
     def without_windows(self) -> Self:
-        """Return the same samples, each its own row, of which some may be selected."""
+        """Return the same samples without windows: each is its own row, and some may be selected."""
         return replace(self, bounds=None, windowed=False, left_out=())
 
     def select(self, select: Select) -> Self:

@@ -1,6 +1,6 @@
 """Ascending samples, with an entry for each of them only where no rule says them.
 
-What holds: a set of samples takes the fewest bytes of four forms, and the form follows from the samples alone. Runs
+Invariant: a set of samples takes the fewest bytes of four forms, and the form follows from the samples alone. Runs
 take 16 bytes each, and the samples of a run are evenly spaced; flags take a bit for each sample of the array; pages
 take 2 bytes for each sample of the set; a list takes 8. Evenly spaced samples are a `range`, and no set.
 """
@@ -44,11 +44,11 @@ class SampleSet:
     form
         "runs", "flags", "pages", "list" or "repeats".
     arrays
-        Of runs: the first sample of each, and how many it has. Of flags: 8 of them a byte, the first in its lowest bit.
-        Of pages: the offset of each sample in its page, and how many samples there are before each page. Of a list: the
-        samples. Of repeats: as of pages, and the sample that the offsets of each page are counted from.
+        "runs": the first sample and the length of each run. "flags": 8 flags a byte, the first in its lowest bit.
+        "pages": each sample's offset in its page, and the number of samples before each page. "list": the samples.
+        "repeats": as "pages", and the sample from which the offsets of each page are counted.
     step
-        Of runs: how far apart the samples of a run are.
+        Distance between the samples of a run.
     """
 
     form: str
@@ -96,7 +96,7 @@ class SampleSet:
         return self.table.at(numbers)
 
     def rank(self, samples: Int64) -> Int64:
-        """Return how many samples of the set are less than each of some."""
+        """Return the rank of each of some samples: the number of samples of the set that are less than it."""
         return self.table.rank(samples)
 
     def listed(self) -> Int64:
@@ -297,7 +297,7 @@ class SampleBuilder:
 
 
 def compact(samples: SampleSet) -> Samples:
-    """Return the same samples in the form that takes the fewest bytes."""
+    """Convert the samples to the form that takes the fewest bytes."""
     evenly = _evenly_spaced(samples)
     if evenly is not None:
         return evenly
@@ -374,7 +374,7 @@ def pieces_of(samples: Samples) -> Iterator[Int64]:
 
 
 def as_index(samples: range | Int64) -> slice | Int64:
-    """Return what takes the values of some samples from an array; that of a range copies nothing."""
+    """Return an index that takes the values of some samples from an array; that of a range copies nothing."""
     return slice(samples.start, samples.stop, samples.step) if isinstance(samples, range) else samples
 
 
@@ -408,7 +408,7 @@ def stretches(sets: Sequence[Samples], num_samples: int) -> Iterator[tuple[int, 
 
 
 def rank_of(samples: Samples, of: Int64) -> Int64:
-    """Return how many of the samples are less than each of some."""
+    """Return the rank of each sample in `of`: the number of `samples` that are less than it."""
     if isinstance(samples, SampleSet):
         return samples.rank(of)
     return np.clip(-(-(of - samples.start) // samples.step), 0, len(samples)).astype(np.int64)
@@ -474,7 +474,7 @@ def _trimmed(samples: SampleSet, others: range) -> Samples:
 
 
 def common_runs(begin: Int64, end: Int64, other_begin: Int64, other_end: Int64) -> tuple[Int64, Int64]:
-    """Return what runs have in common with others; both are disjoint, and ascend."""
+    """Return the intersection of runs with others; both are disjoint, and ascend."""
     if len(begin) > len(other_begin):
         begin, end, other_begin, other_end = other_begin, other_end, begin, end
     low = np.searchsorted(other_end, begin, side="right")
@@ -486,7 +486,7 @@ def common_runs(begin: Int64, end: Int64, other_begin: Int64, other_end: Int64) 
 
 
 def without_runs(begin: Int64, end: Int64, out_begin: Int64, out_end: Int64) -> tuple[Int64, Int64]:
-    """Return what is left of runs without others, which are sorted, and may overlap."""
+    """Return runs less others, which are sorted, and may overlap."""
     if not len(out_begin) or not len(begin):
         return begin, end
     # the others as disjoint runs

@@ -1,6 +1,6 @@
 """`Data.select` and `Data.blocks`: which samples of the array are read, block by block.
 
-What holds: a selection lists blocks in ascending order, each with at least one sample, and samples ascend inside of
+Invariant: a selection lists blocks in ascending order, each with at least one sample, and samples ascend inside of
 each; so chunks that hold no selected sample are never named, hence never read. A selection of all samples is None.
 """
 
@@ -48,11 +48,11 @@ class Selection:
     samples
         The samples. None: those of each block are evenly spaced.
     whole_blocks
-        Whether it was made of whole blocks.
+        True if the selection was made of whole blocks.
     left_out
         Samples that are not selected because of the rows of their windows, one entry a reason.
     dealt
-        What the part of a split has that was dealt by groups or classes.
+        The groups and classes that the part of a split has.
     """
 
     held: HeldBlocks
@@ -96,12 +96,12 @@ class Selection:
 
     @property
     def rows(self) -> Int64:
-        """How many samples each block holds, shape (blocks,)."""
+        """Number of samples of each block, shape (blocks,)."""
         return self.held.rows
 
     @property
     def first(self) -> Int64:
-        """Where the first sample of each block stands in `samples`, or, without these, the sample; shape (blocks,)."""
+        """Index in `samples` of each block's first sample, or, without these, that sample; shape (blocks,)."""
         return self.held.first
 
     def as_run(self) -> range | None:
@@ -112,7 +112,7 @@ class Selection:
         return range(first, last + 1) if last - first == self.length - 1 else None
 
     def within(self, blocks: Int64) -> Selection:
-        """Return what of it lies in some blocks.
+        """Select the samples of this selection that lie in some blocks.
 
         Raises
         ------
@@ -125,25 +125,25 @@ class Selection:
         return self.at(chosen)
 
     def at(self, held_indices: Int64) -> Selection:
-        """Return what of it lies in the blocks with some held indices, which ascend."""
+        """Select the samples that lie in the blocks with some held indices, which ascend."""
         blocks, first, rows = self.held.at(held_indices)
         return replace(self, held=ListedBlocks(blocks, rows, first))
 
     @property
     def length(self) -> int:
-        """How many samples there are."""
+        """Number of selected samples."""
         return self.held.length
 
     @property
     def max_rows(self) -> int:
-        """Of a block, at most."""
+        """Number of samples of the largest block."""
         return self.held.max_rows
 
     @cached_property
     def digest(self) -> str:
         """The number of samples, and a hash that tells selections apart.
 
-        Of many blocks, or samples, that follow a rule, the rule is hashed.
+        If many blocks or samples follow a rule, the rule is hashed.
         """
         if self.samples is not None and not self.whole_blocks and MANY_SAMPLES < self.length == len(self.samples):
             return f"{self.length} ({self.samples.digest.hex()[:16]})"
@@ -154,7 +154,7 @@ class Selection:
 
     @cached_property
     def listed_digest(self) -> str:
-        """The same with a hash of the blocks, or of listed samples, which states of earlier releases have."""
+        """Like `digest`, but with a hash of the blocks, or of listed samples, which states of earlier releases have."""
         parts: Iterable[Int64]
         if self.whole_blocks:
             count, parts = len(self.held), [self.blocks]
@@ -273,14 +273,14 @@ def make_selection(
     num_samples: int,
     block_rows: int,
 ) -> Selection | None:
-    """Return what a user selected of `num_samples` samples in blocks of `block_rows`; None for all.
+    """Make the selection that a user asked for, of `num_samples` samples in blocks of `block_rows`; None for all.
 
     Parameters
     ----------
     select, blocks
         The arguments.
     num_samples, block_rows
-        Of the array.
+        Number of samples of the array, and rows of a block.
 
     Raises
     ------

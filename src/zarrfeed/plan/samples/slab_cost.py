@@ -1,6 +1,6 @@
-"""How many rows a slab has: as few as cost little more than decoding each chunk once.
+"""Choose the number of rows of a slab: as few as cost little more than decoding each chunk once.
 
-What holds: the number is one for a dataset. It follows from the layout and from the grains alone, and is counted over
+Invariant: the number is one for a dataset. It follows from the layout and from the grains alone, and is counted over
 whole chunks, for the bytes of all arrays together: a Blosc block at the end of a slab is decoded for both slabs that it
 lies in, so more rows are not always cheaper. An array that cannot be cut bounds the rows by its chunks, as each slab
 that a chunk lies over decodes all of it.
@@ -53,7 +53,7 @@ class SlabCost:
     primary
         The number of the one whose chunks are cut.
     grains
-        Of each of the `array_sources`.
+        The grain of each of the `array_sources`.
     strip_of
         Returns how many slabs of some rows a lane reads one after another, each of which finds the rows that it shares
         with the one before decoded. None: lanes hand no rows on.

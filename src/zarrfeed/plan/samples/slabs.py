@@ -1,6 +1,6 @@
 """`Slabs`: the runs of rows that chunks are cut into, so that an epoch order can shuffle less than a chunk at a time.
 
-What holds:
+Invariants:
 
 1. The slabs of a chunk partition its rows: each slab but the last one of a chunk has the same number of rows.
 2. No slab crosses the end of a chunk, or of a store.
@@ -33,18 +33,18 @@ _BYTES_OF_RUN = 256
 
 @dataclass(frozen=True)
 class Slabs:
-    """How the chunks of an array are cut.
+    """The cut of an array's chunks into slabs.
 
     Attributes
     ----------
     rows
         Rows of a full slab.
     edges
-        Where slabs begin.
+        The edges of the slabs.
     grains
-        What is decoded together of each of the `array_sources`, for counting. Empty: nothing is known.
+        The grain of each of the `array_sources`, for counting. Empty: nothing is known.
     carries_rows
-        Whether lanes hand rows that windows share from slab to slab, in runs as long as a slab (`RowRuns`). False: each
+        True if lanes hand rows that windows share from slab to slab, in runs as long as a slab (`RowRuns`). False: each
         slab decodes all rows that it needs.
 
     Examples
@@ -82,7 +82,7 @@ class Slabs:
         return cls(rows, StoreEdges(np.append(first[ascending], num_samples), np.concatenate(each)[ascending]))
 
     def runs_of(self, sources: Sequence[ArraySource]) -> tuple[RowRuns, ...]:
-        """Return what lanes hand on of each of the `array_sources`: runs of rows, or chunks that cannot be cut."""
+        """Return the runs that lanes hand on of each of the `array_sources`: runs of rows, or whole chunks."""
         if not self.carries_rows or not self.grains:
             return tuple(RowRuns(source.layout) for source in sources)
         return tuple(
@@ -91,7 +91,7 @@ class Slabs:
         )
 
     def cut(self, selection: Selection | None, num_samples: int) -> Selection:
-        """Return the same samples slab by slab, of a selection whose blocks are whole chunks; None: of all samples.
+        """Cut a selection whose blocks are whole chunks into slabs, with the same samples; None: all samples.
 
         The result of the last call is remembered, as an order is copied with other lanes, and the same samples.
         """
@@ -137,7 +137,7 @@ def _rows_of(layout: Layout, rows: int) -> int:
 
 
 def _begins(layout: Layout, num_samples: int, rows: int) -> Int64:
-    """Return where runs of slabs of one length begin: the begin of each store, or of each chunk if slabs are uneven."""
+    """Return the begin of each run of slabs of one length: of each store, or of each chunk if slabs are uneven."""
     chunk, parts, rows = layout.spec.rows_per_chunk, layout.parts, _rows_of(layout, rows)
     begin, end = (np.array([0]), np.array([layout.spec.num_samples])) if parts is None else (parts.begin, parts.end)
     end = np.minimum(end, num_samples)

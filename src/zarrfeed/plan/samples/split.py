@@ -27,7 +27,7 @@ from zarrfeed.plan.samples.selection import Int64, Selection, selection_of
 from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.spec.field import FieldSet
 
-#: How samples are dealt to parts; `Data.split` says what each means.
+#: The rule by which samples are dealt to parts; `Data.split` explains each.
 By: TypeAlias = Literal["chunk", "shard", "sample", "contiguous", "hash"]
 
 #: Groups are dealt whole, by one of these.
@@ -89,7 +89,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class _Dealt:
-    """What each part has of units that stay together, and how units become a selection."""
+    """The units of each part, and the function that makes a selection of units."""
 
     parts: Sequence[Int64]
     selection: Callable[[Sequence[Int64]], Selection]
@@ -107,9 +107,9 @@ def split_selection(
     selection
         The samples that are shared out; None: all.
     rule
-        How.
+        The rule of the split.
     left_out
-        What was left out before the split.
+        Samples that were left out before the split.
 
     Raises
     ------

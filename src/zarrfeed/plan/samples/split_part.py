@@ -15,18 +15,19 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True)
 class SplitPart:
-    """What one part has.
+    """The samples, groups and classes of one part.
 
     Attributes
     ----------
     part, parts
         Its number, of how many.
     samples, of
-        How many samples it has, of how many that were dealt.
+        Number of samples of the part, and number of samples that were dealt.
     groups, of_groups
-        How many groups it has, of how many that were dealt; 0 and 0 where samples were not dealt by groups.
+        Number of groups of the part, and number of groups that were dealt; 0 and 0 where samples were not dealt by
+        groups.
     classes
-        How many of its samples are of each class that was dealt, by label. Empty where there are no strata.
+        Number of the part's samples in each class that was dealt, by label. Empty where there are no strata.
     """
 
     part: int

@@ -1,6 +1,6 @@
-"""Which rows windows may read: those that are selected, and of a split those of the window's own part.
+"""The rows that windows may read: those that are selected, and of a split those of the window's own part.
 
-What holds, unless the user asks for something else:
+Invariants, unless the user asks for something else:
 
 1. `Data.select`: no window reads a row that is not selected. A slice selects all rows between its bounds, whatever its
    step; a list or a mask selects the rows that it names.
@@ -49,7 +49,7 @@ from zarrfeed.plan.samples.window_samples import count_between, reading_only, wh
 from zarrfeed.plan.samples.windows import check_segment_ends, offsets_of, reach, samples_with_windows, unpadded
 from zarrfeed.spec.window import Borders, Window
 
-#: What `rows=` of `Data.window` may be.
+#: Types of `rows=` of `Data.window`.
 WindowRows: TypeAlias = "Literal['selected', 'all'] | Select"
 
 
@@ -64,7 +64,8 @@ class ChosenWindows:
     left_out
         Why others are left out.
     borders
-        Of the segments at whose ends windows are padded. None: all samples are one segment, or nothing is padded.
+        The borders of the segments at whose ends windows are padded. None: all samples are one segment, or nothing is
+        padded.
     gaps
         The gaps among the rows that windows may read. None: none were looked for.
     """
@@ -101,14 +102,14 @@ def choose_windows(
     selected
         The rows that `window_rows` means by "selected", ascending.
     by_list
-        Whether the samples were named by a list or a mask, or dealt at random; else by slices.
+        True if the samples were named by a list or a mask, or dealt at random; False if by slices.
     segment_ends, window_rows
-        As the user gave them.
+        The user's arguments.
     borders, are_stores
         The first sample of each of several stores, or segments, and the number of samples at the end; and which of both
         they are. None: there is one store, which names no segments.
     gaps
-        How gaps of the coordinate are found. None: windows may span them.
+        The rule by which gaps of the coordinate are found. None: windows may span them.
 
     Raises
     ------
@@ -173,7 +174,7 @@ def _reading_rows(
     num_samples: int,
     gaps: str = "",
 ) -> tuple[Samples, Borders | None]:
-    """Return which of the samples read no other rows, and the borders at which windows are padded."""
+    """Return the samples that read no other rows, and the borders at which windows are padded."""
     samples = reading_only(whole, offsets_of(unpadded(windows)), rows, num_samples)
     if unpadded(windows) == list(windows):
         return samples, None
@@ -196,7 +197,7 @@ def _count_incomplete(named: Samples, whole: Samples, ends: Int64 | None, reason
 
 
 def _borders_of(ends: Int64 | None, rows: Samples, num_samples: int, gaps: str) -> Borders | None:
-    """Return where segments begin at whose ends windows are padded; None where all samples are one segment.
+    """Return the borders of the segments at whose ends windows are padded; None where all samples are one segment.
 
     Rows that are read without gaps are a segment of their own: those of a slice.
     """

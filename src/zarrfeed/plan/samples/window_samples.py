@@ -1,6 +1,6 @@
 """The samples that have windows whose rows are all among some rows: arithmetic on runs, offsets and segments.
 
-What holds: nothing is made for each sample, or for each row of a window. A run of rows that windows may not read, a
+Invariant: nothing is made for each sample, or for each row of a window. A run of rows that windows may not read, a
 *gap*, forbids the samples that read one of its rows. Those of neighbouring offsets are one run, unless the offsets are
 further apart than the gap is long. So a gap forbids as many runs as there are such groups of offsets, and one where
 offsets are side by side.
@@ -159,5 +159,5 @@ def _forbidden(
 
 
 def count_between(samples: Samples, begins: Int64, ends: Int64) -> Int64:
-    """Return how many of the samples lie in each [begin, end)."""
+    """Count the samples that lie in each [begin, end)."""
     return rank_of(samples, ends) - rank_of(samples, begins)

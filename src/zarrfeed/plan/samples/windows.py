@@ -1,6 +1,6 @@
 """`Data.window`: samples that are windows of rows, and which samples have all of their rows.
 
-What holds: row k of the window of sample i is row i + offsets[k] of the array. A sample is read only if all of its
+Invariant: row k of the window of sample i is row i + offsets[k] of the array. A sample is read only if all of its
 rows, in every field, are in the array, and in its own segment where segments are named.
 """
 
@@ -24,7 +24,7 @@ from zarrfeed.spec.window import Borders, Lead, Pad, Window
 #: Distances from a sample's own row; a bare number takes that row and adds no axis.
 Offsets: TypeAlias = "int | Lead | Sequence[int | Lead]"
 
-#: What takes the place of rows that windows lack: "edge", "nan", or a number.
+#: The padding of rows that windows lack: "edge", "nan", or a number.
 PadLike: TypeAlias = "str | float"
 
 _FARTHEST = 2**40
@@ -35,7 +35,7 @@ _BLOCK_REACHES = 4
 
 
 def parse_window(name: str, offsets: Offsets | None) -> Window | None:
-    """Return what a user said of the field `name`; None for nothing.
+    """Parse the user's offsets of the field `name`; None for nothing.
 
     Raises
     ------
@@ -47,12 +47,12 @@ def parse_window(name: str, offsets: Offsets | None) -> Window | None:
     alone = isinstance(offsets, int | np.integer | Lead | Mapping) or not isinstance(offsets, Iterable)
     rows: list[Any] = [offsets] if alone else list(offsets)  # type: ignore[arg-type]
     if not rows:
-        raise ConfigError(f"offsets of {name} = {offsets!r}, must be an integer or a sequence of at least one")
+        raise ConfigError(f"offsets of {name} = {offsets!r}, must be an integer or a sequence of at least one integer")
     rows = [_parse_lead(name, row) if isinstance(row, Mapping) else row for row in rows]
     leads = {row for row in rows if isinstance(row, Lead)}
     if len(leads) > 1:
         raise ConfigError(
-            f"offsets of {name} = {offsets!r}: one lead is drawn for a sample, and these are {len(leads)}"
+            f"offsets of {name} = {offsets!r}, must have one zarrfeed.lead, as one distance is drawn for a sample"
         )
     lead = next(iter(leads), None)
     drawn = tuple(index for index, row in enumerate(rows) if isinstance(row, Lead))
@@ -110,12 +110,15 @@ def lead_of(windows: Iterable[Window | None]) -> Lead | None:
     """
     leads = {window.lead for window in windows if window is not None and window.lead is not None}
     if len(leads) > 1:
-        raise ConfigError(f"offsets have {' and '.join(sorted(map(repr, leads)))}: one lead is drawn for a sample")
+        raise ConfigError(
+            f"offsets have {' and '.join(sorted(map(repr, leads)))}, must have one zarrfeed.lead, as one distance is "
+            "drawn for a sample"
+        )
     return next(iter(leads), None)
 
 
 def reach(windows: Iterable[Window | None]) -> tuple[int, int]:
-    """Return how many rows windows reach before, and after, a sample's own; both from 0."""
+    """Return the number of rows that windows reach before, and after, a sample's own; both from 0."""
     offsets = [offset for window in windows if window is not None for offset in window.reads]
     return max(0, -min(offsets, default=0)), max(0, max(offsets, default=0))
 
@@ -126,7 +129,7 @@ def offsets_of(windows: Iterable[Window | None]) -> tuple[int, ...]:
 
 
 def chunks_in_block(rows_per_chunk: int, sample_bytes: int, windows: Sequence[Window | None], block_bytes: int) -> int:
-    """Return how many chunks make a block, so that few are read for two: no more than `block_bytes` have room for.
+    """Return the number of chunks of a block, so that few are read for two: at most as many as fit in `block_bytes`.
 
     Without windows it is one.
     """
@@ -147,7 +150,7 @@ def with_borders(window: Window | None, borders: Borders | None) -> Window | Non
 
 
 def parse_pad(name: str, pad: object) -> Pad | None:
-    """Return what a user said of the rows that windows of the field `name` lack; None for nothing.
+    """Parse the user's padding of the field `name`; None for nothing.
 
     Raises
     ------

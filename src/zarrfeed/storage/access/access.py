@@ -1,4 +1,4 @@
-"""How stores are reached: metadata reads with the timeout and the retries of a dataset, and the options for URLs."""
+"""Access to stores: metadata reads with the timeout and the retries of a dataset, and the options for URLs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class StoreAccess:
-    """How stores are reached.
+    """The way to reach a store: timeouts, retries, options and the node cache.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class StoreAccess:
     zarr_format
         2 or 3, of stores whose format need not be looked for. None: either.
     shared
-        What this store shares with others that are opened beside it. None: nothing.
+        The connections that this store shares with others that are opened beside it. None: it shares nothing.
 
     Raises
     ------
@@ -63,14 +63,14 @@ class StoreAccess:
         self.__post_init__()
 
     def ask(self, read: Callable[[], Awaitable[_T]], name: str, failed: FailedAttempt | None = None) -> _T:
-        """Return what `read` does on zarr-python's event loop, within the timeout and with retries.
+        """Run `read` on zarr-python's event loop, within the timeout and with retries, and return its result.
 
         Parameters
         ----------
         read
             Makes one attempt.
         name
-            What messages call the array, the group or the store.
+            The name of the array, the group or the store in messages.
         failed
             The first attempt, if the caller made it.
 

@@ -1,6 +1,6 @@
 """The node cache: where it is, who shares it, its limit, and what the objects of one array are called in it.
 
-What holds: a process opens the directory of a cache once, and a process that was forked from it, or that became another
+Invariant: a process opens the directory of a cache once, and a process that was forked from it, or that became another
 user, opens its own. `cpp/storage/cache/cache_folder.h` says who can read and write what is in the directory.
 """
 
@@ -26,7 +26,7 @@ from zarrfeed.base.units import parse_bytes
 _USUAL_SHARE = 0.9
 #: Paths at which nothing can be made, whatever becomes of the file system.
 _NO_PATHS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
-#: What an entry is in front of its payload: some 100 bytes that name it. Entries count as whole blocks.
+#: Bytes of an entry in front of its payload: some 100 bytes that name it. Entries count as whole blocks.
 _USUAL_HEADER_BYTES = 160
 _BLOCK_BYTES = 4096
 
@@ -36,7 +36,7 @@ _open: dict[tuple[int, int, str, int, int | None], core.CacheDirectory] = {}
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Where the node cache is.
+    """The directory of the node cache, and its limit.
 
     Attributes
     ----------
@@ -114,12 +114,12 @@ class CacheOptions:
 
 @dataclass(frozen=True)
 class StoredObjects:
-    """How large the objects of an array are.
+    """The number and the sizes of the objects of an array.
 
     Attributes
     ----------
     count, stored_bytes
-        Of all objects: how many, and their bytes.
+        Number of all objects, and their bytes.
     counted_bytes
         Bytes of all objects as they count against the limit of a cache: of whole blocks, with a header each.
     """
@@ -130,7 +130,7 @@ class StoredObjects:
 
     @classmethod
     def of(cls, sizes: npt.NDArray[np.int64] | None) -> StoredObjects | None:
-        """Return the same of the sizes of all objects; None for None."""
+        """Make it from the sizes of all objects; None for None."""
         if sizes is None:
             return None
         blocks = -(-(sizes + _USUAL_HEADER_BYTES) // _BLOCK_BYTES)
@@ -139,18 +139,18 @@ class StoredObjects:
 
 @dataclass(frozen=True)
 class ArrayCache:
-    """What the chunks of one array are called in the node cache.
+    """The names and versions of the chunks of one array in the node cache.
 
     Attributes
     ----------
     options
-        Where the cache is.
+        The options of the cache.
     store, prefix
         Name of the store in the cache; what stands before the keys of the array there.
     versions
         The version of each object; None: nothing of the array is cached.
     objects
-        How large the objects are; None: the store does not tell it.
+        The number and the sizes of the objects; None: the store does not tell them.
     why_off
         Why nothing of the array, or not all of it, is cached; else empty.
     """
@@ -163,7 +163,7 @@ class ArrayCache:
     why_off: str = ""
 
     def to_core(self) -> core.CachedArray | None:
-        """Return the same for the engine, with the directory; None if nothing is cached."""
+        """Convert it for the engine, with the directory; None if nothing is cached."""
         if self.versions is None:
             return None
         return core.CachedArray(self.options.directory(), store=self.store, prefix=self.prefix, versions=self.versions)

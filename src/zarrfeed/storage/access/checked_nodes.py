@@ -1,6 +1,6 @@
 """Nodes that zarr-python opened, checked for what it lets pass and the rest of the package relies on.
 
-What holds: the attributes of a node that passed are an object of JSON.
+Invariant: the attributes of a node that passed are an object of JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def checked(node: Node, name: str | None = None) -> Node:
     Parameters
     ----------
     node
-        What zarr-python opened.
+        The result of zarr-python's open function.
     name
         Path or URL that messages name. None: the node's own.
 

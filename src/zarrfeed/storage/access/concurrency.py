@@ -1,10 +1,10 @@
-"""How many requests a store is asked at once: few at first, more while more of them pay.
+"""The number of requests that a store is asked at once: few at first, more while more of them pay.
 
 A server accepts only so many connections. Beyond that it drops them, and the client's system tries each again after
 seconds, without an error that anybody sees. A far store, on the other hand, needs many requests to hide its latency.
 So the number follows from what is measured.
 
-What holds: the number doubles only if the last doubling raised the rate (requests a second), at first by a quarter. A
+Invariant: the number doubles only if the last doubling raised the rate (requests a second), at first by a quarter. A
 server that is busy with four requests is therefore not asked eight, and a far store gets from 2 to 256 within 20 round
 trips. It is halved when requests fail or stall, once for all requests that were under way together. Between 1 and the
 most that is allowed, nothing else changes it.
@@ -70,7 +70,7 @@ class ConcurrencyController:
         self._pause_s = self._pause_after_failure_s = _FIRST_PAUSE_S
         self._grew = False  # since the last failure
         self._failed_at = -math.inf
-        # Of the requests of this epoch: when the first answer came, answers since then, requests and their latency.
+        # Counters of this epoch: the time of the first answer, answers since then, requests and their latency.
         self._first_at: float | None = None
         self._answers = self._requests = self._stalls = 0
         self._latency_s = self._stalled_s = 0.0

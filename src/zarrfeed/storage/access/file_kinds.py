@@ -83,7 +83,7 @@ def kind_of_content(path: str | Path) -> str | None:
 
 
 def not_zarr_url(url: str) -> str:
-    """Return what a message adds where no Zarr node is at a URL that names a file of another kind; else "".
+    """Return the end of a message if no Zarr node is at a URL that names a file of another kind; else "".
 
     >>> not_zarr_url("s3://bucket/cells.h5ad")
     '; the name is that of an AnnData file in HDF5: copy it to this machine, and write it as Zarr by `zarrfeed pack`'

@@ -1,7 +1,7 @@
 """The arrays and groups that lie in a group of zarr-python.
 
 zarr-python's own listing warns of each file that is no node. At the first member that it cannot open it leaves its
-other tasks alone, and asyncio logs a traceback for each of them. What holds here: other files are passed over, every
+other tasks alone, and asyncio logs a traceback for each of them. Invariants: other files are passed over, every
 task ends, and the error is that of the first damaged member in the order of names.
 """
 
@@ -34,13 +34,13 @@ def members_of(group: zarr.Group) -> dict[str, zarr.Array[Any] | zarr.Group]:
     ConfigError, UnsupportedError
         If a member is damaged, or its attributes are no object; names it.
     Exception
-        Of any class, if the store cannot be listed or read.
+        An exception of any class, if the store cannot be listed or read.
     """
     return checked_members(sync(read_members(group)))
 
 
 def checked_members(members: Mapping[str, Any]) -> dict[str, zarr.Array[Any] | zarr.Group]:
-    """Return what `read_members` returned, as arrays and groups that are no longer asynchronous."""
+    """Convert the members that `read_members` returned to arrays and groups that are no longer asynchronous."""
     return {
         name: checked(zarr.Group(one) if isinstance(one, zarr.AsyncGroup) else zarr.Array(one))
         for name, one in members.items()
@@ -53,7 +53,7 @@ def arrays_of(group: zarr.Group) -> dict[str, zarr.Array[Any]]:
 
 
 async def read_members(group: zarr.Group) -> dict[str, Any]:
-    """Return the same as asynchronous arrays and groups; on zarr-python's event loop."""
+    """Return the members as asynchronous arrays and groups; on zarr-python's event loop."""
     node = async_group(group)
     if node.metadata.consolidated_metadata is not None:  # they are listed there, and cost no request
         return dict(sorted([(name, one) async for name, one in node.members()]))

@@ -1,6 +1,6 @@
 """URLs of keys: `KeyUrl.of` reads a URL, `url_of` writes one, and they are inverse.
 
-What holds: `KeyUrl.of(url_of(url, key)).key` is the key of `url`, a slash, and `key`, character by character. The path
+Invariant: `KeyUrl.of(url_of(url, key)).key` is the key of `url`, a slash, and `key`, character by character. The path
 of a URL is percent-decoded once: `%23` stands for `#`, and a `%` that begins no escape stands for itself. What URL
 libraries drop or change is refused: a query, a fragment, a name that is empty or `.` or `..`, a control character, and
 bytes that are not UTF-8. A path of this machine is no URL unless it begins as one.
@@ -43,7 +43,7 @@ class KeyUrl:
     authority
         The bucket, or the user, the host and the port.
     path
-        As it is written, without slashes at its ends; "" is the root.
+        The path as it is written, without slashes at its ends; "" is the root.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class KeyUrl:
         """
         found = _URL.fullmatch(text)
         if found is None:
-            raise ConfigError(f"{printable(text)}: is no URL, must be such as s3://bucket/key")
+            raise ConfigError(f"{printable(text)}: is no URL, must be a URL such as s3://bucket/key")
         scheme, authority, rest = found[1].lower(), found[2], found[3]
         has_user = "@" in authority and not scheme.startswith("abfs")  # there it is container@account
         path = re.split(r"[?#]", rest, maxsplit=1)[0]
@@ -87,7 +87,7 @@ class KeyUrl:
 
     @property
     def is_web(self) -> bool:
-        """Whether it is the URL of a web server, to which `%2F` and a slash are not the same."""
+        """True for the URL of a web server, to which `%2F` and a slash are not the same."""
         return self.scheme in ("http", "https")
 
     @property
@@ -186,11 +186,11 @@ def check_key(name: str, key: str, *, may_have_empty_names: bool = False) -> Non
     Parameters
     ----------
     name
-        What the message calls the key.
+        The name of the key in the message.
     key
         Without a slash at its end.
     may_have_empty_names
-        Whether two slashes may stand in a row.
+        If True, two slashes may stand in a row.
 
     Raises
     ------

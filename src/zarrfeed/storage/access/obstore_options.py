@@ -1,6 +1,6 @@
 """`storage_options=` -> what obstore takes: its own names, and those of fsspec that mean the same.
 
-What holds: an option that is not known is an error, and so is one that is given twice under two names. Values are never
+Invariant: an option that is not known is an error, and so is one that is given twice under two names. Values are never
 repeated in messages, since some are secrets. Nothing here opens a connection.
 """
 
@@ -20,7 +20,7 @@ STORE_OF_SCHEME = {
     **dict.fromkeys(("az", "adl", "azure", "abfs", "abfss"), "azure"),
 }  # fmt: skip
 
-#: What fsspec's file systems call an option -> what obstore calls it.
+#: Name of an option in fsspec's file systems -> its name in obstore.
 _ALIASES = {
     "s3": {
         "anon": "skip_signature",
@@ -67,12 +67,12 @@ _CLIENT = (
     "root_certificate", "randomize_addresses", "read_timeout", "timeout", "user_agent",
 )  # fmt: skip
 _RETRY = ("max_retries", "backoff", "retry_timeout")
-#: What stands beside the store's options.
+#: Nested mappings beside the store's options.
 _NESTED = ("client_options", "retry_config", "credential_provider", "client_kwargs")
 #: An option of our own.
 _FORBIDDEN_IS_MISSING = "forbidden_is_missing"
 
-#: Of a store: variables of the environment, and options, each of which is a way to get credentials.
+#: Kind of store -> variables of the environment, and options, each of which is a way to get credentials.
 _CREDENTIALS = {
     "s3": (
         ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -96,11 +96,11 @@ def obstore_options(url: str, scheme: str, options: Mapping[str, Any]) -> dict[s
     Parameters
     ----------
     url
-        What messages call the store.
+        The name of the store in messages.
     scheme
-        Of the URL.
+        The scheme of the URL.
     options
-        As the user gave them. Names of obstore may have their prefix ("aws_region") or lack it ("region").
+        The user's options. Names of obstore may have their prefix ("aws_region") or lack it ("region").
 
     Raises
     ------
@@ -174,7 +174,7 @@ def _flat(url: str, kind: str, options: Mapping[str, Any]) -> list[tuple[str, An
         return flat
     known = ("headers",) if kind == "http" else ("endpoint_url", "region_name")
     if not isinstance(inner, Mapping):
-        raise ConfigError(f"{url}: storage_options['client_kwargs'] is a {type(inner).__name__}, must be a dict")
+        raise ConfigError(f"{url}: storage_options['client_kwargs']: got a {type(inner).__name__}, must be a dict")
     for name in inner:
         if name not in known:
             raise _unknown(url, f"client_kwargs[{name!r}]", str(name), known)
@@ -198,7 +198,7 @@ def _unknown(url: str, shown: str, name: str, known: tuple[str, ...]) -> ConfigE
 def default_credentials(
     scheme: str, config: Mapping[str, Any], environment: Mapping[str, str], *, has_provider: bool = False
 ) -> dict[str, Any]:
-    """Return what to add to the options of a store, so that no metadata service is asked where it need not be.
+    """Return the options to add to those of a store, so that no metadata service is asked where it need not be.
 
     obstore asks the metadata service of the cloud for credentials when it finds none. It does not read the file of
     credentials that AWS's tools write, and does not heed the variables that turn the metadata service off. So for S3

@@ -25,7 +25,7 @@ def open_error(name: str, error: Exception, folder: Path | None = None) -> Zarrf
     name
         The path or URL that messages name.
     error
-        What zarr-python raised. Its parsers raise exceptions of any class.
+        The exception of zarr-python. Its parsers raise exceptions of any class.
     folder
         The array's local folder, if it has one: its metadata say which codec was refused.
     """
@@ -37,7 +37,7 @@ def open_error(name: str, error: Exception, folder: Path | None = None) -> Zarrf
 
 
 def _parsed(path: Path) -> Any:
-    """Return what a document of metadata holds; None if it is not there, cannot be read, or is no JSON."""
+    """Parse a document of metadata; None if it is not there, cannot be read, or is no JSON."""
     with contextlib.suppress(OSError, ValueError):
         return parse_json(path.read_bytes())
     return None

@@ -1,6 +1,6 @@
 """`PageStream`: a listing of obstore that can be given up at any time.
 
-What holds: while a request of the stream is under way, only threads of obstore's runtime drop the stream.
+Invariant: while a request of the stream is under way, only threads of obstore's runtime drop the stream.
 
 A request that was given up stays inside the stream, and its connection returns to the client's pool when the stream is
 dropped. The pool then needs the runtime of the thread, and panics on stderr in a thread without one. Python drops

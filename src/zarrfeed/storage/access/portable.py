@@ -1,6 +1,6 @@
-"""What an executor's tasks open again elsewhere: stores, arrays and descriptions of samples, as bytes.
+"""Stores, arrays and descriptions of samples as bytes, which an executor's tasks open again elsewhere.
 
-What holds: only what has a path or a URL that another process can open goes to one. Arrays and stores that exist in
+Invariant: only what has a path or a URL that another process can open goes to one. Arrays and stores that exist in
 this process alone are refused, so that no task carries data. Local directories travel as absolute paths.
 """
 
@@ -23,7 +23,7 @@ _REMEDY = "executor: {} is in the memory of this process, and other processes ca
 
 
 def to_bytes(value: object) -> bytes:
-    """Return what `from_bytes` makes the same of in another process.
+    """Pickle a value, so that `from_bytes` makes an equal one in another process.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def to_bytes(value: object) -> bytes:
 
 
 def from_bytes(content: bytes) -> Any:
-    """Return what `to_bytes` was given."""
+    """Return the value that `to_bytes` pickled."""
     return pickle.loads(content)
 
 
 def as_location(source: Any) -> Any:
-    """Return where a store is: an absolute path, a URL, or else the source itself."""
+    """Return the location of a store: an absolute path, a URL, or else the source itself."""
     if isinstance(source, str | Path):
         return source if is_url(source) else str(local_path(source).absolute())
     store = source.store if isinstance(source, zarr.Array | zarr.Group) else source

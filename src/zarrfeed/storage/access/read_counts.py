@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class CacheCounts:
-    """What the node cache did for chunks that Python decodes; as of `CacheStats`. Of zarr-python's event loop alone."""
+    """The counts of `CacheStats`, for chunks that Python decodes. For zarr-python's event loop alone."""
 
     hits: int = 0
     misses: int = 0
@@ -22,7 +22,7 @@ class CacheCounts:
 
 @dataclass
 class ReadCounts:
-    """How often stores were asked, and again; for how many indices; how long zarr-python's decoders had chunks.
+    """Counts of requests to stores, of retries and of indices, and the time that zarr-python's decoders had chunks.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class ReadCounts:
     indices_read
         Indices of shards.
     cache
-        What the node cache did.
+        The work of the node cache.
     decode_s
         Seconds that chunks spent with zarr-python's codecs, or waited for them.
     """

@@ -1,6 +1,6 @@
 """`ReadStore`: an object store of obstore, read as its server means its answers.
 
-What holds:
+Invariants:
 
 - A document of metadata that the server refuses counts as absent only if the server refuses objects that surely do not
   exist in the same way, as S3 does for those who may not list the bucket. It is asked for such an object once.
@@ -25,7 +25,7 @@ from zarrfeed.storage.access.store_errors import reason_of, says_no_permission, 
 
 #: Exceptions that zarr-python's stores take for an object that is not there.
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-#: First byte and end of bytes of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
+#: First byte and end of bytes of an object, as in a slice; (0, None) is the whole object, (-n, None) its last n bytes.
 ByteRange: TypeAlias = tuple[int, int | None]
 _WHOLE: ByteRange = (0, None)
 
@@ -36,9 +36,9 @@ class ReadStore(ObjectStore[Any]):
     Attributes
     ----------
     forbidden_is_missing
-        Whether chunks that the server refuses are missing, as the user says.
+        True if chunks that the server refuses are missing, as the user says.
     keeps_encoding
-        Whether objects are read as they are stored, with their Content-Encoding.
+        True if objects are read as they are stored, with their Content-Encoding.
     """
 
     forbidden_is_missing = False
@@ -48,11 +48,11 @@ class ReadStore(ObjectStore[Any]):
         super().__init__(store, read_only=read_only)
         #: The server's answers for documents that it refused, and that count as absent, by their keys.
         self._refused: dict[str, str] = {}
-        #: Whether the server refuses what is not in a folder, too.
+        #: True for each folder whose missing objects the server refuses, too.
         self._hides_absence: dict[str, bool] = {}
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return an object, or a byte range of it; None if there is none, as of `zarr.abc.store.Store`."""
+        """Return an object, or a byte range of it; None if there is none, as in `zarr.abc.store.Store`."""
         try:
             reads = ObjectReads(self.store, keeps_encoding=self.keeps_encoding)
             return prototype.buffer.from_bytes(await reads.read(key, _range_of(byte_range)))
@@ -64,7 +64,7 @@ class ReadStore(ObjectStore[Any]):
             return None
 
     async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
-        """Yield the keys below a prefix, as of `zarr.abc.store.Store`."""
+        """Yield the keys below a prefix, as in `zarr.abc.store.Store`."""
         async for page in PageStream(self.store, prefix):
             for meta in page:
                 yield meta["path"]
@@ -117,7 +117,7 @@ class ObjectReads:
     store
         The store.
     keeps_encoding
-        Whether objects are read as they are stored.
+        True if objects are read as they are stored.
     """
 
     def __init__(self, store: Any, *, keeps_encoding: bool = False) -> None:
@@ -180,10 +180,10 @@ class ObjectReads:
 
 
 class BlockingObjectReads(ObjectReads):
-    """The same, by requests that block the thread: what is awaited is there at once."""
+    """Like `ObjectReads`, by requests that block the thread: the results that it awaits are there at once."""
 
     def read_now(self, key: str, byte_range: ByteRange = _WHOLE) -> Any:
-        """Return the bytes of a byte range of an object. As of `read`."""
+        """Return the bytes of a byte range of an object. As in `read`."""
         try:
             self.read(key, byte_range).send(None)
         except StopIteration as end:

@@ -1,6 +1,6 @@
 """Requests to one store wait for their turn: on an event loop, or on threads that block.
 
-What holds: no more turns are taken than the limit of the `ConcurrencyController`, but for those that were taken before
+Invariant: no more turns are taken than the limit of the `ConcurrencyController`, but for those that were taken before
 it fell; turns are given in the order in which they were asked for; a turn is ended once, by whoever took it, also if
 the request failed or was given up. All readers of a store in a process share one limiter.
 """
@@ -33,13 +33,13 @@ class Turn:
     Attributes
     ----------
     epoch
-        Of the controller, when the request began.
+        The controller's epoch when the request began.
     is_full
-        Whether as many requests as allowed were wanted then.
+        True if as many requests as allowed were wanted then.
     begin
-        When it began, by `time.monotonic`.
+        Time at which the request began, by `time.monotonic`.
     is_over
-        Whether another request may have its turn.
+        True if another request may have its turn.
     """
 
     epoch: int
@@ -62,7 +62,7 @@ class RequestLimiter:
     Parameters
     ----------
     most, first
-        As of `ConcurrencyController`.
+        The arguments of `ConcurrencyController`.
     may_pass
         Tells errors after which another try may succeed, which speak of too many requests, from others.
     """
@@ -76,11 +76,11 @@ class RequestLimiter:
 
     @property
     def limit(self) -> int:
-        """How many requests may be under way at once now."""
+        """Number of requests that may be under way at once now."""
         return self.controller.limit
 
     async def run(self, request: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what `request` does, when it is its turn, on an event loop."""
+        """Make a request when it is its turn, on an event loop, and return its result."""
         if not self._has_room():
             loop, thread = asyncio.get_running_loop(), threading.get_ident()
             future: asyncio.Future[None] = loop.create_future()
@@ -194,7 +194,7 @@ def _set_result(loop: asyncio.AbstractEventLoop, thread: int, future: asyncio.Fu
         future.set_result(None)
 
 
-#: What identifies a store -> the limiter of all its readers in this process, as long as there are any.
+#: Identity of a store -> the limiter of all its readers in this process, as long as there are any.
 _limiters: WeakValueDictionary[Any, RequestLimiter] = WeakValueDictionary()
 # In a forked child requests of the parent would count for ever, and its event loop is another one.
 os.register_at_fork(after_in_child=_limiters.clear)

@@ -16,7 +16,7 @@ from zarrfeed.base.redaction import redact
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of
 
-#: What each further pause is multiplied by: 2, as a power of two; twice that where a server has to be left in peace.
+#: Factor of each further pause: 2, as a power of two; twice that where a server has to be left in peace.
 _NEAR_STEPS, _FAR_STEPS = 1, 2
 #: A further attempt ends after this part of the timeout, before others notice that it takes too long: it can say why.
 _LAST_WORD = 0.95
@@ -31,9 +31,9 @@ class FailedAttempt:
     Attributes
     ----------
     error
-        What it raised.
+        The exception of the attempt.
     begin
-        When it began, by `time.monotonic`.
+        Time at which the attempt began, by `time.monotonic`.
     """
 
     error: Exception
@@ -48,18 +48,18 @@ async def retrying(
     is_far: bool = False,
     failed: FailedAttempt | None = None,
 ) -> _T:
-    """Return what `read` does, tried again after errors that may pass.
+    """Call `read`, again after errors that may pass, and return its result.
 
     Parameters
     ----------
     policy
-        How many further attempts are made, and for how long.
+        The number of further attempts, and the timeout.
     read
         Makes one attempt.
     on_retry
         Called before each further attempt.
     is_far
-        Whether a server is asked. Pauses then grow faster: five retries take about 12 s.
+        True if a server is asked. Pauses then grow faster: five retries take about 12 s.
     failed
         The first attempt, if it was made.
 
@@ -109,12 +109,12 @@ async def reading(
     is_far: bool = False,
     failed: FailedAttempt | None = None,
 ) -> _T:
-    """Return the same as `retrying`, within the timeout: for reads that nobody else watches.
+    """Like `retrying`, within the timeout: for reads that nobody else watches.
 
     Raises
     ------
     StoreReadError
-        If the store did not answer in time. And as of `retrying`.
+        If the store did not answer in time. And as in `retrying`.
     """
     limit = asyncio.timeout(policy.timeout)
     try:
@@ -128,7 +128,7 @@ async def reading(
 
 
 def _retried(retries: int, begin: float, last: Exception) -> str:
-    """Return how often a read was tried again, for how long, and why it failed."""
+    """Describe the retries of a read, their time, and the last error."""
     seconds = time.monotonic() - begin
     times = f"{retries} retr{'y' if retries == 1 else 'ies'}"
     return f"the store cannot read it, after {times} in {seconds:.{seconds < 10:d}f} s: {reason_of(last)}"

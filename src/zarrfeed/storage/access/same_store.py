@@ -1,6 +1,6 @@
 """Tell whether two stores of zarr-python surely hold the same objects.
 
-What holds: stores that may differ in what they return are never called the same, so that nobody reads the chunks of
+Invariant: stores that may differ in what they return are never called the same, so that nobody reads the chunks of
 one store in place of those of another. Stores that are the same may be called different; that costs time alone. The
 equality of the stores themselves does not hold this: zarr-python calls two wrappers equal if they wrap equal stores,
 whatever they do to the bytes; two memory stores, if they have equal objects at the moment; and obstore two clients of

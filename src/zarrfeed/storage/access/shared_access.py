@@ -1,6 +1,6 @@
-"""What the opening of many stores shares: the connections to a server, and an end for all of them.
+"""The connections to a server that stores share while many of them are opened, and one end for all reads.
 
-What holds: after `give_up`, no read of metadata is begun, and those that wait for a store end at once.
+Invariant: after `give_up`, no read of metadata is begun, and those that wait for a store end at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SharedAccess:
     servers
         The store of each bucket or web server by its URL. None: stores at that URL do not share connections.
     is_v3
-        Whether the last store that was opened is of Zarr format 3.
+        True if the last store that was opened is of Zarr format 3.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class SharedAccess:
         return SharedAccess, ()  # a copy has connections and reads of its own
 
     async def run(self, read: Awaitable[_T]) -> _T:
-        """Return what a read brings, on the event loop.
+        """Await a read on the event loop, and return its result.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What errors of stores mean: whether another try may succeed, which errno stands for them, and a sentence about them.
+"""The meaning of errors of stores: whether another try may succeed, the errno that stands for them, and a sentence.
 
 Clients of object stores report errors in their own classes and texts. obstore's texts end in a dump of Rust structures
 over dozens of lines; that dump is read here and never shown. Nothing here imports such a client.
@@ -13,7 +13,7 @@ from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.native import core
 from zarrfeed.base.redaction import redact, without_secrets
 
-#: What clients of object stores call errors that another try does not mend, by name: none of them is a dependency.
+#: Names of the errors of object stores' clients that another try does not mend: none of the clients is a dependency.
 _LASTING = frozenset(
     {
         "NotFoundError",
@@ -25,12 +25,12 @@ _LASTING = frozenset(
     }
 )
 
-#: What obstore puts before its dump.
+#: Text that obstore puts before its dump.
 _DUMP = "\n\nDebug source:"
 _STATUS = re.compile(r"status code: (\d{3}) ([A-Za-z' -]*)")
 #: In the body of an answer: XML of S3, Google and Azure.
 _SERVER_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-#: Where machines in a cloud ask for the credentials of their role.
+#: Requests by which machines in a cloud ask for the credentials of their role.
 _METADATA_SERVICE = re.compile(
     r"/latest/api/token|/latest/meta-data/|computeMetadata|/metadata/identity/|performing token request.*api-version="
 )
@@ -59,7 +59,7 @@ _NO_ANSWERS: tuple[tuple[str, str], ...] = (
 )
 _TIMEOUTS = ("TimedOut", "kind: Timeout")
 
-#: What the text of an obstore error contains -> what it means, the more telling one first.
+#: Text that an obstore error contains -> its meaning, the more telling one first.
 _MEANINGS: tuple[tuple[str, str], ...] = (
     (
         "BadScheme",
@@ -83,7 +83,7 @@ _LONGEST_TEXT = 200
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what went wrong, in one line without a dump; errors that are not obstore's as Python shows them.
+    """Describe an error in one line without a dump; errors that are not obstore's are shown as Python shows them.
 
     Secrets are taken out of the error itself, too, since it becomes the cause of another one.
     """
@@ -163,7 +163,7 @@ def array_is_gone(metadata_path: str) -> FileNotFoundError:
 def is_transient(error: Exception) -> bool:
     """Return whether another try may succeed: after an error of a network, a device or a busy machine.
 
-    Of errors that only the store's client knows, those are lasting whose name or text says so.
+    Errors that only the store's client knows are lasting if their name or text says so.
     """
     if isinstance(error, OSError):
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):

@@ -37,7 +37,7 @@ from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.read_store import ReadStore
 from zarrfeed.storage.access.store_errors import errno_of, reason_of, says_no_bucket, says_no_permission
 
-#: What obstore opens by URL, but for file:// and memory://.
+#: The schemes that obstore opens by URL, but for file:// and memory://.
 URL_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
 
 #: Environment variables that obstore reads.
@@ -59,7 +59,7 @@ class UrlStore(ReadStore):
     origin
         The server or the bucket: stores that share it share its connections.
     is_unsigned
-        Whether requests go without credentials.
+        True if requests go without credentials.
     environment
         A hash of the environment variables that obstore read when the store was made: they may name the server.
     """
@@ -140,7 +140,7 @@ def _shared_store(url: str, access: StoreAccess) -> tuple[UrlStore, str] | None:
     servers = access.shared.servers
     if key_url.origin not in servers:
         made = make_store(url, access)
-        # Of Azure's and Amazon's hosts, the bucket is part of the path.
+        # In URLs of Azure's and Amazon's hosts, the bucket is part of the path.
         is_whole = not key_url.is_web or type(made.store).__name__ == "HTTPStore"
         servers[key_url.origin] = make_store(url, access, root=True) if is_whole else None
     store = servers[key_url.origin]
@@ -153,7 +153,7 @@ def wrap_node(node: Any) -> zarr.Array[Any] | zarr.Group:
     Raises
     ------
     ConfigError
-        As of `checked`.
+        As in `checked`.
     """
     return checked(zarr.Group(node) if isinstance(node, zarr.AsyncGroup) else zarr.Array(node))
 
@@ -210,7 +210,7 @@ def make_store(url: str, access: StoreAccess, *, root: bool = False) -> UrlStore
     Raises
     ------
     ConfigError, UnsupportedError
-        As of `open_url`.
+        As in `open_url`.
     """
     key_url = _supported(url)
     try:

@@ -1,6 +1,6 @@
 """The one module that uses what zarr-python does not document, for every release that pyproject.toml allows.
 
-What holds: no other module of the package imports `zarr.core` or a private module of zarr or numcodecs, or reads a
+Invariant: no other module of the package imports `zarr.core` or a private module of zarr or numcodecs, or reads a
 private attribute of their objects (`tests/repo/test_codebase.py`). So a new release of zarr-python can break this file
 only.
 Names that zarr-python documents (`zarr.abc`, `zarr.buffer`, `zarr.codecs`, `zarr.dtype`, `zarr.storage`) are imported
@@ -81,7 +81,7 @@ _T = TypeVar("_T")
 
 #: The parsed metadata of an array, as `zarr.Array.metadata` has it.
 ArrayMetadata: TypeAlias = ArrayV2Metadata | ArrayV3Metadata
-#: What a codec pipeline is told about one chunk: shape, dtype, fill value, memory order.
+#: The facts that a codec pipeline gets about one chunk: shape, dtype, fill value, memory order.
 ChunkSpec: TypeAlias = ArraySpec
 
 
@@ -122,7 +122,7 @@ def _stored_chunk_shape(metadata: ArrayMetadata) -> list[Any] | None:
 
 
 def chunk_spec(metadata: ArrayMetadata, shape: tuple[int, ...]) -> ChunkSpec:
-    """Return what a codec pipeline must know to decode a chunk of a shape."""
+    """Return the facts that a codec pipeline needs to decode a chunk of a shape."""
     return ArraySpec(
         shape=shape,
         dtype=metadata.dtype,
@@ -150,7 +150,7 @@ def numcodecs_codec(codec: Any) -> Any:
     Raises
     ------
     Exception
-        Of any class, if the codec's library cannot be imported or refuses the configuration.
+        An exception of any class, if the codec's library cannot be imported or refuses the configuration.
     """
     return getattr(codec, "_codec", codec)
 
@@ -163,7 +163,7 @@ def has_snappy() -> bool:
 def with_length(array: zarr.Array[Any], length: int) -> zarr.Array[Any]:
     """Return an array with another length of its first axis, whose store keeps the length that it has.
 
-    What is written to it are whole chunks, also those that hold nothing but the fill value.
+    Writes to it store whole chunks, also those that hold nothing but the fill value.
     """
     metadata = array.metadata.update_shape((length, *array.shape[1:]))
     config = ArrayConfig(order="C", write_empty_chunks=True)
@@ -205,7 +205,7 @@ def check_document(document: dict[str, Any], zarr_format: int) -> None:
 
 
 def fill_of(array: zarr.Array[Any]) -> Any:
-    """Return what the items are that an array's store lacks."""
+    """Return the value of the items that an array's store lacks."""
     metadata = array.metadata
     return metadata.dtype.default_scalar() if metadata.fill_value is None else metadata.fill_value
 
@@ -229,14 +229,14 @@ def read_document(array: zarr.Array[Any], key: str) -> bytes | None:
     Raises
     ------
     Exception
-        What the store raises, of any class.
+        The store's exception, of any class.
     """
     content = sync((array.store_path / key).get())
     return None if content is None else content.to_bytes()
 
 
 def sync(read: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
-    """Return what a coroutine returns on zarr-python's event loop, as `zarr.core.sync.sync` does.
+    """Run a coroutine on zarr-python's event loop, as `zarr.core.sync.sync` does, and return its result.
 
     Ctrl-C ends the wait, also if the interrupt came before the wait began, which zarr-python's function leaves out.
 
@@ -260,7 +260,7 @@ def sync(read: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
 
 
 async def _caught(read: Coroutine[Any, Any, _T]) -> tuple[_T | None, Exception | None]:
-    """Return what a coroutine returns or raises: asyncio would raise some errors anew, as others."""
+    """Return the result of a coroutine, or its exception: asyncio would raise some exceptions anew, as others."""
     try:
         return await read, None
     except Exception as error:  # noqa: BLE001 (it is raised where the result is awaited)

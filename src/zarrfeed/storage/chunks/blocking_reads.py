@@ -37,17 +37,17 @@ class Blocking(Protocol):
     Attributes
     ----------
     limiter
-        What reads wait for their turn at.
+        The limiter at which reads wait for their turn.
     """
 
     limiter: RequestLimiter
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
-        """Return bytes of an object, or None if there is none. As of `BlockingReads.get`."""
+        """Return bytes of an object, or None if there is none. As in `BlockingReads.get`."""
 
 
 def blocking_reads(source: StoreSource) -> Blocking | None:
-    """Return what reads the objects of a source by calls that block; None where the event loop has to read them."""
+    """Return the reader of a source's objects by calls that block; None where the event loop has to read them."""
     if isinstance(source, PartedSource):
         is_cached = any(one.cached is not None for one in source.sources)  # the node cache is read on the loop
         return BlockingParts(source) if not is_cached and all(map(BlockingReads.serves, source.sources)) else None
@@ -73,7 +73,7 @@ class BlockingFiles:
         self._prefix = prefix
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
-        """Return bytes of a file, or None if there is none. As of `BlockingReads.get`."""
+        """Return bytes of a file, or None if there is none. As in `BlockingReads.get`."""
         part = None if end is None else RangeByteRequest(begin, end)
         return read_chunk_file(self._root, self._prefix + key, part or (SuffixByteRequest(-begin) if begin else None))
 
@@ -84,7 +84,7 @@ class BlockingParts:
     Parameters
     ----------
     source
-        Where they are; `BlockingReads.serves` holds of each part.
+        The location of the chunks; `BlockingReads.serves` is true for each part.
     """
 
     def __init__(self, source: PartedSource) -> None:
@@ -94,7 +94,7 @@ class BlockingParts:
         self._reads: dict[int, BlockingReads] = {}
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
-        """Return bytes of an object, or None if there is none. As of `BlockingReads.get`."""
+        """Return bytes of an object, or None if there is none. As in `BlockingReads.get`."""
         number, below = self._source.find(key)
         reads = self._reads.get(number)
         if reads is None:
@@ -108,7 +108,7 @@ class BlockingReads:
     Parameters
     ----------
     source
-        Where they are; `serves(source)` holds.
+        The location of the chunks; `serves(source)` is true.
     """
 
     def __init__(self, source: StoreSource) -> None:
@@ -143,7 +143,7 @@ class BlockingReads:
         key
             Below the array.
         begin, end
-            As of a slice: (0, None) is the whole object, (-n, None) are its last n bytes.
+            The range, as a slice has it: (0, None) is the whole object, (-n, None) are its last n bytes.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """The node cache for stored bytes that Python decodes: `cpp/storage/cache/node_cache.h` is it for the engine.
 
-The entries are the same: an object, a range of one, the index of a shard. What holds, on zarr-python's event loop:
+The entries are the same: an object, a range of one, the index of a shard. Invariants, on zarr-python's event loop:
 
 - Of all tasks and processes that miss an entry, the one that claims it asks the store. The others look again at
   intervals, and ask the store themselves if the entry is not there in time.
@@ -30,14 +30,14 @@ from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.chunks.location import StoreSource
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: First byte and end of bytes of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
+#: First byte and end of bytes of an object, as in a slice; (0, None) is the whole object, (-n, None) its last n bytes.
 ByteRange: TypeAlias = tuple[int, int | None]
 #: Result for a range: its bytes; None: no such object; or why there is nothing.
 Found: TypeAlias = Bytes | CorruptChunkError | None
 #: Asks the store for byte ranges of one object.
 Fetch: TypeAlias = Callable[[list[ByteRange]], Awaitable[Sequence[Found]]]
 
-#: How long a task waits for another one to write the entry that it fetches, and how often it looks.
+#: Timeout of a task that waits for another one to write an entry, and the pauses between its looks.
 _TIMEOUT_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.016
 _CHANGED = "the file changed after the data were opened, so its index may be of an older one; open the data again"
@@ -47,7 +47,7 @@ _MOST_BYTES = 1 << 62
 
 @dataclass
 class _Looked:
-    """What a look at the cache found: hits, and of the misses those that are to be fetched, with their claims.
+    """Result of a look at the cache: the hits, and the misses to fetch, with their claims.
 
     A claim of None is that of an entry that will not be cached. Entries that somebody else fetches are in neither.
     """
@@ -66,7 +66,7 @@ class CachedReads:
     directory, called
         The cache, and what the array is called there.
     versions
-        Those of its objects.
+        The versions of its objects.
     counts
         Counts hits and misses.
     folder
@@ -81,7 +81,7 @@ class CachedReads:
 
     @classmethod
     def of(cls, source: StoreSource, counts: CacheCounts, *, all_chunks: bool = False) -> CachedReads | None:
-        """Return the same for an array whose chunks Python decodes; None without a cache.
+        """Make the reader of an array whose chunks Python decodes; None without a cache.
 
         None also for chunks that the engine decodes, unless it is for `all_chunks`.
         """
@@ -198,6 +198,6 @@ def _runs(ranges: Sequence[ByteRange], numbers: list[int]) -> list[list[int]]:
 
 
 def _size_of(byte_range: ByteRange, otherwise: int) -> int:
-    """Return how many bytes a range has, where it says so."""
+    """Return the number of bytes of a range, where it says so."""
     begin, end = byte_range
     return otherwise if end is None and begin == 0 else -begin if end is None else end - begin

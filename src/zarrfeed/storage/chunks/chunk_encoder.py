@@ -1,4 +1,4 @@
-"""How chunks and shards are encoded for a new store: what zarr-python's codecs write, in threads without the GIL.
+"""Encoding of chunks and shards for a new store, equal to that of zarr-python's codecs, in threads without the GIL.
 
 numcodecs compresses without the GIL, and in one thread per call, as long as the call is not made on the main thread or
 `blosc.use_threads` is False. zarr-python writes the metadata, with `compressors` of the same `Encoding`.
@@ -21,7 +21,7 @@ from zarr.codecs import BloscCodec, ZstdCodec
 from zarrfeed.base.errors import ConfigError
 
 Shuffle: TypeAlias = Literal["noshuffle", "shuffle", "bitshuffle"]
-#: Of Blosc, in the order of the numbers that it has for them.
+#: The shuffles of Blosc, in the order of its numbers.
 _SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
 _USUAL_COMPRESSION = {"lz4": 5, "lz4hc": 9, "zstd": 3, "blosclz": 5, "zlib": 5}
 _NAMES = "none, zstd, zstd-5, lz4, lz4-9-bitshuffle"
@@ -38,9 +38,9 @@ class Encoding:
     compressor
         "none"; a compressor of Blosc's: "lz4", "lz4hc", "zstd", "blosclz", "zlib"; or "plain-zstd", without Blosc.
     level
-        Of the compressor.
+        Compression level of the compressor.
     shuffle
-        How Blosc orders bytes before.
+        The order in which Blosc puts the bytes before it compresses them.
     """
 
     compressor: str = "none"
@@ -79,7 +79,7 @@ class Encoding:
         return f"{self.compressor}-{self.level}-{self.shuffle}"
 
     def zarr_compressors(self, item_bytes: int) -> tuple[Any, ...]:
-        """Return the same as `zarr.create_array` takes it."""
+        """Convert it to the `compressors` of `zarr.create_array`."""
         if self.compressor == "none":
             return ()
         if self.compressor == "plain-zstd":

@@ -1,7 +1,7 @@
 """The keys of an array's stored objects (chunks, or shards), and the check that there are any.
 
 A chunk that a store lacks reads as the fill value, so an array whose chunks lie under other keys than its metadata say
-reads as zeros without a word. What holds: an array is refused only if none of its objects is stored, and a file whose
+reads as zeros without a word. Invariant: an array is refused only if none of its objects is stored, and a file whose
 name ends in a number, as names of chunks do, lies below the array and below no other node. So an array that nobody has
 written to is not refused, whatever notes, locks or pictures lie beside it. One object whose key has the form that the
 metadata give is enough to accept the array, even if the object lies beyond the array's shape.
@@ -44,7 +44,7 @@ class ChunkKeys:
     Attributes
     ----------
     prefix, separator
-        What a key begins with, and what stands between its parts.
+        The beginning of a key, and the separator of its parts.
     counts
         Objects along each axis.
     """
@@ -238,7 +238,7 @@ async def misplaced_key(store: Store, prefix: str, keys: ChunkKeys) -> str:
 
 
 def misplaced_listed(list_keys: Callable[[str], Iterator[str]], keys: ChunkKeys) -> str:
-    """Return the same of a store that a function lists: it yields the keys below a folder of the array."""
+    """Like `misplaced`, for a store that a function lists: it yields the keys below a folder of the array."""
     if keys.num_objects <= FEW_OBJECTS:
         return ""
     search = _Search(keys)

@@ -30,7 +30,7 @@ from zarrfeed.storage.chunks.parted_source import cached_reads
 from zarrfeed.storage.chunks.shard_reader import ShardReader, Spawn
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: First byte and end of bytes of an object, as of a slice.
+#: First byte and end of bytes of an object, as in a slice.
 ByteRange: TypeAlias = tuple[int, int | None]
 
 _FORBIDDEN = (
@@ -45,19 +45,19 @@ class ChunkReader:
     Parameters
     ----------
     source
-        Where the chunks are.
+        The location of the chunks.
     policy
-        How often a read is tried again, and how long it may take.
+        The number of retries, and the timeout of a read.
     counts
         Counts requests, retries and indices.
     sharding
-        How shards are read; None: each chunk is an object of its own.
+        The reading of shards; None: each chunk is an object of its own.
     spawn
         Runs a coroutine as a task that ends with the reader. None: a task of the event loop.
     is_watched
-        Whether somebody else ends the wait for a read that takes longer than the timeout, as the engine does.
+        True if somebody else ends the wait for a read that takes longer than the timeout, as the engine does.
     caches_all
-        Whether chunks that the engine decodes go through the node cache here, too. The engine itself reads them through
+        True if chunks that the engine decodes go through the node cache here, too. The engine itself reads them through
         its own.
     """
 
@@ -106,7 +106,7 @@ class ChunkReader:
     async def _fetch(
         self, key: str, byte_range: ByteRequest | None, failed: FailedAttempt | None = None
     ) -> Bytes | None:
-        """Return the same from the store."""
+        """Like `get`, from the store alone."""
 
         def read() -> Awaitable[Bytes | None]:
             self._counts.on_request()
@@ -127,12 +127,12 @@ class ChunkReader:
         Parameters
         ----------
         key
-            Of the object, below the array.
+            The object's key below the array.
         ranges
-            First byte and end of each, as of a slice; their first bytes ascend. (0, None), which comes alone, is the
+            First byte and end of each, as in a slice; their first bytes ascend. (0, None), which comes alone, is the
             whole object.
         failed
-            As of `get`.
+            As in `get`.
 
         Returns
         -------
@@ -142,7 +142,7 @@ class ChunkReader:
         Raises
         ------
         StoreReadError
-            If the store returned more than it was asked for. And as of `get`.
+            If the store returned more than it was asked for. And as in `get`.
         """
         if self._cached is None:
             return await self._fetch_ranges(key, ranges, failed)
@@ -151,7 +151,7 @@ class ChunkReader:
     async def _fetch_ranges(
         self, key: str, ranges: Sequence[ByteRange], failed: FailedAttempt | None = None
     ) -> list[Bytes | CorruptChunkError | None]:
-        """Return the same from the store."""
+        """Like `get_ranges`, from the store alone."""
         begin, end = span_of(ranges)
         if end is None:
             return [await self._fetch(key, None, failed)]
@@ -170,12 +170,12 @@ class ChunkReader:
         return stored
 
     def inner_label(self, position: int | None) -> str:
-        """Return what messages call the inner chunk at a position, behind the key of its shard; "" for none."""
+        """Return the name of the inner chunk at a position in messages, behind the key of its shard; "" for none."""
         return "" if position is None or self.shards is None else self.shards.label(position)
 
 
 def _range_of(byte_range: ByteRequest | None) -> ByteRange:
-    """Return first byte and end, as of a slice."""
+    """Return first byte and end, as in a slice."""
     if isinstance(byte_range, RangeByteRequest):
         return byte_range.start, byte_range.end
     if isinstance(byte_range, SuffixByteRequest):
@@ -190,7 +190,7 @@ def span_of(ranges: Sequence[ByteRange]) -> tuple[int, int | None]:
 
 
 def split_ranges(ranges: Sequence[ByteRange], data: Bytes | None) -> list[Bytes | CorruptChunkError | None]:
-    """Return the bytes of each range, of what one request for all of them read. As of `ChunkReader.get_ranges`."""
+    """Return the bytes of each range, of what one request for all of them read. As in `ChunkReader.get_ranges`."""
     begin, end = span_of(ranges)
     if end is None or data is None:  # deleted since its index was read
         return [data] * len(ranges)
@@ -226,16 +226,16 @@ def locate_chunk(spec: ArraySpec, chunk: Sequence[int]) -> tuple[str, int | None
 
 @dataclass(frozen=True)
 class ReadFailure:
-    """What an error of a store, or of decoding what it returned, says of a chunk.
+    """The meaning of an error of a store, or of a decoder, for a chunk.
 
     Attributes
     ----------
     is_corrupt
-        Whether the bytes are there, and cannot be decoded.
+        True if the bytes are there, and cannot be decoded.
     text
         One sentence, without the name of the array or the key.
     errno_value
-        Which errno stands for an error of the store.
+        The errno that stands for an error of the store.
     cause
         The store's or the codec's own exception.
     """

@@ -3,7 +3,7 @@
 numcodecs and zarr-python do not look at most configurations until they decode, or never. So a number that was written
 as text fails in every chunk, as if all of them were damaged, and a size that contradicts the dtype gives other values.
 
-What holds: `as_meant` returns an array whose codecs decode what the writer encoded; or it raises `ConfigError`, which
+Invariant: `as_meant` returns an array whose codecs decode what the writer encoded; or it raises `ConfigError`, which
 names the array, the codec, the key, its value, and what would be allowed. Numbers that decoding does not use, such as
 compression levels, are never refused. zarr-python's own codecs check themselves when it opens the array.
 """
@@ -73,7 +73,7 @@ class _CodecContext:
     Attributes
     ----------
     config
-        As numcodecs has it, without defaults that its writer left out.
+        The configuration as numcodecs has it, without defaults that its writer left out.
     decoded
         Size and dtype of what the codec was given when it encoded.
     items
@@ -86,7 +86,7 @@ class _CodecContext:
 
     @property
     def has_items(self) -> bool:
-        """Whether the codec is given the items, and not what a codec of bytes made of them."""
+        """True if the codec is given the items, and not the output of a codec of bytes."""
         return self.decoded.dtype == self.items and self.decoded.is_exact
 
 
@@ -236,7 +236,7 @@ def _loaded(codec: Any, name: str) -> Any:
 
 
 def _check(label: str, name: str, context: _CodecContext, codec: Any) -> Changes:
-    """Return what has to change in the configuration of a codec so that it decodes as its writer meant."""
+    """Return the changes of a codec's configuration that let it decode as its writer meant."""
     rule = _RULES.get(str(context.config.get("id")))
     if rule is None or not type(codec).__module__.startswith("numcodecs."):
         return {}

@@ -4,7 +4,7 @@ numcodecs trusts what chunks say of themselves: Blosc reads as many bytes as its
 the buffer; LZ4, Zstandard, text and Pcodec allocate what a header declares; bz2, lzma, gzip and zlib allocate whatever
 comes out. So nothing reaches a codec here before its header agrees with the buffer and with the metadata.
 
-What holds, for any bytes and any codec of numcodecs: `decode_guarded` returns what the codec makes of the bytes or
+Invariants, for any bytes and any codec of numcodecs: `decode_guarded` returns what the codec makes of the bytes or
 raises an exception; nothing beyond the buffer is read; the memory that is asked for is that of the input and a small
 multiple of `Expected.limit`. Codecs that were registered by others are called as they are.
 """
@@ -33,7 +33,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 #: Bytes that a chunk of text may have at any stage of decoding. Its size is in no metadata, so this stands in for it.
 MAX_TEXT_BYTES = 2**31 - 1
-#: What liblzma may allocate for a dictionary. The largest preset of xz takes 65 MiB.
+#: Bytes that liblzma may allocate for a dictionary. The largest preset of xz takes 65 MiB.
 _LZMA_MEMORY_BYTES = 256 << 20
 #: Format version, codec version, flags, typesize; nbytes, blocksize, cbytes.
 _BLOSC_HEADER = struct.Struct("<4B3i")
@@ -53,14 +53,14 @@ class Numcodec(Protocol):
 
 @dataclass(frozen=True)
 class Expected:
-    """What the metadata imply of a codec's output.
+    """The facts that the metadata imply of a codec's output.
 
     Attributes
     ----------
     limit
         Bytes that it has at most.
     is_exact
-        Whether it has exactly so many.
+        True if the output has exactly `limit` bytes.
     items
         Items of the chunk: what a codec of objects has to return.
     dtype
@@ -380,8 +380,8 @@ def _decode_zfp(codec: Any, stored: Any, expected: Expected) -> Any:
     return zfp_guard.decode(codec, _as_bytes(stored), expected.limit // expected.dtype.itemsize, expected.dtype)
 
 
-#: What is not here cannot be harmed: the checksums, Shuffle, BitRound, Base64 return at most what they are given, and
-#: look no further.
+#: The guards. Codecs that are not here cannot be harmed: the checksums, Shuffle, BitRound, Base64 return at most as
+#: many bytes as they are given, and look no further.
 _GUARDS: dict[str, Callable[[Any, Any, Expected], Any]] = {
     "blosc": _decode_blosc,
     "lz4": _decode_lz4,

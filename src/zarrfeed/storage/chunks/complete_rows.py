@@ -1,7 +1,7 @@
-"""Which rows of a stored array are complete, as far as a reader can tell: those whose chunks all exist.
+"""The complete rows of a stored array, as far as a reader can tell: those whose chunks all exist.
 
 A writer such as `zarr.Array.append` sets the shape first and writes the chunks afterwards. So a reader that trusted the
-shape would read the fill value for chunks that are still to come. What holds: rows count only up to the first stored
+shape would read the fill value for chunks that are still to come. Invariant: rows count only up to the first stored
 object (chunk, or shard) that does not exist, and only whole stored objects count.
 """
 
@@ -24,20 +24,20 @@ _AT_ONCE = 256
 def complete_rows(
     array: zarr.Array[Any], stored_shape: tuple[int, ...], axis: int, *, known: int, access: StoreAccess
 ) -> int:
-    """Return how many rows along an axis are complete.
+    """Return the number of complete rows along an axis.
 
     Parameters
     ----------
     array
         With the metadata as they are now.
     stored_shape
-        Of a stored object: of a shard, or of a chunk where there are none.
+        Shape of a stored object: of a shard, or of a chunk where there are none.
     axis
         The sample axis.
     known
         Rows that are complete without asking.
     access
-        How a store that is not local is asked.
+        The way to ask a store that is not local.
     """
     rows = stored_shape[axis]
     first, end = known // rows, array.shape[axis] // rows

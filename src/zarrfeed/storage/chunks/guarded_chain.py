@@ -1,7 +1,7 @@
 """The chain of codecs of an array, each of them behind its guard, in the form that zarr-python's pipeline takes.
 
-What holds: every codec of numcodecs, wherever it stands (filters and compressor of v2, the chain of v3, inner chunks
-and indices of shards on any level), decodes through `codec_guards`; zarr-python runs the chain as before, in its own
+Invariant: every codec of numcodecs, wherever it stands (filters and compressor of v2, the chain of v3, inner chunks
+and indices of shards at any depth), decodes through `codec_guards`; zarr-python runs the chain as before, in its own
 threads. How many bytes a codec's output may have follows from the chunk's shape and dtype and from the codecs before it
 in the order of encoding: exactly so many as long as these have a fixed size, at most so many behind a compressor.
 """
@@ -34,7 +34,7 @@ from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, ChunkSpec, V
 from zarrfeed.storage.chunks.codec_guards import MAX_TEXT_BYTES, Expected, Numcodec, decode_guarded
 
 _BYTE = np.dtype(np.uint8)
-#: What a codec that nobody here knows may make of a byte when it encodes.
+#: Bytes that a codec that nobody here knows may make of one byte when it encodes.
 _UNKNOWN_EXPANSION = 16
 _OVERHEAD_BYTES = 1 << 20
 _CHECKSUMS = ("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3")
@@ -124,7 +124,7 @@ def _numcodec_of(codec: Codec) -> Numcodec | None:
 
 
 def encoded(codec: Numcodec | None, decoded: Expected) -> Expected:
-    """Return what a codec encodes an array or bytes to: its size, and the dtype that the next codec sees.
+    """Return the encoded form of an array or bytes: its size, and the dtype that the next codec sees.
 
     None, or a codec that is not of numcodecs, may make of them what it likes, within reason.
     """
@@ -174,7 +174,7 @@ class _GuardedNumcodec:
 
 @dataclass(frozen=True)
 class _Guarded:
-    """What a guarded codec of v3 is besides decoding: the codec itself; `numcodec` is what it decodes with."""
+    """A guarded codec of v3 beside its decoding: it has the codec itself, and `numcodec` decodes."""
 
     codec: BytesBytesCodec | ArrayBytesCodec
     numcodec: Numcodec
@@ -182,7 +182,7 @@ class _Guarded:
 
     @property
     def is_fixed_size(self) -> bool:
-        """Whether the codec's output has one size; zarr-python asks it of the codecs of a shard's index since 3.4."""
+        """True if the codec's output has one size; zarr-python asks it of the codecs of a shard's index since 3.4."""
         return bool(getattr(self.codec, "is_fixed_size", False))
 
     def to_dict(self) -> Any:

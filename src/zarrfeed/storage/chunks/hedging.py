@@ -1,9 +1,9 @@
-"""When a slow request is made a second time: the rule of hedged requests.
+"""The rule of hedged requests: it says when a slow request is made a second time.
 
 A far store answers most requests soon and a few very late, and the batch waits for the latest. A second request beside
 a late one usually ends sooner.
 
-What holds: no more than one in twenty requests is made a second time. A request is late if it takes longer than 95 % of
+Invariant: no more than one in twenty requests is made a second time. A request is late if it takes longer than 95 % of
 the last ones of its class, and than three times their median: on a connection that is full, where all requests take
 about as long, second ones would only take its place.
 
@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable
 
-#: Of each class, as many requests are remembered, and as many must be known.
+#: Number of requests of a class that are remembered, and number that must be known.
 _REMEMBERED, _ENOUGH = 256, 32
 #: A request is late after this part of the others, ...
 _LATE_QUANTILE = 0.95

@@ -1,6 +1,6 @@
-"""Where the chunks of an array are, in a store that only Python can read; and how such a store is asked.
+"""The location of an array's chunks in a store that only Python can read, and the requests to such a store.
 
-What holds: a store is asked for no more at once than its limiter allows (`request_limiter.py`); a store that was opened
+Invariant: a store is asked for no more at once than its limiter allows (`request_limiter.py`); a store that was opened
 by the process that this one was forked from is opened anew, or refused.
 """
 
@@ -36,12 +36,12 @@ from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
 from zarrfeed.storage.files.table_store import TableStore
 
-#: How long a store may take for its first answer in a forked process, where its client may be dead without knowing it.
+#: Timeout of a store's first answer in a forked process, where its client may be dead without knowing it.
 _FORKED_TIMEOUT_S = 30.0
 #: Enough to hide 20 ms from an event loop that does nothing but ask, at 50000 requests a second.
 _MAX_REQUESTS = 1024
-#: Where each request may open a connection. Behind 100 ms so many objects of 340 KiB are 0.85 GB/s. Each request that
-#: waits has a thread, and twice as many made nothing faster.
+#: Most requests where each request may open a connection. Behind 100 ms so many objects of 340 KiB are 0.85 GB/s. Each
+#: request that waits has a thread, and twice as many made nothing faster.
 _MAX_CONNECTIONS = 256
 #: Until it is known how many pay: a small web server has room for six connections in its queue.
 _FIRST_REQUESTS, _FIRST_CONNECTIONS = 32, 2
@@ -49,20 +49,20 @@ _FIRST_REQUESTS, _FIRST_CONNECTIONS = 32, 2
 
 @dataclass(frozen=True)
 class StoreSource:
-    """Where the chunks of one array are, in a store that Python reads.
+    """The location of the chunks of one array in a store that Python reads.
 
     Attributes
     ----------
     store
         Any `zarr.abc.store.Store`. Pickling the source pickles the store.
     prefix
-        What stands before the keys of this array: empty, or its path and a slash.
+        The beginning of the keys of this array: empty, or its path and a slash.
     metadata_key
         Exists below `prefix` as long as the array does; empty if the store has none.
     decoder
         Decodes the chunks; None if the engine does.
     cached
-        What the array is called in the node cache; None: there is no cache.
+        The name of the array in the node cache; None: there is no cache.
     owner
         The process that the store was opened in.
     chunk_keys
@@ -85,7 +85,7 @@ class StoreSource:
 
     @property
     def is_forked(self) -> bool:
-        """Whether the store was opened by a process that this one was forked from."""
+        """True if the store was opened by a process that this one was forked from."""
         return not self.owner.is_here
 
     def reads_as(self, other: StoreLocation) -> bool:
@@ -100,7 +100,7 @@ class StoreSource:
         )
 
     def engine_cache(self) -> core.CachedArray | None:
-        """Return what the engine calls the array in the node cache; None without one.
+        """Return the engine's name of the array in the node cache; None without one.
 
         None also where Python decodes the chunks, which then reads through the cache itself (`cached_reads.py`).
         """
@@ -115,7 +115,7 @@ class StoreSource:
 
     @property
     def max_requests(self) -> int:
-        """Return how many requests the store is asked at once at most, where memory allows more."""
+        """Return the most requests that the store is asked at once, where memory allows more."""
         return _MAX_CONNECTIONS if self.is_far else _MAX_REQUESTS
 
     @property
@@ -125,7 +125,7 @@ class StoreSource:
 
     @property
     def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
-        """Where the engine finds the chunks in a file of another format; empty where Python reads them."""
+        """The table of the chunks in a file of another format, for the engine; empty where Python reads them."""
         if self.decoder is not None or not isinstance(self.store, TableStore):
             return ()
         table = self.store.table(self.prefix.rstrip("/"))
@@ -133,12 +133,12 @@ class StoreSource:
 
     @property
     def max_stored_bytes(self) -> int:
-        """Return how many bytes a chunk as stored has at most; 0 where the engine decodes it, which knows."""
+        """Return the most bytes of a stored chunk; 0 where the engine decodes it, which knows."""
         return 0 if self.decoder is None else self.decoder.most_stored_bytes
 
     @property
     def is_far(self) -> bool:
-        """Whether each request may open a connection."""
+        """True if each request may open a connection."""
         store = self.store
         while isinstance(store, WrapperStore):
             store = unwrapped(store)
@@ -156,13 +156,13 @@ class StoreSource:
 
     @cached_property
     def limiter(self) -> RequestLimiter | None:
-        """What requests wait for their turn at; None where they need not."""
+        """The limiter at which requests wait for their turn; None where they need not wait."""
         near = type(self.store) in (LocalStore, MemoryStore, TableStore, ZipStore)  # a subclass may do anything
         first = _FIRST_CONNECTIONS if self.is_far else _FIRST_REQUESTS
         return None if near else shared_limiter(self.store, self.max_requests, is_transient, first)
 
     def reopened(self) -> StoreSource:
-        """Return the same for use in a forked process; it stays known as forked, since not all can be opened anew."""
+        """Open it anew for a forked process; it stays known as forked, since not all stores can be opened anew."""
         return replace(self, store=_reopened(self.store))
 
     async def open(self) -> None:
@@ -180,7 +180,7 @@ class StoreSource:
     ) -> npt.NDArray[np.uint8] | None:
         """Return the bytes of a stored object, or a part of them, or None if the array lacks it.
 
-        Where too many requests at once would hurt, it waits for its turn, unless it is made `at_once`.
+        The request waits for its turn where too many requests at once would hurt, unless it is made `at_once`.
 
         Raises
         ------
@@ -227,14 +227,14 @@ def _signature(decoder: ChunkDecoder | None) -> str:
 
 
 class _Misses(asyncio.Lock):
-    """Whether it is known that objects which are not there were never written."""
+    """The lock of a check: that objects which are not there were never written."""
 
     is_harmless = False
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where an array is: a local directory with its metadata file, or a store that Python reads."""
+    """The location of an array: a local directory with its metadata file, or a store that Python reads."""
 
     root: str = ""
     metadata_key: str = ""
@@ -276,14 +276,14 @@ def locate_array(
     in_shards: bool,
     access: StoreAccess | None = None,
 ) -> Location:
-    """Return where an array is: a directory for the engine, or a store for Python, which decodes where it has to.
+    """Locate an array: a directory for the engine, or a store for Python, which decodes where it has to.
 
     Raises
     ------
     StoreReadError
         If the store cannot be asked for the array's metadata.
     UnsupportedError
-        As of `make_decoder`.
+        As in `make_decoder`.
     """
     store, path = array.store_path.store, array.store_path.path
     if native and type(store) is LocalStore:  # a subclass may have ways of its own

@@ -1,6 +1,6 @@
 """The metadata documents of an array as they are now, and what tells without reading them that they did not change.
 
-What holds: a document counts as unchanged only if its file, or its ETag, is the one that was read before. A file that
+Invariant: a document counts as unchanged only if its file, or its ETag, is the one that was read before. A file that
 was written in the last seconds is read again each time, since two writes within a tick of the clock look alike.
 """
 
@@ -24,7 +24,7 @@ from zarrfeed.storage.access.zarr_internals import open_store, unwrapped
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.files.table_store import TableStore
 
-#: Of each document, by the order of the keys: its bytes, or None if there is none.
+#: The bytes of each document, by the order of the keys; None if there is none.
 Documents: TypeAlias = "tuple[bytes | None, ...]"
 
 #: Seconds after which a file that was written again surely has another time.

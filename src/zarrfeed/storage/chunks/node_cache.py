@@ -1,10 +1,10 @@
-"""Which arrays are in the node cache, and what their objects are called there.
+"""The arrays that are in the node cache, and the names of their objects there.
 
 The engine reads and writes the cache (`cpp/storage/cache/node_cache.h`). This module decides whether an array is
 cached: its store must have a name that is the same tomorrow, and its objects must have versions (`object_versions.py`,
 of files `staging.py`). An array that cannot be cached is read as without a cache, and `ArrayCache.why_off` says why.
 
-What holds: no credentials, and no query of a URL, are in the cache or in a message.
+Invariant: no credentials, and no query of a URL, are in the cache or in a message.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from zarrfeed.storage.chunks.staging import stage_array, stage_zip
 
 
 def with_cache(source: StoreSource, spec: ArraySpec, access: StoreAccess) -> StoreSource:
-    """Return where the chunks of an array are, with what they are called in the cache, if there is to be one."""
+    """Name the chunks of an array in the cache, if there is one."""
     return source if access.cache is None else replace(source, cached=_named(source, spec.name, spec, access))
 
 
 def with_cached_objects(source: StoreSource, name: str, access: StoreAccess) -> StoreSource:
-    """Return the same for objects that are read as they are; messages call them `name`."""
+    """Name objects that are read as they are in the cache, if there is one; messages call them `name`."""
     return source if access.cache is None else replace(source, cached=_named(source, name, None, access))
 
 
@@ -44,7 +44,7 @@ def with_staging(spec: ArraySpec, keys: ChunkKeys, access: StoreAccess) -> Array
 
 
 def cache_of(spec: ArraySpec) -> ArrayCache | None:
-    """Return what an array is called in the node cache; None: there is no cache."""
+    """Return the name of an array in the node cache; None: there is no cache."""
     if isinstance(spec.source, StoreSource):
         return spec.source.cached
     return spec.staged if isinstance(spec.staged, ArrayCache) else None

@@ -1,4 +1,4 @@
-"""Which version each stored object of an array has: what the node cache has to know before it serves stored bytes.
+"""The version of each stored object of an array, which the node cache must know before it serves stored bytes.
 
 A version is whatever changes when the object is written again: ETag, time of the last change and size, as one listing
 or one HEAD request for each object tells them; or the id of an Icechunk snapshot. Versions are read when the array is
@@ -34,7 +34,7 @@ from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_
 from zarrfeed.storage.access.zarr_internals import sync, unwrapped
 from zarrfeed.storage.objects.object_source import ObjectSource
 
-#: Where a server has no listing, each object costs a HEAD request when the array is opened: so many objects at most.
+#: Most objects of a server that has no listing: each of them costs a HEAD request when the array is opened.
 _MOST_HEADS = 1_000_000
 _HEADS_AT_ONCE = 32
 #: Without an ETag, two changes in one second look alike. An object that changed so recently has no version yet.
@@ -91,7 +91,7 @@ class FoundVersions:
     Attributes
     ----------
     versions
-        By key below the array; None: no object has one.
+        The versions by key below the array; None: no object has one.
     why
         Why some objects, or all, have none; else empty.
     sizes
@@ -151,7 +151,7 @@ def find_versions(store: Store, prefix: str, spec: ArraySpec | None, access: Sto
 
 @dataclass(frozen=True)
 class ObjectVersion:
-    """Which version of an object a store has: its size in bytes, and what changes when it is written again."""
+    """The version of an object in a store: its size in bytes, and a mark that changes when it is written again."""
 
     size: int
     version: str

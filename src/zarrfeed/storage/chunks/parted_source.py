@@ -1,6 +1,6 @@
 """`PartedSource`: the chunks of an array whose rows lie in several stores that Python reads.
 
-What holds: a key is the number of a part, a slash, and the key of the chunk below the array of that part. A store is
+Invariant: a key is the number of a part, a slash, and the key of the chunk below the array of that part. A store is
 made ready when the first of its chunks is asked for, so that an epoch does not begin with thousands of requests.
 """
 
@@ -25,14 +25,14 @@ from zarrfeed.storage.chunks.location import StoreSource
 
 @dataclass(frozen=True)
 class PartedSource(StoreSource):
-    """Where the chunks of several arrays are, which are one along the sample axis.
+    """The location of the chunks of several arrays, which are one along the sample axis.
 
     The attributes of a `StoreSource` are those of the first part.
 
     Attributes
     ----------
     sources
-        Of all parts.
+        The sources of all parts.
     """
 
     sources: tuple[StoreSource, ...] = field(default=(), compare=False, repr=False)
@@ -69,22 +69,22 @@ class PartedSource(StoreSource):
 
     @property
     def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
-        """Where the engine finds the chunks of each part; empty where Python reads some of them."""
+        """The table of the chunks of each part, for the engine; empty where Python reads some of them."""
         tables = [source.chunk_tables for source in self.sources]
         return tuple(one[0] for one in tables) if all(tables) else ()
 
     @property
     def max_stored_bytes(self) -> int:
-        """Return how many bytes a chunk as stored has at most, of any part."""
+        """Return the most bytes of a stored chunk of any part."""
         return max(source.max_stored_bytes for source in self.sources)
 
     @cached_property
     def limiter(self) -> RequestLimiter | None:
-        """What requests wait for their turn at: stores of one server share it."""
+        """The limiter at which requests wait for their turn: stores of one server share it."""
         return next((source.limiter for source in self.sources if source.limiter is not None), None)
 
     def reopened(self) -> PartedSource:
-        """Return the same for use in a forked process."""
+        """Open all parts anew for a forked process."""
         made = super().reopened()
         assert isinstance(made, PartedSource)
         return replace(made, sources=tuple(source.reopened() for source in self.sources))
@@ -119,7 +119,7 @@ class CachedParts:
     Parameters
     ----------
     source
-        Where the arrays are.
+        The location of the arrays.
     counts
         Counts hits and misses.
     """
@@ -130,7 +130,7 @@ class CachedParts:
         self._reads: dict[int, CachedReads | None] = {}
 
     async def get(self, key: str, ranges: Sequence[ByteRange], fetch: Fetch) -> list[Found]:
-        """Return byte ranges of an object: from the cache, else by `fetch`. As of `CachedReads.get`."""
+        """Return byte ranges of an object: from the cache, else by `fetch`. As in `CachedReads.get`."""
         number, below = self._source.find(key)
         if number not in self._reads:
             self._reads[number] = CachedReads.of(self._source.sources[number], self._counts, all_chunks=True)

@@ -1,6 +1,6 @@
 """Inner chunks of shards in stores that only Python can read: indices are asked for once, neighbours together.
 
-What holds: everything here runs on zarr-python's event loop, and lives as long as one epoch. An index is one task;
+Invariant: everything here runs on zarr-python's event loop, and lives as long as one epoch. An index is one task;
 whoever needs it awaits that task, so that a shard has at most one request for its index under way, and one in all as
 long as the index is cached. A task of an index waits for the store alone, so nobody waits in a circle. An index that
 could not be read is not cached.
@@ -41,9 +41,9 @@ class ShardReader:
     Parameters
     ----------
     reading
-        How its shards look, and what may be read together.
+        The form of the shards, and the rule by which inner chunks are read together.
     get, get_ranges, spawn
-        How objects and parts of them are read, and tasks are run.
+        Functions that read objects and parts of them, and that run tasks.
     counts
         Counts the indices.
     """
@@ -113,7 +113,7 @@ class ShardReader:
         return self._reading.spec.inner_chunk_name(position)
 
     def label(self, position: int) -> str:
-        """Return what messages call an inner chunk, behind the key of its shard."""
+        """Return the name of an inner chunk in messages, behind the key of its shard."""
         return f"inner chunk {self.inner_name(position)}"
 
     async def _try_index(self, key: str) -> Index | BaseException:

@@ -1,6 +1,6 @@
 """Files of a store on one file system, staged in a node cache on another one: whether that pays, and their versions.
 
-What holds: the version of a file is its inode, size and time of change, as one listing tells them when the array is
+Invariant: the version of a file is its inode, size and time of change, as one listing tells them when the array is
 opened. A file that changed a moment ago has no version yet, because two changes within a tick of the clock look alike:
 on file systems of this machine a tick is that of the kernel, on others it may be seconds.
 """
@@ -59,17 +59,17 @@ def why_not_staged(path: str | Path, options: CacheOptions) -> str:
 
 
 def stage_array(options: CacheOptions, root: str, keys: ChunkKeys) -> ArrayCache:
-    """Return what the objects of an array in a local directory are called in a cache that stages them."""
+    """Name the objects of an array in a local directory in a cache that stages them."""
     return _stage(options, f"{root}/", [("", root, keys)])
 
 
 def stage_joined(options: CacheOptions, locations: Sequence[tuple[str, ChunkKeys]]) -> ArrayCache:
-    """Return the same of arrays in several directories that are read as one: keys of objects are whole paths."""
+    """Name the objects of arrays in several directories that are read as one: keys of objects are whole paths."""
     return _stage(options, "", [(f"{root}/", root, keys) for root, keys in locations])
 
 
 def stage_zip(options: CacheOptions, path: str, prefix: str) -> ArrayCache:
-    """Return what the objects of an array in a zip file are called, all of which have the version of the file."""
+    """Name the objects of an array in a zip file, all of which have the version of the file."""
     why = why_not_staged(path, options)
     if why:
         return ArrayCache(options, ZIP_STORE, why_off=why)
@@ -184,7 +184,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _tick_of(root: str) -> float:
-    """Return how many seconds after a change of a file another one surely has another time."""
+    """Return the seconds after which another change of a file surely has another time."""
     device = Path(root).stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     try:

@@ -1,6 +1,6 @@
 """Chunks decoded by zarr-python's own codec pipeline, for codecs that the engine does not have.
 
-What holds: the bytes that are returned are those of the whole read chunk, padding at the edges of the array included,
+Invariant: the bytes that are returned are those of the whole read chunk, padding at the edges of the array included,
 in C order and native byte order; whatever does not decode to exactly that is an error and never a batch. No codec is
 given bytes that declare sizes which are not so (`storage/chunks/codec_guards.py`).
 """
@@ -46,9 +46,9 @@ class ChunkDecoder:
     Attributes
     ----------
     metadata
-        Of the array, as zarr-python parsed it.
+        The array's metadata, as zarr-python parsed them.
     in_shards
-        Whether what is decoded are the inner chunks of its shards, and not the stored objects.
+        True if the inner chunks of the array's shards are decoded, and not the stored objects.
     """
 
     metadata: ArrayMetadata
@@ -68,7 +68,7 @@ class ChunkDecoder:
 
     @cached_property
     def signature(self) -> str:
-        """What tells apart how chunks are encoded: the metadata, without the shape and the attributes."""
+        """The identity of the encoding of chunks: the metadata, without the shape and the attributes."""
         document = self.metadata.to_dict()
         described = {name: value for name, value in document.items() if name not in ("shape", "attributes")}
         return json.dumps([self.in_shards, described], sort_keys=True, default=str)
@@ -122,7 +122,7 @@ class ChunkDecoder:
         return np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8)
 
     def shaped(self, decoded: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Return what `decode` returned in the shape and the dtype of a chunk."""
+        """Return a chunk that `decode` returned in the shape and the dtype of a chunk."""
         return decoded.view(self._chunk.dtype.to_native_dtype().newbyteorder("=")).reshape(self._chunk.shape)
 
     async def decode_items(self, stored: Buffer | None) -> npt.NDArray[Any]:
@@ -151,7 +151,7 @@ class ChunkDecoder:
         )
 
     async def _decode(self, stored: Buffer) -> npt.NDArray[Any]:
-        """Return what the pipeline makes of a chunk.
+        """Decode a chunk by zarr-python's pipeline.
 
         Raises
         ------

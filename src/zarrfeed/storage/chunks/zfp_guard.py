@@ -73,7 +73,7 @@ def _parse_header(header: bytes) -> tuple[str, tuple[int, ...], int]:
 
 
 def _padded_bytes(codec: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return what the longest stream of such an array has, header included."""
+    """Return the number of bytes of the longest stream of such an array, header included."""
     values: int = 4 ** len(shape)
     rate = max(codec.rate, 0) if isinstance(codec.rate, int | float) else 0
     # beside its bits, a value may cost one of the group test; a block has an exponent and its precision

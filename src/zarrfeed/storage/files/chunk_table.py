@@ -1,6 +1,6 @@
 """`ChunkTable`: where in a file each chunk of an array lies.
 
-What holds: every chunk lies inside of the file, as large as the file was when the table was made. A chunk without an
+Invariant: every chunk lies inside of the file, as large as the file was when the table was made. A chunk without an
 entry was never written. cpp/spec/chunk_table.h has the same table for the engine.
 """
 

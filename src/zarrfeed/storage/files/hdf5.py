@@ -1,6 +1,6 @@
 """HDF5 files, which NetCDF4 files are, too, as a `TableStore`: what their datasets are in Zarr.
 
-h5py reads the metadata, and lists where chunks lie. It reads no values. What holds: an array of the store has the bytes
+h5py reads the metadata, and lists where chunks lie. It reads no values. Invariant: an array of the store has the bytes
 of its dataset, as the file has them, under a dtype and codecs that say exactly how the file encodes them. A dataset of
 which that cannot be said is refused by name.
 """

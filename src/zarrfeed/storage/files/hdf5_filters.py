@@ -1,6 +1,6 @@
 """Filters of HDF5 as codecs of numcodecs, by the registered numbers of the filters.
 
-What holds: a filter has a codec only if numcodecs decodes exactly the bytes that the filter writes. Others are refused
+Invariant: a filter has a codec only if numcodecs decodes exactly the bytes that the filter writes. Others are refused
 by name.
 """
 

@@ -1,7 +1,7 @@
 """NetCDF files of the classic formats (CDF-1, CDF-2, CDF-5) as a `TableStore`.
 
 The format: https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html. A variable lies in one piece, in
-C order and big-endian; or it has the record dimension, and each of its records is a piece. What holds: a header that
+C order and big-endian; or it has the record dimension, and each of its records is a piece. Invariant: a header that
 lies is an error that names the file, and never a read outside of it.
 """
 

@@ -1,6 +1,6 @@
 """Files of NumPy arrays as a `TableStore`: an .npy is an array, an .npz a group of its members.
 
-What holds: the items of an array lie in one piece, in C order, as the header of its .npy says. Other arrays, and
+Invariant: the items of an array lie in one piece, in C order, as the header of its .npy says. Other arrays, and
 members of an .npz that are compressed, are refused by name.
 """
 
