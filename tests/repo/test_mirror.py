@@ -60,7 +60,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     },
     **{
         f"storage/files/{name}.py": ("parity/test_files.py", "unit/storage/files/test_hdf5.py")
-        for name in ("chunk_table", "data_file", "hdf5_filters", "hdf5_names", "table_store")
+        for name in ("chunk_table", "data_file", "hdf5_filters", "hdf5_library", "hdf5_names", "table_store")
     },
     "base/json_attributes.py": ("unit/packing/sources/test_hdf5_source.py",),
     "storage/access/portable.py": ("process/test_shared_tools.py",),
