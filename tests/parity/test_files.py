@@ -220,3 +220,49 @@ def test_text_of_fixed_length_booleans_and_enumerations_are_read(tmp_path: Path)
     assert batch["kind"].tolist() == [1, 5, 1]
     array = zarr.open_array(store=open_hdf5(path), path="name", mode="r")
     assert np.asarray(array[...]).tolist() == [b"abc", b"", b"de"]
+
+
+def test_text_of_netcdf4_is_that_of_its_zarr_twin(tmp_path: Path) -> None:
+    names = np.array(["ams", "ber", "çph"], object)
+    values = np.arange(24, dtype="f4").reshape(8, 3)
+    notes = np.array([f"note {i}" * (i % 3) for i in range(8)], object)
+    variables = {"t": (("time", "station"), values), "note": ("time", notes)}
+    dataset = xr.Dataset(variables, coords={"time": np.arange(8), "station": names})
+    dataset.to_netcdf(tmp_path / "x.nc", engine="h5netcdf", encoding={"note": {"chunksizes": (3,)}})
+    dataset.to_zarr(tmp_path / "x.zarr", consolidated=False, zarr_format=2)
+    fields = []
+    for name in ("x.nc", "x.zarr"):
+        data = zarrfeed.open(tmp_path / name, sample_dim="time").sel(station=["çph", "ams"])
+        fields.append([(field.name, field.shape, field.dtype) for field in data.fields])
+        seen: dict[int, Any] = {}
+        for batch, index in ZarrIterableDataset(data, batch_size=3, shuffle=True, seed=1, return_index=True):
+            seen |= {i: (batch["t"][k].tolist(), batch["note"][k]) for k, i in enumerate(index.tolist())}
+        assert seen == {i: (values[i, [2, 0]].tolist(), notes[i]) for i in range(8)}
+    assert fields[0] == fields[1]
+
+
+def test_categories_of_an_h5ad_are_those_of_its_zarr_twin(tmp_path: Path) -> None:
+    codes, kinds, donors = np.array([0, 1, 1, -1, 0, 1], "i1"), ["B", "Ŧ"], [f"d{i // 2}" for i in range(6)]
+    path = tmp_path / "cells.h5ad"
+    with h5py.File(path, "w") as file:
+        file.attrs["encoding-type"] = "anndata"
+        file["X"] = np.arange(12, dtype="f4").reshape(6, 2)
+        file["obs/kind/codes"] = codes
+        file.create_dataset("obs/kind/categories", data=kinds, dtype=h5py.string_dtype())
+        file.create_dataset("obs/donor", data=donors, dtype=h5py.string_dtype(), chunks=(4,))
+        file["obs/kind"].attrs.update({"encoding-type": "categorical", "ordered": False})
+        for array in (file["X"], file["obs/kind/codes"], file["obs/kind/categories"], file["obs/donor"]):
+            array.attrs["encoding-type"] = "string-array" if array.dtype == object else "array"
+    data = zarrfeed.open(path, variables=["X", "obs/kind", "obs/donor"])
+    assert data.categories == {"obs/kind": ("B", "Ŧ")}
+    (batch,) = ZarrIterableDataset(data, batch_size=6)
+    assert batch["obs/donor"] == donors
+    parts = data.split((0.5, 0.5), groups="obs/donor", seed=0)
+    held = [
+        {donor for batch in ZarrIterableDataset(part, batch_size=6) for donor in batch["obs/donor"]} for part in parts
+    ]
+    assert not held[0] & held[1]
+    assert held[0] | held[1] == set(donors)
+    assert [donors[i] for i in range(6) if donors[i] == "d1"] == [
+        donor for b in ZarrIterableDataset(data.where("obs", "donor == 'd1'"), batch_size=6) for donor in b["obs/donor"]
+    ]

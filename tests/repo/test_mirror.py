@@ -60,8 +60,9 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     },
     **{
         f"storage/files/{name}.py": ("parity/test_files.py", "unit/storage/files/test_hdf5.py")
-        for name in ("chunk_table", "data_file", "hdf5_filters", "hdf5_names", "table_store")
+        for name in ("chunk_table", "data_file", "hdf5_filters", "hdf5_library", "hdf5_names", "table_store")
     },
+    **{f"storage/files/{name}.py": ("parity/test_first_guesses.py",) for name in ("inside_path", "opened_files")},
     "base/json_attributes.py": ("unit/packing/sources/test_hdf5_source.py",),
     "storage/access/portable.py": ("process/test_shared_tools.py",),
     "base/ray_executor.py": ("integration/test_ray.py",),

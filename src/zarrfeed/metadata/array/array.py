@@ -44,6 +44,7 @@ from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.storage.chunks.location import locate_array
 from zarrfeed.storage.chunks.node_cache import with_cache, with_staging
+from zarrfeed.storage.files.inside_path import split_at_file
 from zarrfeed.storage.files.open_file import open_file
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
@@ -117,11 +118,13 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
             return checked(
                 zarr.open(store=zipped[0], path=zipped[1], mode="r", zarr_format=zarr_format), printable(source)
             )
-        if path.is_file():
-            opened = open_file(path)
+        file, inside = (path, "") if path.exists() else split_at_file(path)
+        if file.is_file():
+            opened = open_file(file)
             if opened is None:
                 raise not_zarr(source, path)
-            return checked(zarr.open(store=opened, mode="r"), printable(source))
+            opened.check_readable(inside)
+            return checked(zarr.open(store=opened, path=inside, mode="r"), printable(source))
         return checked(zarr.open(store=path, mode="r", zarr_format=zarr_format), printable(source))
     except ZarrfeedError:
         raise

@@ -17,6 +17,7 @@ from pathlib import Path
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
 from zarrfeed.storage.access.file_kinds import CALLED, is_zip, kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.access.local_files import NODE_NAMES, is_node, lacking
+from zarrfeed.storage.files.inside_path import split_at_file
 from zarrfeed.storage.files.open_file import is_read_in_place
 
 #: Files below a folder, or in an archive, that are looked at to tell what is in it.
@@ -76,6 +77,10 @@ def _missing(path: Path) -> str:
         return ": it is a link to something that is missing"
     if path.parts[:1] and path.parts[0].startswith("~"):
         return f": Python does not replace the ~ of a path; give {str(path.expanduser())!r}"
+    in_place, inside = split_at_file(path)
+    if inside:
+        shown = f"zarrfeed info {_quoted(in_place)} --tree"
+        return f": the file {printable(in_place)} has no array {inside!r}; `{shown}` draws what lies in it"
     for parent in path.parents:
         if parent.is_file():
             inside, file = path.relative_to(parent).as_posix(), printable(parent)

@@ -16,6 +16,7 @@ from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.batch_columns import Opened
+from zarrfeed.metadata.group.field_sources import in_files, refuse_member
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.group.opening import Opening
 from zarrfeed.metadata.group.source_names import name_source
@@ -67,7 +68,9 @@ def open(
         `remote`), an open `zarr.Array`, a store with one at its root (of zarr-python, of obstore, a mapper of fsspec),
         an `icechunk.Repository` (its branch "main"), a NumPy array or a CPU tensor. Or several, chunked as they like: a
         group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. Arrays in
-        memory are used where they lie, if they are contiguous in native byte order; do not resize or share them.
+        memory are used where they lie, if they are contiguous in native byte order; do not resize or share them. A file
+        of HDF5, NetCDF or NumPy: its path, the path of an array in it ("x.h5/data/x"), an open file, group or dataset
+        of h5py or netCDF4, or what `numpy.load(path, mmap_mode="r")` returned.
         A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as in `zarrfeed.concat`. The path
         of a URL is percent-decoded: "s3://bucket/run%231.zarr" is the key "run#1.zarr".
     targets
@@ -175,6 +178,8 @@ def open(
     if grows is not None and multiscale is not None:
         raise ConfigError(f"multiscale = {multiscale!r} with refresh = {refresh!r}: levels are read as they are now")
     check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
+    samples, targets = in_files(samples), in_files(targets, "targets")
+    refuse_member(samples, targets)
     opening = Opening(
         samples, targets, sample_axis, sample_dim, variables, multiscale, decode_cf, access, grows is not None, depth
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import zarr
@@ -13,14 +14,55 @@ from zarrfeed.metadata.array.open import members_of_group
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.given_stores import is_mapper
-from zarrfeed.storage.access.local_files import check_members
+from zarrfeed.storage.access.key_urls import is_url
+from zarrfeed.storage.access.local_files import check_members, local_path
 from zarrfeed.storage.access.store_errors import reason_of
+from zarrfeed.storage.files.inside_path import split_at_file
+from zarrfeed.storage.files.opened_files import open_mapped, path_of_opened
 from zarrfeed.storage.files.table_store import TableStore
 
 
 def leaves(source: Any) -> list[Any]:
     """Return the arrays of a mapping, or the source itself."""
     return list(source.values()) if isinstance(source, Mapping) and not is_mapper(source) else [source]
+
+
+def in_files(source: Any, side: str = "samples") -> Any:
+    """Return a source with paths or stores in place of what h5py, netCDF4 or NumPy opened, also in mappings and lists.
+
+    Raises
+    ------
+    ConfigError
+        If a file was closed, or something of xarray is among the sources.
+    """
+    path = path_of_opened(source)
+    if path is not None:
+        return path
+    if type(source).__module__.partition(".")[0] == "xarray":
+        raise ConfigError(
+            f"{side}: got an xarray.{type(source).__name__}: zarrfeed.from_xarray reads the arrays behind it, such as "
+            "zarrfeed.from_xarray(dataset, sample_dim='time')"
+        )
+    if isinstance(source, Mapping) and not is_mapper(source):
+        return {name: in_files(one, side) for name, one in source.items()}
+    if isinstance(source, list | tuple):
+        return [in_files(one, side) for one in source]
+    mapped = open_mapped(source)
+    return source if mapped is None else zarr.open_array(store=mapped, mode="r")
+
+
+def refuse_member(samples: Any, targets: Any) -> None:
+    """Raise ConfigError if targets are the name of something in the samples: targets are a source of their own."""
+    if not all(isinstance(one, str | Path) and not is_url(one) for one in (samples, targets)):
+        return
+    store, name = local_path(samples), str(targets)
+    if not local_path(name).exists() and store.exists() and not Path(name).is_absolute():
+        inside = f"{samples}/{name}"
+        if (store / name).exists() or split_at_file(Path(inside))[1]:
+            raise ConfigError(
+                f"targets: {name!r} does not exist. Of {printable(samples)}, variables=[{name!r}] of zarrfeed.open "
+                f"reads this array alone; {printable(inside)!r} is its path, also as targets"
+            )
 
 
 def arrays_in(side: str, group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any]]:

@@ -8,6 +8,7 @@ was selected along each axis of the array: samples, in the order of the store, a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +16,16 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.array.array import open_array
 from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.spec.item_choice import AxisChoice, Positions, positions_of
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-_REOPEN = "pass what xarray.open_zarr returned, variables of it, or what isel or sel chose of it along each dimension"
+_REOPEN = (
+    "pass what xarray.open_zarr or open_dataset returned, variables of it, or what isel or sel chose of it along each "
+    "dimension"
+)
 
 
 class StoredArrays(NamedTuple):
@@ -181,6 +186,8 @@ def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]
         stored = getattr(layer, "_array", None)
         if isinstance(stored, zarr.Array):
             return stored, keys
+        if hasattr(layer, "datastore") and hasattr(layer, "variable_name"):
+            return _in_file(name, layer), keys
         if type(layer).__module__.partition(".")[0] != "xarray" or not hasattr(layer, "array"):
             break
         layer = layer.array
@@ -190,6 +197,22 @@ def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]
             "xarray.open_zarr(path, chunks=None) opens it"
         )
     raise ConfigError(f"{name}: its values are in memory, loaded or calculated: {_REOPEN}; or pass the values")
+
+
+def _in_file(name: str, layer: Any) -> zarr.Array[Any]:
+    """Return the array of a file that xarray reads by netCDF4, h5netcdf or scipy.
+
+    Raises
+    ------
+    ConfigError
+        If the file has no path, such as one in memory. And as of `open_array`.
+    """
+    of_file = layer.datastore
+    path = getattr(of_file, "_filename", None) or getattr(getattr(of_file, "ds", None), "filename", None)
+    if not isinstance(path, str | Path):
+        raise ConfigError(f"{name}: its file has no path: {_REOPEN}; or pass the values")
+    group = (getattr(of_file, "_group", None) or "").strip("/")
+    return open_array("/".join(part for part in (str(path), group, layer.variable_name) if part))
 
 
 def _selected_along(

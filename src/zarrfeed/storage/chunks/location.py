@@ -121,15 +121,18 @@ class StoreSource:
     @property
     def file_format(self) -> str:
         """Return the format of the file that the array lies in; "" if it lies in a store of Zarr."""
-        return self.store.file_format if isinstance(self.store, TableStore) else ""
+        return self.store.format_of(self.prefix.rstrip("/")) if isinstance(self.store, TableStore) else ""
 
     @property
     def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
         """The table of the chunks in a file of another format, for the engine; empty where Python reads them."""
         if self.decoder is not None or not isinstance(self.store, TableStore):
             return ()
-        table = self.store.table(self.prefix.rstrip("/"))
-        return (table.core,) if table.inline is None else ()
+        path = self.prefix.rstrip("/")
+        if self.store.is_by_library(path):
+            return ()
+        table = self.store.table(path)
+        return (table.core,) if table.inline is None and not table.unfiltered else ()
 
     @property
     def max_stored_bytes(self) -> int:
@@ -289,7 +292,7 @@ def locate_array(
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
         return Location(root=str((Path(store.root) / path).absolute()), metadata_key=metadata_key)
     prefix = f"{path}/" if path else ""
-    if isinstance(store, TableStore):
+    if isinstance(store, TableStore) and not store.is_by_library(path):
         store.table(path)  # a damaged one is refused now
     has_metadata = False
     try:  # consolidated metadata may be all there is, or all that may be read

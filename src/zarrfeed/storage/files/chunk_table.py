@@ -80,6 +80,8 @@ class ChunkTable:
         Bytes that every chunk has for its readers: zeros follow where the file has fewer. 0: as many as in the file.
     inline
         The bytes of the only chunk, where HDF5 keeps them among its metadata; `offsets` counts in them then.
+    unfiltered
+        Offsets of the chunks that lie in the file without all of their filters.
     """
 
     file: DataFile
@@ -90,6 +92,7 @@ class ChunkTable:
     lengths: Int64
     padded_bytes: int = 0
     inline: bytes | None = field(default=None, repr=False)
+    unfiltered: frozenset[int] = frozenset()
 
     @classmethod
     def of_chunks(cls, file: DataFile, name: str, grid: tuple[int, ...], numbers: Int64, extents: Int64) -> ChunkTable:

@@ -1,27 +1,27 @@
 """HDF5 files, which NetCDF4 files are, too, as a `TableStore`: what their datasets are in Zarr.
 
-h5py reads the metadata, and lists where chunks lie. It reads no values. Invariant: an array of the store has the bytes
-of its dataset, as the file has them, under a dtype and codecs that say exactly how the file encodes them. A dataset of
-which that cannot be said is refused by name.
+h5py reads the metadata, and lists where chunks lie. Invariant: an array of the store has the bytes of its dataset, as
+the file has them, under a dtype and codecs that say exactly how the file encodes them. Where no dtype and no codecs say
+that, h5py decodes the chunks (`hdf5_values.py`), or the dataset is refused by name.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
-from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, chunks_of_rows
+from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid
 from zarrfeed.storage.files.data_file import DataFile
-from zarrfeed.storage.files.hdf5_filters import Filter, codecs_of
+from zarrfeed.storage.files.hdf5_filters import codecs_of
+from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, filters_of, has_filters, library, opened_file
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
-from zarrfeed.storage.files.table_store import TableStore, array_document, check_items
+from zarrfeed.storage.files.hdf5_values import document_of_values, read_values
+from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
 
 #: A file begins with this, or has it at byte 512, 1024, 2048, ..., behind a block of the user's.
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -62,9 +62,9 @@ def open_hdf5(path: Path) -> TableStore:
         If the file is damaged, or a program writes to it.
     """
     file = DataFile.of(path.absolute())
-    store = TableStore(file, "HDF5", read_table)
-    with _opened(file) as opened:
-        _add_group(store, "", opened, {})
+    store = TableStore(file, "HDF5", read_table, read_values)
+    with opened_file(file) as one:
+        _add_group(store, "", one, {})
     return store
 
 
@@ -75,41 +75,18 @@ def read_table(file: DataFile, path: str) -> ChunkTable:
     ------
     StoreReadError
         If the file is damaged.
-    UnsupportedError
-        If a chunk was written without one of the filters of its dataset.
     """
-    with _opened(file) as opened:
-        dataset = _dataset_at(opened, path)
+    with opened_file(file) as one:
+        dataset = dataset_at(one, path)
         name = f"{file}/{path}"
         if dataset.chunks is not None:
-            return _listed(file, name, dataset, opened.userblock_size)
+            return _listed(file, name, dataset, one.userblock_size)
         inline, offset = None, dataset.id.get_offset()
         if _layout_of(dataset) == "compact":
             inline, offset = np.asarray(dataset[()]).tobytes(), 0
         if offset is None:  # nothing was ever written
-            return ChunkTable.without_chunks(file, name, chunk_grid(dataset.shape, _chunks_of(dataset)))
+            return ChunkTable.without_chunks(file, name, chunk_grid(dataset.shape, chunks_of(dataset)))
         return ChunkTable.of_rows(file, name, dataset.shape, dataset.dtype.itemsize, offset, inline)
-
-
-def _library() -> Any:
-    try:
-        return import_module("h5py")
-    except ImportError as error:
-        raise ConfigError('HDF5 and NetCDF4 files are read by h5py: pip install "zarrfeed[hdf5]"') from error
-
-
-@contextmanager
-def _opened(file: DataFile) -> Iterator[Any]:
-    """Open a file with h5py; its errors, of any class, become StoreReadError."""
-    h5py = _library()
-    try:
-        with h5py.File(file.path, "r") as opened:
-            yield opened
-    except (ConfigError, StoreReadError, UnsupportedError):
-        raise
-    except Exception as error:
-        what = f"{file}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
-        raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 
 def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int, int], str]) -> None:
@@ -118,7 +95,7 @@ def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int
     A dataset has all of its names, those of links in the file among them. A group that has several is entered by the
     first one, so that groups that lie in each other end; `entered` has the names of those that were.
     """
-    h5py = _library()
+    h5py = library()
     entered[_address(group)] = path
     store.add_group(path, attributes_of(group))
     file_number, _ = _address(group.file["/"])
@@ -148,64 +125,57 @@ def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int
 
 def _address(node: Any) -> tuple[int, int]:
     """Return the number of the file that a group or a dataset lies in, and where it lies there."""
-    info = _library().h5o.get_info(node.id)
+    info = library().h5o.get_info(node.id)
     return info.fileno, info.addr
 
 
 def _add_dataset(store: TableStore, path: str, dataset: Any) -> None:
     """Add a dataset as an array, or say why it cannot be read."""
     try:
-        document, attributes, dims = _document_of(dataset), attributes_of(dataset), dims_of(dataset)
+        (document, by_library), attributes, dims = _document_of(dataset), attributes_of(dataset), dims_of(dataset)
     except UnsupportedError as error:
         store.refused[path] = f"{error}{_PACK}"
     except Exception as error:  # noqa: BLE001 - h5py raises errors of any class on damaged files
         store.refused[path] = f"HDF5 cannot read how it is stored: {error}"
     else:
         named = {"_ARRAY_DIMENSIONS": list(dims)} if any(dims) else {}
-        store.add_array(path, document, {**attributes, **named})
-
-
-def _dataset_at(opened: Any, path: str) -> Any:
-    """Return the dataset that the store calls by a path."""
-    node = opened
-    for name in path.split("/"):
-        node = node[link_to(node, name)]
-    return node
+        store.add_array(path, document, {**attributes, **named}, by_library=by_library)
 
 
 def _layout_of(dataset: Any) -> str:
-    h5d = _library().h5d
+    h5d = library().h5d
     kinds = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
     return kinds.get(dataset.id.get_create_plist().get_layout(), "unknown")
 
 
-def _document_of(dataset: Any) -> dict[str, Any]:
-    """Return the document of Zarr v2 for a dataset.
+def _document_of(dataset: Any) -> tuple[dict[str, Any], bool]:
+    """Return the document of Zarr v2 for a dataset, and whether h5py decodes its chunks.
 
     Raises
     ------
     UnsupportedError
         If its items, its layout or its filters have no place in Zarr; says why.
     """
-    dtype = _dtype_of(dataset)
     created = dataset.id.get_create_plist()
     layout = _layout_of(dataset)
     if layout not in ("compact", "contiguous", "chunked"):
         raise UnsupportedError(f"its layout is {layout}: the values lie in other datasets or files")
     if created.get_external_count():
         raise UnsupportedError("its values lie in other files (external storage)")
-    filters = [created.get_filter(number) for number in range(created.get_nfilters())]
-    codecs = codecs_of([Filter(one[0], one[2], one[3].decode("utf-8", "replace")) for one in filters], dtype.itemsize)
-    if [one[0] for one in filters] == [_SHUFFLE] and _may_leave_edges(dataset):
-        raise UnsupportedError(
-            "it is shuffled and not compressed, so that nothing tells edge chunks without the filter"
-        )
-    return array_document(dataset.shape, _chunks_of(dataset), dtype, dataset.fillvalue, codecs)
+    try:
+        dtype, codecs = _dtype_of(dataset), _codecs_of(dataset)
+    except UnsupportedError as error:
+        if not has_filters(dataset):
+            raise UnsupportedError(f"{error}, and h5py lacks it, too: pip install hdf5plugin") from error
+        return document_of_values(dataset), True
+    return array_document(dataset.shape, chunks_of(dataset), dtype, dataset.fillvalue, codecs), False
 
 
-def _chunks_of(dataset: Any) -> tuple[int, ...]:
-    """Return the shape of the chunks in which a dataset is read."""
-    return dataset.chunks or chunks_of_rows(dataset.shape, dataset.dtype.itemsize)
+def _codecs_of(dataset: Any) -> list[dict[str, Any]]:
+    filters = filters_of(dataset)
+    if [one.number for one in filters] == [_SHUFFLE] and _may_leave_edges(dataset):
+        raise UnsupportedError("it is shuffled alone, so that nothing tells edge chunks without the filter")
+    return codecs_of(filters, dataset.dtype.itemsize)
 
 
 def _may_leave_edges(dataset: Any) -> bool:
@@ -216,22 +186,20 @@ def _may_leave_edges(dataset: Any) -> bool:
 
 def _dtype_of(dataset: Any) -> np.dtype[Any]:
     """Return the dtype of which the bytes in the file are items."""
-    h5py = _library()
+    h5py = library()
     try:
         stored, dtype = dataset.id.get_type(), dataset.dtype
     except (TypeError, ValueError) as error:
         raise UnsupportedError(f"its items have no dtype in NumPy ({error})") from error
-    enum = h5py.check_enum_dtype(dtype)
-    if enum is not None:
-        dtype, stored = np.dtype(dtype.str), stored.get_super()
-    check_items(dtype)
-    if dtype.kind == "S":
-        is_plain = stored.get_strpad() == h5py.h5t.STR_NULLPAD or dtype.itemsize == 1
+    if h5py.check_enum_dtype(dtype) is not None:
+        stored = stored.get_super()
+    plain = plain_dtype(dtype)
+    if plain.kind == "S":
+        is_plain = stored.get_strpad() == h5py.h5t.STR_NULLPAD or plain.itemsize == 1
     else:
-        is_plain = bool(h5py.h5t.py_create(dtype, logical=True).equal(stored))
+        is_plain = bool(h5py.h5t.py_create(plain, logical=True).equal(stored))
     if not is_plain:
-        raise UnsupportedError(f"its items are stored otherwise than NumPy has {dtype}")
-    plain: np.dtype[Any] = np.dtype(dtype.str)
+        raise UnsupportedError(f"its items are stored otherwise than NumPy has {plain}")
     return plain
 
 
@@ -240,9 +208,6 @@ def _listed(file: DataFile, name: str, dataset: Any, user_bytes: int) -> ChunkTa
     grid = chunk_grid(dataset.shape, dataset.chunks)
     found: list[Any] = []
     dataset.id.chunk_iter(found.append)
-    masked = next((one for one in found if one.filter_mask), None)
-    if masked is not None:
-        raise UnsupportedError(f"{name}: the chunk at {masked.chunk_offset} was written without some filters{_PACK}")
     if not found:
         return ChunkTable.without_chunks(file, name, grid)
     extents = np.array([(one.byte_offset, one.size) for one in found], np.int64)
@@ -254,7 +219,9 @@ def _listed(file: DataFile, name: str, dataset: Any, user_bytes: int) -> ChunkTa
     last = found[-1]
     if dataset.id.get_chunk_info_by_coord(last.chunk_offset).byte_offset != last.byte_offset:
         raise ConfigError(f"{name}: this version of HDF5 lists chunks wrongly: install a newer h5py")
-    return ChunkTable.of_chunks(file, name, grid, np.ravel_multi_index(tuple(index.T), grid), extents)
+    table = ChunkTable.of_chunks(file, name, grid, np.ravel_multi_index(tuple(index.T), grid), extents)
+    lack_filters = np.array([bool(one.filter_mask) for one in found])
+    return replace(table, unfiltered=frozenset(extents[lack_filters, 0].tolist()))
 
 
 def _shift(file: DataFile, name: str, dataset: Any, chunk: Any, user_bytes: int) -> int:

@@ -120,6 +120,8 @@ class _Reader:
         begin = self._int(self._offset_bytes)
         if any(number >= len(dims) for number in numbers) or any(dims[number][1] == 0 for number in numbers[1:]):
             raise _damaged(self._file, f"{name!r} has dimensions {numbers}")
+        if dtype.kind == "S" and numbers and dims[numbers[-1]][1]:  # characters along their last dimension are text
+            numbers, dtype = numbers[:-1], np.dtype(f"S{dims[numbers[-1]][1]}")
         return _Variable(name, numbers, attributes, dtype, begin)
 
     def _attributes(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from zarrfeed.base.errors import UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunks_of_rows
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in
-from zarrfeed.storage.files.table_store import TableStore, array_document, check_items
+from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
 
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 
@@ -78,7 +78,8 @@ def _name(member: zipfile.ZipInfo) -> str:
 
 def _add(store: TableStore, path: str, array: NpyArray) -> None:
     try:
-        check_items(array.dtype)
+        if plain_dtype(array.dtype).itemsize != array.dtype.itemsize:
+            raise UnsupportedError(f"its items have gaps between their members: {array.dtype}")
         if array.fortran:
             raise UnsupportedError("lies in Fortran order, so that its rows lie in no piece")
     except UnsupportedError as error:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from numcodecs import get_codec
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.dtype import parse_dtype
@@ -30,10 +31,22 @@ _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
 _MOST_ITEM_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "S": 2**24}
 
 
-def check_items(dtype: np.dtype[Any]) -> None:
-    """Raise UnsupportedError if Zarr has no items like those of a dtype; says what they are."""
+def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype as Zarr has it: without what a library knows about it, and without gaps between members.
+
+    Raises
+    ------
+    UnsupportedError
+        If Zarr has no items like these; says what they are.
+    """
+    if dtype.names and all(member.base.names is None for member, *_ in dtype.fields.values()):  # type: ignore[union-attr]
+        members = [(name, dtype[name]) for name in dtype.names]
+        return np.dtype([(name, plain_dtype(one.base), one.shape) for name, one in members])
     if dtype.itemsize > _MOST_ITEM_BYTES.get(dtype.kind, 0):
-        raise UnsupportedError(f"its items are {'text or lists of any length' if dtype.kind == 'O' else dtype}")
+        objects = "references" if "ref" in (dtype.metadata or {}) else "lists of any length"
+        raise UnsupportedError(f"its items are {objects if dtype.kind == 'O' else dtype}")
+    plain: np.dtype[Any] = np.dtype(dtype.str)
+    return plain
 
 
 def array_document(
@@ -55,7 +68,7 @@ def array_document(
         "zarr_format": 2,
         "shape": list(shape),
         "chunks": [max(1, n) for n in chunks],
-        "dtype": dtype.str,
+        "dtype": described.to_json(zarr_format=2)["name"],
         "order": "C",
         "fill_value": described.to_json_scalar(described.cast_scalar(np.asarray(fill, dtype)[()]), zarr_format=2),
         "filters": list(codecs[:-1]) or None,
@@ -64,11 +77,24 @@ def array_document(
     }
 
 
+def text_document(shape: Sequence[int], chunks: Sequence[int], fill: str) -> dict[str, Any]:
+    """Return the document of Zarr v2 of an array of text of any length, as `array_document`."""
+    document = array_document(shape, chunks, np.dtype("S1"), codecs=[{"id": "vlen-utf8"}])
+    return {**document, "dtype": "|O", "fill_value": fill}
+
+
 class ReadTable(Protocol):
     """Finds the chunks of an array: a function that can be pickled."""
 
     def __call__(self, file: DataFile, path: str) -> ChunkTable:
         """Return the table of the array at a path in a file."""
+
+
+class ReadValues(Protocol):
+    """Decodes a chunk of an array with the library of the format: a function that can be pickled."""
+
+    def __call__(self, file: DataFile, path: str, index: Sequence[int]) -> bytes | None:
+        """Return the bytes of a chunk as the array's document says; None if it was never written."""
 
 
 class TableStore(Store):
@@ -82,6 +108,8 @@ class TableStore(Store):
         The name of the format in messages.
     read_table
         Finds the chunks of an array, when the first of them is needed.
+    read_values
+        Decodes chunks of arrays that are added with `by_library`.
 
     Attributes
     ----------
@@ -93,14 +121,17 @@ class TableStore(Store):
     supports_deletes = False
     supports_listing = True
 
-    def __init__(self, file: DataFile, file_format: str, read_table: ReadTable) -> None:
+    def __init__(
+        self, file: DataFile, file_format: str, read_table: ReadTable, read_values: ReadValues | None = None
+    ) -> None:
         super().__init__(read_only=True)
         self.file, self.file_format = file, file_format
         self.refused: dict[str, str] = {}
-        self._read_table = read_table
+        self._read_table, self._read_values = read_table, read_values
         self._documents: dict[str, bytes] = {}
         self._members: dict[str, list[str]] = {}  # of each group, by its path
-        self._arrays: set[str] = set()
+        self._axes: dict[str, int] = {}  # of each array, by its path
+        self._by_library: set[str] = set()
         self._tables: dict[str, ChunkTable] = {}
 
     def add_group(self, path: str, attributes: Mapping[str, Any]) -> None:
@@ -116,9 +147,16 @@ class TableStore(Store):
             if group not in self._members:
                 self.add_group(group, {})
 
-    def add_array(self, path: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
-        """Add an array with its document of Zarr v2; the group that it lies in was added before."""
-        self._arrays.add(path)
+    def add_array(
+        self, path: str, document: Mapping[str, Any], attributes: Mapping[str, Any], *, by_library: bool = False
+    ) -> None:
+        """Add an array with its document of Zarr v2; the group that it lies in was added before.
+
+        `by_library` says that `read_values` decodes its chunks, and that it has no table.
+        """
+        self._axes[path] = len(document["shape"])
+        if by_library:
+            self._by_library.add(path)
         self._add(path, _ARRAY, document, attributes)
 
     def _add(self, path: str, name: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
@@ -137,6 +175,10 @@ class TableStore(Store):
     def refused_in(self, group: str) -> list[str]:
         """Return the paths of the arrays in a group that cannot be read."""
         return [path for path in self.refused if path.rpartition("/")[0] == group]
+
+    def is_by_library(self, path: str) -> bool:
+        """Return whether the library of the format decodes the chunks of an array, which has no table then."""
+        return path in self._by_library
 
     def table(self, path: str) -> ChunkTable:
         """Return where the chunks of the array at a path lie.
@@ -160,15 +202,37 @@ class TableStore(Store):
             path, _, name = key.rpartition("/")
             self.check_readable(path)
             index = _index_of(name)
-            if path not in self._arrays or index is None:
+            if path not in self._axes or index is None:
                 return None
             found = await asyncio.to_thread(partial(self._read_chunk, path, index))
         return None if found is None else prototype.buffer.from_bytes(_part_of(found, byte_range))
 
+    def format_of(self, path: str) -> str:
+        """Return the format of the file, and what decodes the chunks of an array in it unless their codecs do."""
+        return f"{self.file_format}, decoded by its library" if path in self._by_library else self.file_format
+
     def _read_chunk(self, path: str, index: tuple[int, ...]) -> bytes | None:
+        index = index if self._axes[path] else ()  # the chunk of a scalar is called 0
+        if path in self._by_library:
+            return self._decoded(path, index)
         table = self.table(path)
-        extent = table.find(index if table.grid else ())  # the chunk of a scalar is called 0
-        return None if extent is None else table.read(extent)
+        extent = table.find(index)
+        if extent is None:
+            return None
+        return self._encoded(path, index) if extent.offset in table.unfiltered else table.read(extent)
+
+    def _decoded(self, path: str, index: tuple[int, ...]) -> bytes | None:
+        assert self._read_values is not None
+        self.file.check()
+        return self._read_values(self.file, path, index)
+
+    def _encoded(self, path: str, index: tuple[int, ...]) -> bytes | None:
+        """Return a chunk that lacks filters as it would be with them."""
+        document = json.loads(self._documents[f"{path}/{_ARRAY}".lstrip("/")])
+        data: Any = self._decoded(path, index)
+        for config in [*(document["filters"] or ()), document["compressor"]]:
+            data = get_codec(config).encode(data)
+        return bytes(data)
 
     async def exists(self, key: str) -> bool:
         """Return whether there is an object, as in `zarr.abc.store.Store`."""
@@ -176,10 +240,12 @@ class TableStore(Store):
             return True
         path, _, name = key.rpartition("/")
         index = _index_of(name)
-        if path not in self._arrays or index is None:
+        if path not in self._axes or index is None:
             return False
+        if path in self._by_library:
+            return await asyncio.to_thread(self._read_chunk, path, index) is not None
         table = await asyncio.to_thread(self.table, path)
-        return table.find(index if table.grid else ()) is not None
+        return table.find(index if self._axes[path] else ()) is not None
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]

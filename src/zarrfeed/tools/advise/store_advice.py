@@ -33,6 +33,7 @@ from zarrfeed.packing.targets.trial_store import best_rate
 from zarrfeed.report.advice import advise
 from zarrfeed.report.explain import Explanation
 from zarrfeed.spec.field import FieldSet, StoredField
+from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.tools.advise.advice_page import StoreAdvice
 from zarrfeed.tools.advise.disk_rate import DiskRate, measure_disk
 from zarrfeed.tools.advise.store_cost import StoreCost, not_tried, short_name
@@ -125,7 +126,7 @@ def advise_store(
     disk = None if disk_bytes_per_s is not None or not roots else measure_disk(roots)
     whole, now, tips, first = _measure_as_it_is(data, fields, reading)
     arrays = _sample(stored, wanted, reading)
-    far = not roots
+    far = not roots and not any(isinstance(f.spec.source, StoreSource) and f.spec.source.file_format for f in wanted)
     in_memory = sum(_total_bytes(f) for f in wanted) * (now.stored_per_delivered or 1) < _OF_MEMORY * job_bytes()
     disk_rate = disk_bytes_per_s or (None if disk is None else disk.of_disk)
     source = BUCKET_BYTES_PER_S if far else None if in_memory and disk_bytes_per_s is None else disk_rate

@@ -1,0 +1,82 @@
+"""h5py, which reads HDF5 files: its import, files that it opens, and datasets by their paths."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.storage.files.chunk_table import chunks_of_rows
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.hdf5_filters import Filter
+from zarrfeed.storage.files.hdf5_names import link_to
+
+#: An item of text counts as so many bytes where chunks are cut: strings have no fixed size.
+_TEXT_BYTES = 64
+
+
+def library() -> Any:
+    """Return h5py.
+
+    Raises
+    ------
+    ConfigError
+        If it is not installed.
+    """
+    try:
+        return import_module("h5py")
+    except ImportError as error:
+        raise ConfigError('HDF5 and NetCDF4 files are read by h5py: pip install "zarrfeed[hdf5]"') from error
+
+
+@contextmanager
+def opened_file(file: DataFile) -> Iterator[Any]:
+    """Open a file with h5py; its errors, of any class, become StoreReadError."""
+    h5py = library()
+    try:
+        with h5py.File(file.path, "r") as one:
+            yield one
+    except (ConfigError, StoreReadError, UnsupportedError):
+        raise
+    except Exception as error:
+        what = f"{file}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
+        raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
+
+
+def dataset_at(file: Any, path: str) -> Any:
+    """Return the dataset that the store calls by a path."""
+    node = file
+    for name in path.split("/"):
+        node = node[link_to(node, name)]
+    return node
+
+
+def is_text(dataset: Any) -> bool:
+    """Return whether items are text of any length."""
+    text = library().check_string_dtype(dataset.dtype)
+    return text is not None and text.length is None
+
+
+def chunks_of(dataset: Any) -> tuple[int, ...]:
+    """Return the shape of the chunks in which a dataset is read."""
+    item_bytes = _TEXT_BYTES if is_text(dataset) else dataset.dtype.itemsize
+    return dataset.chunks or chunks_of_rows(dataset.shape, item_bytes)
+
+
+def filters_of(dataset: Any) -> list[Filter]:
+    """Return the filters of a dataset, in the order of encoding."""
+    created = dataset.id.get_create_plist()
+    filters = [created.get_filter(number) for number in range(created.get_nfilters())]
+    return [Filter(one[0], one[2], one[3].decode("utf-8", "replace")) for one in filters]
+
+
+def has_filters(dataset: Any) -> bool:
+    """Return whether the library has the filters of a dataset; those of the package hdf5plugin count, if installed."""
+    numbers, available = [one.number for one in filters_of(dataset)], library().h5z.filter_avail
+    if not all(map(available, numbers)):
+        with suppress(ImportError):
+            import_module("hdf5plugin")
+    return all(map(available, numbers))

@@ -1,0 +1,55 @@
+"""Datasets of HDF5 whose chunks h5py decodes: text of any length, and items or filters that no codec of Zarr reads.
+
+What holds: an array has the values that h5py reads of its dataset. Its document has no compressor, since its chunks are
+encoded when they are read: text as vlen-utf8, other items as NumPy has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numcodecs import VLenBytes
+
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, has_filters, is_text, opened_file
+from zarrfeed.storage.files.table_store import array_document, plain_dtype, text_document
+
+
+def document_of_values(dataset: Any) -> dict[str, Any]:
+    """Return the document of Zarr v2 for the values that h5py reads of a dataset.
+
+    Raises
+    ------
+    UnsupportedError
+        If they have no place in Zarr; says why.
+    """
+    if not is_text(dataset):
+        return array_document(dataset.shape, chunks_of(dataset), plain_dtype(dataset.dtype), dataset.fillvalue)
+    fill = dataset.fillvalue
+    return text_document(dataset.shape, chunks_of(dataset), fill.decode("utf-8", "replace") if fill else "")
+
+
+def read_values(file: DataFile, path: str, index: Sequence[int]) -> bytes | None:
+    """Return the bytes of a chunk as its document says, padded to its shape; None if it was never written.
+
+    Raises
+    ------
+    StoreReadError
+        If the file is damaged.
+    """
+    with opened_file(file) as one:
+        dataset = dataset_at(one, path)
+        chunk = chunks_of(dataset)
+        begins = tuple(number * length for number, length in zip(index, chunk, strict=True))
+        if any(begin >= length for begin, length in zip(begins, dataset.shape, strict=True)):
+            return None
+        if dataset.chunks is not None and dataset.id.get_chunk_info_by_coord(begins).byte_offset is None:
+            return None
+        has_filters(dataset)
+        values = dataset[tuple(slice(begin, begin + length) for begin, length in zip(begins, chunk, strict=True))]
+        text = is_text(dataset)
+        padded: Any = np.full(chunk, b"", object) if text else np.zeros(chunk, plain_dtype(dataset.dtype))
+    padded[tuple(map(slice, np.shape(values)))] = values
+    return bytes(VLenBytes().encode(padded.reshape(-1))) if text else padded.tobytes()

@@ -1,0 +1,65 @@
+"""What other libraries opened: objects of h5py and netCDF4 as paths, and arrays that NumPy maps as stores.
+
+What holds: nothing is read through the objects of the other libraries. Their files are opened anew.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.storage.files.chunk_table import ChunkTable, chunks_of_rows
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
+
+
+def path_of_opened(source: Any) -> str | None:
+    """Return the path of a file, a group or an array of h5py or netCDF4, such as "x.h5/data/x"; None of anything else.
+
+    Raises
+    ------
+    ConfigError
+        If the file was closed.
+    """
+    library = type(source).__module__.partition(".")[0]
+    if library == "h5py" and hasattr(source, "name"):
+        if not source:
+            raise ConfigError(f"got {source!r}: give the path of the file, or close it later")
+        return f"{source.file.filename}{source.name}".rstrip("/")
+    if library == "netCDF4":
+        group, name = (source, "") if hasattr(source, "filepath") else (source.group(), source.name)
+        return f"{group.filepath()}{group.path.rstrip('/')}/{name}".rstrip("/")
+    return None
+
+
+def open_mapped(source: Any) -> TableStore | None:
+    """Return an array that NumPy maps from a file as a store; None if it is none, or may be written to.
+
+    A part of such an array is one, too, as long as it lies in one piece.
+    """
+    if type(source) is not np.memmap or source.mode != "r" or source.filename is None or not source.size:
+        return None
+    try:
+        is_plain = plain_dtype(source.dtype).itemsize == source.dtype.itemsize
+    except UnsupportedError:
+        return None
+    if not (is_plain and source.flags.c_contiguous and source.ndim):
+        return None
+    mapped = np.frombuffer(source._mmap, np.uint8)  # type: ignore[attr-defined]  # noqa: SLF001 - NumPy has no other way
+    begin = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
+    offset = begin + source.ctypes.data - mapped.ctypes.data
+    table = partial(_rows, shape=source.shape, item_bytes=source.dtype.itemsize, offset=offset)
+    store = TableStore(DataFile.of(Path(source.filename).absolute()), "NumPy", table)
+    chunks = chunks_of_rows(source.shape, source.dtype.itemsize)
+    store.add_array("", array_document(source.shape, chunks, source.dtype), {})
+    return store
+
+
+def _rows(file: DataFile, path: str, *, shape: Sequence[int], item_bytes: int, offset: int) -> ChunkTable:  # noqa: ARG001
+    return ChunkTable.of_rows(file, str(file), shape, item_bytes, offset)
