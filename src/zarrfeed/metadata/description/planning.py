@@ -8,6 +8,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.columns import patch_fields
@@ -84,6 +85,8 @@ class Planning:
             edges=fields.edges,
             slabs=self._slabs(fields) if self.slab_rows else None,
         )
+        if resolved.given is not None:
+            order = GivenOrder.of(order, resolved.given)
         if resolved.expected is not None:
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
