@@ -90,6 +90,11 @@ class Selection:
         return cls(ListedBlocks(chosen.blocks, chosen.rows, first))
 
     @property
+    def ascends(self) -> bool:
+        """Whether samples ascend; False: they have an order that the user gave, in windows in the place of blocks."""
+        return self.samples is None or self.samples.form != "given"
+
+    @property
     def blocks(self) -> Int64:
         """The blocks that hold any sample, ascending, shape (blocks,)."""
         return self.held.blocks
@@ -216,7 +221,7 @@ class Selection:
         before = np.cumsum(rows) - rows
         for some in np.split(np.arange(len(held_index)), np.flatnonzero(np.diff(before // AT_ONCE)) + 1):
             listed, of_block = self.listed(held_index[some]), np.repeat(held_index[some], rows[some])
-            if self.samples is not None and self.samples.form == "given":  # the only form that does not ascend
+            if not self.ascends:
                 listed = listed[np.lexsort((listed, of_block))]
             found.append(_merged(of_block, listed, listed, apart))
         of_runs, begin, last = (np.concatenate(column) for column in zip(*found, strict=True))
