@@ -111,7 +111,7 @@ def order_of(data: Data, epoch: int = 0, **options: Any) -> Int64:
 
 
 def many(folder: Path) -> Data:
-    """Stores of three layouts, one of which comes twice, so that a window has samples of all."""
+    """Write stores of three layouts, one of which comes twice, so that a span has samples of all."""
     first, paths = 0, []
     for number, (length, chunk) in enumerate([(170, 16), (33, 9), (7, 9), (90, 30)]):
         group = zarr.create_group(folder / f"{number}.zarr")
@@ -141,7 +141,7 @@ LAYOUTS: dict[str, Callable[[Path], Data]] = {
     "padded windows": lambda folder: array(folder).window((0, 30), pad="edge"),
     "chunks of a row": lambda folder: array(folder, 1),
     "shards": lambda folder: array(folder, 5, shards=(50, 2)),
-    "in memory": lambda folder: zarrfeed.open({"x": np.arange(300)[:, None] + np.zeros(2, dtype=int)}),
+    "in memory": lambda _: zarrfeed.open({"x": np.arange(300)[:, None] + np.zeros(2, dtype=int)}),
     "stacked": stacked,
 }
 
@@ -164,7 +164,7 @@ def test_every_layout_is_read_in_order_with_the_decodes_that_explain_tells(layou
         assert found[1].tolist() == chosen[positions[positions_asked]].tolist()
 
 
-def test_windows_of_small_memory_decode_a_chunk_once_each_on_every_rank(tmp_path: Path) -> None:
+def test_spans_of_small_memory_decode_a_chunk_once_each_on_every_rank(tmp_path: Path) -> None:
     x = np.arange(400)[:, None] + np.zeros(2000, dtype=int)
     stored = zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(20, 2000), fill_value=-1)
     data = zarrfeed.open({"x": stored}).select(RNG.permutation(400), keep_order=True)
@@ -173,12 +173,12 @@ def test_windows_of_small_memory_decode_a_chunk_once_each_on_every_rank(tmp_path
         for memory in (small, large):
             with dataset_of(data, shuffle=False, memory_budget=memory, world_size=ranks, rank=ranks - 1) as dataset:
                 told = dataset.explain()
-                assert np.array_equal(
-                    np.concatenate([values(batch) for batch in dataset]), dataset.sample_order(0)
-                ), "read as listed"
+                assert np.array_equal(np.concatenate([values(batch) for batch in dataset]), dataset.sample_order(0)), (
+                    "read as listed"
+                )
                 assert dataset.stats().chunks_read == told.fields[0].chunk_reads
                 assert told.given is not None
-                assert (told.given.num_windows > 1) == (memory == small)
+                assert (told.given.num_spans > 1) == (memory == small)
                 decodes.append(told.fields[0].chunk_reads)
                 text = str(told)
                 assert "given by select(keep_order=True): 400 samples an epoch, 400 different ones" in text
@@ -226,7 +226,7 @@ def test_a_skipped_chunk_is_replaced(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def runs(store: str) -> dict[tuple[str, int | None], Run]:
-    """The run of one rank over a list, and over all samples, with and without epochs of their own."""
+    """Return the runs of one rank over a list and over all samples, with and without an epoch size."""
     sizes = (None, 37, 1000)
     of_list = {("list", size): Run.of(listed(store), shuffle=False, batch_size=4, epoch_size=size) for size in sizes}
     rest = {
@@ -247,7 +247,7 @@ def sequence(runs: dict[tuple[str, int | None], Run], name: str, size: int | Non
     return np.take(endless, np.arange(epoch * length, (epoch + 1) * length), mode="wrap")
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_global_batches_are_the_same_on_any_ranks_and_workers(
     runs: dict[tuple[str, int | None], Run], ranks: int
 ) -> None:
@@ -264,7 +264,7 @@ def test_global_batches_are_the_same_on_any_ranks_and_workers(
             assert [len(one) for one in batches[:-1]] == [4 * ranks] * (len(batches) - 1)
 
 
-@examples(60)
+@examples(25)
 @given(st.data())
 def test_an_epoch_goes_on_exactly_on_other_ranks_and_workers(
     runs: dict[tuple[str, int | None], Run], data: st.DataObject
@@ -340,12 +340,14 @@ def test_epochs_go_on_where_the_last_one_ended(store: str, size: int, shuffle: b
         state = dataset.state_dict()
         assert state["order"]["epoch_size"] == size
         assert state["next"] == {"pass": 2 * size // N, "position": 2 * size % N}
-    with dataset_of(opened(store), shuffle=shuffle, epoch_size=size + 1) as other:
-        with pytest.raises(ConfigError, match=f"epoch_size was {size}, is {size + 1}"):
-            other.load_state_dict(state)
+    with (
+        dataset_of(opened(store), shuffle=shuffle, epoch_size=size + 1) as other,
+        pytest.raises(ConfigError, match=f"epoch_size was {size}, is {size + 1}"),
+    ):
+        other.load_state_dict(state)
 
 
-def test_an_epoch_of_part_of_a_list_reads_its_windows_alone(store: str) -> None:
+def test_an_epoch_of_part_of_a_list_reads_its_spans_alone(store: str) -> None:
     with dataset_of(listed(store), shuffle=False, epoch_size=200) as dataset:
         for epoch in range(4):
             told, before = dataset.explain(), dataset.stats().chunks_read
@@ -388,6 +390,7 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
     "mix": (lambda data: zarrfeed.mix([data, data]), "cannot be one of several; mix takes"),
     "concat": (lambda data: zarrfeed.concat([data, data]), "cannot be one of several; select of the result"),
     "join": (lambda data: zarrfeed.join({"a": data, "b": data}), "select of the result"),
+    "pack": (lambda data: zarrfeed.pack(data, {}), "pack: .*pack without keep_order"),
     "no flag": (lambda data: data.select([1], keep_order=1), "keep_order = 1, must be True or False"),
     "out of range": (lambda data: data.select([450], keep_order=True), r"index 450, must be in \[-450, 449\]"),
     "nothing": (lambda data: data.select([], keep_order=True), "selects nothing"),
@@ -420,5 +423,5 @@ def test_options_that_do_not_fit_an_epoch_size_say_why(store: str) -> None:
         ZarrIterableDataset(opened(store), epoch_size=0)
     with pytest.raises(TypeError, match="it is an argument of ZarrIterableDataset"):
         ZarrDataset(opened(store), epoch_size=10)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="names sample 3 more than once.*keep_order=True"):
+    with pytest.raises(ConfigError, match=r"names sample 3 more than once.*keep_order=True"):
         opened(store).select([3, 3])

@@ -21,16 +21,16 @@ class GivenShares:
     ----------
     length, distinct
         Samples of the epoch, and how many different ones these are.
-    window_rows, num_windows
-        Samples of a window, in which a chunk is decoded once, and the windows of the epoch.
+    span_rows, num_spans
+        Samples of a span, in which a chunk is decoded once, and the spans of the epoch.
     ranks
         Ranks, each of which decodes the chunks of its samples.
     """
 
     length: int
     distinct: int
-    window_rows: int
-    num_windows: int
+    span_rows: int
+    num_spans: int
     ranks: int
 
     @classmethod
@@ -45,17 +45,17 @@ class GivenShares:
             (
                 "order",
                 f"given by select(keep_order=True): {self.length} samples an epoch, {self.distinct} different ones, in "
-                f"windows of up to {self.window_rows}",
+                f"spans of up to {self.span_rows}",
             )
         ]
         worst = max((f for f in fields if f.chunks and not f.item_type), key=lambda f: f.amplification, default=None)
         if worst is None:
             return rows
-        causes = [f"for each of {self.num_windows} windows"] * (self.num_windows > 1)
+        causes = [f"for each of {self.num_spans} spans"] * (self.num_spans > 1)
         causes += [f"by each of {self.ranks} ranks"] * (self.ranks > 1)
         because = f": once {' and '.join(causes)} that needs it" * bool(causes)
         often = f"a chunk of {worst.name} is decoded {worst.amplification:.2f} times{because}"
         rows.append(("", f"{often}; keep_order=False decodes it once"))
-        if worst.is_amplified and self.num_windows > 1:
-            rows.append(("", "remedy: a larger memory_budget= has room for longer windows"))
+        if worst.is_amplified and self.num_spans > 1:
+            rows.append(("", "remedy: a larger memory_budget= has room for longer spans"))
         return rows

@@ -105,7 +105,9 @@ class SourceShares:
         return rows
 
     def _rows_of_one(self, one: SourceShare) -> list[Row]:
-        often = f"{one.passes:.3g} passes over" if one.taken > one.length else f"{100 * one.passes:.3g} % of a pass over"
+        often = (
+            f"{one.passes:.3g} passes over" if one.taken > one.length else f"{100 * one.passes:.3g} % of a pass over"
+        )
         goes_on = "the next one goes on where it ends"
         return [
             ("epoch", f"{one.taken} samples, {often} {one.length}; {goes_on}"),

@@ -148,4 +148,6 @@ def _check_epochs_may_go_on(resolved: ResolvedData) -> None:
     if resolved.blend is not None:
         raise ConfigError("epoch_size is not for mixtures: zarrfeed.mix(stop=) says how many samples an epoch has")
     if resolved.expected is not None:
-        raise ConfigError("epoch_size is not for weighted samples, which are drawn anew in each epoch: weight(n=) has it")
+        raise ConfigError(
+            "epoch_size is not for weighted samples, which are drawn anew in each epoch: weight(n=) has it"
+        )

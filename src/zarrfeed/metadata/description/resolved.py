@@ -175,7 +175,7 @@ class ResolvedData:
         return [*named, *stacks, *(one.name for one in self.statics)]
 
     def select(self, samples: Select, *, keep_order: bool = False) -> Self:
-        """Choose samples by their positions among those that are chosen; `keep_order`: in the order of the positions."""
+        """Choose samples by their positions among those that are chosen; `keep_order`: in the order of these."""
         if not keep_order and self.given is None:
             self.check_choice("select")
             return replace(self, choice=self.choice.select(samples))

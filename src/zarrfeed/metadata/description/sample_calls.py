@@ -65,7 +65,9 @@ class SelectCall(MethodCall):
     def check_may_grow(self) -> None:
         """Refuse a list or a mask, and an order."""
         if self.keep_order:
-            raise ConfigError("select(keep_order=True) cannot follow open(..., refresh='epoch'): the list would not grow")
+            raise ConfigError(
+                "select(keep_order=True) cannot follow open(..., refresh='epoch'): the list would not grow"
+            )
         if not isinstance(self.samples, slice):
             raise ConfigError("select of a store that is opened with refresh='epoch' must be a slice")
 

@@ -5,8 +5,8 @@ What holds:
 - **One sequence.** Position p of the epoch order is sample p of the list, on any number of ranks and workers: there is
   one lane, and the workers of a rank take whole batches in turn. So global batch i has the samples of the positions
   [i G, (i + 1) G). All ranks decode all chunks that their samples lie in.
-- **Windows.** A consumer reads some consecutive positions at a time, a *window*, and decodes each chunk of a window
-  once. Windows are as long as a quarter of the memory has room for. They change what is decoded, and never the order.
+- **Spans.** A consumer reads some consecutive positions at a time, a *span*, and decodes each chunk of a span
+  once. Spans are as long as a quarter of the memory has room for. They change what is decoded, and never the order.
 - **Epochs.** An epoch has the whole list; or `epoch_size` positions of the list, which is repeated without end, from
   where the epoch before ended.
 """
@@ -30,10 +30,10 @@ from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.selection import Int64, Selection
 
-#: Samples of a window, at most: the rows of a window are listed when it is begun, with 64 bytes each.
+#: Samples of a span, at most: the rows of a span are listed when it is begun, with 64 bytes each.
 _MOST_ROWS = 1 << 17
 _BYTES_OF_ROW = 64
-#: Windows that are open side by side: one is read while the one before is delivered.
+#: Spans that are open side by side: one is read while the one before is delivered.
 _OPEN_WINDOWS = 2
 
 
@@ -49,14 +49,14 @@ class GivenOrder(Order):
         Samples of an epoch. None: all that are listed.
     epoch
         The epoch that it is of.
-    window_rows
-        Samples of a window.
+    span_rows
+        Samples of a span.
     """
 
     given: GivenSamples = field(compare=False, repr=False)
     epoch_size: int | None = None
     epoch: int = 0
-    window_rows: int = 1
+    span_rows: int = 1
 
     @classmethod
     def of(cls, order: Order, given: GivenSamples, epoch_size: int | None = None) -> GivenOrder:
@@ -84,16 +84,16 @@ class GivenOrder(Order):
 
     @cached_property
     def reads(self) -> Selection:
-        """The samples of the epoch, in windows in the place of blocks."""
-        return Selection(self._windows, samples=self.given)
+        """The samples of the epoch, in spans in the place of blocks."""
+        return Selection(self._spans, samples=self.given)
 
     @cached_property
-    def _windows(self) -> ListedBlocks:
-        """The windows of the epoch, which are cut where the list begins anew."""
+    def _spans(self) -> ListedBlocks:
+        """The spans of the epoch, which are cut where the list begins anew."""
         begin = self.epoch * self.length if self.epoch_size else 0
         first_end = -begin % len(self.given)
         anew = np.arange(first_end, self.length, len(self.given))
-        begins = np.union1d(np.arange(0, self.length, self.window_rows), anew)
+        begins = np.union1d(np.arange(0, self.length, self.span_rows), anew)
         return ListedBlocks(
             np.arange(len(begins)), np.diff(begins, append=self.length), (begin + begins) % len(self.given)
         )
@@ -133,7 +133,7 @@ class GivenOrder(Order):
         raise ConfigError("affinity = 'node' is not for select(keep_order=True): all nodes share one order")
 
     def steps_of(self, groups: Groups, strides: Strides) -> tuple[Int64, Int64]:
-        """Return the first and the last regular step that each window serves; `NEVER` and -1 for none."""
+        """Return the first and the last regular step that each span serves; `NEVER` and -1 for none."""
         before = _steps_before(groups.sequence_begin, strides)
         behind = _steps_before(groups.sequence_begin + groups.rows, strides)
         some = behind > before
@@ -142,40 +142,40 @@ class GivenOrder(Order):
     # Memory
 
     def suit(self, room: Room, lanes: int | None, mix: int | None) -> GivenOrder:
-        """Return the order with windows that suit the memory."""
+        """Return the order with spans that suit the memory."""
         del lanes, mix
         limits = room.limits(self)
         rows = min(max(limits.quarter_steps, limits.batch_size), _MOST_ROWS, self.length)
-        return self if rows == self.window_rows else replace(self, window_rows=rows)
+        return self if rows == self.span_rows else replace(self, span_rows=rows)
 
     def wanted_batches(self, batch_size: int, stride: int) -> int:
-        """Return how many batches to keep open, so that a window is read while the one before is delivered."""
+        """Return how many batches to keep open, so that a span is read while the one before is delivered."""
         return _OPEN_WINDOWS * self.open_batches(batch_size, stride)
 
     def groups_bytes(self, *, are_shared: bool) -> int:
-        """Return what the windows of a plan take, and the rows of those that are open."""
+        """Return what the spans of a plan take, and the rows of those that are open."""
         return super().groups_bytes(are_shared=are_shared) + _OPEN_WINDOWS * _BYTES_OF_ROW * self.max_rows
 
     @property
     def keeps_neighbours(self) -> bool:
-        """Never: neighbouring windows need any chunks."""
+        """Never: neighbouring spans need any chunks."""
         return False
 
     @property
     def caches_chunks(self) -> bool:
-        """Never: memory is for longer windows."""
+        """Never: memory is for longer spans."""
         return False
 
     # Plans and reports
 
     def pieces_of(self, plan: EpochPlan) -> Selection:
-        """Return the samples that a consumer reads of each window."""
+        """Return the samples that a consumer reads of each span."""
         first = plan.first_step
         held = ListedBlocks(np.arange(len(first)), np.diff(first, append=plan.steps), first)
         return Selection(held, samples=GivenSamples.of(core.sample_order(plan.to_core())))
 
     def blocks_at(self, held_indices: Int64) -> Int64:
-        """Return the numbers of windows."""
+        """Return the numbers of spans."""
         return held_indices
 
     def describe(self) -> dict[str, Any]:
@@ -202,5 +202,3 @@ def _steps_before(positions: Int64, strides: Strides) -> Int64:
     rounds, rest = np.divmod(ahead, strides.period)
     within = np.minimum(-(-rest // strides.stride), strides.run)
     return np.minimum(rounds * strides.run + within, strides.count)
-
-
