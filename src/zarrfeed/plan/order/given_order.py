@@ -197,8 +197,10 @@ class GivenOrder(Order):
 def _steps_before(positions: Int64, strides: Strides) -> Int64:
     """Return how many regular steps read a position below each of some."""
     ahead = np.maximum(positions - strides.first, 0)
-    if not strides.run:
-        return np.minimum(-(-ahead // strides.stride), strides.count)
-    rounds, rest = np.divmod(ahead, strides.period)
-    within = np.minimum(-(-rest // strides.stride), strides.run)
-    return np.minimum(rounds * strides.run + within, strides.count)
+    if strides.run:
+        rounds, rest = np.divmod(ahead, strides.period)
+        before = rounds * strides.run + np.minimum(-(-rest // strides.stride), strides.run)
+    else:
+        before = -(-ahead // strides.stride)
+    clipped: Int64 = np.minimum(before, strides.count)
+    return clipped

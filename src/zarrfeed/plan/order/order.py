@@ -48,6 +48,10 @@ class Limits(Protocol):
     """Memory for batches, in which the lanes and the mix of an order are chosen: `MixingLimits`."""
 
     @property
+    def batch_size(self) -> int:
+        """Samples of a batch."""
+
+    @property
     def quarter_steps(self) -> int:
         """Samples of the batches that a quarter of the memory has room for."""
 
