@@ -24,6 +24,7 @@ from tests.support.numbered import numbered
 from tests.support.runs import Int64, Run
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import ConfigError, Data, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
+from zarrfeed.packing.sources.data_source import check_packable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -390,7 +391,7 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
     "mix": (lambda data: zarrfeed.mix([data, data]), "cannot be one of several; mix takes"),
     "concat": (lambda data: zarrfeed.concat([data, data]), "cannot be one of several; select of the result"),
     "join": (lambda data: zarrfeed.join({"a": data, "b": data}), "select of the result"),
-    "pack": (lambda data: zarrfeed.pack(data, {}), "pack: .*pack without keep_order"),
+    "pack": (check_packable, "pack: .*pack without keep_order"),
     "no flag": (lambda data: data.select([1], keep_order=1), "keep_order = 1, must be True or False"),
     "out of range": (lambda data: data.select([450], keep_order=True), r"index 450, must be in \[-450, 449\]"),
     "nothing": (lambda data: data.select([], keep_order=True), "selects nothing"),

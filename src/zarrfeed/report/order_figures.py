@@ -49,7 +49,7 @@ class OrderFigures:
 
     @property
     def have_own_blocks(self) -> bool:
-        """Whether blocks of rows, and lanes of these, say nothing of how often chunks are decoded."""
+        """True if blocks of rows, and lanes of these, say nothing of how often chunks are decoded."""
         repeats = self.weights is not None and self.weights.repeats_blocks
         return repeats or self.patches is not None or self.given is not None
 

@@ -102,7 +102,7 @@ class Order(OrderRules, unfolds=True):
 
     @property
     def keeps_neighbours(self) -> bool:
-        """Whether a lane goes on with the neighbouring block, mostly."""
+        """True if a lane goes on with the neighbouring block, mostly."""
         return not self.shuffle or any(one.strip > 1 for one in self.orders)
 
     @property

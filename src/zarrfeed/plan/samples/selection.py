@@ -91,7 +91,7 @@ class Selection:
 
     @property
     def ascends(self) -> bool:
-        """Whether samples ascend; False: they have an order that the user gave."""
+        """True if samples ascend; False: they have an order that the user gave."""
         return self.samples is None or self.samples.form != "given"
 
     @property
