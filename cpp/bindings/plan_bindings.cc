@@ -232,10 +232,11 @@ void bind_samples(py::module_& m) {
   py::class_<SampleTable, std::shared_ptr<SampleTable>>(m, "SampleTable")
       .def_static(
           "of_list",
-          [shared](const Int64Array& samples) {
-            return shared(SampleTable::of_list({samples.data(), static_cast<size_t>(samples.size())}, keep(samples)));
+          [shared](const Int64Array& samples, bool ascends) {
+            return shared(
+                SampleTable::of_list({samples.data(), static_cast<size_t>(samples.size())}, keep(samples), ascends));
           },
-          py::arg("samples"))
+          py::arg("samples"), py::kw_only(), py::arg("ascends") = true)
       .def_static(
           "of_runs",
           [shared](const Int64Array& begin, const Int64Array& count, int64_t step) {

@@ -127,12 +127,6 @@ int64_t check_sample(const EpochPlan& plan, int64_t sample) {
   return sample;
 }
 
-/// The global index of row `row` of the block of segment s.
-int64_t sample_of(const EpochPlan& plan, size_t s, int64_t row) {
-  if (plan.selected == nullptr) return plan.segment_first[s] + row * plan.sample_step;
-  return check_sample(plan, plan.selected->at(plan.segment_first[s] + row));
-}
-
 /// Sets the placements of a group, whose begins of segments are there, from which sample of which segment stands at each
 /// position: those of each segment in the order of their steps.
 void group_by_segment(const EvenSteps& even, std::span<const SegmentRow> by_position, GroupPlacements& out) {
@@ -160,7 +154,11 @@ uint64_t KeyedRandom::mix(uint64_t z) {
 }
 
 SampleRange find_samples(const EpochPlan& plan, size_t segment) {
-  return {sample_of(plan, segment, 0), sample_of(plan, segment, plan.segment_rows[segment] - 1)};
+  const int64_t first = plan.segment_first[segment];
+  const int64_t rows = plan.segment_rows[segment];
+  if (plan.selected == nullptr) return {first, first + (rows - 1) * plan.sample_step};
+  const SampleRange range = plan.selected->range(first, rows);
+  return {check_sample(plan, range.first), check_sample(plan, range.last)};
 }
 
 void random_permutation(KeyedRandom random, std::span<int64_t> out) {

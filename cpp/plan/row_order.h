@@ -115,13 +115,7 @@ struct EpochPlan {
   [[nodiscard]] size_t num_groups() const { return group_lane.size(); }
 };
 
-/// The first and the last sample of a block that are read.
-struct SampleRange {
-  int64_t first;
-  int64_t last;
-};
-
-/// The range of the block of segment s. Throws Error(kConfig) if it is outside of the array.
+/// The range of the samples of the block of segment s. Throws Error(kConfig) if it is outside of the array.
 SampleRange find_samples(const EpochPlan& plan, size_t segment);
 
 /// A sample at a position of a group, and the segment of the group that it is of.

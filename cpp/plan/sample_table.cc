@@ -15,9 +15,10 @@ namespace {
 
 class ListedSamples final : public SampleTable {
  public:
-  ListedSamples(std::span<const int64_t> samples, std::shared_ptr<const void> owner)
+  ListedSamples(std::span<const int64_t> samples, std::shared_ptr<const void> owner, bool ascends)
       : samples_(samples), owner_(std::move(owner)) {
     length_ = std::ssize(samples);
+    ascends_ = ascends;
   }
   [[nodiscard]] int64_t at(int64_t number) const override { return samples_[static_cast<size_t>(number)]; }
   [[nodiscard]] int64_t rank(int64_t sample) const override {
@@ -187,9 +188,17 @@ class FlaggedSamples final : public SampleTable {
 
 }  // namespace
 
+SampleRange SampleTable::range(int64_t first, int64_t count) const {
+  if (ascends_) return {at(first), at(first + count - 1)};
+  std::vector<int64_t> samples(static_cast<size_t>(count));
+  list(first, samples);
+  const auto [low, high] = std::ranges::minmax(samples);
+  return {low, high};
+}
+
 std::shared_ptr<const SampleTable> SampleTable::of_list(std::span<const int64_t> samples,
-                                                        std::shared_ptr<const void> owner) {
-  return std::make_shared<ListedSamples>(samples, std::move(owner));
+                                                        std::shared_ptr<const void> owner, bool ascends) {
+  return std::make_shared<ListedSamples>(samples, std::move(owner), ascends);
 }
 
 std::shared_ptr<const SampleTable> SampleTable::of_runs(std::span<const int64_t> begin, std::span<const int64_t> count,

@@ -1,7 +1,8 @@
 #pragma once
 // The sample table: which samples are read, in ascending order, without an entry for each where a rule says them. A
 // sample that is read has a number, counted among the samples that are read. In an epoch of weighted samples, a sample
-// has a number each time that it comes.
+// has a number each time that it comes. Samples of a sequence that the user gives are listed in its order, and may
+// repeat.
 //
 // Pure. All functions are const, and may be called from several threads.
 
@@ -11,15 +12,22 @@
 
 namespace zarrfeed {
 
+/// The least and the largest of some samples.
+struct SampleRange {
+  int64_t first;
+  int64_t last;
+};
+
 class SampleTable {
  public:
   virtual ~SampleTable() = default;
   SampleTable(const SampleTable&) = delete;
   SampleTable& operator=(const SampleTable&) = delete;
 
-  /// The table of samples that are listed, ascending. Borrows the list, which `owner` keeps alive.
-  static std::shared_ptr<const SampleTable> of_list(std::span<const int64_t> samples,
-                                                    std::shared_ptr<const void> owner);
+  /// The table of samples that are listed, ascending; or a sequence of samples in any order, which has no ranks.
+  /// Borrows the list, which `owner` keeps alive.
+  static std::shared_ptr<const SampleTable> of_list(std::span<const int64_t> samples, std::shared_ptr<const void> owner,
+                                                    bool ascends = true);
   /// The table of runs: run i has `count[i]` samples, `step` apart, from `begin[i]` on, and each begins behind the one
   /// before it. Copies the arrays.
   static std::shared_ptr<const SampleTable> of_runs(std::span<const int64_t> begin, std::span<const int64_t> count,
@@ -45,10 +53,13 @@ class SampleTable {
   [[nodiscard]] virtual int64_t rank(int64_t sample) const = 0;
   /// Sets `out` to the samples from number `first` on, which all exist.
   virtual void list(int64_t first, std::span<int64_t> out) const = 0;
+  /// The range of `count` samples from number `first` on, which all exist; count >= 1.
+  [[nodiscard]] SampleRange range(int64_t first, int64_t count) const;
 
  protected:
   SampleTable() = default;
   int64_t length_ = 0;
+  bool ascends_ = true;
 };
 
 }  // namespace zarrfeed

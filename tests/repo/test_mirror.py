@@ -41,6 +41,10 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         )
     },
     "report/weight_shares.py": ("parity/test_weights.py",),
+    "report/given_shares.py": ("parity/test_given_order.py",),
+    "plan/order/given_order.py": ("parity/test_given_order.py",),
+    "plan/mixture/cycled_order.py": ("parity/test_given_order.py",),
+    "plan/samples/given_samples.py": ("parity/test_given_order.py", "unit/plan/samples/test_chunks_over_blocks.py"),
     "spec/version.py": ("unit/torch/passes/test_versions.py",),
     "spec/edition.py": ("unit/torch/passes/test_editions.py", "unit/torch/passes/test_versions.py"),
     "spec/images.py": ("unit/engine/test_image_reader.py",),

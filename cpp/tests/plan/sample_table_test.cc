@@ -130,6 +130,27 @@ TEST(samples_may_repeat_and_blocks_may_be_visited_again) {
   }
 }
 
+TEST(a_sequence_has_its_order_and_the_range_of_each_run) {
+  std::mt19937_64 random(1);
+  std::vector<int64_t> samples;
+  for (int i = 0; i < 90; ++i) samples.push_back(static_cast<int64_t>(random() % 50));
+  const auto table = SampleTable::of_list(samples, nullptr, /*ascends=*/false);
+  CHECK_EQ(table->length(), 90);
+  for (int64_t first = 0; first < 90; ++first) {
+    CHECK_EQ(table->at(first), samples[static_cast<size_t>(first)]);
+    for (int64_t count = 1; first + count <= 90; ++count) {
+      const auto begin = samples.begin() + first;
+      const SampleRange range = table->range(first, count);
+      CHECK_EQ(range.first, *std::min_element(begin, begin + count));
+      CHECK_EQ(range.last, *std::max_element(begin, begin + count));
+    }
+  }
+  std::ranges::sort(samples);
+  const auto ascending = SampleTable::of_list(samples, nullptr);
+  CHECK_EQ(ascending->range(3, 40).first, samples[3]);
+  CHECK_EQ(ascending->range(3, 40).last, samples[42]);
+}
+
 TEST(flags_are_counted_over_their_pages) {
   std::vector<int64_t> samples;
   for (int64_t sample = 3; sample < 200000; sample += 1 + sample % 90) samples.push_back(sample);

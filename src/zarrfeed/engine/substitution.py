@@ -113,7 +113,7 @@ class Substitutes:
         self._max_errors = max_errors
         self._report = report
         self._epoch = plan.epoch
-        self._block_order = _BlockOrder(plan.order, plan.epoch)
+        self._block_order = _BlockOrder(plan.order.by_block, plan.epoch)
         self._known: set[tuple[int, int, str]] = set()
         self._num_told = 0  # chunks that count towards `max_errors`
         self._told: dict[tuple[str, str], int] = {}  # key and message, which name the array and the chunk -> source

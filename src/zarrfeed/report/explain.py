@@ -25,6 +25,7 @@ from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.explain_field import FieldReading, cast_advice, explain_field
 from zarrfeed.report.field_explanation import FieldExplanation
 from zarrfeed.report.field_reads import reads_of_fields
+from zarrfeed.report.given_shares import GivenShares
 from zarrfeed.report.order_figures import figures_of
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.rank_sharing import RankSharing
@@ -65,6 +66,7 @@ class Explanation(Page):
     `lanes` counts the lanes of all sources.
     `weights` counts the repetitions of weighted samples; None without weights. Each visit of a block counts in
     `num_blocks`.
+    `given` counts the samples of an order that the user gave; None without one.
     `patches` describes the boxes of arrays that are samples, and the columns in which they are read; None without
     patches.
     `sharing` is the number of ranks that decode each chunk because of the lanes; `resumed` the same for a resumed
@@ -111,6 +113,7 @@ class Explanation(Page):
     stores: StoreShares | None = None
     sources: SourceShares | None = None
     weights: WeightShares | None = None
+    given: GivenShares | None = None
     patches: PatchExplanation | None = None
     sharing: RankSharing | None = None
     resumed: RankSharing | None = None
@@ -178,7 +181,7 @@ class Explanation(Page):
         some = bool(selected) or self.num_nodes > 1 or self.weights is not None
         blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
         lanes = f" in {self.lanes} lanes" + f", mix {self.mix}" * (self.sources is None)
-        rows.append(("order", f"{order}: {blocks}{lanes}"))
+        rows += [("order", f"{order}: {blocks}{lanes}")] if self.given is None else self.given.rows(self.fields)
         rows += [] if self.sharing is None else self.sharing.rows()
         rows += [] if self.resumed is None else self.resumed.rows("in the epoch that goes on ")
         shared = "strips" if self.patches is None else "columns"
@@ -258,7 +261,7 @@ def explain(
         batch_size=batch_size,
         shuffle=order.shuffle,
         shuffle_rows=order.permutes_rows,
-        num_blocks=order.num_blocks,
+        num_blocks=order.by_block.num_blocks,
         block_rows=order.full_rows,
         slab_rows=0 if order.slabs is None else order.slabs.rows,
         lanes=order.lanes,
@@ -280,7 +283,7 @@ def explain(
                     ),
                 ),
                 str(f.stack or ""),
-                None if figures.patches or (figures.weights and figures.weights.repeats_blocks) else order,
+                None if figures.have_own_blocks else order,
                 is_primary=i == fields.primary,
                 cast_advice=cast_advice(f),
             )
@@ -300,6 +303,7 @@ def explain(
         statics=statics,
         sources=sources,
         weights=figures.weights,
+        given=figures.given,
         patches=figures.patches,
         sharing=RankSharing.of(order, plan.stride) if order.length and plan.stride > 1 else None,
         shuffling=None if fields.are_objects else measure_shuffle(order),
@@ -359,8 +363,8 @@ def _shuffle_quality(plan: EpochPlan, batch_size: int, sources: SourceShares | N
     if steps == 0:
         return 0.0, 0.0
     head = order.plan(plan.epoch, Portion(plan.strides.first, plan.stride, steps))
-    blocks, _ = order.locate(core.sample_order(head.to_core()))
+    blocks, _ = order.by_block.locate(core.sample_order(head.to_core()))
     batches = [blocks[i : i + batch_size] for i in range(0, steps, batch_size)]
     full = [b for b in batches if len(b) == batch_size] or batches
     measured = float(np.mean([len(np.unique(b)) for b in full]))
-    return measured, perfect_mix(order, len(full[0])) if sources is None else sources.perfect_mix(len(full[0]))
+    return measured, perfect_mix(order.by_block, len(full[0])) if sources is None else sources.perfect_mix(len(full[0]))

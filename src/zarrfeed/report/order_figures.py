@@ -1,6 +1,6 @@
 """Figures that only some kinds of order have: of mixtures their sources, of patches their columns and decodes.
 
-For weighted samples, it is the number of times that they come.
+For weighted samples, it is the number of times that they come; for an order that the user gave, its windows.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.patch_reads import patch_reads
 from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.report.given_shares import GivenShares
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.weight_shares import WeightShares
@@ -32,6 +34,8 @@ class OrderFigures:
         The patches, and the columns in which they are read; None if samples are no patches.
     weights
         The repetitions of weighted samples; None if samples have no weights.
+    given
+        The order that the user gave; None if there is none.
     reads
         For each array that patches are cut out of: the number of chunks that are decoded, and of all chunks. None:
         reads follow from the blocks of the plan.
@@ -40,7 +44,14 @@ class OrderFigures:
     sources: SourceShares | None = None
     patches: PatchExplanation | None = None
     weights: WeightShares | None = None
+    given: GivenShares | None = None
     reads: Sequence[tuple[int, int]] | None = None
+
+    @property
+    def have_own_blocks(self) -> bool:
+        """True if blocks of rows, and lanes of these, say nothing of how often chunks are decoded."""
+        repeats = self.weights is not None and self.weights.repeats_blocks
+        return repeats or self.patches is not None or self.given is not None
 
 
 @singledispatch
@@ -66,3 +77,9 @@ def _(order: SweptOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: i
 def _(order: WeightedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
     del plan, fields, keep_bytes
     return OrderFigures(weights=WeightShares.of(order))
+
+
+@figures_of.register
+def _(order: GivenOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    del fields, keep_bytes
+    return OrderFigures(given=GivenShares.of(order, plan))

@@ -36,6 +36,8 @@ class RankSharing:
         The nearest number of lanes that the number of ranks divides; None if no number helps.
     in_order
         True if the sources of a mixture are read in their own order, which is then the cause.
+    why_one_lane
+        As of the order.
     """
 
     ranks: int
@@ -43,6 +45,7 @@ class RankSharing:
     readers: int
     better: int | None
     in_order: bool = False
+    why_one_lane: str = ""
 
     @classmethod
     def of(cls, order: Order, ranks: int) -> RankSharing:
@@ -52,12 +55,16 @@ class RankSharing:
             ((min(one.max_rows, ranks_of_chunk(ranks, math.gcd(one.lanes, columns))), one) for one in order.orders),
             key=lambda found: found[0],
         )
+        if order.why_one_lane:
+            return cls(ranks, one.lanes, readers, None, why_one_lane=order.why_one_lane)
         if order.has_ordered_sources:
             better = COLUMNS if COLUMNS % ranks == 0 else ranks
             return cls(ranks, one.lanes, readers, None if columns else better, in_order=True)
         return cls(ranks, one.lanes, readers, None if columns else nearest_multiple(one.lanes, ranks))
 
     def __str__(self) -> str:
+        if self.why_one_lane:
+            return f"each chunk is decoded by up to {self.readers} ranks, since {self.why_one_lane}"
         if self.in_order and self.better is not None:
             return (
                 f"each chunk is decoded by {self.readers} ranks, since each source of the mixture is read in order: "
@@ -77,7 +84,7 @@ def warn_of_sharing(schedule: Schedule, rank_info: RankInfo) -> None:
     """Warn, on rank 0, if several ranks decode each chunk because of the lanes; of few blocks it matters to nobody."""
     if rank_info.rank != 0 or rank_info.world_size == 1:
         return
-    if not any(f.is_stored and not f.resident for f in schedule.fields.fields):
+    if schedule.order.why_one_lane or not any(f.is_stored and not f.resident for f in schedule.fields.fields):
         return
     if schedule.order.num_blocks < _FEW_BLOCKS * rank_info.world_size:
         return

@@ -85,6 +85,8 @@ class SourceShares:
 
     def rows(self, stores: StoreTable | None) -> list[Row]:
         """Return the rows of a page; `stores` has the names of the sources."""
+        if len(self.sources) == 1:
+            return self._rows_of_one(self.sources[0])
         blend, total = self.order.blend, sum(one.taken for one in self.sources)
         of_batch = "a batch is of one source" if self.order.is_per_batch else "a batch has samples of all"
         stop = f"after {blend.stop} samples" if isinstance(blend.stop, int) else f'by stop = "{blend.stop}"'
@@ -101,6 +103,16 @@ class SourceShares:
         if len(self.sources) > _LISTED_SOURCES:
             rows.append(("", f"and {len(self.sources) - _LISTED_SOURCES} others"))
         return rows
+
+    def _rows_of_one(self, one: SourceShare) -> list[Row]:
+        often = (
+            f"{one.passes:.3g} passes over" if one.taken > one.length else f"{100 * one.passes:.3g} % of a pass over"
+        )
+        goes_on = "the next one goes on where it ends"
+        return [
+            ("epoch", f"{one.taken} samples, {often} {one.length}; {goes_on}"),
+            ("", f"{one.num_blocks} blocks in {one.lanes} lanes, mix {one.mix}"),
+        ]
 
     def _name(self, source: int, stores: StoreTable | None) -> str:
         if stores is None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
+from zarrfeed.plan.mixture.cycled_order import CycledOrder
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.columns import patch_fields
@@ -28,6 +30,8 @@ class Planning:
 
     Attributes
     ----------
+    epoch_size
+        Samples of an epoch, which goes on where the one before ended. None: epochs have all samples.
     slab_rows
         Rows of a slab; 0: blocks are whole. `slab_choice.py` chooses them.
     grains
@@ -47,6 +51,7 @@ class Planning:
     options: ScheduleOptions
     aligns: bool = True
     resident: bool = True
+    epoch_size: int | None = None
     slab_rows: int = 0
     grains: tuple[Grain, ...] = ()
     carries_rows: bool = False
@@ -72,6 +77,8 @@ class Planning:
             aligns=self.aligns,
         )
         if resolved.patching is not None:
+            if self.epoch_size is not None:
+                raise ConfigError("epoch_size is not for patches: patch(n=) says how many an epoch has")
             return fields, self._patch_order(resolved.patching, fields)
         order = make_order(
             fields.num_samples,
@@ -84,6 +91,13 @@ class Planning:
             edges=fields.edges,
             slabs=self._slabs(fields) if self.slab_rows else None,
         )
+        if self.epoch_size is not None:
+            _check_epochs_may_go_on(resolved)
+        if resolved.given is not None:
+            order = GivenOrder.of(order, resolved.given, self.epoch_size)
+        elif self.epoch_size is not None:
+            named = self.mixing.lanes, self.mixing.mix
+            order = CycledOrder.with_epochs(order, self.epoch_size, lanes=named[0], mix=named[1])
         if resolved.expected is not None:
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
@@ -127,3 +141,13 @@ class Planning:
             sampling=patching.request.sampling,
             border=patching.borders,
         ).at(0)
+
+
+def _check_epochs_may_go_on(resolved: ResolvedData) -> None:
+    """Raise ConfigError for samples whose epochs have a length of their own."""
+    if resolved.blend is not None:
+        raise ConfigError("epoch_size is not for mixtures: zarrfeed.mix(stop=) says how many samples an epoch has")
+    if resolved.expected is not None:
+        raise ConfigError(
+            "epoch_size is not for weighted samples, which are drawn anew in each epoch: weight(n=) has it"
+        )

@@ -26,8 +26,9 @@ from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.samples.blocks import plan_blocks
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.gaps import Gaps
+from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.sample_choice import SampleChoice
-from zarrfeed.plan.samples.selection import Select, Selection
+from zarrfeed.plan.samples.selection import Select, Selection, select_samples
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.expression import FieldInfo
 from zarrfeed.spec.field import (
@@ -42,6 +43,8 @@ from zarrfeed.spec.static import StaticField
 
 #: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
 _USUAL_ROOM = 64 << 20
+#: What messages say of samples with an order of their own.
+IN_ORDER = "samples have the order of select(keep_order=True)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,8 @@ class ResolvedData:
         The cut of samples that are patches. None: samples are no patches.
     expected
         The expected count of each chosen sample. None: samples have no weights.
+    given
+        The chosen samples in the order that the user gives. None: in that of the array, or shuffled.
     """
 
     columns: tuple[Column, ...]
@@ -94,6 +99,7 @@ class ResolvedData:
     blend: Blend | None = None
     patching: Patching | None = None
     expected: ExpectedCounts | None = None
+    given: GivenSamples | None = None
 
     @classmethod
     def of(cls, opened: Opened) -> Self:
@@ -134,6 +140,8 @@ class ResolvedData:
         """Number of chosen samples; of patches, that of a typical epoch; of weighted samples, that of any epoch."""
         if self.expected is not None:
             return self.expected.total
+        if self.given is not None:
+            return len(self.given)
         return self.choice.length if self.patching is None else self.patching.typical_length
 
     def mapped(self, change: Callable[..., Column], *said: Iterable[Any]) -> Self:
@@ -166,10 +174,17 @@ class ResolvedData:
         stacks = [one.tensor_name for one in self.stacks if one.side == "samples"]
         return [*named, *stacks, *(one.name for one in self.statics)]
 
-    def select(self, samples: Select) -> Self:
-        """Choose samples by their positions among those that are chosen."""
-        self.check_choice("select")
-        return replace(self, choice=self.choice.select(samples))
+    def select(self, samples: Select, *, keep_order: bool = False) -> Self:
+        """Choose samples by their positions among those that are chosen; `keep_order`: in the order of these."""
+        if not keep_order and self.given is None:
+            self.check_choice("select")
+            return replace(self, choice=self.choice.select(samples))
+        replace(self, given=None).check_choice("select(keep_order=True)" if keep_order else "select")
+        if not keep_order:  # of a list that has an order, some samples, in that order
+            assert self.given is not None
+            samples = np.asarray(select_samples(samples, len(self.given)))
+        choice, given = self.choice.in_order(samples, self.given)
+        return replace(self, choice=choice, given=given)
 
     def coordinate(self, name: str | None = None, given: Any = None) -> Coordinate:
         """Return a coordinate of all samples of the arrays, chosen or not; it is read when it is first asked for.
@@ -209,6 +224,8 @@ class ResolvedData:
             raise ConfigError(
                 f"{method}: samples are weighted; call weight() or balance() last of what chooses samples"
             )
+        if self.given is not None:
+            raise ConfigError(f"{method}: {IN_ORDER}; call select(keep_order=True) last of what chooses samples")
 
     def planned(
         self,
@@ -295,6 +312,7 @@ class ResolvedData:
             blend=None,
             patching=None,
             expected=None,
+            given=None,
         )
 
     def holds_same(self, other: ResolvedData) -> bool:

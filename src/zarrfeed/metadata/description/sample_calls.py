@@ -16,10 +16,10 @@ import numpy as np
 import zarr
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.validate import check_choice
+from zarrfeed.base.validate import check_choice, check_flags
 from zarrfeed.metadata.array.conversion import by_field
 from zarrfeed.metadata.description.method_call import MethodCall, applied_only, frozen_by
-from zarrfeed.metadata.description.resolved import ResolvedData, Windowing
+from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData, Windowing
 from zarrfeed.metadata.description.split_columns import row_gap, sample_labels
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.gap_coordinates import gap_coordinates
@@ -50,18 +50,24 @@ from zarrfeed.spec.window import Window
 
 @dataclass(frozen=True)
 class SelectCall(MethodCall):
-    """`.select(samples)`."""
+    """`.select(samples, keep_order=...)`."""
 
     function = ".select"
 
     samples: Any = argument(metadata=frozen_by(freeze_rows))
+    keep_order: bool = argument(default=False, metadata=frozen_by(bool))
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Choose samples by their positions among those that are chosen."""
-        return resolved.select(self.samples)
+        check_flags(keep_order=self.keep_order)
+        return resolved.select(self.samples, keep_order=self.keep_order)
 
     def check_may_grow(self) -> None:
-        """Refuse a list or a mask."""
+        """Refuse a list or a mask, and an order."""
+        if self.keep_order:
+            raise ConfigError(
+                "select(keep_order=True) cannot follow open(..., refresh='epoch'): the list would not grow"
+            )
         if not isinstance(self.samples, slice):
             raise ConfigError("select of a store that is opened with refresh='epoch' must be a slice")
 
@@ -87,6 +93,7 @@ class _IndexerCall(MethodCall):
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Choose the samples and the items that were found."""
         if self.samples is not None:
+            resolved.check_choice(self.function[1:])
             resolved = resolved.select(self.samples)
         for one in self.items:
             resolved = one.apply(resolved)
@@ -346,6 +353,8 @@ class PatchCall(MethodCall):
             raise ConfigError("patch: samples are stacked or mixed; call patch() before stack()")
         if resolved.expected is not None:
             raise ConfigError("patch: samples are weighted, which patches cannot be; patch(weights=) weights voxels")
+        if resolved.given is not None:
+            raise ConfigError(f"patch: {IN_ORDER}, which patches cannot have; patch(positions=) lists patches")
         return resolved.cut(request)
 
 
@@ -428,6 +437,8 @@ class _WeightingCall(MethodCall):
             raise ConfigError(
                 f"{method}: samples are weighted already; give the product of both weights to one weight()"
             )
+        if resolved.given is not None:
+            raise ConfigError(f"{method}: {IN_ORDER}, which says how often each comes")
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Let samples come as often as was found."""

@@ -61,7 +61,8 @@ def chosen_values(resolved: ResolvedData, argument: str, column: Any) -> tuple[s
         known = resolved.origin.coordinates
         if known is None:
             raise ConfigError(f"{argument} = {column!r}: these samples have no stored columns; give an array of values")
-        name, values = column, read_column(known, column)[:num_samples]
+        remedy = "select(mask) chooses by values of your own" if argument == "where" else "give an array of its values"
+        name, values = column, read_column(known, column, remedy=remedy)[:num_samples]
     elif isinstance(column, Path | zarr.Array):
         name, values = argument, resolved.coordinate(argument, column).values
     else:

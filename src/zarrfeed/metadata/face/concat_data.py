@@ -10,7 +10,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.array.conversion import TorchDtypeLike
-from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
@@ -84,6 +84,9 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
         if one.resolved.expected is not None:
             remedy = "weight the result" if function == "concat" else "mix takes its sources by weights"
             raise ConfigError(f"{one!r}: weighted samples cannot be one of several; {remedy}")
+        if one.resolved.given is not None:
+            remedy = "select of the result" if function == "concat" else "mix takes its sources by weights"
+            raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be one of several; {remedy}")
         if one.resolved.stacks:
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(field.row_map is not None for field in one.resolved.fields):

@@ -23,20 +23,28 @@ from zarrfeed.spec.field import BlockKind
 class ChoiceMethods(DataMethods):
     """The part of `Data` that chooses among the samples."""
 
-    def select(self, samples: Select) -> Self:
+    @checks_option_names_of("Data")
+    def select(self, samples: Select, *, keep_order: bool = False) -> Self:
         """Choose samples by their positions in this description.
 
         Parameters
         ----------
         samples
             A slice, distinct indices in any order (negative ones count from the end), or a mask (bool) with a flag for
-            each sample of this description. Samples are read in the order of the array or shuffled, never in the order
-            of a list. They keep their index in the array, which `return_index=True` delivers.
+            each sample of this description. Samples are read in the order of the array or shuffled. They keep their
+            index in the array, which `return_index=True` delivers.
+        keep_order
+            True: samples are read in the order of the list, as often as it names them, such as [5, 3, 3] or
+            `slice(None, None, -1)`: for a curriculum, or an evaluation in a fixed order. All batches of all ranks and
+            workers together follow the list, so `shuffle=True` is refused. False: in the order of the array, or
+            shuffled.
 
         Notes
         -----
         Chunks without a selected sample are not read. Windows read rows of selected samples alone, so `select` precedes
-        `window`.
+        `window`. `select(keep_order=True)` is called last of what chooses samples, also after `window`; its positions
+        are those of windows then. It costs decodes where samples of a chunk are far apart in the list: `explain()` of a
+        dataset counts them.
 
         Examples
         --------
@@ -44,8 +52,10 @@ class ChoiceMethods(DataMethods):
         >>> data = zarrfeed.open(np.arange(100)).select(slice(10, 50)).select([0, 3, -1])
         >>> zarrfeed.ZarrDataset(data)[[0, 1, 2]]
         tensor([10, 13, 49])
+        >>> list(zarrfeed.ZarrIterableDataset(data.select([2, 0, 0], keep_order=True), batch_size=2))
+        [tensor([49, 10]), tensor([10])]
         """
-        return self._then(SelectCall(samples))
+        return self._then(SelectCall(samples, keep_order))
 
     def __getitem__(self, samples: Select) -> Self:
         """Return `select(samples)`: `data[10:20]`, `data[mask]`; samples keep the order of the array."""

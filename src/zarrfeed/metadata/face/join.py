@@ -14,7 +14,7 @@ from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.array.open import open_source
-from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open as open_data
 from zarrfeed.metadata.group.batch_columns import Array, Column, OpenedField, Origin
@@ -147,6 +147,8 @@ def _check_can_join(key: str, data: Data) -> None:
         raise ConfigError(f"{data!r}: call patch() after zarrfeed.join()")
     if data.resolved.expected is not None:
         raise ConfigError(f"join: {key!r} is weighted; weight the result: zarrfeed.join(...).weight(...)")
+    if data.resolved.given is not None:
+        raise ConfigError(f"join: {key!r}: {IN_ORDER}; select of the result: zarrfeed.join(...).select(...)")
     if data.resolved.stacks:
         raise ConfigError(f"join: {key!r} has a stack; stack arrays of the result: zarrfeed.join(...).stack(...)")
     if data.resolved.statics:

@@ -124,8 +124,8 @@ class StoreCoordinates:
         known = ", ".join(map(repr, self.known)) or "none"
         where = f"; neither is there an array {' or '.join(map(str, tried))}" if tried else ""
         raise NoCoordinateError(
-            f"no coordinate {name!r} is stored with these samples, known are: {known}{where}; give its values as "
-            f"coords={did_you_mean(name, self.known)}"
+            f"no coordinate {name!r} is stored with these samples, known are: {known}{where}"
+            f"{did_you_mean(name, self.known)}"
         )
 
 
@@ -265,8 +265,10 @@ class Coordinates:
         """Number of samples that they are of."""
         return sum(store.num_samples for store in self.stores)
 
-    def read(self, name: str | None = None) -> Coordinate:
+    def read(self, name: str | None = None, *, remedy: str = "give its values as coords=") -> Coordinate:
         """Return a coordinate, decoded by the CF conventions; None: that of the sample dimension.
+
+        `remedy` is what the caller can do if there is none, for the message.
 
         Raises
         ------
@@ -285,7 +287,7 @@ class Coordinates:
         try:
             return self.read_known(name)
         except NoCoordinateError as error:
-            raise ConfigError(*error.args) from error.__cause__
+            raise ConfigError(f"{error}; {remedy}") from error.__cause__
 
     def read_known(self, name: str) -> Coordinate:
         """Like `read`, but raise NoCoordinateError where a store has no coordinate of that name."""

@@ -25,8 +25,8 @@ from zarrfeed.storage.access.access import StoreAccess
 _DATE_PARTS = ("year", "month", "day", "dayofyear", "hour", "date")
 
 
-def read_column(known: Coordinates, name: str) -> npt.NDArray[Any]:
-    """Return the values of a column, shape (samples,).
+def read_column(known: Coordinates, name: str, *, remedy: str) -> npt.NDArray[Any]:
+    """Return the values of a column, shape (samples,); `remedy` is that of `Coordinates.read`.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def read_column(known: Coordinates, name: str) -> npt.NDArray[Any]:
         return np.concatenate([_at_path(one.stores[0], name) for one in known.of_stores()])
     coordinate, dot, part = name.rpartition(".")
     if not dot or part not in _DATE_PARTS:
-        return known.read(name).values
+        return known.read(name, remedy=remedy).values
     try:
         return known.read_known(name).values  # a name may have a dot
     except NoCoordinateError:
-        return _part_of_dates(known.read(coordinate).values, name, part)
+        return _part_of_dates(known.read(coordinate, remedy=remedy).values, name, part)
 
 
 def _part_of_dates(values: npt.NDArray[Any], name: str, part: str) -> npt.NDArray[Any]:

@@ -21,7 +21,7 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.description.item_calls import StaticCall
 from zarrfeed.metadata.description.measured_fields import layout_fingerprint, samples_digest
-from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.stores.stored_arrays import StoredPart, stored_parts
@@ -146,6 +146,8 @@ def check_packable(data: Data) -> None:
     _check_calls(data.expression)
     if data.growth is not None:
         raise ConfigError("pack: the store is opened with refresh='epoch', and may grow; open it without refresh")
+    if data.resolved.given is not None:
+        raise ConfigError(f"pack: {IN_ORDER}; a store has that of the array: pack without keep_order")
     if any(one.items.side == "targets" for one in data.resolved.columns):
         raise ConfigError(
             "pack: a store has no sides: open samples and targets as one mapping, {'x': samples, 'y': targets}, and "

@@ -29,7 +29,7 @@ from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_in_runs, bytes_of_r
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import distinct
-from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.samples.selection import Int64, Selection
 from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.samples.windows import reach
 from zarrfeed.spec.array_sources import ArraySource, array_sources
@@ -112,11 +112,6 @@ def carries(field: Field) -> bool:
     return field.patch is not None or (field.is_streamed and any(reach([field.window])))
 
 
-def keeps_neighbours(order: Order) -> bool:
-    """Return whether a lane goes on with the neighbouring block, mostly."""
-    return not order.shuffle or any(one.strip > 1 for one in order.orders)
-
-
 def lanes_of(order: Order, stride: int) -> int:
     """Return the number of lanes that a consumer reads if it takes every `stride`-th position."""
     return sum(one.lanes // math.gcd(one.lanes, stride) for one in order.orders)
@@ -171,7 +166,7 @@ def plan_carry(plan: EpochPlan, fields: Sequence[Field]) -> CarryPlan:
             if not runs.are_chunks:
                 run_rows = np.append(run_rows, np.zeros(source.number + 1 - len(run_rows), dtype=np.int64))
                 run_rows[source.number] = runs.rows
-            needs = _Needs.of(plan, *_runs_over_blocks(plan.order, source, fields, runs))
+            needs = _Needs.of(plan, *_runs_over_blocks(plan.order.listed_reads, source, fields, runs))
             group, chunk, on = needs.shared(lanes)
             shared.append((group, np.full(len(group), source.number), chunk, on))
             chains = needs.chains(lanes).of_shared_chunks()
@@ -320,6 +315,8 @@ class SourceReads:
 def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory) -> list[SourceReads]:
     """Return the reads of an epoch for each of the `array_sources` of fields that are no patches."""
     lanes, sources, slabs = _Lanes.of(plan), array_sources(fields), plan.order.slabs
+    own = plan.order.pieces_of(plan)
+    pieces, piece_of = (plan.order.listed_reads, plan.groups.held_index) if own is None else (own, own.blocks)
     runs_of_sources, grains = runs_of(sources, slabs), () if slabs is None else slabs.grains
     needs: dict[int, _Needs] = {}
     found = []
@@ -329,22 +326,25 @@ def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory
         hands_on = bool(memory.carry_bytes) and _carries_some(source, fields)
         if not hands_on:
             runs = RowRuns(source.layout)
-        held_index, chunk = _runs_over_blocks(plan.order, source, fields, runs)
+        held_index, chunk = _runs_over_blocks(pieces, source, fields, runs)
         if hands_on:
             needs[number] = _Needs.of(plan, held_index, chunk)
             decoded = 0  # which the memory that is shared decides
         else:
-            over_block = np.bincount(held_index, minlength=plan.order.num_blocks)
+            over_block = np.bincount(held_index, minlength=len(pieces.held))
             # the rows of a piece of k samples cannot lie in more chunks than there are rows
             windows = [fields[one].window for one in source.fields]
             rows = plan.groups.length * sum(1 if one is None else len(one.offsets) for one in windows)
-            decoded = int(np.minimum(over_block[plan.groups.held_index], rows).sum())
+            decoded = int(np.minimum(over_block[piece_of], rows).sum())
         in_part = None
         if grains and not hands_on:
             each = decoded_bytes(plan.order.listed_reads, source, fields, grains[number])
             of_pieces = each.of_pieces(plan.groups.held_index, plan.groups.length / plan.groups.block_rows)
             in_part = float(of_pieces.sum()) / each.of_chunk * cells
-        read, of_all = (np.unique(one // runs.of_chunk) for one in (_chunks_read(plan, held_index, chunk), chunk))
+        of_consumer, everybody = _in_pieces(piece_of, held_index, chunk), chunk
+        if own is not None:
+            _, everybody = _runs_over_blocks(plan.order.listed_reads, source, fields, runs)
+        read, of_all = (np.unique(one // runs.of_chunk) for one in (of_consumer, everybody))
         found.append(SourceReads(decoded * cells, len(read) * cells, len(of_all) * cells, decoded * cells, in_part))
     chains = [one.chains(lanes) for one in needs.values()]
     chunk_bytes = [runs_of_sources[number].nbytes * sources[number].spec.num_cells for number in needs]
@@ -427,23 +427,28 @@ def chunks_of_order(order: Order, field: Field, layout: Layout) -> Int64:
 
 def chunks_of_plan(plan: EpochPlan, field: Field, layout: Layout) -> Int64:
     """Return the chunks of a layout that a consumer's epoch reads: indices along the sample axis, ascending."""
-    return _chunks_read(plan, *chunks_over_blocks(plan.order.listed_reads, field, layout))
+    pieces = plan.order.pieces_of(plan)
+    if pieces is not None:
+        return np.unique(chunks_over_blocks(pieces, field, layout)[1])
+    return _in_pieces(plan.groups.held_index, *chunks_over_blocks(plan.order.listed_reads, field, layout))
 
 
-def _chunks_read(plan: EpochPlan, held_index: Int64, chunk: Int64) -> Int64:
-    """Return the chunks of the blocks that a plan reads, ascending."""
-    read = np.zeros(plan.order.num_blocks, dtype=bool)
-    read[plan.groups.held_index] = True
+def _in_pieces(piece_of: Int64, held_index: Int64, chunk: Int64) -> Int64:
+    """Return those chunks of blocks, ascending, of whose blocks there is a piece."""
+    read = np.zeros(max(piece_of.max(initial=-1), held_index.max(initial=-1)) + 1, dtype=bool)
+    read[piece_of] = True
     return np.unique(chunk[read[held_index]])
 
 
-def _runs_over_blocks(order: Order, source: ArraySource, fields: Sequence[Field], runs: RowRuns) -> tuple[Int64, Int64]:
+def _runs_over_blocks(
+    selection: Selection, source: ArraySource, fields: Sequence[Field], runs: RowRuns
+) -> tuple[Int64, Int64]:
     """Return held indices of blocks and the runs of a source that their samples need, each pair once; sorted."""
     found = []
     for number, layout in source.draws:
         field = fields[number]
         assert isinstance(field, StoredField)
-        found.append(chunks_over_blocks(order.listed_reads, field, field.layouts[layout], runs.cut))
+        found.append(chunks_over_blocks(selection, field, field.layouts[layout], runs.cut))
     if len(found) == 1:
         return found[0]
     held_index, chunk = (np.concatenate(column) for column in zip(*found, strict=True))

@@ -48,6 +48,10 @@ class Limits(Protocol):
     """Memory for batches, in which the lanes and the mix of an order are chosen: `MixingLimits`."""
 
     @property
+    def batch_size(self) -> int:
+        """Samples of a batch."""
+
+    @property
     def quarter_steps(self) -> int:
         """Samples of the batches that a quarter of the memory has room for."""
 
@@ -95,6 +99,21 @@ class Order(OrderRules, unfolds=True):
     def shuffled_orders(self) -> tuple[Order, ...]:
         """The orders of `orders` whose shuffle can be measured."""
         return self.orders if self.shuffle and self.permutes_rows else ()
+
+    @property
+    def keeps_neighbours(self) -> bool:
+        """True if a lane goes on with the neighbouring block, mostly."""
+        return not self.shuffle or any(one.strip > 1 for one in self.orders)
+
+    @property
+    def by_block(self) -> Order:
+        """The order by whose blocks samples are found, counted and replaced: this one."""
+        return self
+
+    def pieces_of(self, plan: EpochPlan) -> Selection | None:
+        """Return the samples that a consumer reads of each group of a plan; None: groups are pieces of blocks."""
+        del plan
+        return None
 
     def suit(self, room: Room, lanes: int | None, mix: int | None) -> Order:
         """Return the order with the lanes and the mix that are named, or with those that suit layout and memory."""
@@ -199,10 +218,9 @@ class Order(OrderRules, unfolds=True):
 
     def plan(self, epoch: int, portion: Portion = WHOLE) -> EpochPlan:
         """Return the pieces of blocks that a consumer needs in an epoch, in the order in which it needs them."""
-        assert not portion.run, "workers take strides of an order without sources"
         n, num_lanes = self.length, self.lanes
         strides, extra, extra_step = portion.settled(n)
-        first, stride, begin, steps = strides.first, strides.stride, strides.begin, strides.count
+        first, stride, steps = strides.first, strides.stride, strides.count
         turn, extra_position = np.divmod(extra, n)
 
         # Lanes that have positions of this consumer: lane = first (mod gcd). With S | L those are L / S lanes.
@@ -211,9 +229,7 @@ class Order(OrderRules, unfolds=True):
         if len(extra):
             lane = np.union1d(lane, extra_position % num_lanes)
         groups = self.groups(epoch, lane)
-        first_step, last_step = steps_of(groups, num_lanes, first, stride, steps)
-        first_step = np.where(first_step > last_step, NEVER, first_step + begin)
-        last_step = np.where(first_step == NEVER, -1, last_step + begin)
+        first_step, last_step = self.steps_of(groups, strides)
 
         # Groups that the extra positions need, those of each turn by themselves: their steps may be far apart.
         extra_group = groups.holding(self.in_sequence(extra_position))
@@ -240,6 +256,13 @@ class Order(OrderRules, unfolds=True):
             first_step[used],
             last_step[used],
         )
+
+    def steps_of(self, groups: Groups, strides: Strides) -> tuple[Int64, Int64]:
+        """Return the first and the last regular step that each group serves; `NEVER` and -1 for none."""
+        assert not strides.run, "workers take strides of this kind of order"
+        first_step, last_step = steps_of(groups, self.lanes, strides.first, strides.stride, strides.count)
+        none = first_step > last_step
+        return np.where(none, NEVER, first_step + strides.begin), np.where(none, -1, last_step + strides.begin)
 
     def groups(self, epoch: int, lane: Int64) -> Groups:
         """Return the groups of some lanes in an epoch; lanes ascend."""

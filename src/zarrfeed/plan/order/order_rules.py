@@ -293,6 +293,11 @@ class OrderRules(ReadBlocks):
         return 0
 
     @property
+    def why_one_lane(self) -> str:
+        """Why it has one lane, whoever reads it; "" if lanes follow from the layout and the readers."""
+        return ""
+
+    @property
     def has_ordered_sources(self) -> bool:
         """True if the order mixes sources that are read in their own order."""
         return False

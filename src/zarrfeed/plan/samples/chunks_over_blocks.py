@@ -41,7 +41,7 @@ def chunks_over_blocks(selection: Selection, field: Field, layout: Layout, run_r
         # shape (runs, groups of offsets)
         low = np.stack([find_chunks(begin[some], offset) for offset in first.tolist()], axis=1)
         high = np.stack([find_chunks(end[some], offset) for offset in last.tolist()], axis=1)
-        if _lacks_rows(field, layout) and len(offsets) > 1:
+        if _lacks_rows(field, layout) and (len(offsets) > 1 or not selection.ascends):  # which crosses stores
             unclear[some] = ((low < 0) | (high < 0)).any(axis=1)
         low[unclear[some]] = -1
         found.add(np.broadcast_to(held_index[some, None], low.shape), low, high)

@@ -17,9 +17,18 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.field_rows import reads_gaps
 from zarrfeed.plan.samples.gaps import GapRule
+from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.left_out import IN_GAP, LeftOut, merged
 from zarrfeed.plan.samples.sample_set import SampleBuilder, Samples, collected, distinct, pieces_of, runs_in, stretches
-from zarrfeed.plan.samples.selection import Int64, Select, Selection, select_blocks, select_samples, selection_of
+from zarrfeed.plan.samples.selection import (
+    Int64,
+    Select,
+    Selection,
+    positions_in_order,
+    select_blocks,
+    select_samples,
+    selection_of,
+)
 from zarrfeed.plan.samples.split import SplitRule, split_selection
 from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.plan.samples.window_rows import ChosenWindows, WindowRows, bounds_of, choose_windows
@@ -186,6 +195,28 @@ class SampleChoice:
         positions = select_samples(select, self.length)
         bounds = self._between(select) if isinstance(select, slice) and self.bounds is not None else None
         return replace(self, samples=self._at(positions), block_rows=0, bounds=bounds)
+
+    def in_order(self, select: Select, given: GivenSamples | None = None) -> tuple[Self, GivenSamples]:
+        """Choose samples by positions, in the order of these, among `given` ones, or among all that are chosen.
+
+        Returns
+        -------
+        The samples that are chosen, each once, and the same in the order of the positions.
+
+        Raises
+        ------
+        ConfigError
+            If they are no positions, or none.
+        """
+        positions = positions_in_order(select, self.length if given is None else len(given))
+        if given is not None:
+            made = given.taken(positions)
+        elif isinstance(self.samples, range):
+            made = GivenSamples.of(self.samples.start + self.samples.step * positions)
+        else:
+            find = self.samples.samples_at if isinstance(self.samples, Selection) else self.samples.at
+            made = GivenSamples.of(find(positions))
+        return replace(self, samples=made.each_once, block_rows=0), made
 
     def blocks(self, blocks: npt.ArrayLike, block_rows: int, kind: BlockKind, edges: Edges | None = None) -> Self:
         """Choose what of the samples lies in some blocks of so many rows, or of those that begin at `edges`.

@@ -90,6 +90,11 @@ class Selection:
         return cls(ListedBlocks(chosen.blocks, chosen.rows, first))
 
     @property
+    def ascends(self) -> bool:
+        """True if samples ascend; False: they have an order that the user gave."""
+        return self.samples is None or self.samples.form != "given"
+
+    @property
     def blocks(self) -> Int64:
         """The blocks that hold any sample, ascending, shape (blocks,)."""
         return self.held.blocks
@@ -215,8 +220,10 @@ class Selection:
         found = []
         before = np.cumsum(rows) - rows
         for some in np.split(np.arange(len(held_index)), np.flatnonzero(np.diff(before // AT_ONCE)) + 1):
-            listed = self.listed(held_index[some])
-            found.append(_merged(np.repeat(held_index[some], rows[some]), listed, listed, apart))
+            listed, of_block = self.listed(held_index[some]), np.repeat(held_index[some], rows[some])
+            if not self.ascends:
+                listed = listed[np.lexsort((listed, of_block))]
+            found.append(_merged(of_block, listed, listed, apart))
         of_runs, begin, last = (np.concatenate(column) for column in zip(*found, strict=True))
         return of_runs, begin, last
 
@@ -318,13 +325,45 @@ def select_samples(select: Select, num_samples: int) -> Samples:
         If they are neither a slice, nor a mask of `num_samples` flags, nor distinct integers in
         [-num_samples, num_samples), of which negative ones count from the end; or if there are none.
     """
+    named = _as_written(select, num_samples)
+    if isinstance(named, range):
+        return named if named.step > 0 else named[::-1]
+    if isinstance(named, SampleSet):
+        return named
+    return as_samples(_distinct(named, num_samples))
+
+
+def positions_in_order(select: Select, num_samples: int) -> Int64:
+    """Return the samples that a user selected, in the order in which they are named, and as often.
+
+    Raises
+    ------
+    ConfigError
+        As of `select_samples`, but that samples may repeat.
+
+    Examples
+    --------
+    >>> positions_in_order([5, -1, 5], 8).tolist(), positions_in_order(slice(None, None, -3), 8).tolist()
+    ([5, 7, 5], [7, 4, 1])
+    """
+    named = _as_written(select, num_samples)
+    if isinstance(named, range):
+        return np.arange(named.start, named.stop, named.step, dtype=np.int64)
+    if isinstance(named, SampleSet):
+        return named.listed()
+    _check_bounds(named, num_samples)
+    return named.astype(np.int64) % num_samples
+
+
+def _as_written(select: Select, num_samples: int) -> Samples | npt.NDArray[Any]:
+    """Return a slice as a range, the samples of a mask, or indices, of which there are some, as they are listed."""
     if isinstance(select, slice):
         try:
             chosen = range(*select.indices(num_samples))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"select = {select!r}, must be a slice of integers with a step other than 0") from error
         _check_some(len(chosen), select)
-        return chosen if chosen.step > 0 else chosen[::-1]
+        return chosen
     named = np.asarray(select)
     if named.ndim == 1 and named.size == 0:
         _check_some(0, select)
@@ -339,7 +378,7 @@ def select_samples(select: Select, num_samples: int) -> Samples:
         samples = flagged(named)
         _check_some(len(samples), select)
         return samples
-    return as_samples(_distinct(named, num_samples))
+    return named
 
 
 def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
@@ -362,10 +401,7 @@ def select_blocks(blocks: npt.ArrayLike, num_blocks: int) -> Int64:
 
 def _distinct(named: npt.NDArray[Any], num_samples: int) -> npt.NDArray[Any]:
     """Return the samples that are named, ascending."""
-    low, high = int(named.min()), int(named.max())
-    if low < -num_samples or high >= num_samples:
-        wrong = low if low < -num_samples else high
-        raise ConfigError(f"select has the index {wrong}, must be in [{-num_samples}, {num_samples - 1}]")
+    low = _check_bounds(named, num_samples)
     samples = named.copy() if low >= 0 else named.astype(np.int64)
     if low < 0:
         samples %= num_samples
@@ -374,8 +410,20 @@ def _distinct(named: npt.NDArray[Any], num_samples: int) -> npt.NDArray[Any]:
         piece = samples[first : first + AT_ONCE + 1]
         again = np.flatnonzero(piece[1:] == piece[:-1])
         if len(again):
-            raise ConfigError(f"select names sample {piece[again[0]]} more than once, must name each once")
+            raise ConfigError(
+                f"select names sample {piece[again[0]]} more than once, must name each once; select(..., "
+                "keep_order=True) reads samples in the order of a list, as often as it names them"
+            )
     return samples
+
+
+def _check_bounds(named: npt.NDArray[Any], num_samples: int) -> int:
+    """Raise ConfigError if there are no samples with some indices; return the least index."""
+    low, high = int(named.min()), int(named.max())
+    if low < -num_samples or high >= num_samples:
+        wrong = low if low < -num_samples else high
+        raise ConfigError(f"select has the index {wrong}, must be in [{-num_samples}, {num_samples - 1}]")
+    return low
 
 
 def as_range(samples: Int64) -> range | Int64:

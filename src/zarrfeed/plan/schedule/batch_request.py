@@ -21,6 +21,7 @@ from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder, SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid, unravel
+from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.sample_set import SampleSet
 from zarrfeed.plan.samples.selection import Int64, Selection
@@ -45,18 +46,26 @@ class RowRequests:
         Samples of the arrays, and of a block of them.
     selection
         The samples that can be asked for. None: all.
+    given
+        The same in the order of their positions. None: that of the array.
     """
 
     num_samples: int
     block_rows: int
     selection: Selection | None
+    given: GivenSamples | None = None
 
     def __len__(self) -> int:
+        if self.given is not None:
+            return len(self.given)
         return self.num_samples if self.selection is None else self.selection.length
 
     def plan(self, positions: Int64) -> EpochPlan:
         """Return a plan whose batch has the samples at some positions, in this order."""
-        samples = positions if self.selection is None else self.selection.samples_at(positions)
+        if self.given is not None:
+            samples = self.given.at(positions)
+        else:
+            samples = positions if self.selection is None else self.selection.samples_at(positions)
         return plan_request(samples, self.num_samples, self.block_rows)
 
 

@@ -16,7 +16,7 @@ from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.budget.mixing import MixingLimits
-from zarrfeed.plan.order.carry import Overlap, carries, keeps_neighbours, lanes_of
+from zarrfeed.plan.order.carry import Overlap, carries, lanes_of
 from zarrfeed.plan.order.order import Order, SharedChunks
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.shares.affinity import Part
@@ -277,7 +277,7 @@ class ResourcePlanner:
         lanes = lanes_of(order, stride)
         wanted = order.carried_bytes(self.fields.fields, lanes, threads)
         if wanted is None:
-            overlap = self.known.overlap(order) if keeps_neighbours(order) else None
+            overlap = self.known.overlap(order) if order.keeps_neighbours else None
             if overlap is None:
                 return 0
             wanted = overlap.carried_bytes * lanes

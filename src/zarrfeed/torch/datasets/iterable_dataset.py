@@ -8,6 +8,7 @@ from typing import Any
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import refuses_moved_names
+from zarrfeed.base.validate import check_counts
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.slab_choice import choose_schedule
 from zarrfeed.metadata.face.data import Data
@@ -85,6 +86,11 @@ class ZarrIterableDataset(StreamingDataset):
         cache=...)`) hold a share c of the data each have a hit ratio of min(1, W c) instead of c. In return, batches
         are no longer the same for any world size. Samples still come exactly once, ranks are as even, and a state can
         be loaded on the same number of nodes. None: the blocks that a node reads change with the epoch.
+    epoch_size
+        Samples of an epoch, of all ranks together. The next epoch goes on where this one ended: `set_epoch(k)` names
+        the k-th piece of the passes over all samples, each of which has every sample once, shuffled anew. So it may be
+        fewer than there are, or more. None: an epoch is one pass. Mixtures, weights and patches say it by `stop` and
+        `n`.
     num_threads
         Number of decode threads of each reader; fewer if memory is short. None: the cores, shared by ranks and their
         workers.
@@ -155,6 +161,7 @@ class ZarrIterableDataset(StreamingDataset):
         world_size: int | None = None,
         even: Even | None = None,
         affinity: Affinity | None = None,
+        epoch_size: int | None = None,
         num_threads: int | None = None,
         memory_budget: int | str | None = None,
         pin_memory: bool | None = None,
@@ -186,8 +193,18 @@ class ZarrIterableDataset(StreamingDataset):
         disposable = disposable_in(one.array for one in self._data.resolved.columns)
         # Each pass over a store that grows holds its own version of the arrays, so the dataset holds none.
         self._leases = () if self._data.growth is not None else hold_opened(self._data.resolved, disposable)
+        check_counts(epoch_size=epoch_size)
+        if epoch_size is not None and self._data.growth is not None:
+            raise ConfigError("epoch_size is not for a store that is opened with refresh, whose epochs become longer")
         planning = Planning(
-            bool(return_index), shuffle, seed, mixing, options, aligns=self._aligns_blocks, resident=not disposable
+            bool(return_index),
+            shuffle,
+            seed,
+            mixing,
+            options,
+            aligns=self._aligns_blocks,
+            resident=not disposable,
+            epoch_size=epoch_size,
         )
         planning, schedule = self._plan(planning)
         faults = faults_for(self._data, faults)

@@ -51,9 +51,9 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
     ----------
     data
         A `Data`, as `zarrfeed.open` returns it, which describes the samples; or whatever `zarrfeed.open` takes as
-        `samples`. `dataset[i]` is its i-th sample, in the order of the array; `return_index` adds the sample's index
-        there. If samples are patches, `dataset[i]` is the one at the i-th position of the list, or the i-th of the
-        grid, in C order, volume by volume.
+        `samples`. `dataset[i]` is its i-th sample, in the order of the array, or in that of `select(keep_order=True)`;
+        `return_index` adds the sample's index there. If samples are patches, `dataset[i]` is the one at the i-th
+        position of the list, or the i-th of the grid, in C order, volume by volume.
     targets
         Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     return_index
@@ -143,7 +143,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         )
         patching, fields = self._data.resolved.patching, self._fields
         self._requests: Requests = (
-            RowRequests(fields.num_samples, fields.block_rows, self._selection)
+            RowRequests(fields.num_samples, fields.block_rows, self._selection, self._data.resolved.given)
             if patching is None
             else patching.requests()
         )

@@ -49,7 +49,7 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "blocks": lambda data: data.blocks([0, 1]),
     "split": lambda data: data.split((0.5, 0.5))[0],
     "time_features": lambda data: data.time_features("hour", coords=np.arange(N).astype("M8[h]")),
-    "select": lambda data: data.select([1, 2]),
+    "select": lambda data: data.select([2, 1, 2], keep_order=True),
     "isel": lambda data: data.isel(time=3),
     "where": lambda data: data.where(time=lambda time: time > 3),
     "window": lambda data: data.window(0, segment_ends=[N]),
