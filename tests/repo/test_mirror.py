@@ -41,6 +41,17 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         )
     },
     "report/weight_shares.py": ("parity/test_weights.py",),
+    **{
+        f"{name}.py": ("parity/test_segments.py",)
+        for name in (
+            "engine/segment_text",
+            "metadata/description/segment_calls",
+            "metadata/face/data_segments",
+            "metadata/group/segment_columns",
+            "spec/segment_text",
+            "spec/segments",
+        )
+    },
     "spec/version.py": ("unit/torch/passes/test_versions.py",),
     "spec/edition.py": ("unit/torch/passes/test_editions.py", "unit/torch/passes/test_versions.py"),
     "spec/images.py": ("unit/engine/test_image_reader.py",),

@@ -45,6 +45,7 @@ from zarrfeed.spec.freeze import (
     freeze_offsets,
     freeze_rows,
 )
+from zarrfeed.spec.segments import Segments
 from zarrfeed.spec.window import Window
 
 
@@ -67,7 +68,7 @@ class SelectCall(MethodCall):
 
 
 @dataclass(frozen=True)
-class _IndexerCall(MethodCall):
+class IndexerCall(MethodCall):
     """A call that names samples, or items of other axes, by their dimensions; what it names was found once.
 
     Attributes
@@ -107,7 +108,7 @@ class _IndexerCall(MethodCall):
         yield from others
 
 
-def _freeze_conditions(conditions: Mapping[Any, Any]) -> FrozenMapping:
+def freeze_conditions(conditions: Mapping[Any, Any]) -> FrozenMapping:
     """Return the text of conditions; functions are known by their names."""
     items: list[tuple[Hashable, Hashable]] = []
     for column, one in conditions.items():
@@ -116,12 +117,12 @@ def _freeze_conditions(conditions: Mapping[Any, Any]) -> FrozenMapping:
 
 
 @dataclass(frozen=True)
-class WhereCall(_IndexerCall):
+class WhereCall(IndexerCall):
     """`.where(column=condition)`; the samples that meet the conditions take part in comparisons."""
 
     function = ".where"
 
-    indexers: Mapping[Any, Any] = argument(metadata=frozen_by(_freeze_conditions))
+    indexers: Mapping[Any, Any] = argument(metadata=frozen_by(freeze_conditions))
     samples: Any = argument(kw_only=True, default=None, repr=False, metadata=frozen_by(freeze_rows))
 
     def _arguments(self) -> Iterator[str]:
@@ -144,7 +145,7 @@ def _freeze_coords(coords: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class SelCall(_IndexerCall):
+class SelCall(IndexerCall):
     """`.sel(time=label, level=..., method=..., coords=...)`."""
 
     function = ".sel"
@@ -155,7 +156,7 @@ class SelCall(_IndexerCall):
 
 
 @dataclass(frozen=True)
-class IselCall(_IndexerCall):
+class IselCall(IndexerCall):
     """`.isel(time=position, level=...)`."""
 
     function = ".isel"
@@ -200,7 +201,8 @@ def _freeze_step(step: Any) -> Any:
 
 def _with_window(column: Column, offsets: Any, pad: Any) -> Column:
     """Return a column with the rows at some offsets, padded; a static array has those of its stack."""
-    window = None if column.field.has_one_row else parse_window(column.items.name, offsets)
+    alone = column.field.has_one_row or column.field.is_of_segments
+    window = None if alone else parse_window(column.items.name, offsets)
     return replace(column, window=window and replace(window, pad=parse_pad(column.items.name, pad)))
 
 
@@ -249,9 +251,14 @@ class WindowCall(MethodCall):
             windows, segment_ends=self.segment_ends, rows=self.rows, gaps=self._gap_rule(resolved, windows)
         )
         arguments = (self.segment_ends, self.rows, pad, self.mask, self.gaps, self.step)
+        origin = resolved.origin
+        if self.segment_ends is not None:
+            stores = None if origin.stores is None else origin.stores.first
+            origin = replace(origin, segments=Segments.of(np.asarray(self.segment_ends), stores))
         made = replace(
             resolved,
             columns=tuple(replace(one, window=with_borders(one.window, chosen.borders)) for one in columns),
+            origin=origin,
             masks=bool(self.mask),
             windowing=Windowing(resolved.choice, arguments, chosen.gaps),
         )
@@ -443,7 +450,7 @@ class _WeightingCall(MethodCall):
 def _freeze_weights(weights: Any) -> Any:
     """Return what stands for weights: a column, an array, or functions by their names."""
     if isinstance(weights, Mapping):
-        return _freeze_conditions(weights)
+        return freeze_conditions(weights)
     if callable(weights) and not hasattr(weights, "__array__"):
         return Named(getattr(weights, "__name__", type(weights).__name__))
     return _freeze_coords(weights)

@@ -15,6 +15,7 @@ from zarrfeed.metadata.face.data_choice import ChoiceMethods
 from zarrfeed.metadata.face.data_items import ItemMethods
 from zarrfeed.metadata.face.data_page import data_rows
 from zarrfeed.metadata.face.data_samples import SampleMethods
+from zarrfeed.metadata.face.data_segments import SegmentMethods
 from zarrfeed.metadata.face.data_values import ValueMethods
 from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth
@@ -31,6 +32,7 @@ _CALLED_HERE: dict[str, str] = {
     **dict.fromkeys(("oversample", "undersample", "class_weights", "rebalance"), "balance() lets classes come alike"),
     **dict.fromkeys(("sample", "weighted", "resample", "repeat"), "weight() says how often each sample comes"),
     **dict.fromkeys(("kfold", "folds", "train_test_split", "random_split"), "split() has parts, groups= and folds="),
+    **dict.fromkeys(("episodes", "trajectories", "sel_episodes"), "segments() names them, sel_segments() chooses some"),
     **dict.fromkeys(("rolling", "sliding_window", "unfold"), "window() makes samples of several rows"),
     **dict.fromkeys(("standardize", "scale", "zscore"), "normalize() takes statistics, and minmax() bounds"),
     **dict.fromkeys(("fillna", "nan_to_num", "dropna"), "fill_nan() replaces missing values"),
@@ -45,7 +47,7 @@ _CALLED_HERE: dict[str, str] = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
+class Data(ChoiceMethods, SampleMethods, SegmentMethods, ItemMethods, ValueMethods):
     """A description of samples: which arrays, which samples of them, and how their items are converted.
 
     `zarrfeed.open` and `zarrfeed.from_xarray` make one; each method returns another one and leaves this one as it is.

@@ -37,7 +37,7 @@ from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
 #: A coordinate is read whole.
-_MOST_VALUES = 1 << 28
+MOST_VALUES = 1 << 28
 
 
 class NoCoordinateError(ConfigError):
@@ -422,8 +422,22 @@ def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[
 
 def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:
     """Read an array with one axis, and decode it as xarray does."""
-    if len(array.shape) != 1 or array.shape[0] > _MOST_VALUES:
-        raise ConfigError(f"{where}: has the shape {array.shape}, a coordinate has one axis, of at most {_MOST_VALUES}")
+    if len(array.shape) != 1 or array.shape[0] > MOST_VALUES:
+        raise ConfigError(f"{where}: has the shape {array.shape}, a coordinate has one axis, of at most {MOST_VALUES}")
+    values = read_whole(array, where, access)
+    if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
+        refuse_repeated_fill(array, values)
+    return decode_values(values, coordinate_attributes(array), where)
+
+
+def read_whole(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:
+    """Read all items of an array, as they are stored.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, CorruptChunkError
+        If it cannot be read.
+    """
     array = as_meant(array, where)
     try:
         read = access.ask(lambda: array.async_array.getitem(slice(None)), where)
@@ -433,10 +447,7 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> n
         raise StoreReadError(errno_of(error), f"{where}: cannot be read: {reason_of(error)}") from error
     except Exception as error:  # what codecs raise is of any class
         raise CorruptChunkError(f"{where}: cannot be decoded: {reason_of(error)}") from error
-    values = np.asarray(read)
-    if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
-        refuse_repeated_fill(array, values)
-    return decode_values(values, coordinate_attributes(array), where)
+    return np.asarray(read)
 
 
 def _one_of(names: Sequence[str]) -> str:

@@ -51,12 +51,13 @@ class LabelIndex:
     samples
         The index in the array of each of them, for messages; None: they are all of the array.
     noun
-        What a position has, for messages: a sample, or an item of another axis, which may be named several times.
+        What a position has, for messages: a sample, a segment, or an item of another axis. An item may be named
+        several times, and only by a label that no other item has.
     """
 
     coordinate: Coordinate
     samples: range | Int64 | None = None
-    noun: Literal["sample", "item"] = "sample"
+    noun: Literal["sample", "segment", "item"] = "sample"
 
     def find(self, label: Any, method: Method | None = None) -> slice | Int64:
         """Return the positions of a label, of a list of labels, or of a slice of them.
@@ -192,7 +193,7 @@ class LabelIndex:
                 raise self._lacks(labels[lacking - 1])
             counts = np.searchsorted(keys, wanted, side="right") - index
             again = _first_where(counts > 1)
-            if again is not None and self.noun == "sample":  # a filter: each label names all samples that have it
+            if again is not None and self.noun != "item":  # a filter: each label names all samples that have it
                 index = np.repeat(index - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
             elif again is not None:
                 first, second = (self._at(int(index[again - 1]) + i) for i in (0, 1))
@@ -203,7 +204,7 @@ class LabelIndex:
         positions: Int64 = index if self._order is None else self._order[index]
         ordered = np.sort(positions)
         twice = _first_where(ordered[1:] == ordered[:-1])
-        if twice is not None and self.noun == "sample":
+        if twice is not None and self.noun != "item":
             raise ConfigError(f"sel: two labels name {self._text(int(ordered[twice]))}, must name each sample once")
         return positions
 
