@@ -202,7 +202,7 @@ def test_what_cannot_be_is_refused(stores: list[str]) -> None:
         (lambda: data.sel_segments(task="walk"), "has no 'walk'"),
         (lambda: data.sel_segments(task=len), "gives an array of shape"),
         (lambda: data.sel_segments([2]), "none of the 16 chosen samples"),
-        (data.sel_segments, "names nothing"),
+        (lambda: data.sel_segments({}), "names nothing"),
         (lambda: data.sel_segments([0], task="pick"), "each once"),
         (lambda: data.window((0, 1)).sel_segments([0]), "follows window"),
         (lambda: data.segment_field("task").segments([16]), "must precede it"),

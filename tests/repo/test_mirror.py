@@ -41,6 +41,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         )
     },
     "report/weight_shares.py": ("parity/test_weights.py",),
+    "metadata/description/missing_samples.py": ("parity/test_missing_samples.py",),
     **{
         f"{name}.py": ("parity/test_segments.py",)
         for name in (
