@@ -45,6 +45,19 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "plan/order/given_order.py": ("parity/test_given_order.py",),
     "plan/mixture/cycled_order.py": ("parity/test_given_order.py",),
     "plan/samples/given_samples.py": ("parity/test_given_order.py", "unit/plan/samples/test_chunks_over_blocks.py"),
+    "metadata/array/code_names.py": ("parity/test_names.py",),
+    "metadata/description/missing_samples.py": ("parity/test_missing_samples.py",),
+    **{
+        f"{name}.py": ("parity/test_segments.py",)
+        for name in (
+            "engine/segment_text",
+            "metadata/description/segment_calls",
+            "metadata/face/data_segments",
+            "metadata/group/segment_columns",
+            "spec/segment_text",
+            "spec/segments",
+        )
+    },
     "spec/version.py": ("unit/torch/passes/test_versions.py",),
     "spec/edition.py": ("unit/torch/passes/test_editions.py", "unit/torch/passes/test_versions.py"),
     "spec/images.py": ("unit/engine/test_image_reader.py",),

@@ -11,12 +11,14 @@ from zarrfeed.engine.csr_reader import CsrReader
 from zarrfeed.engine.element_blocks import MakeReader
 from zarrfeed.engine.image_reader import ImageReader
 from zarrfeed.engine.sample_lookup import SampleLookup
+from zarrfeed.engine.segment_text import SegmentTextLookup
 from zarrfeed.engine.vlen import VlenReader
 from zarrfeed.engine.vlen_parts import PartedVlenReader
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.field_kind import FieldKind
+from zarrfeed.spec.segment_text import SegmentTextField
 from zarrfeed.spec.sparse import CsrField
 
 
@@ -70,3 +72,8 @@ def _(field: CsrField, options: LookupOptions) -> SampleLookup[Any]:
         policy=options.policy,
         make_reader=options.make_reader,
     )
+
+
+@make_lookup.register
+def _(field: SegmentTextField, options: LookupOptions) -> SampleLookup[Any]:  # noqa: ARG001 (of other kinds)
+    return SegmentTextLookup(field)

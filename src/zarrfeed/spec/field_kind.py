@@ -24,7 +24,7 @@ from zarrfeed.spec.images import Images
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.patch import FieldPatch
 from zarrfeed.spec.record import Record
-from zarrfeed.spec.row_map import OneRow, RowMap
+from zarrfeed.spec.row_map import OneRow, RowMap, SegmentRows
 from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Pad, Window
@@ -258,6 +258,11 @@ class FieldKind(ABC):
     def has_one_row(self) -> bool:
         """True if all samples have the only row of an array: one without a sample axis, as a channel of a stack."""
         return isinstance(self.row_map, OneRow)
+
+    @property
+    def is_of_segments(self) -> bool:
+        """True if all samples of a segment have the same row: windows have it once."""
+        return isinstance(self.row_map, SegmentRows)
 
     @property
     def num_rows(self) -> int:

@@ -1,6 +1,6 @@
 """`RowMap`: the row of a field's array for each sample, where that is not the row with the sample's index.
 
-`OneRow`: the same row for all samples.
+`OneRow`: the same row for all samples. `SegmentRows`: the same row for all samples of a segment, such as an episode.
 """
 
 from __future__ import annotations
@@ -110,3 +110,31 @@ class OneRow(RowMap):
     def to_core(self) -> tuple[int, int, int, int]:
         """Return the map in the form that the engine takes: row 0, and a step of 0."""
         return 0, len(self), 0, 0
+
+
+class SegmentRows(RowMap):
+    """All samples of a segment have its row: row k is that of segment k.
+
+    Parameters
+    ----------
+    ends
+        The sample after the last one of each segment, ascending, shape (segments,). Another process gets these alone.
+    """
+
+    ends: Int64
+
+    def __init__(self, ends: Int64) -> None:
+        object.__setattr__(self, "ends", ends)
+        super().__init__(np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)))
+
+    def __reduce__(self) -> tuple[type[SegmentRows], tuple[Int64]]:
+        return SegmentRows, (self.ends,)
+
+    @property
+    def lacks_some(self) -> bool:
+        """True if some sample has no row: never."""
+        return False
+
+    def describe(self, num_rows: int) -> str:
+        """Describe the map in one line, for people."""
+        return f"one row for each of {num_rows} segments"

@@ -34,7 +34,8 @@ from zarrfeed.spec.images import Images
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.patch import FieldPatch, PatchAxis, Volumes
 from zarrfeed.spec.record import Record
-from zarrfeed.spec.row_map import OneRow, RowMap
+from zarrfeed.spec.row_map import OneRow, RowMap, SegmentRows
+from zarrfeed.spec.segment_text import SegmentTextField
 from zarrfeed.spec.sparse import CsrField, Elements
 from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.window import Lead, Pad, Window
@@ -43,6 +44,7 @@ from zarrfeed.spec.window_fields import LeadField, PadMaskField
 N = 24
 
 PADDED = Window((-1, 0), pad=Pad("fill", 7.0))
+SEGMENTS = SegmentRows(np.append(np.arange(1, N), 100))
 STACK = StackSlice("samples", (4, 3), 48, 12, 1, 1)
 CUT = FieldPatch((PatchAxis(0, 4), PatchAxis(1, 2)), Volumes(np.array([0]), np.array([N])), fill=-1.0)
 
@@ -95,6 +97,7 @@ def made() -> Any:
             "has_rows": False,
             "images": None,
             "is_lookup": False,
+            "is_of_segments": False,
             "is_sharded": False,
             "is_sparse": False,
             "is_stored": False,
@@ -231,6 +234,25 @@ def made() -> Any:
             replace(resident, row_map=OneRow(100)),
             {**in_memory, "has_one_row": True, "num_samples": 100, "row_map": OneRow(100)},
         ),
+        "of segments": (
+            replace(resident, row_map=SEGMENTS),
+            {**in_memory, "is_of_segments": True, "num_samples": 100, "row_map": SEGMENTS},
+        ),
+        "text of segments": (
+            SegmentTextField("samples", ("a",) * N, SEGMENTS),
+            {
+                **computed,
+                "described_dtype": "str",
+                "described_items": "str",
+                "dtype_name": "str",
+                "is_lookup": True,
+                "is_of_segments": True,
+                "item_type": "str",
+                "label": "samples",
+                "num_samples": 100,
+                "row_map": SEGMENTS,
+            },
+        ),
         "index": (IndexField(N), dict(computed)),
         "which rows are padded": (
             PadMaskField(N, PADDED, "is_pad"),
@@ -339,6 +361,8 @@ NAMES = (
     "in memory",
     "records",
     "one row",
+    "of segments",
+    "text of segments",
     "index",
     "which rows are padded",
     "drawn distance",
@@ -390,6 +414,8 @@ def test_a_page_says_where_the_values_of_a_field_are() -> None:
         "in memory": "in memory",
         "records": "in memory",
         "one row": "in memory, the same for all samples",
+        "of segments": "in memory",
+        "text of segments": "in memory",
         **dict.fromkeys(("sparse", "dense"), "m.h5ad/X, 24 rows of 5 columns, 48 stored values (2 a row, 40 %)"),
     }
 

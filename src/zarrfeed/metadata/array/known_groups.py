@@ -37,6 +37,8 @@ _MOST_LEVELS = 4
 #: The attribute of packed stores that says what was packed, and what in it has the path of the ends of segments.
 PACK_MANIFEST = "zarrfeed_pack"
 PACK_SEGMENTS = "segment_ends"
+#: The group of a replay buffer that describes its episodes.
+EPISODES = "meta"
 
 
 def refusal(group: zarr.Group) -> ZarrfeedError | None:
@@ -225,7 +227,7 @@ def _of_anndata_root(group: zarr.Group) -> ZarrfeedError:
 
 def episodes_of(group: zarr.Group) -> tuple[zarr.Group, zarr.Array[Any]] | None:
     """Return the data of a replay buffer, and the array with the ends of its episodes; None for any other group."""
-    data, ends = member_of(group, "data"), member_of(group, "meta/episode_ends")
+    data, ends = member_of(group, "data"), member_of(group, f"{EPISODES}/episode_ends")
     if not isinstance(data, zarr.Group) or not isinstance(ends, zarr.Array):
         return None
     return data, ends

@@ -18,6 +18,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.description.batch_sides import field_infos, keys_of_sides, window_fields
 from zarrfeed.metadata.group.batch_columns import Array, Column, Opened, Origin
+from zarrfeed.metadata.group.segment_columns import else_of_segments
 from zarrfeed.metadata.group.stacking import Stacked, with_stack_slices
 from zarrfeed.metadata.group.static_channels import channel_like, templates_of
 from zarrfeed.metadata.patches.patch_request import PatchRequest
@@ -105,8 +106,8 @@ class ResolvedData:
     def of(cls, opened: Opened) -> Self:
         """Return all samples of what was opened, as they are stored or decoded."""
         choice = SampleChoice.all_of(opened.arrays[0].field.num_samples)
-        if opened.origin.segment_ends is not None:
-            choice = choice.with_segments(np.concatenate(([0], opened.origin.segment_ends)))
+        if opened.origin.segments is not None:
+            choice = choice.with_segments(np.concatenate(([0], opened.origin.segments.ends)))
         return cls(tuple(map(Column, opened.arrays)), opened.origin, choice)
 
     def __post_init__(self) -> None:
@@ -202,9 +203,12 @@ class ResolvedData:
             As in `Coordinates.read`.
         """
         known = self.origin.coordinates
-        if known is None:
-            raise ConfigError(f"these samples have no coordinates, so {name!r} cannot be looked up")
-        found = known.read(name) if given is None else known.given(name or "samples", given)
+        if name is not None and given is None:
+            found = else_of_segments(self.origin, name, lambda known: known.read(name))
+        elif known is None:
+            raise ConfigError(f"coordinate {name!r}: these samples have no coordinates")
+        else:
+            found = known.read() if given is None else known.given(name or "samples", given)
         if len(found.values) < self.choice.num_samples:
             raise ConfigError(
                 f"{found.where}: had {len(found.values)} values when it was opened, there are "

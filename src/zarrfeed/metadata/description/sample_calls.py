@@ -45,6 +45,7 @@ from zarrfeed.spec.freeze import (
     freeze_offsets,
     freeze_rows,
 )
+from zarrfeed.spec.segments import Segments
 from zarrfeed.spec.window import Window
 
 
@@ -73,7 +74,7 @@ class SelectCall(MethodCall):
 
 
 @dataclass(frozen=True)
-class _IndexerCall(MethodCall):
+class IndexerCall(MethodCall):
     """A call that names samples, or items of other axes, by their dimensions; what it names was found once.
 
     Attributes
@@ -114,7 +115,7 @@ class _IndexerCall(MethodCall):
         yield from others
 
 
-def _freeze_conditions(conditions: Mapping[Any, Any]) -> FrozenMapping:
+def freeze_conditions(conditions: Mapping[Any, Any]) -> FrozenMapping:
     """Return the text of conditions; functions are known by their names."""
     items: list[tuple[Hashable, Hashable]] = []
     for column, one in conditions.items():
@@ -123,12 +124,12 @@ def _freeze_conditions(conditions: Mapping[Any, Any]) -> FrozenMapping:
 
 
 @dataclass(frozen=True)
-class WhereCall(_IndexerCall):
+class WhereCall(IndexerCall):
     """`.where(column=condition)`; the samples that meet the conditions take part in comparisons."""
 
     function = ".where"
 
-    indexers: Mapping[Any, Any] = argument(metadata=frozen_by(_freeze_conditions))
+    indexers: Mapping[Any, Any] = argument(metadata=frozen_by(freeze_conditions))
     samples: Any = argument(kw_only=True, default=None, repr=False, metadata=frozen_by(freeze_rows))
 
     def _arguments(self) -> Iterator[str]:
@@ -151,7 +152,7 @@ def _freeze_coords(coords: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class SelCall(_IndexerCall):
+class SelCall(IndexerCall):
     """`.sel(time=label, level=..., method=..., coords=...)`."""
 
     function = ".sel"
@@ -162,7 +163,7 @@ class SelCall(_IndexerCall):
 
 
 @dataclass(frozen=True)
-class IselCall(_IndexerCall):
+class IselCall(IndexerCall):
     """`.isel(time=position, level=...)`."""
 
     function = ".isel"
@@ -207,7 +208,8 @@ def _freeze_step(step: Any) -> Any:
 
 def _with_window(column: Column, offsets: Any, pad: Any) -> Column:
     """Return a column with the rows at some offsets, padded; a static array has those of its stack."""
-    window = None if column.field.has_one_row else parse_window(column.items.name, offsets)
+    alone = column.field.has_one_row or column.field.is_of_segments
+    window = None if alone else parse_window(column.items.name, offsets)
     return replace(column, window=window and replace(window, pad=parse_pad(column.items.name, pad)))
 
 
@@ -257,9 +259,14 @@ class WindowCall(MethodCall):
             windows, segment_ends=self.segment_ends, rows=self.rows, gaps=self._gap_rule(resolved, windows)
         )
         arguments = (self.segment_ends, self.rows, pad, self.mask, self.gaps, self.step)
+        origin = resolved.origin
+        if self.segment_ends is not None:
+            stores = None if origin.stores is None else origin.stores.first
+            origin = replace(origin, segments=Segments.of(np.asarray(self.segment_ends), stores))
         made = replace(
             resolved,
             columns=tuple(replace(one, window=with_borders(one.window, chosen.borders)) for one in columns),
+            origin=origin,
             masks=bool(self.mask),
             windowing=Windowing(resolved.choice, arguments, chosen.gaps),
         )
@@ -455,7 +462,7 @@ class _WeightingCall(MethodCall):
 def _freeze_weights(weights: Any) -> Any:
     """Return the form of weights in an expression: a column, an array, or functions by their names."""
     if isinstance(weights, Mapping):
-        return _freeze_conditions(weights)
+        return freeze_conditions(weights)
     if callable(weights) and not hasattr(weights, "__array__"):
         return Named(getattr(weights, "__name__", type(weights).__name__))
     return _freeze_coords(weights)

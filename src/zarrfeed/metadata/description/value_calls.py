@@ -1,4 +1,4 @@
-"""The methods of `Data` that calculate with values: log1p, log, sqrt, exp, clip, minmax, fill_nan."""
+"""The methods of `Data` that concern values: log1p, log, sqrt, exp, clip, minmax, fill_nan, drop_missing."""
 
 from __future__ import annotations
 
@@ -27,6 +27,27 @@ def _freeze_number(number: Any) -> Any:
 def _freeze_index(index: Any) -> Any:
     is_rows = index is None or isinstance(index, slice) or np.ndim(index) > 0
     return freeze_rows(index) if is_rows else freeze(index)
+
+
+@dataclass(frozen=True)
+class DropMissingCall(MethodCall):
+    """`.drop_missing(field=..., max_share=...)`; the positions that were found take part in comparisons."""
+
+    function = ".drop_missing"
+
+    field: Any = argument(default=None, metadata=frozen_by(freeze_names))
+    max_share: Any = 0.0
+    samples: Any = argument(kw_only=True, repr=False, metadata=frozen_by(freeze_rows))
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Leave out samples with more missing values."""
+        resolved.check_choice("drop_missing")
+        share = f"more than {self.max_share:.0%} of their values" if self.max_share else "some of their values"
+        return replace(resolved, choice=resolved.choice.keeping(self.samples, f"{share} are missing"))
+
+    def check_may_grow(self) -> None:
+        """Refuse every one."""
+        raise ConfigError("drop_missing() cannot follow open(..., refresh='epoch'): later samples are not counted")
 
 
 class _StepCall(MethodCall):

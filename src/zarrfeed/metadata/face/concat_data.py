@@ -89,6 +89,8 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be one of several; {remedy}")
         if one.resolved.stacks:
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
+        if any(field.is_of_segments for field in one.resolved.fields):
+            raise ConfigError(f"{one!r}: call segment_field() after zarrfeed.{function}()")
         if any(field.row_map is not None for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: a join cannot be one of several; concatenate its inputs, and join the results")
     check_flags(contiguous=contiguous)

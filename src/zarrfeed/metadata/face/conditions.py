@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,49 +67,97 @@ def samples_that_meet(resolved: ResolvedData, conditions: Mapping[str, Any]) -> 
     resolved.check_choice("where")
     resolved.choice.check_rows_are_open("where")
 
-    @functools.cache
-    def column(name: str) -> npt.NDArray[Any]:
-        return chosen_values(resolved, "where", name)[1]
+    count = len(resolved.choice.listed())
 
-    meets = np.ones(len(resolved.choice.listed()), dtype=np.bool_)
-    for name, one in conditions.items():
-        mask = np.asarray(_evaluated(one, name, column) if isinstance(one, str) else one(column(name)))
-        if mask.shape != meets.shape or mask.dtype.kind != "b":
-            raise ConfigError(
-                f"where: {_shown(name, one)} gives an array of shape {mask.shape} and dtype {mask.dtype}, must give a "
-                f"mask (bool) of shape {meets.shape}"
-            )
-        meets &= mask
+    def names_of(name: str) -> Mapping[int, str] | None:
+        with suppress(ConfigError):  # a column with a path, or a part of a date
+            return resolved.coordinate(name).names
+        return None
+
+    meets = meeting("where", conditions, lambda name: chosen_values(resolved, "where", name)[1], count, names_of)
     if not meets.any():
         said = " and ".join(_shown(name, one) for name, one in conditions.items())
         raise ConfigError(f"where: no sample of {len(meets)} meets {said}")
     return np.flatnonzero(meets)
 
 
+def meeting(
+    method: str,
+    conditions: Mapping[str, Any],
+    read: Callable[[str], npt.NDArray[Any]],
+    count: int,
+    names_of: Callable[[str], Mapping[int, str] | None] = lambda _: None,
+) -> npt.NDArray[np.bool_]:
+    """Return which of `count` samples, or segments, meet all conditions; `read` returns their values in a column.
+
+    `names_of` returns the names of the codes of a column, which text compares with names; None if it has none.
+
+    Raises
+    ------
+    ConfigError
+        If a condition gives no mask. And what `read` raises.
+    """
+    column = functools.cache(read)
+    meets = np.ones(count, dtype=np.bool_)
+    for name, one in conditions.items():
+        mask = np.asarray(
+            _evaluated(method, one, name, column, names_of) if isinstance(one, str) else one(column(name))
+        )
+        if mask.shape != meets.shape or mask.dtype.kind != "b":
+            raise ConfigError(
+                f"{method}: {_shown(name, one)} gives an array of shape {mask.shape} and dtype {mask.dtype}, must give "
+                f"a mask (bool) of shape {meets.shape}"
+            )
+        meets &= mask
+    return meets
+
+
 def _shown(name: str, condition: Any) -> str:
     return repr(condition) if isinstance(condition, str) else f"the condition on {name}"
 
 
-def _evaluated(text: str, table: str, column: Callable[[str], npt.NDArray[Any]]) -> Any:
+def _evaluated(
+    method: str,
+    text: str,
+    table: str,
+    column: Callable[[str], npt.NDArray[Any]],
+    names_of: Callable[[str], Mapping[int, str] | None],
+) -> Any:
     """Evaluate a condition in text for each sample, by pandas; `table` is the path of its columns, or empty."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except SyntaxError as error:
-        raise ConfigError(f"where: {text!r}: {error.msg}") from error
+        raise ConfigError(f"{method}: {text!r}: {error.msg}") from error
     functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
     try:
         import pandas
     except ImportError as error:
         raise ConfigError(
-            f"where: {text!r} needs pandas: pip install pandas; or give a function of a column, such as "
-            "where(quality=lambda q: q > 0.5)"
+            f"{method}: {text!r} needs pandas: pip install pandas; or give a function of a column, such as "
+            f"{method}(quality=lambda q: q > 0.5)"
         ) from error
     columns = {name: column(f"{table}/{name}" if table else name) for name in sorted(names)}
     if not columns:
-        raise ConfigError(f"where: {text!r} names no column")
+        raise ConfigError(f"{method}: {text!r} names no column")
+    for name in columns.keys() & _compared_with_text(nodes):
+        named = names_of(f"{table}/{name}" if table else name)
+        if named is not None:
+            codes, number = np.unique(columns[name], return_inverse=True)
+            columns[name] = np.array([named.get(code, "") for code in codes.tolist()], dtype=object)[number]
     texts = {name: values.astype(object) if values.dtype.kind == "T" else values for name, values in columns.items()}
     try:
         return pandas.DataFrame(texts).eval(text.strip(), engine="python")
     except Exception as error:
-        raise ConfigError(f"where: {text!r}: {error}") from error
+        raise ConfigError(f"{method}: {text!r}: {error}") from error
+
+
+def _compared_with_text(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are compared with text, or with a list of text."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            inside = [one for operand in (node.left, *node.comparators) for one in ast.walk(operand)]
+            if any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in inside):
+                found |= {one.id for one in inside if isinstance(one, ast.Name)}
+    return found

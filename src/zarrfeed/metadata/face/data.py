@@ -15,6 +15,7 @@ from zarrfeed.metadata.face.data_choice import ChoiceMethods
 from zarrfeed.metadata.face.data_items import ItemMethods
 from zarrfeed.metadata.face.data_page import data_rows
 from zarrfeed.metadata.face.data_samples import SampleMethods
+from zarrfeed.metadata.face.data_segments import SegmentMethods
 from zarrfeed.metadata.face.data_values import ValueMethods
 from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth
@@ -31,9 +32,11 @@ _CALLED_HERE: dict[str, str] = {
     **dict.fromkeys(("oversample", "undersample", "class_weights", "rebalance"), "balance() lets classes come alike"),
     **dict.fromkeys(("sample", "weighted", "resample", "repeat"), "weight() says how often each sample comes"),
     **dict.fromkeys(("kfold", "folds", "train_test_split", "random_split"), "split() has parts, groups= and folds="),
+    **dict.fromkeys(("episodes", "trajectories", "sel_episodes"), "segments() names them, sel_segments() chooses some"),
     **dict.fromkeys(("rolling", "sliding_window", "unfold"), "window() makes samples of several rows"),
     **dict.fromkeys(("standardize", "scale", "zscore"), "normalize() takes statistics, and minmax() bounds"),
-    **dict.fromkeys(("fillna", "nan_to_num", "dropna"), "fill_nan() replaces missing values"),
+    **dict.fromkeys(("fillna", "nan_to_num"), "fill_nan() replaces missing values"),
+    **dict.fromkeys(("dropna", "drop_nan"), "drop_missing() leaves out samples with missing values"),
     **dict.fromkeys(("astype", "to", "float", "half"), "cast() converts"),
     **dict.fromkeys(("take", "limit"), "head() has the first samples, and select() any"),
     **dict.fromkeys(("concat", "append", "extend"), "zarrfeed.concat() puts samples behind others"),
@@ -45,7 +48,7 @@ _CALLED_HERE: dict[str, str] = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
+class Data(ChoiceMethods, SampleMethods, SegmentMethods, ItemMethods, ValueMethods):
     """A description of samples: which arrays, which samples of them, and how their items are converted.
 
     `zarrfeed.open` and `zarrfeed.from_xarray` make one; each method returns another one and leaves this one as it is.
@@ -101,8 +104,16 @@ class Data(ChoiceMethods, SampleMethods, ItemMethods, ValueMethods):
 
     @property
     def categories(self) -> dict[str, tuple[Any, ...]]:
-        """The names of the categories, in the order of the codes, of each categorical column of AnnData."""
-        return dict(self.resolved.origin.categories)
+        """The names of the categories, in the order of the codes, of each array of codes whose store names them.
+
+        Such are categorical columns of AnnData, what `zarrfeed.pack` made of dictionaries and of folders of images, and
+        CF's `flag_values` with `flag_meanings`. `sel(label="cat")` and `where("label == 'cat'")` take these names.
+        """
+        found = {}
+        for one in self.resolved.items:
+            if one.described is not None and one.described.names is not None:
+                found[one.key or one.side] = tuple(name for _, name in sorted(one.described.names.items()))
+        return {**found, **self.resolved.origin.categories}
 
     @property
     def stores(self) -> tuple[str, ...]:

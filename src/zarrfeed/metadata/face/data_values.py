@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeAlias
 
 import numpy.typing as npt
 
 from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.metadata.description.denormalize import denormalized
+from zarrfeed.metadata.description.missing_samples import samples_without_missing
 from zarrfeed.metadata.description.value_calls import (
     ClipCall,
+    DropMissingCall,
     ExpCall,
     FillNanCall,
     Log1pCall,
@@ -193,6 +196,46 @@ class ValueMethods(DataMethods):
         {'sst': tensor([-1.,  0.]), 'sst_is_nan': tensor([False,  True])}
         """
         return self._then(FillNanCall(value, field, axis, mask))
+
+    @checks_option_names_of("Data")
+    def drop_missing(self, field: Fields = None, *, max_share: float = 0.0) -> Self:
+        """Leave out samples, or windows, of which more than a share of the values is missing.
+
+        The values are counted once, here, by one pass over the rows that the samples have. Missing is what is NaN after
+        decoding, or stands for no category or no time, whatever `fill_nan` and other steps make of it.
+
+        Parameters
+        ----------
+        field
+            As of `log1p`. Each of the arrays has to have few enough missing values.
+        max_share
+            The share of the values of a sample, in one array, that may be missing. 0: none may.
+
+        Notes
+        -----
+        Before `window`, rows are left out, and windows read rows of the samples that remain, as after `select`. Behind
+        it, windows are: a window counts each row as often as it has it. `explain()` says how many were left out. Two
+        descriptions are equal if the same samples remain.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError
+            If nothing can be missing in an array, or no sample is left. If samples are patches, weighted or a mixture,
+            or have windows whose distances are drawn.
+        StoreReadError, CorruptChunkError
+            If the rows cannot be read.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"x": np.array([[1, 2], [np.nan, 3], [4, 5], [6, 7]], "f4")})
+        >>> len(data.drop_missing()), len(data.drop_missing(max_share=0.5)), len(data.window((0, 1)).drop_missing())
+        (3, 4, 1)
+        """
+        call = DropMissingCall(field, max_share, samples=None)
+        if self.growth is not None:
+            call.check_may_grow()
+        return self._then(replace(call, samples=samples_without_missing(self, field, max_share)))
 
     @checks_option_names_of("Data")
     def denormalize(self, values: Any, field: str | None = None, *, lossy: bool = False) -> Any:

@@ -6,12 +6,11 @@ without anything else to keep in step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any, Self, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 import zarr
 
@@ -26,11 +25,13 @@ from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField
 from zarrfeed.spec.layout import with_conversions
+from zarrfeed.spec.segment_text import SegmentTextField
+from zarrfeed.spec.segments import Segments
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.window import Window
 
 #: A field as it was opened.
-OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField"
+OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField | SegmentTextField"
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +215,16 @@ def _(
     return opened if requested.images is None else replace(opened, images=requested.images)
 
 
+@_deliver.register
+def _(
+    opened: SegmentTextField,
+    requested: RequestedConversion,  # noqa: ARG001 (of other kinds)
+    conversions: Sequence[Conversion | None],  # noqa: ARG001 (as above)
+    window: Window | None,  # noqa: ARG001 (it has none)
+) -> Field:
+    return opened
+
+
 @dataclass(frozen=True, eq=False)
 class Origin:
     """The facts about samples that are not in their arrays: stores, segments, coordinates, categories.
@@ -222,9 +233,11 @@ class Origin:
     ----------
     stores
         The stores, where there are several. None: there is one.
-    segment_ends
-        The index after the last sample of each segment that the store itself names, such as the episodes of a replay
-        buffer. None: it names none.
+    segments
+        The segments that the store itself names, such as the episodes of a replay buffer, or that the user named. None:
+        there are none.
+    segment_values
+        Values in memory by name, one for each segment, that segments can be chosen by.
     coordinates
         The coordinates of the samples, such as their times.
     drops_gaps
@@ -234,7 +247,8 @@ class Origin:
     """
 
     stores: StoreTable | None = None
-    segment_ends: npt.NDArray[np.int64] | None = None
+    segments: Segments | None = None
+    segment_values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     coordinates: Coordinates | None = None
     drops_gaps: bool = False
     categories: Categories = field(default_factory=dict)

@@ -22,6 +22,9 @@ from zarrfeed.storage.access.key_urls import KeyUrl, url_of
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import UrlStore, wrap_node
 
+#: Groups above an array in which a path is looked for.
+MOST_GROUPS = 4
+
 
 @dataclass(frozen=True, eq=False)
 class StoredPath:

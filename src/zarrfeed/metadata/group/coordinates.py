@@ -23,6 +23,7 @@ from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError,
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import together
+from zarrfeed.metadata.array.code_names import code_names
 from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.side_by_side import side_by_side
@@ -37,7 +38,7 @@ from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.chunks.codec_configs import as_meant
 
 #: A coordinate is read whole.
-_MOST_VALUES = 1 << 28
+MOST_VALUES = 1 << 28
 
 
 class NoCoordinateError(ConfigError):
@@ -74,6 +75,7 @@ class StoreCoordinates:
     def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:
         """Return the coordinate of a name, decoded."""
         found = self.find(name)
+        names = code_names(found.metadata.attributes) if isinstance(found, zarr.Array) else None
         if self.reopens and isinstance(found, zarr.Array):
             found = open_beside(StoredPath(found.store_path.store, found.store_path.path), self.access)
         if isinstance(found, np.ndarray):
@@ -86,7 +88,7 @@ class StoreCoordinates:
             values = _stored_values(found, where, self.access)
         if self.may_grow:
             values = values[: self.num_samples]
-        return Coordinate(name, checked_values(values, self.num_samples, where), where)
+        return Coordinate(name, checked_values(values, self.num_samples, where), where, names)
 
     def find(self, name: str) -> zarr.Array[Any] | npt.NDArray[Any]:
         """Return the array of a name, with one axis."""
@@ -401,7 +403,8 @@ def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
         raise ConfigError(f"{name}: the calendars of stores differ: {told}: times of several calendars have no order")
     values, where = [one.values for one in parts], f"{first.where} and {len(parts) - 1} more"
     is_time = first.values.dtype.kind in "mM"
-    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where)
+    names = first.names if all(one.names == first.names for one in parts) else None  # codes may mean something else
+    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where, names)
 
 
 def _calendar(coordinate: Coordinate) -> str | None:
@@ -424,8 +427,22 @@ def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[
 
 def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:
     """Read an array with one axis, and decode it as xarray does."""
-    if len(array.shape) != 1 or array.shape[0] > _MOST_VALUES:
-        raise ConfigError(f"{where}: has the shape {array.shape}, a coordinate has one axis, of at most {_MOST_VALUES}")
+    if len(array.shape) != 1 or array.shape[0] > MOST_VALUES:
+        raise ConfigError(f"{where}: has the shape {array.shape}, a coordinate has one axis, of at most {MOST_VALUES}")
+    values = read_whole(array, where, access)
+    if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
+        refuse_repeated_fill(array, values)
+    return decode_values(values, coordinate_attributes(array), where)
+
+
+def read_whole(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:
+    """Read all items of an array, as they are stored.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, CorruptChunkError
+        If it cannot be read.
+    """
     array = as_meant(array, where)
     try:
         read = access.ask(lambda: array.async_array.getitem(slice(None)), where)
@@ -435,10 +452,7 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> n
         raise StoreReadError(errno_of(error), f"{where}: cannot be read: {reason_of(error)}") from error
     except Exception as error:  # what codecs raise is of any class
         raise CorruptChunkError(f"{where}: cannot be decoded: {reason_of(error)}") from error
-    values = np.asarray(read)
-    if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
-        refuse_repeated_fill(array, values)
-    return decode_values(values, coordinate_attributes(array), where)
+    return np.asarray(read)
 
 
 def _one_of(names: Sequence[str]) -> str:

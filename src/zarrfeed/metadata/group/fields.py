@@ -34,7 +34,13 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.metadata.array.described import Described
 from zarrfeed.metadata.array.host_memory import field_in_memory
-from zarrfeed.metadata.array.known_groups import episodes_of, refusal, segments_of, without_arrays
+from zarrfeed.metadata.array.known_groups import (
+    EPISODES,
+    episodes_of,
+    refusal,
+    segments_of,
+    without_arrays,
+)
 from zarrfeed.metadata.array.open import check_storage_options, open_source
 from zarrfeed.metadata.array.own_metadata import read_own, with_own
 from zarrfeed.metadata.array.values import read_stored
@@ -59,6 +65,7 @@ from zarrfeed.spec.field import (
     VlenField,
 )
 from zarrfeed.spec.record import select_members
+from zarrfeed.spec.segments import Segments
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.append.appended import marks_of
@@ -133,6 +140,7 @@ def open_fields(
     reader.read(samples, names[0], multiscale, depth)
     segment_ends, packed_ends, categories = reader.segment_ends, reader.packed_ends, reader.categories
     arrays, known, of_matrices = reader.arrays, reader.known, reader.of_matrices
+    folder = "" if segment_ends is None else EPISODES
     for one in arrays:
         f = one.field
         shape = (f.num_samples, *f.sample_shape)
@@ -166,7 +174,11 @@ def open_fields(
         segment_ends = np.append(packed_ends, max(num_samples, packed_ends[-1]))
     if segment_ends is not None:
         segment_ends = check_segment_ends(segment_ends, num_samples)
-    origin = Origin(segment_ends=segment_ends, coordinates=coordinates, categories=categories)
+    origin = Origin(
+        segments=None if segment_ends is None else Segments.of(segment_ends, folder=folder),
+        coordinates=coordinates,
+        categories=categories,
+    )
     return Opened(tuple(arrays), origin)
 
 

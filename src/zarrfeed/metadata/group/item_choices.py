@@ -19,6 +19,7 @@ from zarrfeed.metadata.group.batch_columns import Column, OpenedField
 from zarrfeed.spec.field import HostRows, ResidentField, StoredField
 from zarrfeed.spec.item_choice import AxisChoice, ItemChoice, Positions, take_items
 from zarrfeed.spec.level import LevelRows
+from zarrfeed.spec.segment_text import SegmentTextField
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.spec.static import UnreadRows
 
@@ -93,7 +94,7 @@ def _with_items(
     field: OpenedField, items: Sequence[Items], axes: Sequence[int], found: Sequence[Positions], *, dropped: bool
 ) -> OpenedField:
     """Return a field with fewer items along an axis, which has a number in each layout."""
-    if isinstance(field, CsrField):
+    if isinstance(field, CsrField | SegmentTextField):
         raise UnsupportedError(
             f"{field.name}: is {field.described_items}, whose columns are not chosen; choose them in a transform"
         )

@@ -8,16 +8,18 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.metadata.array.anndata_columns import column_at
 from zarrfeed.metadata.array.coordinate_values import checked_values
-from zarrfeed.metadata.group.beside import Beside, StoredPath, open_beside, sibling
+from zarrfeed.metadata.group.beside import MOST_GROUPS, Beside, StoredPath, open_beside, sibling
 from zarrfeed.metadata.group.coordinates import Coordinates, NoCoordinateError, StoreCoordinates, read_coordinate
 from zarrfeed.storage.access.access import StoreAccess
 
@@ -74,21 +76,41 @@ def _at_path(store: Any, name: str) -> npt.NDArray[Any]:
     found = store.known.get(name)
     if isinstance(found, np.ndarray):
         return checked_values(found, store.num_samples, name)
-    tried = list(dict.fromkeys(_above(store, name)))
-    for where in tried:
+    tried: list[Beside] = []
+    where, node = found_above(store, name, tried)
+    if node is None:
+        lacks = f": there is no {' or '.join(map(str, tried))}" if tried else ""
+        raise ConfigError(f"no column {name!r} is stored with these samples{lacks}; give an array of its values")
+    column = column_at(node, str(where), partial(member_of_group, store.access))
+    if column is None:
+        raise ConfigError(f"{where}: is no column, neither an array with one axis nor one that AnnData writes")
+    values = column.read(lambda array, _: read_coordinate(array, store.access))
+    return checked_values(values, store.num_samples, str(where))
+
+
+def found_above(
+    store: StoreCoordinates, name: str, tried: list[Beside], *, beyond_root: bool = False
+) -> tuple[Beside, Any]:
+    """Return the first node at a path beside the arrays of a store, or in the groups above, and where it lies.
+
+    With `beyond_root`, the folders above a local directory that was opened count as groups. The node is None if nothing
+    is there. Each place that is looked at is appended to `tried`.
+    """
+    where: Beside = name
+    candidates = [*_above(store, name)]
+    for one in store.near if beyond_root else ():
+        if type(one.store_path.store) is LocalStore:
+            candidates += [folder / name for folder in list(Path(one.store_path.store.root).parents)[:MOST_GROUPS]]
+    for where in dict.fromkeys(candidates):
+        tried.append(where)
         node = _opened(where, store.access)
-        if node is None:
-            continue
-        column = column_at(node, str(where), partial(_member, store.access))
-        if column is None:
-            raise ConfigError(f"{where}: is no column, neither an array with one axis nor one that AnnData writes")
-        values = column.read(lambda array, _: read_coordinate(array, store.access))
-        return checked_values(values, store.num_samples, str(where))
-    where = f": there is no {' or '.join(map(str, tried))}" if tried else ""
-    raise ConfigError(f"no column {name!r} is stored with these samples{where}; give an array of its values")
+        if node is not None:
+            return where, node
+    return where, None
 
 
-def _member(access: StoreAccess, group: zarr.Group, name: str) -> Any:
+def member_of_group(access: StoreAccess, group: zarr.Group, name: str) -> Any:
+    """Return the member of a group that has a name; None if there is none."""
     return _opened(StoredPath(group.store_path.store, f"{group.path}/{name}".lstrip("/")), access)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +15,10 @@ from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
 from zarrfeed.metadata.array.array import open_array, open_node
 from zarrfeed.metadata.array.values import read_stored
 from zarrfeed.metadata.group.batch_columns import Column
+from zarrfeed.metadata.group.beside import MOST_GROUPS
 from zarrfeed.metadata.patches.store_table import StoreTable
+from zarrfeed.plan.samples.windows import check_segment_ends
+from zarrfeed.spec.segments import Segments
 from zarrfeed.storage.access.checked_nodes import checked
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.chunks.location import StoreSource
@@ -22,9 +26,6 @@ from zarrfeed.storage.chunks.parted_source import PartedSource
 
 #: Types of `segment_ends=` of `Data.window`: numbers, an array of Zarr, or the path of one.
 SegmentEnds: TypeAlias = "npt.ArrayLike | zarr.Array[Any] | str | Path"
-
-#: Groups above an array in which a path is looked for.
-_MOST_GROUPS = 4
 
 
 def read_segment_ends(
@@ -46,17 +47,57 @@ def read_segment_ends(
     ConfigError, StoreReadError
         If there is no such array.
     """
-    if isinstance(named, zarr.Array):
-        return read_stored(named)
-    if not isinstance(named, str | Path):
+    if not isinstance(named, str | Path | zarr.Array):
         return named
-    if is_url(named) or Path(named).exists():
-        return read_stored(open_array(named))
-    specs = _specs(columns)
+    each = _read_each(named, columns, stores)
+    if len(each) == 1 or stores is None:
+        return each[0]
+    return np.concatenate([first + ends for first, ends in zip(stores.first[:-1], each, strict=True)])
+
+
+def find_segments(named: SegmentEnds, columns: Sequence[Column], stores: StoreTable | None) -> Segments:
+    """Return the segments with some ends; arguments are those of `read_segment_ends`.
+
+    Raises
+    ------
+    ConfigError, StoreReadError
+        If there is no such array, or these are no ends of segments: each store has segments of its own.
+    """
+    num_samples = columns[0].field.num_samples
+    borders = None if stores is None else stores.first
+    if not isinstance(named, str | Path | zarr.Array):
+        return _checked(named, num_samples, stores)
+    path = str(named.store_path if isinstance(named, zarr.Array) else named)
+    folder = path.rpartition("/")[0].rpartition("/")[2]
+    each = _read_each(named, columns, stores)
+    if borders is None or len(each) < len(borders) - 1:
+        return replace(_checked(each[0], num_samples, stores), folder=folder)
+    lengths = np.diff(borders).tolist()
+    parts = [Segments.of(check_segment_ends(one, n), folder=folder) for one, n in zip(each, lengths, strict=True)]
+    return Segments.concat(parts, lengths)
+
+
+def _checked(ends: npt.ArrayLike, num_samples: int, stores: StoreTable | None) -> Segments:
+    """Return the segments of all stores; each has to end one where its samples end."""
+    found = check_segment_ends(ends, num_samples)
     if stores is None:
-        return read_stored(_find(str(named), specs[0]))
-    first = stores.first
-    return np.concatenate([first[i] + read_stored(_find(str(named), spec)) for i, spec in enumerate(specs)])
+        return Segments.of(found)
+    lacks = ~np.isin(stores.first[1:], found)
+    if lacks.any():
+        raise ConfigError(f"segment_ends: no segment ends with {stores.names[int(np.argmax(lacks))]}")
+    return Segments.of(found, stores.first)
+
+
+def _read_each(
+    named: str | Path | zarr.Array[Any], columns: Sequence[Column], stores: StoreTable | None
+) -> list[npt.NDArray[Any]]:
+    """Return the ends that a stored array has; of a path in each of several stores, those of each store."""
+    if isinstance(named, zarr.Array):
+        return [read_stored(named)]
+    if is_url(named) or Path(named).exists():
+        return [read_stored(open_array(named))]
+    specs = _specs(columns)
+    return [read_stored(_find(str(named), one)) for one in (specs if stores is not None else specs[:1])]
 
 
 def _specs(columns: Sequence[Column]) -> list[tuple[str, StoreSource | None]]:
@@ -82,14 +123,14 @@ def _find(path: str, location: tuple[str, StoreSource | None]) -> zarr.Array[Any
     """Return the array at a path in the group of an array, or in a group above it."""
     root, source = location
     if source is None:
-        for folder in list(Path(root).parents)[:_MOST_GROUPS]:
+        for folder in list(Path(root).parents)[:MOST_GROUPS]:
             if (folder / path).is_dir():
                 node = open_node(folder / path)
                 if isinstance(node, zarr.Array):
                     return node
         raise ConfigError(f"segment_ends = {path!r}: no array is there, nor in {printable(Path(root).parent)}")
     names = source.prefix.rstrip("/").split("/")[:-1]
-    for above in range(min(len(names), _MOST_GROUPS) + 1):
+    for above in range(min(len(names), MOST_GROUPS) + 1):
         prefix = "/".join(names[: len(names) - above])
         try:
             return checked(zarr.open_array(source.store, path=f"{prefix}/{path}".lstrip("/"), mode="r"))

@@ -79,11 +79,15 @@ def channel_like(column: Column, template: Field) -> Field:
 
 
 def check_not_named(offsets: object, columns: Sequence[Column]) -> None:
-    """Raise ConfigError if offsets of windows are given for a static array by its name."""
+    """Raise ConfigError if offsets of windows are given for a static array, or one of segments, by its name."""
     if not isinstance(offsets, Mapping):
         return
     for one in columns:
-        if one.field.has_one_row and (one.items.key in offsets or one.items.name in offsets):
+        if one.items.key not in offsets and one.items.name not in offsets:
+            continue
+        if one.field.has_one_row:
             raise ConfigError(
                 f"offsets of {one.items.name}: the array is the same for all samples, and has the windows of its stack"
             )
+        if one.field.is_of_segments:
+            raise ConfigError(f"offsets of {one.items.name}: is the same for all rows of a segment, so windows have it")

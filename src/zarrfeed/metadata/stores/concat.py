@@ -32,6 +32,7 @@ from zarrfeed.spec.field import (
     Field,
 )
 from zarrfeed.spec.level import LevelRows
+from zarrfeed.spec.segments import Segments
 
 
 @dataclass(frozen=True)
@@ -199,9 +200,15 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
         [run.resolved.choice for run in runs], [run.lengths for run in runs], table.first, contiguous=contiguous
     )
     coordinates = None if None in known else Coordinates.concat([one for one in known if one is not None])
-    origin = Origin(stores=table, categories=first.origin.categories, coordinates=coordinates)
+    origin = Origin(stores=table, categories=first.origin.categories, coordinates=coordinates, segments=_segments(runs))
     joined = tuple(stores.joined(base) for stores in columns)
     return ResolvedData(joined, origin, choice, patching=_patches(runs, table.first))
+
+
+def _segments(runs: Sequence[Run]) -> Segments | None:
+    """Return the segments of all runs; None if one has none."""
+    found = [one for run in runs if len(run.lengths) == 1 and (one := run.resolved.origin.segments) is not None]
+    return Segments.concat(found, [run.lengths[0] for run in runs]) if len(found) == len(runs) else None
 
 
 def _patches(runs: Sequence[Run], first: Int64) -> Patching | None:

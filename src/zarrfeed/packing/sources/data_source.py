@@ -45,7 +45,7 @@ from zarrfeed.storage.access.access import StoreAccess
 
 _WITHOUT_COORDINATES = "an array by itself is packed without coordinates; open its group with variables=[...] for them"
 #: Methods that choose among stored samples and items.
-_SELECTING = (".select", ".sel", ".isel", ".blocks", ".split")
+_SELECTING = (".select", ".sel", ".isel", ".blocks", ".split", ".segments", ".sel_segments")
 
 
 class DataSource(Source):

@@ -51,12 +51,13 @@ class LabelIndex:
     samples
         The index in the array of each of them, for messages; None: they are all of the array.
     noun
-        The noun for a position in messages: a sample, or an item of another axis, which may be named several times.
+        The noun for a position in messages: a sample, a segment, or an item of another axis. An item may be named
+        several times, and only by a label that no other item has.
     """
 
     coordinate: Coordinate
     samples: range | Int64 | None = None
-    noun: Literal["sample", "item"] = "sample"
+    noun: Literal["sample", "segment", "item"] = "sample"
 
     def find(self, label: Any, method: Method | None = None) -> slice | Int64:
         """Return the positions of a label, of a list of labels, or of a slice of them.
@@ -79,6 +80,7 @@ class LabelIndex:
             If a label is missing, or ambiguous; if the coordinate is not sorted, and a slice is asked for; or if there
             is nothing between the ends of a slice.
         """
+        label = self._without_names(label)
         if not (isinstance(label, slice) or np.ndim(label) == 0):
             labels = np.asarray(label)
             if labels.dtype.kind == "b" and labels.ndim == 1 and labels.size and self._kind != "b":
@@ -98,6 +100,22 @@ class LabelIndex:
         if labels.ndim != 1 or not labels.size:
             raise ConfigError(f"sel: {self.name} has labels of shape {labels.shape}, must be a list of at least one")
         return self._positions(labels, nearest=method is not None)
+
+    def _without_names(self, label: Any) -> Any:
+        """Return codes in place of their names."""
+        names = self.coordinate.names
+        is_text = isinstance(label, str) or (np.ndim(label) == 1 and np.asarray(label).dtype.kind in "UT")
+        if names is None or not is_text:
+            return label
+        codes = {one: code for code, one in names.items()}
+        wanted = [label] if isinstance(label, str) else [str(one) for one in label]
+        for one in wanted:
+            if one not in codes:
+                raise ConfigError(
+                    f"sel: {self.name} = {one!r}, must be a code, or one of the names of {self.coordinate.where}: "
+                    f"{', '.join(map(repr, codes))}{did_you_mean(one, codes)}"
+                )
+        return codes[label] if isinstance(label, str) else [codes[one] for one in wanted]
 
     def _among(self, present: Int64, label: Any) -> LabelIndex:
         """Return the index of the positions that have a value."""
@@ -192,7 +210,7 @@ class LabelIndex:
                 raise self._lacks(labels[lacking - 1])
             counts = np.searchsorted(keys, wanted, side="right") - index
             again = _first_where(counts > 1)
-            if again is not None and self.noun == "sample":  # a filter: each label names all samples that have it
+            if again is not None and self.noun != "item":  # a filter: each label names all samples that have it
                 index = np.repeat(index - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
             elif again is not None:
                 first, second = (self._at(int(index[again - 1]) + i) for i in (0, 1))
@@ -203,7 +221,7 @@ class LabelIndex:
         positions: Int64 = index if self._order is None else self._order[index]
         ordered = np.sort(positions)
         twice = _first_where(ordered[1:] == ordered[:-1])
-        if twice is not None and self.noun == "sample":
+        if twice is not None and self.noun != "item":
             raise ConfigError(f"sel: two labels name {self._text(int(ordered[twice]))}, must name each sample once")
         return positions
 

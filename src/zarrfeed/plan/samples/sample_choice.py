@@ -218,6 +218,14 @@ class SampleChoice:
             made = GivenSamples.of(find(positions))
         return replace(self, samples=made.each_once, block_rows=0), made
 
+    def keeping(self, positions: Int64, reason: str) -> Self:
+        """Leave out all samples but those at some positions, of windows too; `reason` is that of `LeftOut`."""
+        if len(positions) == self.length:
+            return self
+        left_out = (*self.left_out, LeftOut(self.length - len(positions), self.length, reason))
+        samples = self._at(select_samples(positions, self.length))
+        return replace(self, samples=samples, block_rows=0, bounds=None, left_out=left_out)
+
     def blocks(self, blocks: npt.ArrayLike, block_rows: int, kind: BlockKind, edges: Edges | None = None) -> Self:
         """Choose what of the samples lies in some blocks of so many rows, or of those that begin at `edges`.
 

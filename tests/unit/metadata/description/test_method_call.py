@@ -53,6 +53,10 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "isel": lambda data: data.isel(time=3),
     "where": lambda data: data.where(time=lambda time: time > 3),
     "window": lambda data: data.window(0, segment_ends=[N]),
+    "drop_missing": lambda data: data.drop_missing("t2m"),
+    "segments": lambda data: data.segments([5, N]),
+    "segment_field": lambda data: data.window(0, segment_ends=[N]).segment_field(task=["a"]),
+    "sel_segments": lambda data: data.segments([5, N]).sel_segments([0]),
     "weight": lambda data: data.weight(np.arange(N)),
     "balance": lambda data: data.balance(np.arange(N) % 3),
 }

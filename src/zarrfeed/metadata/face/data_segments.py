@@ -1,0 +1,187 @@
+"""`SegmentMethods`: the methods of `Data` about segments, such as episodes, patients and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.optional_torch import is_tensor
+from zarrfeed.metadata.array.open import open_source
+from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.description.segment_calls import SegmentFieldCall, SegmentsCall, SelSegmentsCall
+from zarrfeed.metadata.face.conditions import Condition, meeting
+from zarrfeed.metadata.face.data_methods import DataMethods
+from zarrfeed.metadata.group.segment_columns import read_segments, read_whole_array, segment_coordinate, segments_known
+from zarrfeed.metadata.group.segments import SegmentEnds, find_segments
+from zarrfeed.plan.samples.labels import LabelIndex
+from zarrfeed.plan.samples.sample_set import as_index
+from zarrfeed.plan.samples.selection import Int64, Select, select_samples
+from zarrfeed.spec.segments import Segments
+from zarrfeed.storage.access.access import StoreAccess
+
+
+class SegmentMethods(DataMethods):
+    """The part of `Data` about segments: runs of samples that belong together, which windows do not leave."""
+
+    def segments(self, ends: SegmentEnds) -> Self:
+        """Say where segments end, such as episodes, patients or documents; windows do not leave them.
+
+        Replay buffers, and stores of `zarrfeed.pack`, name their segments themselves.
+
+        Parameters
+        ----------
+        ends
+            The index after the last sample of each segment, ascending: an array, a stored array, or its path, such as
+            "meta/episode_ends", in the store of the samples. Of many stores, each has an array at the path, whose
+            numbers count from its own first sample.
+
+        Raises
+        ------
+        ConfigError, StoreReadError
+            If these are no ends of segments, or cannot be read.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(10)).segments([4, 10])
+        >>> len(data.window((-1, 0)))
+        8
+        """
+        resolved = self.resolved
+        found = find_segments(ends, resolved.columns, resolved.origin.stores)
+        return self._then(SegmentsCall(ends, found=found))
+
+    def segment_field(self, *names: str, **arrays: Any) -> Self:
+        """Give each sample the value of its segment: the instruction of its episode, the age of its patient.
+
+        Parameters
+        ----------
+        *names
+            Names of stored arrays with a row for each segment, or their paths, such as "meta/language". They are looked
+            for beside the arrays of the samples, beside the ends of the segments, and in the groups above. "segment" is
+            the number of the segment, if nothing else has this name.
+        **arrays
+            Name in the batch -> the path of such an array, a stored array, or values in memory: numbers or text.
+
+        Notes
+        -----
+        Rows are read once, here, and stay in memory, with 8 bytes for each sample that say which segment it is of. A
+        batch has a tensor of numbers, and a list of text. A window has its segment's row once, without an axis for its
+        rows. `cast` and `normalize` leave the values as they are unless they are named. The name can be used as a
+        column, in `sel_segments`, `where`, `split(groups=)` and `balance`.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+            If the samples have no segments, an array cannot be read, or it does not have one row for each segment.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"x": np.arange(5)}).segments([2, 5])
+        >>> data = data.segment_field(task=["pick", "place"], age=[30.5, 41])
+        >>> zarrfeed.ZarrDataset(data)[[0, 4]]
+        {'x': tensor([0, 4]), 'task': ['pick', 'place'], 'age': tensor([30.5000, 41.0000], dtype=torch.float64)}
+        """
+        if not names and not arrays:
+            raise ConfigError("segment_field() needs the name of an array, or name=values")
+        origin = self.resolved.origin
+        segments = segments_known(origin, "segment_field")
+        decodes = bool(getattr(self.expression.opened, "decode_cf", True))
+        asked = {**dict(zip(names, names, strict=True)), **arrays}
+        if len(asked) < len(names) + len(arrays):
+            raise ConfigError("segment_field: names an array twice")
+        values = {}
+        for name, source in asked.items():
+            if isinstance(source, str):
+                values[name] = read_segments(origin, segments, source, decodes=decodes)
+                continue
+            access = StoreAccess() if origin.coordinates is None else origin.coordinates.access
+            opened = source if is_tensor(source) or isinstance(source, list | tuple) else open_source(source, access)
+            if isinstance(opened, zarr.Array):
+                values[name] = read_whole_array(opened, access, decodes=decodes)
+            else:
+                values[name] = np.asarray(opened)
+            if values[name].ndim < 1 or len(values[name]) != len(segments):
+                raise ConfigError(
+                    f"segment_field: {name} has the shape {values[name].shape}, must have a row for each of "
+                    f"{len(segments)} segments"
+                )
+        return self._then(SegmentFieldCall(names, arrays, values=values))
+
+    def sel_segments(
+        self, segments: Select | str | Mapping[str, Any] | None = None, **columns: Condition | Any
+    ) -> Self:
+        """Choose the samples of some segments: `data.sel_segments(task="pick")`, `data.sel_segments([0, 5])`.
+
+        Parameters
+        ----------
+        segments
+            Numbers of segments (negative ones count from the end), a slice, or a mask with a flag for each segment.
+            Or text as `pandas.DataFrame.query` takes it, "task == 'pick' and success"; or a mapping, for columns whose
+            names are no keywords, {"meta/task": "pick"}.
+        **columns
+            The name of a column of segments, as in `segment_field`, with a label, a list or a slice of labels, as in
+            `sel`; or with a function of its values that returns a mask, as in `where`. All are met.
+
+        Notes
+        -----
+        Samples stay in the order of the array. Segments are numbered in the arrays, whatever was selected before.
+
+        Raises
+        ------
+        ConfigError
+            If the samples have no segments, there is no such column or label, or no chosen sample is in these segments.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(9)).segments([2, 5, 9]).segment_field(task=["pick", "place", "pick"])
+        >>> len(data.sel_segments(task="pick")), len(data.sel_segments([1])), len(data.sel_segments(slice(1, None)))
+        (6, 3, 7)
+        """
+        known = segments_known(self.resolved.origin, "sel_segments")
+        self.resolved.choice.check_rows_are_open("sel_segments")
+        named = {**segments, **columns} if isinstance(segments, Mapping) else columns
+        both = isinstance(segments, Mapping) and bool({*segments} & {*columns})
+        if segments is not None and columns and (both or not isinstance(segments, Mapping)):
+            raise ConfigError("sel_segments: takes segments, or columns by their names, each once")
+        given: Any = segments if segments is not None and not isinstance(segments, Mapping) else named
+        if isinstance(given, Mapping) and not given:
+            raise ConfigError("sel_segments: names nothing, must name segments, such as sel_segments(task='pick')")
+        chosen = _chosen(self.resolved, known, given)
+        samples = self.resolved.choice.listed()
+        found: Int64 = np.flatnonzero(chosen[known.of_samples[as_index(samples)]])
+        if not len(found):
+            raise ConfigError(f"sel_segments: none of the {len(samples)} chosen samples is in these segments")
+        return self._then(SelSegmentsCall(given, samples=found))
+
+
+def _chosen(resolved: ResolvedData, segments: Segments, given: Any) -> npt.NDArray[np.bool_]:
+    """Return which segments a user names."""
+
+    def read(name: str) -> npt.NDArray[Any]:
+        return segment_coordinate(resolved.origin, "sel_segments", name).values
+
+    if isinstance(given, str):
+        return meeting("sel_segments", {"": given}, read, len(segments))
+    chosen = np.ones(len(segments), dtype=np.bool_)
+    if not isinstance(given, Mapping):
+        named = select_samples(given, len(segments))
+        chosen[:] = False
+        chosen[named if isinstance(named, range) else named.listed()] = True
+        return chosen
+    for name, one in given.items():
+        if callable(one):
+            chosen &= meeting("sel_segments", {name: one}, read, len(segments))
+            continue
+        index = LabelIndex(segment_coordinate(resolved.origin, "sel_segments", name), noun="segment")
+        of_label = np.zeros(len(segments), dtype=np.bool_)
+        of_label[index.find(one)] = True
+        chosen &= of_label
+    return chosen
