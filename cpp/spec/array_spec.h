@@ -25,7 +25,7 @@ struct KeySpec {
     int64_t step = 1;
     int64_t count = INT64_MAX;
   };
-  std::vector<Index> indices;  ///< of the stored axes, in their order; empty: the axes are those of the array
+  std::vector<Index> indices{};  ///< of the stored axes, in their order; empty: the axes are those of the array
 };
 
 /// A stored array. `shape`, `chunk_shape` and `storage_order` have one entry per axis.

@@ -48,7 +48,7 @@ struct RowMapSpec {
   int64_t num_samples = 0;  ///< length of `rows`
   int64_t first = 0;
   int64_t step = 1;
-  std::optional<SampleGrid> grid;  ///< the row of sample s is `grid->row_of(s)`, and nothing else is said
+  std::optional<SampleGrid> grid{};  ///< the row of sample s is `grid->row_of(s)`, and nothing else is said
 };
 
 /// What takes the place of rows that a sample lacks.
