@@ -266,6 +266,12 @@ void bind_samples(py::module_& m) {
             return shared(SampleTable::of_flags({flags.data(), static_cast<size_t>(flags.size())}, keep(flags)));
           },
           py::arg("flags"))
+      .def_static(
+          "of_grid",
+          [shared](const SampleGrid& grid, std::shared_ptr<SampleTable> rows) {
+            return shared(SampleTable::of_grid(grid, std::move(rows)));
+          },
+          py::kw_only(), py::arg("grid"), py::arg("rows"))
       .def_property_readonly("length", &SampleTable::length)
       .def(
           "at",

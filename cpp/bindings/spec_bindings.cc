@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "codecs/codec_table.h"
@@ -18,6 +19,7 @@
 #include "spec/conversion_spec.h"
 #include "spec/field_spec.h"
 #include "spec/patch_spec.h"
+#include "spec/sample_grid.h"
 #include "spec/shard_spec.h"
 
 namespace zarrfeed {
@@ -90,6 +92,14 @@ void check_axes(const ArraySpec& array) {
       array.sample_axis < 0 || array.sample_axis >= axes) {
     throw Error(ErrorKind::kConfig, array.name + ": shape, chunk shape, storage order and sample axis do not fit");
   }
+  const auto fits_key = [&](const KeySpec::Index& index) {
+    return index.axis < array.shape.size() && index.step >= 1 && index.count >= 1;
+  };
+  const size_t key_axes = array.key.indices.size();
+  if (!std::ranges::all_of(array.key.indices, fits_key) ||
+      (array.shard.is_sharded() && key_axes != 0 && key_axes != array.shard.chunks.size())) {
+    throw Error(ErrorKind::kConfig, array.name + ": the indices in the names of its chunks do not fit");
+  }
   for (size_t axis = 0; axis < array.chosen.size(); ++axis) {
     const auto is_item = [&](int64_t item) { return item >= 0 && item < array.shape[axis]; };
     const bool is_sample_axis = static_cast<int>(axis) == array.sample_axis;
@@ -101,13 +111,17 @@ void check_axes(const ArraySpec& array) {
   }
 }
 
+/// (axis of the array, step, count) of an index in the names of chunks
+using KeyIndexTuple = std::tuple<size_t, int64_t, int64_t>;
+
 ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<int64_t> chunk_shape,
                      std::vector<int> storage_order, int sample_axis, size_t item_bytes, size_t swap_bytes,
                      const py::bytes& fill, std::vector<CodecSpec> codecs, const py::bytes& root,
                      std::string metadata_key, std::string key_prefix, const std::string& key_separator,
                      std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python,
                      size_t max_stored_bytes, std::shared_ptr<ArrayParts> parts,
-                     std::vector<std::vector<int64_t>> chosen, const std::vector<std::shared_ptr<ChunkTable>>& tables) {
+                     std::vector<std::vector<int64_t>> chosen, const std::vector<std::shared_ptr<ChunkTable>>& tables,
+                     const std::vector<KeyIndexTuple>& key_indices) {
   const auto items = static_cast<std::string_view>(fill);
   ArraySpec array{.name = std::move(name),
                   .shape = std::move(shape),
@@ -120,13 +134,14 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                   .codecs = std::move(codecs),
                   .root = std::string(static_cast<std::string_view>(root)),
                   .metadata_key = std::move(metadata_key),
-                  .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX)},
+                  .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX), {}},
                   .shard = shard.value_or(ShardSpec{}),
                   .in_python = in_python,
                   .max_stored_bytes = max_stored_bytes,
                   .parts = std::move(parts),
                   .tables = {tables.begin(), tables.end()},
                   .chosen = std::move(chosen)};
+  for (const auto& [axis, step, count] : key_indices) array.key.indices.push_back({axis, step, count});
   check_axes(array);
   if (array.parts != nullptr &&
       array.parts->rows_per_chunk != array.chunk_shape[static_cast<size_t>(array.sample_axis)]) {
@@ -194,12 +209,24 @@ SlotSpec make_slot(const SlotTuple& slot) {
   return {std::get<0>(slot), std::get<1>(slot), std::get<2>(slot)};
 }
 
-/// (address of the rows or 0, their number, first, step)
-using RowMapTuple = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
+SampleGrid make_grid(const std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>>& axes) {
+  std::vector<SampleGridAxis> made;
+  for (const auto& [length, chunk, chunk_step, row_step] : axes) {
+    if (length < 1 || chunk < 1 || chunk_step < 0 || row_step < 0) {
+      throw Error(ErrorKind::kConfig, "dimensions of samples and their chunks must have a length");
+    }
+    made.push_back({length, chunk, chunk_step, row_step});
+  }
+  return SampleGrid(std::move(made));
+}
+
+/// (address of the rows or 0, their number, first, step), or a grid
+using RowMapTuple = std::variant<SampleGrid, std::tuple<uintptr_t, int64_t, int64_t, int64_t>>;
 
 RowMapSpec make_row_map(const RowMapTuple& map) {
-  const auto& [address, num_samples, first, step] = map;
-  return {reinterpret_cast<const int64_t*>(address), num_samples, first, step};
+  if (const auto* grid = std::get_if<SampleGrid>(&map)) return {.grid = *grid};
+  const auto& [address, num_samples, first, step] = std::get<1>(map);
+  return {reinterpret_cast<const int64_t*>(address), num_samples, first, step, std::nullopt};
 }
 
 /// (low, high, indices of offsets)
@@ -398,6 +425,25 @@ void bind_specs(py::module_& m) {
   py::class_<ChunkTable, std::shared_ptr<ChunkTable>>(m, "ChunkTable")
       .def(py::init(&make_table), py::kw_only(), py::arg("path"), py::arg("file_bytes"), py::arg("modified_ns"),
            py::arg("grid"), py::arg("numbers"), py::arg("offsets"), py::arg("lengths"), py::arg("padded_bytes") = 0);
+  const auto for_each = [](const Int64Array& numbers, const auto& find) {
+    py::array_t<int64_t> found(numbers.size());
+    for (py::ssize_t i = 0; i < numbers.size(); ++i) found.mutable_data()[i] = find(numbers.data()[i]);
+    return found;
+  };
+  py::class_<SampleGrid>(m, "SampleGrid")
+      .def(py::init(&make_grid), py::arg("axes"))
+      .def(
+          "rows_of",
+          [for_each](const SampleGrid& grid, const Int64Array& samples) {
+            return for_each(samples, [&](int64_t sample) { return grid.row_of(sample); });
+          },
+          py::arg("samples"))
+      .def(
+          "samples_of",
+          [for_each](const SampleGrid& grid, const Int64Array& rows) {
+            return for_each(rows, [&](int64_t row) { return grid.sample_of(row); });
+          },
+          py::arg("rows"));
   py::class_<ArraySpec>(m, "ArraySpec")
       .def(py::init(&make_array), py::kw_only(), py::arg("name"), py::arg("shape"), py::arg("chunk_shape"),
            py::arg("storage_order"), py::arg("sample_axis"), py::arg("item_bytes"), py::arg("swap_bytes"),
@@ -405,7 +451,8 @@ void bind_specs(py::module_& m) {
            py::arg("key_separator"), py::arg("num_key_axes") = py::none(), py::arg("shard") = py::none(),
            py::arg("in_python") = false, py::arg("max_stored_bytes") = 0,
            py::arg("parts") = std::shared_ptr<ArrayParts>{}, py::arg("chosen") = std::vector<std::vector<int64_t>>{},
-           py::arg("tables") = std::vector<std::shared_ptr<ChunkTable>>{});
+           py::arg("tables") = std::vector<std::shared_ptr<ChunkTable>>{},
+           py::arg("key_indices") = std::vector<KeyIndexTuple>{});
   py::class_<PatchSpec>(m, "PatchSpec")
       .def(py::init(&make_patch), py::kw_only(), py::arg("axes"), py::arg("volumes"), py::arg("fill") = py::bytes());
   py::class_<FieldSpec>(m, "FieldSpec")

@@ -186,6 +186,24 @@ class FlaggedSamples final : public SampleTable {
   std::vector<int64_t> before_;  ///< samples before each page, and of all pages
 };
 
+class GriddedSamples final : public SampleTable {
+ public:
+  GriddedSamples(SampleGrid grid, std::shared_ptr<const SampleTable> rows)
+      : grid_(std::move(grid)), rows_(std::move(rows)) {
+    length_ = rows_->length();
+  }
+  [[nodiscard]] int64_t at(int64_t number) const override { return grid_.sample_of(rows_->at(number)); }
+  [[nodiscard]] int64_t rank(int64_t sample) const override { return rows_->rank(grid_.row_of(sample)); }
+  void list(int64_t first, std::span<int64_t> out) const override {
+    rows_->list(first, out);
+    for (int64_t& one : out) one = grid_.sample_of(one);
+  }
+
+ private:
+  const SampleGrid grid_;
+  const std::shared_ptr<const SampleTable> rows_;
+};
+
 }  // namespace
 
 SampleRange SampleTable::range(int64_t first, int64_t count) const {
@@ -194,6 +212,10 @@ SampleRange SampleTable::range(int64_t first, int64_t count) const {
   list(first, samples);
   const auto [low, high] = std::ranges::minmax(samples);
   return {low, high};
+}
+
+std::shared_ptr<const SampleTable> SampleTable::of_grid(SampleGrid grid, std::shared_ptr<const SampleTable> rows) {
+  return std::make_shared<GriddedSamples>(std::move(grid), std::move(rows));
 }
 
 std::shared_ptr<const SampleTable> SampleTable::of_list(std::span<const int64_t> samples,

@@ -10,6 +10,8 @@
 #include <memory>
 #include <span>
 
+#include "spec/sample_grid.h"
+
 namespace zarrfeed {
 
 /// The least and the largest of some samples.
@@ -44,6 +46,10 @@ class SampleTable {
   /// The table of the samples whose flag is set: bit `s % 8` of byte `s / 8`. Borrows the flags, which `owner` keeps
   /// alive. of_runs(), of_pages() and of_repeats() throw Error(kConfig) if the numbers do not fit together.
   static std::shared_ptr<const SampleTable> of_flags(std::span<const uint8_t> flags, std::shared_ptr<const void> owner);
+
+  /// The table of the samples of a grid that have some rows, in the order of the rows: box by box, so that samples ascend
+  /// inside of each box alone. `rank` is for samples of the table. Shares `rows`.
+  static std::shared_ptr<const SampleTable> of_grid(SampleGrid grid, std::shared_ptr<const SampleTable> rows);
 
   /// The number of samples.
   [[nodiscard]] int64_t length() const { return length_; }

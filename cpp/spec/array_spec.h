@@ -19,6 +19,13 @@ struct KeySpec {
   std::string prefix;  ///< "c" for the v3 default encoding, "" for v2's
   char separator = '/';
   size_t axes = SIZE_MAX;  ///< axes beyond so many lie inside of an item as stored, and have no place in the name
+  /// An index in the name, where the sample axis stands for several stored axes: index / step % count along `axis`.
+  struct Index {
+    size_t axis = 0;
+    int64_t step = 1;
+    int64_t count = INT64_MAX;
+  };
+  std::vector<Index> indices{};  ///< of the stored axes, in their order; empty: the axes are those of the array
 };
 
 /// A stored array. `shape`, `chunk_shape` and `storage_order` have one entry per axis.

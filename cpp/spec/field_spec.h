@@ -13,6 +13,7 @@
 #include "spec/array_spec.h"
 #include "spec/conversion_spec.h"
 #include "spec/patch_spec.h"
+#include "spec/sample_grid.h"
 
 namespace zarrfeed {
 
@@ -48,6 +49,7 @@ struct RowMapSpec {
   int64_t num_samples = 0;  ///< length of `rows`
   int64_t first = 0;
   int64_t step = 1;
+  std::optional<SampleGrid> grid{};  ///< the row of sample s is `grid->row_of(s)`, and nothing else is said
 };
 
 /// The values of rows that a sample lacks.

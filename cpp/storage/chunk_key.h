@@ -10,15 +10,24 @@
 
 namespace zarrfeed {
 
+/// The index of a chunk along a stored axis. `grid(axis)` is its index in the grid of read chunks.
+template <typename Grid>
+int64_t stored_index(const ArraySpec& array, const Grid& grid, size_t axis) {
+  if (array.key.indices.empty()) return grid(axis);
+  const KeySpec::Index& index = array.key.indices[axis];
+  return grid(index.axis) / index.step % index.count;
+}
+
 /// Key below the array's directory of a read chunk, or of the shard that it lies in.
 /// `grid(axis)` is the index of the chunk in the grid of read chunks.
 template <typename Grid>
 std::string chunk_key(const ArraySpec& array, const Grid& grid) {
   std::string key = array.key.prefix;
-  const size_t axes = std::min(array.key.axes, array.shape.size());
+  const size_t axes =
+      array.key.indices.empty() ? std::min(array.key.axes, array.shape.size()) : array.key.indices.size();
   for (size_t axis = 0; axis < axes; ++axis) {
     if (!key.empty()) key += array.key.separator;
-    key += std::to_string(grid(axis) / (array.shard.is_sharded() ? array.shard.chunks[axis] : 1));
+    key += std::to_string(stored_index(array, grid, axis) / (array.shard.is_sharded() ? array.shard.chunks[axis] : 1));
   }
   return key;
 }
@@ -35,7 +44,7 @@ std::optional<size_t> position_in_shard(const ArraySpec& array, const Grid& grid
   if (!array.shard.is_sharded()) return std::nullopt;
   int64_t position = 0;
   for (size_t axis = 0; axis < array.shard.chunks.size(); ++axis) {
-    position = position * array.shard.chunks[axis] + grid(axis) % array.shard.chunks[axis];
+    position = position * array.shard.chunks[axis] + stored_index(array, grid, axis) % array.shard.chunks[axis];
   }
   return static_cast<size_t>(position);
 }

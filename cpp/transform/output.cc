@@ -107,11 +107,13 @@ int64_t Output::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t 
   if (!spec_.row_map) return at;
   const RowMapSpec& map = *spec_.row_map;
   const int64_t num_rows = is_stored() ? source_->num_rows() : spec_.num_rows;
-  if (map.rows != nullptr && at >= map.num_samples) {
+  if ((map.rows != nullptr && at >= map.num_samples) || (map.grid && at >= map.grid->num_samples())) {
     throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " is not in the row map");
   }
   int64_t row = 0;
-  if (map.rows != nullptr) {
+  if (map.grid) {
+    row = map.grid->row_of(at);
+  } else if (map.rows != nullptr) {
     row = map.rows[at];
   } else if (__builtin_mul_overflow(map.step, at, &row) || __builtin_add_overflow(map.first, row, &row)) {
     row = -1;

@@ -32,6 +32,18 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         )
     },
     **{
+        f"{name}.py": ("parity/test_sample_dims.py",)
+        for name in (
+            "metadata/array/merged_axes",
+            "metadata/face/grid_labels",
+            "metadata/face/sample_coords",
+            "metadata/group/grid_coordinates",
+            "metadata/group/sample_dims",
+            "plan/samples/box_samples",
+            "spec/sample_grid",
+        )
+    },
+    **{
         f"{name}.py": ("parity/test_splits.py",)
         for name in (
             "metadata/description/split_columns",

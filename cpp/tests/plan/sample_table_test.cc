@@ -161,6 +161,24 @@ TEST(flags_are_counted_over_their_pages) {
   }
 }
 
+TEST(samples_of_a_grid_come_box_by_box) {
+  // 3 members and 5 times in chunks of 2 x 2: 2 x 3 boxes of 4 rows, of which those at the edges are not all there.
+  const SampleGrid grid({{3, 2, 12, 2}, {5, 2, 4, 1}});
+  const std::vector<int64_t> in_order = {0, 1, 5, 6, 2, 3, 7, 8, 4, 9, 10, 11, 12, 13, 14};
+  std::vector<int64_t> rows;
+  for (const int64_t sample : in_order) rows.push_back(grid.row_of(sample));
+  CHECK(std::ranges::is_sorted(rows));
+  const auto table = SampleTable::of_grid(grid, SampleTable::of_list(rows, nullptr));
+  std::vector<int64_t> listed(in_order.size());
+  table->list(0, listed);
+  CHECK(listed == in_order);
+  for (size_t number = 0; number < in_order.size(); ++number) {
+    CHECK_EQ(grid.sample_of(rows[number]), in_order[number]);
+    CHECK_EQ(table->at(static_cast<int64_t>(number)), in_order[number]);
+    CHECK_EQ(table->rank(in_order[number]), static_cast<int64_t>(number));
+  }
+}
+
 TEST(runs_and_pages_that_do_not_fit_together_are_refused) {
   const std::string why = "do not fit together";
   CHECK_THROWS(kConfig, why, runs({0, 3}, {4, 1}, 1));

@@ -189,6 +189,17 @@ TEST(keys_follow_both_encodings_and_separators) {
   CHECK_EQ(reader_of(array_of({100}, {10}, 0, {"c", '/'}))->locate(9, 0).key, std::string("c/9"));
 }
 
+TEST(a_sample_axis_that_stands_for_several_splits_its_index_in_keys) {
+  KeySpec key{"c", '/'};
+  key.indices = {{0, 4, 3}, {1, 1, 2}, {0, 1, 4}};  // of 3 x 4 chunks along the samples, with another axis between
+  ArraySpec array = array_of({120, 20}, {10, 10}, 0, key);
+  CHECK_EQ(reader_of(array)->locate(7, 1).key, std::string("c/1/1/3"));
+  array.shard.chunks = {1, 2, 2};
+  const ChunkLocation at = reader_of(array)->locate(7, 1);
+  CHECK_EQ(at.key, std::string("c/1/0/1"));
+  CHECK_EQ(at.inner_chunk.value(), size_t{3});
+}
+
 TEST(cells_cover_the_grid_without_the_sample_axis) {
   std::mt19937_64 random(4);
   for (int i = 0; i < 100; ++i) {

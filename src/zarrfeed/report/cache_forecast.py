@@ -99,7 +99,7 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
         named.append(cached)
         troubles.append(source.cache_trouble if isinstance(source, StoreSource) else cached.trouble())
         called = cached.to_core()
-        if called is None:
+        if called is None or spec.merged is not None:  # whose entries are not counted
             continue
         whole = np.arange(_chunks_along(spec))
         chunks = whole if field.resident else chunks_of_order(order, field, field.layouts[0])

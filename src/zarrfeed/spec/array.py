@@ -72,6 +72,23 @@ class Documented:
 
 
 @dataclass(frozen=True)
+class MergedAxes:
+    """The axes of a stored array of which several are one axis of samples, in its `ArraySpec`.
+
+    Attributes
+    ----------
+    stored
+        The array with all of its axes.
+    key_indices
+        For each stored axis, where the index of a chunk comes from: an axis of the `ArraySpec`, and a step and a count:
+        it is `chunk // step % count` along that axis.
+    """
+
+    stored: ArraySpec
+    key_indices: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
 class ArraySpec:
     """A stored array as the engine sees it.
 
@@ -114,6 +131,8 @@ class ArraySpec:
         The layout of read chunks in shards; None: each read chunk is an object of its own.
     choice
         The items along the other axes that samples have. None: all of them.
+    merged
+        The stored axes, where several of them are the sample axis; None: each axis is a stored one.
     documented
         The array by its own metadata document, where that says more than this description; None: it does not.
     """
@@ -138,6 +157,7 @@ class ArraySpec:
     record: np.dtype[Any] | None = None
     shard: ShardSpec | None = None
     choice: ItemChoice | None = None
+    merged: MergedAxes | None = None
     source: StoreLocation | None = field(default=None, compare=False, repr=False)
     staged: StagedArray | None = field(default=None, compare=False, repr=False)
     documented: Documented | None = field(default=None, compare=False, repr=False)
@@ -147,7 +167,7 @@ class ArraySpec:
         """The array as its own metadata document had it when it was opened, without a choice of items."""
         if self.documented is not None and self.documented.spec is not None:
             return self.documented.spec
-        return self.as_stored
+        return self.as_stored if self.merged is None else self.merged.stored
 
     @property
     def as_stored(self) -> ArraySpec:
@@ -232,6 +252,11 @@ class ArraySpec:
     def shard_shape(self) -> tuple[int, ...]:
         """Shape of a stored object: a shard, or a chunk where there are no shards."""
         along = () if self.shard is None else self.shard.chunks
+        if self.merged is not None and along:
+            merged = [1] * self.num_key_axes
+            for (axis, _, _), n in zip(self.merged.key_indices, along, strict=True):
+                merged[axis] *= n
+            along = tuple(merged)
         along += (1,) * (len(self.shape) - len(along))
         return tuple(n * c for n, c in zip(along, self.chunk_shape, strict=True))
 
@@ -245,6 +270,8 @@ class ArraySpec:
         """Shards of the whole array; 0 if it has none."""
         if self.shard is None:
             return 0
+        if self.merged is not None:
+            return self.merged.stored.num_shards
         return math.prod(-(-n // s) for n, s in zip(self.shape, self.shard_shape, strict=True))
 
     @cached_property
@@ -294,4 +321,5 @@ class ArraySpec:
             parts=None if parts is None else parts.to_core(),
             chosen=() if self.choice is None else self.choice.to_core(),
             tables=() if self.source is None else self.source.chunk_tables,
+            key_indices=() if self.merged is None else self.merged.key_indices,
         )

@@ -1,6 +1,7 @@
 """The first samples of blocks whose lengths follow a rule, as those of many stores, without a number for each block.
 
-Invariant: the blocks of a store have one length, but for its last one; stores follow each other, and each has a block.
+Invariant of stores: the blocks of a store have one length, but for its last one; stores follow each other, and each has
+a block. Blocks of samples that several dimensions number are boxes (`GridEdges`), which are runs of samples or not.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from zarrfeed.spec.sample_grid import SampleGrid
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -73,5 +76,46 @@ class StoreEdges:
         return first, np.minimum(first + self.rows[store], self.begin[store + 1])
 
 
-#: The first sample of each block, and the number of samples at the end.
-Edges: TypeAlias = Int64 | StoreEdges
+@dataclass(frozen=True, eq=False)
+class GridEdges:
+    """Blocks that are boxes of samples, which several dimensions number.
+
+    Samples ascend inside of a box, and those of a box need not follow each other. `np.asarray` makes the number of
+    samples before each box, and of all.
+
+    Attributes
+    ----------
+    grid
+        Its chunks are the boxes, with the samples of each in C order.
+    """
+
+    grid: SampleGrid
+
+    def __len__(self) -> int:
+        return len(self.counted)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.counted.__array__(dtype, copy)
+
+    @cached_property
+    def counted(self) -> StoreEdges:
+        """The edges of the boxes if all samples are counted box by box."""
+        return StoreEdges(*self.grid.runs_of_boxes())
+
+    @property
+    def max_rows(self) -> int:
+        """Samples of the largest box."""
+        return self.counted.max_rows
+
+    def block_of(self, samples: Int64) -> Int64:
+        """Return the box of each sample."""
+        return self.grid.rows_of(samples) // self.grid.block_rows
+
+
+def edges_of_grid(grid: SampleGrid) -> StoreEdges | GridEdges:
+    """Return the edges of blocks that are the boxes of a grid, whose steps are in C order."""
+    return StoreEdges(*grid.runs_of_boxes()) if grid.boxes_are_runs else GridEdges(grid)
+
+
+#: The first sample of each block, and the number of samples at the end; or boxes of samples.
+Edges: TypeAlias = Int64 | StoreEdges | GridEdges

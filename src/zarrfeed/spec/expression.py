@@ -80,7 +80,7 @@ class OpenCall(Call):
     samples: Hashable
     targets: Hashable = None
     sample_axis: int = 0
-    sample_dim: str | None = None
+    sample_dim: str | tuple[str, ...] | None = None
     variables: Hashable = None
     multiscale: Hashable = None
     decode_cf: bool = True

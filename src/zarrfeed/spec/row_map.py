@@ -1,6 +1,7 @@
 """`RowMap`: the row of a field's array for each sample, where that is not the row with the sample's index.
 
 `OneRow`: the same row for all samples. `SegmentRows`: the same row for all samples of a segment, such as an episode.
+`GridRows`: the rows of samples that several dimensions number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from zarrfeed.base.native import core
+from zarrfeed.spec.sample_grid import SampleGrid
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -54,6 +58,11 @@ class RowMap:
         """True if some sample has no row."""
         return not isinstance(self.rows, range) and bool((self.rows == NO_ROW).any())
 
+    @property
+    def listed(self) -> Int64 | None:
+        """The list of rows that the engine reads; None where a rule says them."""
+        return None if isinstance(self.rows, range) else self.rows
+
     @cached_property
     def digest(self) -> str:
         """A hash that tells row maps apart."""
@@ -75,7 +84,7 @@ class RowMap:
         unused = "" if used == num_rows else f"{num_rows - used} rows have no sample"
         return "; ".join(filter(None, (line, unused, self.note)))
 
-    def to_core(self) -> tuple[int, int, int, int]:
+    def to_core(self) -> tuple[int, int, int, int] | core.SampleGrid:
         """Return the map in the form that the engine takes; `rows` must outlive the engine."""
         if isinstance(self.rows, range):
             return 0, len(self.rows), self.rows.start, self.rows.step
@@ -103,11 +112,16 @@ class OneRow(RowMap):
         return False
 
     @property
+    def listed(self) -> None:
+        """None: a rule says the rows."""
+        return None
+
+    @property
     def digest(self) -> str:
         """A text that tells row maps apart."""
         return f"one row for {len(self)} samples"
 
-    def to_core(self) -> tuple[int, int, int, int]:
+    def to_core(self) -> tuple[int, int, int, int] | core.SampleGrid:
         """Return the map in the form that the engine takes: row 0, and a step of 0."""
         return 0, len(self), 0, 0
 
@@ -138,3 +152,62 @@ class SegmentRows(RowMap):
     def describe(self, num_rows: int) -> str:
         """Describe the map in one line, for people."""
         return f"one row for each of {num_rows} segments"
+
+
+class GridRows(RowMap):
+    """The rows of samples that several dimensions number, by rule.
+
+    Parameters
+    ----------
+    grid
+        The dimensions, and the rows along each.
+    shard_box
+        Samples of a shard along each dimension; those of a chunk where there are no shards.
+    """
+
+    grid: SampleGrid
+    shard_box: tuple[int, ...]
+
+    def __init__(self, grid: SampleGrid, shard_box: tuple[int, ...]) -> None:
+        object.__setattr__(self, "grid", grid)
+        object.__setattr__(self, "shard_box", shard_box)
+        object.__setattr__(self, "note", "")
+
+    def __reduce__(self) -> tuple[type[GridRows], tuple[SampleGrid, tuple[int, ...]]]:
+        return GridRows, (self.grid, self.shard_box)
+
+    def __len__(self) -> int:
+        return self.grid.num_samples
+
+    @cached_property
+    def rows(self) -> Int64:
+        """The rows as a list, for what asks for one."""
+        return self.grid.rows_of(np.arange(len(self)))
+
+    @property
+    def lacks_some(self) -> bool:
+        """True if some sample has no row: never."""
+        return False
+
+    @property
+    def listed(self) -> None:
+        """None: a rule says the rows."""
+        return None
+
+    @property
+    def digest(self) -> str:
+        """A text that tells row maps apart."""
+        return repr(self.grid)
+
+    def rows_of(self, samples: Int64) -> Int64:
+        """Return the row of each sample."""
+        return self.grid.rows_of(samples)
+
+    def describe(self, num_rows: int) -> str:
+        """Describe the samples in one line, for people."""
+        del num_rows
+        return f"samples are {' x '.join(map(str, self.grid.lengths))}, in boxes of {self.grid.box}"
+
+    def to_core(self) -> core.SampleGrid:
+        """Return the map in the form that the engine takes."""
+        return self.grid.core

@@ -205,7 +205,7 @@ def with_own(spec: ArraySpec, own: OwnMetadata) -> ArraySpec:
     if own.array is None:
         return spec
     try:
-        described = replace(read_layout(own.array, sample_axis=spec.sample_axis), name=spec.name)
+        described = replace(read_layout(own.array, sample_axis=spec.as_documented.sample_axis), name=spec.name)
         heeds = documented is not None and documented.heeds_attributes
         decoding = find_decoding(own.array) if heeds else None
     except ZarrfeedError:  # it is no array that could be read; each pass says so

@@ -15,6 +15,7 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
 from zarrfeed.spec.expression import ConcatCall, Expression
+from zarrfeed.spec.row_map import GridRows
 
 
 @checks_option_names
@@ -91,6 +92,8 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(field.is_of_segments for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: call segment_field() after zarrfeed.{function}()")
+        if any(isinstance(field.row_map, GridRows) for field in one.resolved.fields):
+            raise ConfigError(f"{one!r}: samples of several dimensions cannot be one of several; open all as one store")
         if any(field.row_map is not None for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: a join cannot be one of several; concatenate its inputs, and join the results")
     check_flags(contiguous=contiguous)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -17,6 +18,7 @@ from zarrfeed.metadata.face.data_page import data_rows
 from zarrfeed.metadata.face.data_samples import SampleMethods
 from zarrfeed.metadata.face.data_segments import SegmentMethods
 from zarrfeed.metadata.face.data_values import ValueMethods
+from zarrfeed.metadata.face.sample_coords import SampleCoords
 from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.spec.expression import Expression, FieldInfo
@@ -42,7 +44,7 @@ _CALLED_HERE: dict[str, str] = {
     **dict.fromkeys(("concat", "append", "extend"), "zarrfeed.concat() puts samples behind others"),
     **dict.fromkeys(("merge", "zip"), "zarrfeed.join() puts arrays side by side"),
     **dict.fromkeys(("denormalise", "inverse_transform"), "denormalize() does"),
-    **dict.fromkeys(("coords", "dims", "sizes", "shape", "dtype", "dtypes", "columns"), "fields and len() say it"),
+    **dict.fromkeys(("dims", "sizes", "shape", "dtype", "dtypes", "columns"), "fields and len() say it"),
     **dict.fromkeys(("values", "to_numpy", "numpy", "load", "compute"), "ZarrDataset(data)[index] reads"),
 }
 
@@ -101,6 +103,22 @@ class Data(ChoiceMethods, SampleMethods, SegmentMethods, ItemMethods, ValueMetho
     def channels(self) -> dict[str, tuple[str, ...]]:
         """The names of the channels of each tensor that `stack` makes, by the name of the tensor."""
         return {field.name: field.channels for field in self.fields if field.channels}
+
+    @property
+    def coords(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The coordinates of the chosen samples, by name: a value for each sample, read when it is asked for.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> group = zarr.create_group({})
+        >>> _ = group.create_array("x", data=np.arange(6).reshape(2, 3), dimension_names=("member", "time"))
+        >>> _ = group.create_array("member", data=np.array([10, 20]), dimension_names=("member",))
+        >>> data = zarrfeed.open(group, sample_dim=("member", "time"))
+        >>> data.coords["member"].tolist(), list(data.coords)
+        ([10, 10, 10, 20, 20, 20], ['member', 'time'])
+        """
+        return SampleCoords(self.resolved)
 
     @property
     def categories(self) -> dict[str, tuple[Any, ...]]:

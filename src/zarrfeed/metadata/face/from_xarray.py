@@ -10,6 +10,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.batch_columns import Opened
 from zarrfeed.metadata.group.fields import open_fields
+from zarrfeed.metadata.group.sample_dims import SampleDim, parse_sample_dim
 from zarrfeed.metadata.group.source_names import name_xarray
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.metadata.group.xarray import stored_arrays
@@ -23,7 +24,7 @@ def from_xarray(
     targets: Any = None,
     *,
     sample_axis: int = 0,
-    sample_dim: str | None = None,
+    sample_dim: SampleDim | None = None,
     variables: Variables | None = None,
     decode_cf: bool | None = None,
 ) -> Data:
@@ -58,6 +59,7 @@ def from_xarray(
     >>> [(field.name, field.shape) for field in data.fields]
     [('t2m', (2,))]
     """
+    sample_dim = parse_sample_dim(sample_dim)
     stored = stored_arrays(
         samples, targets, sample_axis=sample_axis, sample_dim=sample_dim, variables=variables, decode_cf=decode_cf
     )
@@ -90,5 +92,6 @@ def _with_indexes_of(samples: Any, opened: Opened) -> Opened:
     if coordinates is None:
         return opened
     known = {name: samples.coords[name].values for name in coordinates.dims if name in samples.indexes}
-    whole = {name: values for name, values in known.items() if values.shape == (coordinates.num_samples,)}
+    lengths = {name: coordinates.grid.get(name, coordinates.num_samples) for name in known}
+    whole = {name: values for name, values in known.items() if values.shape == (lengths[name],)}
     return replace(opened, origin=replace(opened.origin, coordinates=coordinates.with_known(whole)))

@@ -13,6 +13,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.description.chosen_items import choose_labels, choose_positions, item_dims, known_dims
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.sample_calls import IselCall, SelCall
+from zarrfeed.metadata.face.grid_labels import grid_of, samples_at, samples_with
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.metadata.stores.labels_by_store import split_by_labels
 from zarrfeed.plan.samples.labels import METHODS, LabelIndex, Method
@@ -56,7 +57,10 @@ def select_labels(
         raise ConfigError(f"sel: coords = {coords!r}: several coordinates are named; give a mapping of names to values")
     of_samples = [name for name in both if name not in dims]
     samples = None
-    if of_samples:
+    if of_samples and grid_of(resolved):
+        _check_of_samples("sel", of_samples, resolved, dims, any_coordinate=True)
+        samples = samples_with(resolved, {str(name): both[name] for name in of_samples}, method, coords)
+    elif of_samples:
         (name,) = _one_of_samples("sel", of_samples, resolved, dims, any_coordinate=True)
         of_name = coords if given is None else given.get(name)
         samples = _samples_with(resolved, str(name), both[name], method, of_name, growth)
@@ -112,7 +116,10 @@ def select_positions(
     ]
     of_samples = [name for name in both if name not in of_items]
     samples: Any = None
-    if of_samples:
+    if of_samples and grid_of(resolved):
+        _check_of_samples("isel", of_samples, resolved, dims, any_coordinate=False)
+        samples = samples_at("isel", resolved, {str(name): both[name] for name in of_samples})
+    elif of_samples:
         (name,) = _one_of_samples("isel", of_samples, resolved, dims, any_coordinate=False)
         resolved.choice.check_rows_are_open("isel")
         said = both[name]
@@ -172,6 +179,19 @@ def _one_of_samples(
     method: str, names: Sequence[str | int], resolved: ResolvedData, others: Sequence[str], *, any_coordinate: bool
 ) -> Sequence[str | int]:
     """Return names that are no dimension of a sample, if that is one name, and of a coordinate of the samples."""
+    _check_of_samples(method, names, resolved, others, any_coordinate=any_coordinate)
+    if len(names) > 1:
+        named = ", ".join(map(repr, names))
+        raise ConfigError(
+            f"{method}: {named} are all coordinates of the samples; name one of them a call, and call {method} again"
+        )
+    return names
+
+
+def _check_of_samples(
+    method: str, names: Sequence[str | int], resolved: ResolvedData, others: Sequence[str], *, any_coordinate: bool
+) -> None:
+    """Raise ConfigError for names that are neither dimensions of a sample nor coordinates of the samples."""
     known = resolved.origin.coordinates
     dims = () if known is None else known.dims
     for name in names:
@@ -183,17 +203,13 @@ def _one_of_samples(
             if not dims and not others and not any_coordinate:
                 raise ConfigError(f"{method}: {name!r}: the arrays have no names of dimensions; use select()")
             raise known_dims(method, name, others, dims)
-    if len(names) > 1:
-        named = ", ".join(map(repr, names))
-        raise ConfigError(
-            f"{method}: {named} are all coordinates of the samples; name one of them a call, and call {method} again"
-        )
-    return names
 
 
 def _is_coordinate(resolved: ResolvedData, name: str) -> bool:
     """Return whether a coordinate of this name may be stored with the samples, or is known otherwise."""
     known = resolved.origin.coordinates
+    if known is not None and known.grid:
+        return known.has_along(name)
     return known is not None and (name in known.dims or known.stored_labels(name) is not None)
 
 

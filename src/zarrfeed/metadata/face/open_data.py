@@ -9,7 +9,7 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
-from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.side_by_side import side_by_side
@@ -19,6 +19,7 @@ from zarrfeed.metadata.group.batch_columns import Opened
 from zarrfeed.metadata.group.field_sources import in_files, refuse_member
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.group.opening import Opening
+from zarrfeed.metadata.group.sample_dims import ParsedDims, SampleDim, parse_sample_dim
 from zarrfeed.metadata.group.source_names import name_source
 from zarrfeed.metadata.group.url_patterns import is_pattern
 from zarrfeed.metadata.group.variables import Variables
@@ -40,7 +41,7 @@ def open(
     targets: Source | None = None,
     *,
     sample_axis: int = 0,
-    sample_dim: str | None = None,
+    sample_dim: SampleDim | None = None,
     variables: Variables | None = None,
     depth: int = 0,
     multiscale: Sequence[str | int] | None = None,
@@ -79,7 +80,8 @@ def open(
         The axis of `samples`, of every array in it, whose indices are samples. A sample has the other axes, in order.
     sample_dim
         The name of that dimension, such as "time", in place of `sample_axis`; of targets too, where those are named.
-        Arrays of a group that lack it are left out; others are refused.
+        Arrays of a group that lack it are left out; others are refused. Or several, such as ("member", "time"): every
+        combination is a sample, numbered in C order, and windows lie along the last one. A named array may lack some.
     variables
         Names of the arrays of `samples`, a group or a mapping, that are read (of an array of records: of the members);
         those in groups of the group by their paths, such as "s1/x"; or for both sides, {"samples": [...], "targets":
@@ -177,7 +179,7 @@ def open(
         )
     if grows is not None and multiscale is not None:
         raise ConfigError(f"multiscale = {multiscale!r} with refresh = {refresh!r}: levels are read as they are now")
-    check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
+    sample_dim = _checked_sample_dim(sample_axis, sample_dim)
     samples, targets = in_files(samples), in_files(targets, "targets")
     refuse_member(samples, targets)
     opening = Opening(
@@ -187,6 +189,8 @@ def open(
     if stores is not None:
         if grows is not None:
             raise ConfigError(f"refresh = {refresh!r}: many stores, a list or a pattern, are read as they are now")
+        if isinstance(sample_dim, tuple):
+            raise UnsupportedError(f"sample_dim = {sample_dim!r}: many stores have one dimension of samples")
         of_targets = None if targets is None else as_stores(targets, access) or [targets]
         samples, targets = stores, of_targets
     call = OpenCall(
@@ -219,6 +223,17 @@ def open(
     growth = Growth(opened, access, grows, opening=opening if opening.repositories else None)
     version = growth.look()
     return Data(Expression(call), growth.at(version), growth, version)
+
+
+def _checked_sample_dim(sample_axis: int, sample_dim: SampleDim | None) -> ParsedDims:
+    """Return the dimension of samples, or several; raise ConfigError if it is none."""
+    if isinstance(sample_axis, list | tuple):
+        raise ConfigError(
+            f"sample_axis = {sample_axis!r}, must be an integer; several dimensions are named: "
+            "sample_dim=('member', 'time')"
+        )
+    check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
+    return parse_sample_dim(sample_dim)
 
 
 def open_each(sources: Sequence[Source]) -> list[Data]:

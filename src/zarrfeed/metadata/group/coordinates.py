@@ -10,6 +10,7 @@ next to the samples. A pickled `Coordinates` has no values, and reads them again
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.values import refuse_repeated_fill
 from zarrfeed.metadata.group.beside import Beside, StoredPath, open_beside, sibling
+from zarrfeed.metadata.group.grid_coordinates import GridCoordinate
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.item_choice import Positions, compose
 from zarrfeed.storage.access.access import StoreAccess
@@ -63,6 +65,8 @@ class StoreCoordinates:
         True if a writer may have appended to the coordinate already.
     reopens
         True if arrays may have grown since they were opened, so that they are opened anew before they are read.
+    grid
+        The dimensions of samples and their lengths, where there are several; else empty.
     """
 
     num_samples: int
@@ -71,9 +75,22 @@ class StoreCoordinates:
     access: StoreAccess = field(default_factory=StoreAccess)
     may_grow: bool = False
     reopens: bool = False
+    grid: Mapping[str, int] = field(default_factory=dict)
+
+    def read_along(self, name: str) -> GridCoordinate:
+        """Return the coordinate of a name, decoded, along the dimensions of samples that it has."""
+        found = self.find(name)
+        if isinstance(found, np.ndarray):
+            where, dims, values = f"coordinate {name!r}", None, found
+        else:
+            where, dims = node_name(found), dimension_names(found)
+            values = _stored_values(found, where, self.access, axes=len(self.grid))
+        return GridCoordinate.of(name, values, dims or (name,), where, self.grid)
 
     def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:
         """Return the coordinate of a name, decoded."""
+        if self.grid:
+            return self.read_along(name).expanded(self.grid)
         found = self.find(name)
         names = code_names(found.metadata.attributes) if isinstance(found, zarr.Array) else None
         if self.reopens and isinstance(found, zarr.Array):
@@ -120,7 +137,7 @@ class StoreCoordinates:
         """Return an array of this name that lies beside one of the arrays, in the store."""
         tried, found = self._look_beside(name)
         if found is not None:
-            if isinstance(found[1], zarr.Array) and len(found[1].shape) == 1:
+            if isinstance(found[1], zarr.Array) and 1 <= len(found[1].shape) <= max(1, len(self.grid)):
                 return found[1]
             raise NoCoordinateError(f"{found[0]}: is no array with one axis, which the coordinate {name!r} must be")
         known = ", ".join(map(repr, self.known)) or "none"
@@ -192,6 +209,7 @@ class Coordinates:
         of_matrices: Sequence[zarr.Array[Any]] = (),
         access: StoreAccess,
         may_grow: bool = False,
+        grid: Mapping[str, int] | None = None,
     ) -> Coordinates:
         """Return the coordinates of stored arrays.
 
@@ -211,18 +229,22 @@ class Coordinates:
             The access to the store.
         may_grow
             If True, a coordinate may be longer, since a writer is at work.
+        grid
+            The dimensions of samples and their lengths, where there are several. The last one, along which windows lie,
+            is the first of `dims`.
         """
-        dims: dict[str, None] = {}
+        grid = grid or {}
+        dims: dict[str, None] = dict.fromkeys(reversed(list(grid)))
         others: dict[str, None] = {}
         for named, axis in zip(dimensions or map(dimension_names, arrays), sample_axes, strict=True):
             for i, name in enumerate(named or ()):
                 if name is not None:
                     (dims if i == axis else others)[name] = None
-        having_one = {name: one for name, one in known.items() if len(one.shape) == 1}
+        having_one = {name: one for name, one in known.items() if 1 <= len(one.shape) <= max(1, len(grid))}
         in_folder: dict[str, zarr.Array[Any]] = {}  # one array is enough to find what lies beside it
         for array in (*arrays, *of_matrices):
             in_folder.setdefault(str(sibling(array, "")), array)
-        store = StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow)
+        store = StoreCoordinates(num_samples, having_one, tuple(in_folder.values()), access, may_grow, grid=grid)
         return cls(tuple(dims), tuple(name for name in others if name not in dims), (store,))
 
     @classmethod
@@ -244,6 +266,32 @@ class Coordinates:
         (store,) = self.stores
         assert isinstance(store, StoreCoordinates)
         return replace(self, stores=(replace(store, known={**store.known, **known}),), _read={})
+
+    @property
+    def grid(self) -> Mapping[str, int]:
+        """The dimensions of samples and their lengths, where there are several; else empty."""
+        first = self.stores[0]
+        return first.grid if isinstance(first, StoreCoordinates) else {}
+
+    def along_dimension(self, name: str) -> GridCoordinate:
+        """Return a coordinate along some of several dimensions of samples.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
+            As of `read`.
+        """
+        try:
+            return self._first.read_along(name)
+        except NoCoordinateError as error:
+            raise ConfigError(*error.args) from error.__cause__
+
+    def has_along(self, name: str) -> bool:
+        """Return whether a coordinate of a name lies along some of several dimensions of samples."""
+        try:
+            return name in self.dims or self.along_dimension(name) is not None
+        except (ConfigError, UnsupportedError):  # there is none, or it is no coordinate
+            return False
 
     @property
     def may_grow(self) -> bool:
@@ -425,10 +473,13 @@ def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[
     return _stored_values(array, node_name(array), access)
 
 
-def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:
-    """Read an array with one axis, and decode it as xarray does."""
-    if len(array.shape) != 1 or array.shape[0] > MOST_VALUES:
-        raise ConfigError(f"{where}: has the shape {array.shape}, a coordinate has one axis, of at most {MOST_VALUES}")
+def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess, axes: int = 1) -> npt.NDArray[Any]:
+    """Read an array with one axis, or with some of several axes of samples, and decode it as xarray does."""
+    if not 1 <= len(array.shape) <= axes or math.prod(array.shape) > MOST_VALUES:
+        raise ConfigError(
+            f"{where}: has the shape {array.shape}, a coordinate has one axis{' or more' * (axes > 1)}, of at most "
+            f"{MOST_VALUES}"
+        )
     values = read_whole(array, where, access)
     if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
         refuse_repeated_fill(array, values)
@@ -445,7 +496,7 @@ def read_whole(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.N
     """
     array = as_meant(array, where)
     try:
-        read = access.ask(lambda: array.async_array.getitem(slice(None)), where)
+        read = access.ask(lambda: array.async_array.getitem(...), where)
     except StoreReadError:
         raise
     except OSError as error:

@@ -57,6 +57,15 @@ from zarrfeed.metadata.group.multiscale import (
     with_levels,
 )
 from zarrfeed.metadata.group.nested_arrays import names_below, nested_arrays
+from zarrfeed.metadata.group.sample_dims import (
+    ParsedDims,
+    SampleDim,
+    in_words,
+    lengths_of,
+    names_of,
+    parse_sample_dim,
+    with_sample_dims,
+)
 from zarrfeed.metadata.group.variables import Variables, sample_dim_advice, select_variables, variables_of
 from zarrfeed.plan.samples.windows import check_segment_ends
 from zarrfeed.spec.array import Documented
@@ -85,7 +94,7 @@ def open_fields(
     targets: Source | None = None,
     *,
     sample_axis: int = 0,
-    sample_dim: str | None = None,
+    sample_dim: SampleDim | None = None,
     variables: Variables | None = None,
     multiscale: Sequence[str | int] | None = None,
     decode_cf: bool = True,
@@ -105,7 +114,8 @@ def open_fields(
         The sample axis of every array of `samples`; targets have theirs first.
     sample_dim
         The dimension that is the sample axis, in place of `sample_axis`: of every array of `samples`, and of targets
-        that have named dimensions. Arrays of a group that lack it are left out, others refused.
+        that have named dimensions. Arrays of a group that lack it are left out, others refused. Or several dimensions,
+        of which every combination is a sample; an array that is named may then lack some of them.
     variables
         The arrays of `samples`, a group or a mapping, that are read, in this order; coordinates may be among them. For
         an array of records: the members. Or a mapping of "samples" and "targets" to such lists. None: all.
@@ -127,6 +137,7 @@ def open_fields(
     """
     check_int("sample_axis", sample_axis, -(2**31), 2**31 - 1)
     check_flags(decode_cf=decode_cf)
+    sample_dim = parse_sample_dim(sample_dim)
     if sample_dim is not None and sample_axis != 0:
         raise ConfigError(f"sample_dim = {sample_dim!r} and sample_axis = {sample_axis}: give one of them")
     access = access or StoreAccess()
@@ -152,6 +163,14 @@ def open_fields(
         arrays, known = arrays + reader.arrays, {**reader.known, **known}
         of_matrices = [*of_matrices, *reader.of_matrices]
         categories = {**reader.categories, **categories}
+    grid: dict[str, int] = {}
+    if isinstance(sample_dim, tuple):
+        if may_grow or multiscale is not None:
+            raise UnsupportedError(
+                f"sample_dim = {sample_dim!r}: several dimensions of samples, with neither refresh= nor multiscale="
+            )
+        grid = lengths_of(arrays, sample_dim)
+        arrays = with_sample_dims(arrays, grid)
     if not may_grow:
         _check_lengths(arrays)
     num_samples = arrays[0].field.num_samples
@@ -165,6 +184,7 @@ def open_fields(
         of_matrices=of_matrices,
         access=access,
         may_grow=may_grow,
+        grid=grid,
     )
     if not may_grow and not any(
         marks.disposable for one in arrays for array in one.stored if (marks := marks_of(array))
@@ -172,6 +192,10 @@ def open_fields(
         arrays = [replace(one, stored=()) for one in arrays]
     if packed_ends is not None and not any(one.items.sample_axis for one in arrays):
         segment_ends = np.append(packed_ends, max(num_samples, packed_ends[-1]))
+    if grid:  # no window leaves the combination of the other dimensions
+        *_, along = grid.values()
+        ends = np.arange(along, num_samples + 1, along)
+        segment_ends = ends if segment_ends is None else np.union1d(ends, segment_ends)
     if segment_ends is not None:
         segment_ends = check_segment_ends(segment_ends, num_samples)
     origin = Origin(
@@ -202,7 +226,7 @@ class _SideReader:
         self,
         side: str,
         sample_axis: int,
-        sample_dim: str | None,
+        sample_dim: ParsedDims,
         decode_cf: bool,
         access: StoreAccess,
         may_grow: bool,
@@ -234,9 +258,9 @@ class _SideReader:
             source = open_source(source, self._access)
             if not isinstance(source, zarr.Group):
                 raise ConfigError(f"depth = {depth}: {self._side} must be a group")
-            variables = names_below(self._side, source, depth, self._sample_dim, self._access)
+            variables = names_below(self._side, source, depth, names_of(self._sample_dim), self._access)
             if not variables:
-                where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
+                where = in_words(self._sample_dim)
                 raise ConfigError(f"depth = {depth}: there is no data variable{where} in {self._side}")
         self._read(source, variables, multiscale)
         self._compare_with_own()
@@ -342,16 +366,15 @@ class _SideReader:
     def _data_of(self, arrays: Mapping[str, zarr.Array[Any]], group: zarr.Group) -> dict[str, zarr.Array[Any]]:
         """Return the arrays of a group that are read: data variables, with the sample dimension if it is named."""
         names = data_variables(arrays, dict(group.attrs))
-        if self._sample_dim is not None:
-            lacking = [name for name in names if self._sample_dim not in (dimension_names(arrays[name]) or ())]
-            names = [name for name in names if name not in lacking]
+        dims = names_of(self._sample_dim)
+        names = [name for name in names if set(dims) <= set(dimension_names(arrays[name]) or ())]
         if not names:
-            where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
+            where = in_words(self._sample_dim)
             dimensions = {name: None for array in arrays.values() for name in dimension_names(array) or ()}
             described = ", ".join(f"{name}{_in_words(dimension_names(array))}" for name, array in arrays.items())
             raise ConfigError(
                 f"{self._side}: the group has no data variable{where}; arrays in it: {described}"
-                f"{did_you_mean(self._sample_dim, dimensions)}"
+                f"{did_you_mean(next((dim for dim in dims if dim not in dimensions), None), dimensions)}"
             )
         return {name: arrays[name] for name in names}
 
@@ -386,7 +409,8 @@ class _SideReader:
                 dimensions = axes
             spec = read_layout(opened, sample_axis=self._find_axis(name, dimensions), access=self._access)
             shape, axis = spec.shape, spec.sample_axis
-            check_counts(spec)
+            if not isinstance(self._sample_dim, tuple):
+                check_counts(spec)
             check_any_is_stored(spec)
             if spec.item_type:
                 field, dtype = VlenField(name, spec), None
@@ -427,12 +451,14 @@ class _SideReader:
             if self._side == "targets":
                 return 0
             raise ConfigError(f"{name}: has no dimension names, sample_dim = {self._sample_dim!r} needs them")
-        if self._sample_dim not in dimensions:
+        dims = names_of(self._sample_dim)
+        named = [dim for dim in dims if dim in dimensions]
+        if not named:
             raise ConfigError(
                 f"{name}: sample_dim = {self._sample_dim!r}, must be one of its dimensions {dimensions}"
-                f"{did_you_mean(self._sample_dim, dimensions)}"
+                f"{did_you_mean(dims[0], dimensions)}"
             )
-        return dimensions.index(self._sample_dim)
+        return dimensions.index(named[0])
 
 
 def _in_words(dimensions: tuple[str | None, ...] | None) -> str:

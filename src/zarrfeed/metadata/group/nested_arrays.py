@@ -37,10 +37,10 @@ def nested_arrays(
     return found
 
 
-def names_below(side: str, group: zarr.Group, depth: int, sample_dim: str | None, access: StoreAccess) -> list[str]:
+def names_below(side: str, group: zarr.Group, depth: int, sample_dims: Sequence[str], access: StoreAccess) -> list[str]:
     """Return the paths of the data variables in a group, and in the groups in it down to a depth; its own come first.
 
-    Only those that have the sample dimension, if it is named.
+    Only those that have all dimensions of samples that are named.
 
     Raises
     ------
@@ -56,11 +56,11 @@ def names_below(side: str, group: zarr.Group, depth: int, sample_dim: str | None
     names = [
         name
         for name in data_variables(arrays, dict(group.attrs))
-        if sample_dim is None or sample_dim in (dimension_names(arrays[name]) or ())
+        if set(sample_dims) <= set(dimension_names(arrays[name]) or ())
     ]
     groups = {name: one for name, one in members.items() if isinstance(one, zarr.Group)}
     for name, inside in groups.items() if depth else ():
-        names += [f"{name}/{below}" for below in names_below(side, inside, depth - 1, sample_dim, access)]
+        names += [f"{name}/{below}" for below in names_below(side, inside, depth - 1, sample_dims, access)]
     return names
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.group.batch_columns import Opened
 from zarrfeed.metadata.group.fields import Source, open_fields
+from zarrfeed.metadata.group.sample_dims import ParsedDims
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.storage.access.access import StoreAccess
 
@@ -28,7 +29,7 @@ class Opening:
     samples: Source
     targets: Source | None
     sample_axis: int
-    sample_dim: str | None
+    sample_dim: ParsedDims
     variables: Variables | None
     multiscale: Sequence[str | int] | None
     decode_cf: bool

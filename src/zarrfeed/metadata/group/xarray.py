@@ -19,6 +19,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.array import open_array
 from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
+from zarrfeed.metadata.group.sample_dims import ParsedDims, in_words, names_of
 from zarrfeed.spec.item_choice import AxisChoice, Positions, positions_of
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
@@ -51,7 +52,13 @@ class StoredArrays(NamedTuple):
 
 
 def stored_arrays(
-    samples: Any, targets: Any, *, sample_axis: int, sample_dim: str | None, variables: Any, decode_cf: bool | None
+    samples: Any,
+    targets: Any,
+    *,
+    sample_axis: int,
+    sample_dim: ParsedDims,
+    variables: Any,
+    decode_cf: bool | None,
 ) -> StoredArrays:
     """Return the arrays behind `samples` and `targets`, and which of their samples were selected.
 
@@ -97,7 +104,7 @@ def stored_arrays(
 class _Side:
     """One argument, an xarray object or anything else."""
 
-    def __init__(self, side: str, source: Any, sample_axis: int, sample_dim: str | None, variables: Any) -> None:
+    def __init__(self, side: str, source: Any, sample_axis: int, sample_dim: ParsedDims, variables: Any) -> None:
         self.side = side
         self.source = source
         self.raw: set[str] = set()
@@ -105,7 +112,7 @@ class _Side:
         self.rows: dict[str, range | npt.NDArray[np.int64] | None] = {}  # of each variable; None: all
         self.items: dict[str, dict[str | int, AxisChoice | None]] = {}  # of each variable, by the dimension; None: all
         self._sample_axis = sample_axis
-        self._sample_dim = sample_dim
+        self._sample_dims = names_of(sample_dim)
         self._variables = variables
         self._is_dataset = hasattr(source, "data_vars")
         self.is_xarray = self._is_dataset or (hasattr(source, "variable") and hasattr(source, "coords"))
@@ -122,10 +129,10 @@ class _Side:
         wanted = {
             str(name): one.variable
             for name, one in variables.items()
-            if one.ndim > 0 and (self._variables is not None or self._sample_dim in (None, *one.dims))
+            if one.ndim > 0 and (self._variables is not None or set(self._sample_dims) <= set(one.dims))
         }
         if not wanted:
-            where = "" if self._sample_dim is None else f" with the dimension {self._sample_dim!r}"
+            where = in_words(self._sample_dims)
             raise ConfigError(f"{self.side}: the xarray.Dataset has no data variable{where}")
         return {name: self._array(f"{self.side}[{name!r}]", variable) for name, variable in wanted.items()}
 
@@ -134,8 +141,9 @@ class _Side:
             raise ConfigError(f"{name}: is decoded as {variable.dtype}; leave it out, or open with decode_times=False")
         array, keys = _unwrap(name, variable._data)  # noqa: SLF001 - xarray loads the public `data`
         dims, stored = tuple(variable.dims), dimension_names(array)
-        is_named = stored is not None and self._sample_dim in stored
-        sample_axis = stored.index(self._sample_dim) if is_named else self._sample_axis % len(array.shape)  # type: ignore[union-attr]
+        named = [stored.index(dim) for dim in self._sample_dims if stored is not None and dim in stored]
+        is_named = bool(named)
+        sample_axis = named[0] if is_named else self._sample_axis % len(array.shape)
         selected = _selected_along(name, array.shape, keys, sample_axis)
         kept = [axis for axis, one in enumerate(selected) if not one.dropped]
         if (
@@ -152,14 +160,15 @@ class _Side:
                 f"{name}: has the dimensions {dims}, stored are {stored}, so axis {self._sample_axis} is another one; "
                 "say which dimension samples lie along: sample_dim="
             )
-        rows = _selected_rows(name, selected[axis].positions)
-        self.rows[name] = None if len(rows) == array.shape[axis] else rows
+        rows, *_ = [_selected_rows(name, selected[one].positions) for one in named or [axis]]
+        several = len(self._sample_dims) > 1  # samples are then chosen along each of them
+        self.rows[name] = None if several or len(rows) == array.shape[axis] else rows
         self.items[name] = {
             number if stored is None or stored[number] is None else str(stored[number]): (
                 None if one.positions == range(length) and not one.dropped else one
             )
             for number, (one, length) in enumerate(zip(selected, array.shape, strict=True))
-            if number != axis
+            if several or number != axis
         }
         if any(attribute in variable.attrs for attribute in _PACKING):
             self.raw.add(name)

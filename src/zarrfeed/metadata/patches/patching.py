@@ -32,6 +32,7 @@ from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import ListedRequests, Requests, TileRequests
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
+from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.window import Window
 
 #: The values beyond the ends of an axis, by the `pad` that is no number.
@@ -354,6 +355,8 @@ def _check_can_be_cut(one: _Uncut) -> None:
     field, window = one.field, one.window
     if not (field.is_stored and field.has_numbers):
         raise UnsupportedError(f"{field.label}: patches are cut out of stored arrays of numbers")
+    if isinstance(field.row_map, GridRows):
+        raise UnsupportedError(f"{field.label}: patches are not cut where several dimensions number the samples")
     if field.row_map is not None and not has_levels(field):
         raise UnsupportedError(f"{field.label}: patches are not cut out of joined arrays")
     if window is not None and (window.pad is not None or window.lead is not None):

@@ -41,6 +41,7 @@ from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.expression import ConcatCall, Expression, OpenCall
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.freeze import FrozenMapping
+from zarrfeed.spec.row_map import GridRows
 from zarrfeed.storage.access.access import StoreAccess
 
 _WITHOUT_COORDINATES = "an array by itself is packed without coordinates; open its group with variables=[...] for them"
@@ -155,6 +156,10 @@ def check_packable(data: Data) -> None:
         )
     for one in data.resolved.columns:
         name = one.items.key or "the array"
+        if isinstance(one.field.row_map, GridRows):
+            raise UnsupportedError(
+                f"pack: samples of {name} are numbered by several dimensions; open it with one of them"
+            )
         if one.field.row_map is not None:
             raise ConfigError(f"pack: {name} is a level of an image pyramid; pack each level by its path")
         if not one.field.has_rows and not one.field.item_type:

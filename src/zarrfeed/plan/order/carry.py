@@ -35,6 +35,7 @@ from zarrfeed.plan.samples.windows import reach
 from zarrfeed.spec.array_sources import ArraySource, array_sources
 from zarrfeed.spec.field import Field, StoredField
 from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.sparse import CsrField
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
@@ -71,8 +72,14 @@ class Overlap:
         # runs of several arrays end where slabs do, if chunks have whole slabs, or all end together
         are_even = len(cut) <= 1 or not any(length % block_rows for length in cut)
 
+        grids = [f.row_map.grid for f in fields if isinstance(f.row_map, GridRows)]
+        box = tuple(map(max, zip(*(grid.box for grid in grids), strict=True)))
+
         def chunks(runs: RowRuns, drawing: Sequence[Field]) -> int:
             rows, beyond = runs.rows, reach(f.window for f in drawing)
+            row_map = drawing[0].row_map
+            if isinstance(row_map, GridRows):
+                return row_map.grid.chunks_beyond(box, beyond)
             straddles = block_rows % rows != 0 if runs.are_chunks else runs.fewest_rows < rows or not are_even
             return sum(-(-one // rows) for one in beyond) + straddles
 

@@ -119,7 +119,7 @@ class WeightedBlocks:
     def nbytes(self) -> int:
         """Bytes that the expected counts take, and the samples of any epoch, at most."""
         visits = int((-(-self._most_of_row // self.repeats)).sum())
-        of_sample = 2 if self._longest <= _OFFSETS.max else 8
+        of_sample = 2 if self._have_short_offsets else 8
         return self.expected.units.nbytes + of_sample * self.expected.total + _BYTES_OF_VISIT * visits
 
     @cached_property
@@ -142,9 +142,14 @@ class WeightedBlocks:
             return int((self.samples.step * (rows - 1)).max())
         return int((self.samples.samples.at(first + rows - 1) - self.samples.samples.at(first)).max())
 
+    @property
+    def _have_short_offsets(self) -> bool:
+        """True if 16 bits hold these distances; boxes of several dimensions have no ranges of their own for pages."""
+        return self._longest <= _OFFSETS.max and not self.samples.are_boxes
+
     def _offsets(self, base: Int64) -> npt.NDArray[np.integer]:
         """Return the distance of each sample from the first one of its block."""
-        rows, dtype = self.samples.rows, np.uint16 if self._longest <= _OFFSETS.max else np.int64
+        rows, dtype = self.samples.rows, np.uint16 if self._have_short_offsets else np.int64
         if self.samples.samples is None:
             return (self.samples.step * joined_ranges(0, rows)).astype(dtype)
         return (self.samples.listed() - np.repeat(base, rows)).astype(dtype)

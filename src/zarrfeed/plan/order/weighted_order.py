@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order.block_order import RowKeys
 from zarrfeed.plan.order.keyed_random import key_of
@@ -85,10 +87,12 @@ class WeightedOrder(Order, unfolds=True):
     def of(cls, order: Order, expected: ExpectedCounts) -> WeightedOrder:
         """Return the order of the samples of another order, weighted; those without a weight never come."""
         named = {one.name: getattr(order, one.name) for one in dataclasses.fields(order)}
+        if order.selection is not None and order.selection.are_boxes:  # whose samples come box by box
+            expected = expected.taken(np.argsort(np.argsort(order.selection.listed())))
         some = expected.units > 0
         if not some.all():
             whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows, order.edges)
-            chosen = Selection.of_samples(whole.listed()[some], order.block_rows, order.edges)
+            chosen = Selection.of_samples(np.sort(whole.listed()[some]), order.block_rows, order.edges)
             named["selection"] = replace(chosen, left_out=whole.left_out, dealt=whole.dealt)
             expected = expected.taken(some.nonzero()[0])
         made = cls(**{**named, "mix": 1, "lanes": min(order.lanes, expected.total)}, expected=expected)

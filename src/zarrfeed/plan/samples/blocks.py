@@ -21,7 +21,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.samples.windows import chunks_in_block
 from zarrfeed.spec.array_sources import array_sources, loaded_with
-from zarrfeed.spec.block_edges import Edges, StoreEdges
+from zarrfeed.spec.block_edges import Edges, StoreEdges, edges_of_grid
 from zarrfeed.spec.field import (
     BlockKind,
     Field,
@@ -29,6 +29,8 @@ from zarrfeed.spec.field import (
     streamed,
 )
 from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.row_map import GridRows
+from zarrfeed.spec.sample_grid import SampleGrid
 
 #: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
 _HEAVY = 1 / 4
@@ -98,6 +100,8 @@ def plan_blocks(
         raise ConfigError(
             f"block = 'shard', but {chosen.label}, which makes the blocks, has no shards; must be 'chunk'"
         )
+    if isinstance(chosen.row_map, GridRows):
+        return _blocks_of_grid(fields, primary, chosen.row_map, block, room)
     own_edges = chosen.find_edges(of_shards=block == "shard")
     if own_edges is not None:
         with_resident = _make_small_ones_resident(fields, primary, 0, room)
@@ -119,8 +123,23 @@ def plan_blocks(
     return Blocks(primary, min(num_samples, rows), tuple(with_resident), edges)
 
 
+def _blocks_of_grid(fields: Sequence[Field], primary: int, rows: GridRows, block: BlockKind, room: int) -> Blocks:
+    """Choose boxes of samples that several dimensions number: those of a chunk, or of some along the last dimension."""
+    box = rows.shard_box if block == "shard" else rows.grid.chunks
+    beside = math.prod(map(min, box[:-1], rows.grid.lengths))
+    several = 1
+    if block == "chunk":
+        bytes_of_row = beside * sum(f.sample_bytes for f in fields)
+        several = chunks_in_block(box[-1], bytes_of_row, [f.window for f in fields], _BLOCK_BYTES)
+    edges = edges_of_grid(SampleGrid.of(rows.grid.lengths, (*box[:-1], box[-1] * several)))
+    alike = rows.grid.block_rows
+    return Blocks(primary, edges.max_rows, tuple(_make_small_ones_resident(fields, primary, alike, room)), edges)
+
+
 def block_rows(f: Field, block: BlockKind) -> int:
-    """Return the samples of a full block if `f` makes them, where a sample has the row with its index."""
+    """Return the samples of a full block if `f` makes them, where a sample has the row with its index, or in a grid."""
+    if isinstance(f.row_map, GridRows):
+        return math.prod(f.row_map.shard_box if block == "shard" else f.row_map.grid.box)
     return _kind_rows(f.layouts[0], block)
 
 
@@ -197,6 +216,7 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
         for chosen in (_is_large, lambda f: f.is_stored)
     )
     stored: list[int] = next(filter(None, candidates), [])
+    stored = [i for i in stored if _has_all_dimensions(fields[i])] or stored
     if len(stored) < 2:
         return stored[0] if stored else None
     largest = max(fields[i].sample_bytes for i in stored)
@@ -210,6 +230,11 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
     fitting = [i for i in heavy if chunk_rows(i) * row_bytes <= _BLOCK_BYTES]
     return max(fitting, key=chunk_rows) if fitting else min(heavy, key=chunk_rows)
+
+
+def _has_all_dimensions(f: Field) -> bool:
+    """Return whether an array has all dimensions of samples: the chunks of others are boxes of all their indices."""
+    return not isinstance(f.row_map, GridRows) or f.row_map.grid.has_all_dimensions
 
 
 def _is_large(f: Field) -> bool:
@@ -251,7 +276,7 @@ def _make_small_ones_resident(
     with_primary = [one.fields for one in array_sources(fields) if primary in one.fields] if shares else []
     for i, f in stored:
         again = not block_rows or block_rows % f.spec.rows_per_chunk != 0
-        again |= i != primary and (f.window is not None or f.rows is not None)
+        again |= i != primary and (f.window is not None or not _has_blocks_of(f, fields[primary]))
         if not again or (i != primary and [i for one in with_primary if i in one]):
             continue
         resident = [*made[:i], replace(f, resident=True), *made[i + 1 :]]
@@ -260,3 +285,8 @@ def _make_small_ones_resident(
             room -= taken
             made = resident
     return made
+
+
+def _has_blocks_of(f: StoredField, primary: Field) -> bool:
+    """Return whether samples have the row with their index, or in a grid the rows of the primary field."""
+    return f.rows is None or (isinstance(f.rows, GridRows) and f.rows == primary.row_map)

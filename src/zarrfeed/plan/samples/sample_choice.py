@@ -146,7 +146,7 @@ class SampleChoice:
         """Return the samples by their indices in the array."""
         if not isinstance(self.samples, Selection):
             return self.samples
-        return self.samples.as_run() or collected(self.samples.pieces(), self.num_samples)
+        return self.samples.in_order(self.num_samples)
 
     def listed(self) -> range | Int64:
         """Return the chosen samples as a range, or as a list, for callers that have an entry for each sample anyway."""

@@ -1,7 +1,8 @@
 """`Data.select` and `Data.blocks`: which samples of the array are read, block by block.
 
 Invariant: a selection lists blocks in ascending order, each with at least one sample, and samples ascend inside of
-each; so chunks that hold no selected sample are never named, hence never read. A selection of all samples is None.
+each, and from block to block unless blocks are boxes of several dimensions. So chunks that hold no selected sample are
+never named, hence never read. A selection of all samples is None, unless blocks have edges.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.box_samples import BoxSamples
 from zarrfeed.plan.samples.held_blocks import MANY_BLOCKS, HeldBlocks, ListedBlocks, digest_of, range_blocks
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.left_out import LeftOut
-from zarrfeed.plan.samples.sample_set import AT_ONCE, Samples, SampleSet, as_samples, flagged, rank_of
+from zarrfeed.plan.samples.sample_set import AT_ONCE, Samples, SampleSet, as_samples, collected, flagged, rank_of
 from zarrfeed.plan.samples.split_part import SplitPart
-from zarrfeed.spec.block_edges import Edges, StoreEdges
+from zarrfeed.spec.block_edges import Edges, GridEdges, StoreEdges
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -65,6 +67,8 @@ class Selection:
     @classmethod
     def of_range(cls, samples: range, block_rows: int, edges: Edges | None = None) -> Selection:
         """Select the samples of an ascending range, which has some."""
+        if isinstance(edges, GridEdges):
+            return cls._of_boxes(samples, edges)
         if len(samples) == 1:
             samples = range(samples[0], samples[0] + 1)  # of one sample the step says nothing
         return cls(range_blocks(samples, block_rows, edges), samples.step)
@@ -73,15 +77,25 @@ class Selection:
     def of_samples(cls, samples: Int64 | Samples, block_rows: int, edges: Edges | None = None) -> Selection:
         """Select some samples, ascending and each once; there are some."""
         chosen = as_samples(samples) if isinstance(samples, np.ndarray) else samples
+        if isinstance(edges, GridEdges):
+            return cls._of_boxes(chosen, edges)
         if isinstance(chosen, range):
             return cls.of_range(chosen, block_rows, edges)
         return cls(_blocks_of(chosen, block_rows, edges), samples=chosen)
 
     @classmethod
+    def _of_boxes(cls, samples: Samples, edges: GridEdges) -> Selection:
+        """Select some samples, ascending and each once, in blocks that are boxes."""
+        boxes = BoxSamples.of(samples, edges)
+        if boxes.are_all:
+            return cls(range_blocks(range(len(boxes)), edges.max_rows, edges.counted), samples=boxes)
+        return cls(_blocks_of(boxes.rows, edges.grid.block_rows, None), samples=boxes)
+
+    @classmethod
     def of_runs(cls, samples: Int64 | Samples, block_rows: int, edges: Edges | None = None) -> Selection:
         """Select samples as `of_samples` does, but keep none of them if each block has one run of samples."""
         chosen = cls.of_samples(samples, block_rows, edges)
-        if chosen.samples is None:
+        if chosen.samples is None or chosen.are_boxes:
             return chosen
         first = chosen.samples.at(chosen.first)
         last = chosen.samples.at(chosen.first + chosen.rows - 1)
@@ -115,6 +129,24 @@ class Selection:
             return None
         first, last = self.samples_at(np.array([0, self.length - 1])).tolist()
         return range(first, last + 1) if last - first == self.length - 1 else None
+
+    @property
+    def are_boxes(self) -> bool:
+        """True if blocks are boxes of several dimensions, so that samples ascend inside of each block alone."""
+        return isinstance(self.samples, BoxSamples)
+
+    def in_order(self, num_samples: int) -> Samples:
+        """Return the samples in ascending order, of an array with so many."""
+        return self._sorted if self.are_boxes else self.as_run() or collected(self.pieces(), num_samples)
+
+    @cached_property
+    def _sorted(self) -> Samples:
+        """The samples of boxes, in ascending order."""
+        if isinstance(self.samples, BoxSamples) and self.samples.are_all and self.length == len(self.samples):
+            return range(self.length)
+        listed = self.listed()
+        listed.sort()
+        return as_samples(listed)
 
     def within(self, blocks: Int64) -> Selection:
         """Select the samples of this selection that lie in some blocks.
@@ -199,6 +231,9 @@ class Selection:
 
     def samples_at(self, positions: Int64) -> Int64:
         """Return samples by their positions among those that are selected, in ascending order of samples."""
+        if self.are_boxes:
+            found = self._sorted
+            return found.start + found.step * positions if isinstance(found, range) else found.at(positions)
         held_index, within = self.held.positions_in(positions)
         _, first, _ = self.held.at(held_index)
         stands = first + (self.step if self.samples is None else 1) * within
@@ -268,7 +303,7 @@ def block_of(samples: Int64, block_rows: int, edges: Edges | None = None) -> Int
     """Return the block of each sample, of blocks of so many rows, or of those that begin at `edges`."""
     if edges is None:
         return samples // block_rows
-    if isinstance(edges, StoreEdges):
+    if isinstance(edges, StoreEdges | GridEdges):
         return edges.block_of(samples)
     return np.searchsorted(edges, samples, side="right") - 1
 

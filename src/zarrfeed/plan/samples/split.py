@@ -227,7 +227,10 @@ def _deal_classes(unit: Int64, num_units: int, classes: Int64, rule: SplitRule) 
 
 
 def _listed(fields: FieldSet, selection: Selection | None) -> Int64:
-    return np.arange(fields.num_samples) if selection is None else selection.listed()
+    """Return all samples, ascending."""
+    if selection is None or selection.are_boxes:
+        return np.asarray(range(fields.num_samples) if selection is None else selection.in_order(fields.num_samples))
+    return selection.listed()
 
 
 def _of_samples(fields: FieldSet, listed: Sequence[Int64]) -> Selection:

@@ -22,7 +22,6 @@ from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.shares.affinity import Part
 from zarrfeed.plan.shares.partition import Consumer, RankInfo
 from zarrfeed.spec.field import FieldSet
-from zarrfeed.spec.row_map import OneRow
 
 #: Chunks that neighbouring blocks share get the budget divided by this, or as much as they need.
 _CARRY_DIVISOR = 64
@@ -87,10 +86,8 @@ class FieldFacts:
         """Bytes of borders of segments, here and in the engine, and of rows of joins that follow no rule."""
         pads = [window.pad for window in self._fields.windows if window and window.pad]
         borders = {id(pad.borders): pad.borders.first.nbytes for pad in pads if pad.borders}
-        found = [
-            rows.rows for rows in (f.row_map for f in self._fields.fields) if rows and not isinstance(rows, OneRow)
-        ]
-        maps = {id(rows): rows.nbytes for rows in found if not isinstance(rows, range)}
+        found = [f.row_map.listed for f in self._fields.fields if f.row_map is not None]
+        maps = {id(rows): rows.nbytes for rows in found if rows is not None}
         return 2 * sum(borders.values()) + sum(maps.values())
 
     def overlap(self, order: Order) -> Overlap | None:

@@ -18,6 +18,7 @@ from zarrfeed.plan.samples.field_rows import find_rows
 from zarrfeed.plan.samples.sample_set import Samples, pieces_of
 from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.field import Field
+from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.tools.verify.chunks import Box, Int64
@@ -46,6 +47,10 @@ def find_selected(data: Data, access: StoreAccess) -> tuple[Found, dict[str, lis
     for field, column in zip(resolved.fields, resolved.columns, strict=True):
         if isinstance(field, CsrField):
             raise UnsupportedError(f"verify: {field.name} is a sparse matrix; give the path of its store")
+        if isinstance(field.row_map, GridRows):
+            raise UnsupportedError(
+                f"verify: samples of {field.name} are numbered by several dimensions; give the path of its store"
+            )
         parts = list(stored_parts(field))
         for part in parts:
             key = column.items.key or ""
