@@ -1,8 +1,9 @@
-"""`TableStore`: a file of another format as a store of zarr-python.
+"""`TableStore`: a file of another format, or references to parts of files, as a store of zarr-python.
 
-Metadata documents of Zarr v2 are made when the file is opened, and are in memory. A chunk is read at the offset that
-the array's `ChunkTable` has. What holds: nothing is read from a file that has changed since it was opened; an array
-that cannot be read as Zarr is not listed, and is refused, with the reason, only if it is asked for.
+Metadata documents are in memory: those of Zarr v2 that are made when a file is opened, or those that references bring
+along. A chunk is read at the offset that the array's `ChunkTable` has. What holds: nothing is read from a file that has
+changed since it was opened; an array that cannot be read as Zarr is not listed, and is refused, with the reason, only
+if it is asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.dtype import parse_dtype
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
-from zarrfeed.storage.files.chunk_table import ChunkTable
+from zarrfeed.storage.files.chunk_names import ChunkNames
+from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
 from zarrfeed.storage.files.data_file import DataFile
 
 #: The documents of a node in Zarr v2; an array has the first one, a group the second.
@@ -67,45 +69,65 @@ def array_document(
 class ReadTable(Protocol):
     """Finds the chunks of an array: a function that can be pickled."""
 
-    def __call__(self, file: DataFile, path: str) -> ChunkTable:
-        """Return the table of the array at a path in a file."""
+    def __call__(self, file: Any, path: str, /) -> ChunkTable:
+        """Return the table of the array at a path in the file of the store."""
+
+
+class FarReader(Protocol):
+    """Reads chunks that lie in object stores; can be pickled."""
+
+    def check(self, url: str) -> None:
+        """Raise ConfigError or UnsupportedError if objects at such a URL cannot be read."""
+
+    async def read(self, key: str, url: str, extent: Extent) -> bytes:
+        """Return the bytes of the chunk with a key, which lie in the object at a URL."""
 
 
 class TableStore(Store):
-    """The arrays of one file. Reads only.
+    """The arrays of one file, or of several that references name. Reads only.
 
     Parameters
     ----------
     file
-        The file as it is when its metadata are read.
+        The file as it is when its metadata are read. None: they come from no file.
     file_format
         The name of the format in messages.
     read_table
         Finds the chunks of an array, when the first of them is needed.
+    name
+        The name of the store in messages; "": the path of the file.
+    is_zarr
+        Whether the metadata documents were written as Zarr, so that the fill value of v2 means what xarray means by it.
 
     Attributes
     ----------
     refused
         Paths of the arrays that cannot be read -> why.
+    far_reader
+        Reads chunks in object stores. None: there are none that can be read.
     """
 
     supports_writes = False
     supports_deletes = False
     supports_listing = True
 
-    def __init__(self, file: DataFile, file_format: str, read_table: ReadTable) -> None:
+    def __init__(
+        self, file: DataFile | None, file_format: str, read_table: ReadTable, name: str = "", *, is_zarr: bool = False
+    ) -> None:
         super().__init__(read_only=True)
-        self.file, self.file_format = file, file_format
+        self.file, self.file_format, self.is_zarr = file, file_format, is_zarr
         self.refused: dict[str, str] = {}
+        self.far_reader: FarReader | None = None
+        self._name = name or str(file and file.path)
         self._read_table = read_table
         self._documents: dict[str, bytes] = {}
-        self._members: dict[str, list[str]] = {}  # of each group, by its path
-        self._arrays: set[str] = set()
+        self._members: dict[str, dict[str, None]] = {}  # of each group, by its path
+        self._arrays: dict[str, ChunkNames] = {}
         self._tables: dict[str, ChunkTable] = {}
 
     def add_group(self, path: str, attributes: Mapping[str, Any]) -> None:
         """Add a group; the group that it lies in was added before."""
-        self._members[path] = []
+        self._members[path] = {}
         self._add(path, _GROUP, {"zarr_format": 2}, attributes)
 
     def add_groups_above(self, path: str) -> None:
@@ -118,7 +140,9 @@ class TableStore(Store):
 
     def add_array(self, path: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         """Add an array with its document of Zarr v2; the group that it lies in was added before."""
-        self._arrays.add(path)
+        names = ChunkNames.of_document(document)
+        assert names is not None
+        self._arrays[path] = names
         self._add(path, _ARRAY, document, attributes)
 
     def _add(self, path: str, name: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
@@ -127,7 +151,18 @@ class TableStore(Store):
         self._documents[prefix + _ATTRIBUTES] = json.dumps(attributes).encode()
         if path:
             group, _, member = path.rpartition("/")
-            self._members[group].append(member)
+            self._members[group][member] = None
+
+    def add_document(self, key: str, content: bytes, names: ChunkNames | None) -> None:
+        """Add a document as it is, that of an array with the keys of its chunks; its groups need none before."""
+        self._documents[key] = content
+        node = key.rpartition("/")[0]
+        if names is not None:
+            self._arrays[node] = names
+        while node:
+            group, _, member = node.rpartition("/")
+            self._members.setdefault(group, {})[member] = None
+            node = group
 
     def check_readable(self, path: str) -> None:
         """Raise UnsupportedError, with the reason, if there is an array at a path that cannot be read."""
@@ -147,39 +182,66 @@ class TableStore(Store):
             If the file is damaged, or has changed since it was opened.
         """
         if path not in self._tables:
-            self.file.check()
+            self._check()
             self._tables[path] = self._read_table(self.file, path)
         return self._tables[path]
+
+    def is_local(self, path: str) -> bool:
+        """Return whether all chunks of the array at a path lie in local files.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError
+            If chunks lie where they cannot be read; says where.
+        """
+        far = self.table(path).far_files
+        for file in far:
+            if self.far_reader is None:
+                raise UnsupportedError(f"{self}/{path}: its chunks lie in {file}, must lie in local files")
+            self.far_reader.check(file.url)
+        return not far
+
+    def _check(self) -> None:
+        if self.file is not None:
+            self.file.check()
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return an object, or a byte range of it; None if there is none, as of `zarr.abc.store.Store`."""
         found = self._documents.get(key)
         if found is not None:
-            self.file.check()
+            self._check()
         else:
-            path, _, name = key.rpartition("/")
-            self.check_readable(path)
-            index = _index_of(name)
-            if path not in self._arrays or index is None:
-                return None
-            found = await asyncio.to_thread(partial(self._read_chunk, path, index))
+            self.check_readable(key.rpartition("/")[0])
+            found = await self._read_chunk(key)
         return None if found is None else prototype.buffer.from_bytes(_part_of(found, byte_range))
 
-    def _read_chunk(self, path: str, index: tuple[int, ...]) -> bytes | None:
+    async def _read_chunk(self, key: str) -> bytes | None:
+        path, extent = await self._find(key)
+        if extent is None:
+            return None
         table = self.table(path)
-        extent = table.find(index if table.grid else ())  # the chunk of a scalar is called 0
-        return None if extent is None else table.read(extent)
+        url = table.url_of(extent)
+        if not url:
+            return await asyncio.to_thread(partial(table.read, extent))
+        assert self.far_reader is not None
+        return await self.far_reader.read(key, url, extent)
+
+    async def _find(self, key: str) -> tuple[str, Extent | None]:
+        """Return the path of the array that a key is of, and where its chunk lies; None if it has no such chunk."""
+        path = key
+        while path and path not in self._arrays:
+            path = path.rpartition("/")[0]
+        names = self._arrays.get(path)
+        index = None if names is None else names.index_of(key.removeprefix(path).lstrip("/"))
+        if index is None:
+            return path, None
+        return path, (await asyncio.to_thread(self.table, path)).find(index)
 
     async def exists(self, key: str) -> bool:
         """Return whether there is an object, as of `zarr.abc.store.Store`."""
         if key in self._documents:
             return True
-        path, _, name = key.rpartition("/")
-        index = _index_of(name)
-        if path not in self._arrays or index is None:
-            return False
-        table = await asyncio.to_thread(self.table, path)
-        return table.find(index if table.grid else ()) is not None
+        return (await self._find(key))[1] is not None
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -215,21 +277,16 @@ class TableStore(Store):
         return ConfigError(f"{self}: files are read in place, and never written")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TableStore) and self.file == other.file
+        is_same = isinstance(other, TableStore) and self.file is not None and self.file == other.file
+        return self is other or is_same
 
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        return printable(self.file.path)
+        return printable(self._name)
 
     def __repr__(self) -> str:
         return f"TableStore({str(self)!r})"
-
-
-def _index_of(name: str) -> tuple[int, ...] | None:
-    """Return the index of the chunk that a name is of; None if the name is that of no chunk."""
-    numbers = name.split(".")
-    return tuple(map(int, numbers)) if all(one.isascii() and one.isdecimal() for one in numbers) else None
 
 
 def _part_of(data: bytes, byte_range: ByteRequest | None) -> bytes:
