@@ -25,6 +25,7 @@ from zarrfeed.storage.files.data_file import DataFile
 
 #: The header before the bytes of a member: the magic, the compression, the lengths of the name and of what follows it.
 _LOCAL_HEADER = struct.Struct("<4s4xH16xHH")
+_MOST_OFFSET = 1 << 62
 #: Flags of a member: its bytes are encrypted; its name is UTF-8.
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 #: Stores that a message names, at most.
@@ -96,8 +97,9 @@ def _table_in(path: Path, array: str, names: ChunkNames, archive: zipfile.ZipFil
 def _begin_of(descriptor: int, member: zipfile.ZipInfo, name: str) -> int:
     """Return where the bytes of a stored member begin: behind its local header, whose length it says itself."""
     key = member.orig_filename.encode("utf-8" if member.flag_bits & _UTF8 else "cp437", "surrogateescape")
-    header = os.pread(descriptor, _LOCAL_HEADER.size + len(key), member.header_offset)
-    if len(header) == _LOCAL_HEADER.size + len(key):
+    most = _LOCAL_HEADER.size + len(key)
+    header = os.pread(descriptor, most, member.header_offset) if 0 <= member.header_offset < _MOST_OFFSET else b""
+    if len(header) == most:
         magic, method, key_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(header)
         is_named = (magic, method, header[_LOCAL_HEADER.size :]) == (b"PK\3\4", zipfile.ZIP_STORED, key)
         if is_named and member.compress_size == member.file_size:
