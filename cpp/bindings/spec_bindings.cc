@@ -179,24 +179,36 @@ std::shared_ptr<ArrayParts> make_parts(const Int64Array& begin, const Int64Array
   return parts;
 }
 
-std::shared_ptr<ChunkTable> make_table(const py::bytes& path, uint64_t file_bytes, int64_t modified_ns,
+/// (path, bytes, time of the last change)
+using FileTuple = std::tuple<py::bytes, uint64_t, int64_t>;
+
+std::shared_ptr<ChunkTable> make_table(const std::vector<FileTuple>& files, const py::bytes& in_memory,
                                        std::vector<int64_t> grid, const Int64Array& numbers, const Int64Array& offsets,
-                                       const Int64Array& lengths, uint64_t padded_bytes) {
-  auto table = std::make_shared<ChunkTable>(ChunkTable{.path = std::string(static_cast<std::string_view>(path)),
-                                                       .file_bytes = file_bytes,
-                                                       .modified_ns = modified_ns,
+                                       const Int64Array& lengths, const std::vector<int32_t>& places,
+                                       uint64_t padded_bytes) {
+  const auto memory = static_cast<std::string_view>(in_memory);
+  auto table = std::make_shared<ChunkTable>(ChunkTable{.files = {},
+                                                       .in_memory = {memory.begin(), memory.end()},
                                                        .grid = std::move(grid),
                                                        .numbers = copy(numbers),
                                                        .offsets = copy(offsets),
                                                        .lengths = copy(lengths),
+                                                       .places = places,
                                                        .padded_bytes = padded_bytes});
+  for (const auto& [path, bytes, modified_ns] : files) {
+    table->files.push_back({std::string(static_cast<std::string_view>(path)), bytes, modified_ns});
+  }
   const size_t count = table->offsets.size();
   bool fits = table->lengths.size() == count && (table->numbers.empty() || table->numbers.size() == count) &&
-              std::ranges::is_sorted(table->numbers);
+              (places.empty() || places.size() == count) && std::ranges::is_sorted(table->numbers);
   for (size_t i = 0; fits && i < count; ++i) {
     const int64_t offset = table->offsets[i];
     const int64_t length = table->lengths[i];
-    fits = offset >= 0 && length >= 0 && static_cast<uint64_t>(offset) + static_cast<uint64_t>(length) <= file_bytes;
+    const int32_t place = places.empty() ? 0 : places[i];
+    const bool is_file = place >= 0 && static_cast<size_t>(place) < table->files.size();
+    if (!is_file && place != ChunkTable::kInMemory) fits = false;
+    const uint64_t bytes = is_file ? table->files[static_cast<size_t>(place)].bytes : memory.size();
+    fits = fits && offset >= 0 && length >= 0 && static_cast<uint64_t>(offset) + static_cast<uint64_t>(length) <= bytes;
   }
   if (!fits) throw Error(ErrorKind::kConfig, "a table of chunks must ascend, and its chunks lie in the file");
   return table;
@@ -423,8 +435,8 @@ void bind_specs(py::module_& m) {
       .def(py::init(&make_parts), py::kw_only(), py::arg("begin"), py::arg("end"), py::arg("prefixes"),
            py::arg("names"), py::arg("rows_per_chunk"));
   py::class_<ChunkTable, std::shared_ptr<ChunkTable>>(m, "ChunkTable")
-      .def(py::init(&make_table), py::kw_only(), py::arg("path"), py::arg("file_bytes"), py::arg("modified_ns"),
-           py::arg("grid"), py::arg("numbers"), py::arg("offsets"), py::arg("lengths"), py::arg("padded_bytes") = 0);
+      .def(py::init(&make_table), py::kw_only(), py::arg("files"), py::arg("in_memory"), py::arg("grid"),
+           py::arg("numbers"), py::arg("offsets"), py::arg("lengths"), py::arg("places"), py::arg("padded_bytes") = 0);
   const auto for_each = [](const Int64Array& numbers, const auto& find) {
     py::array_t<int64_t> found(numbers.size());
     for (py::ssize_t i = 0; i < numbers.size(); ++i) found.mutable_data()[i] = find(numbers.data()[i]);

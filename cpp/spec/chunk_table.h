@@ -1,9 +1,9 @@
 #pragma once
-// The chunks of one array in one file of another format, such as HDF5: which bytes of the file each of them is.
+// The chunks of one array in files that are no chunks, such as those of HDF5 or zip: which bytes of a file each of them is.
 //
 // Invariants, which the bindings check:
 //   * `numbers` ascend, and are less than the chunks of the grid; without them, all chunks of the grid have an entry.
-//   * No entry lies outside of a file of `file_bytes` bytes.
+//   * No entry lies outside of its file, or of `in_memory`.
 // Pure arithmetic.
 
 #include <algorithm>
@@ -17,19 +17,28 @@
 namespace zarrfeed {
 
 struct ChunkTable {
-  std::string path;  ///< of the file
-  uint64_t file_bytes = 0;
-  int64_t modified_ns = 0;       ///< time of the last change of the file, since 1970
-  std::vector<int64_t> grid;     ///< chunks along each axis
-  std::vector<int64_t> numbers;  ///< of the chunks that are stored, in C order of the grid; empty: all of them
-  std::vector<int64_t> offsets;  ///< of each stored chunk in the file
-  std::vector<int64_t> lengths;  ///< of each stored chunk in the file, in bytes
+  /// A file as it was when the table was made.
+  struct File {
+    std::string path;
+    uint64_t bytes = 0;
+    int64_t modified_ns = 0;  ///< time of its last change, since 1970
+  };
+  static constexpr int32_t kInMemory = -1;
+
+  std::vector<File> files;
+  std::vector<uint8_t> in_memory;  ///< the bytes of chunks that lie in no file
+  std::vector<int64_t> grid;       ///< chunks along each axis
+  std::vector<int64_t> numbers;    ///< of the chunks that are stored, in C order of the grid; empty: all of them
+  std::vector<int64_t> offsets;    ///< of each stored chunk in its file
+  std::vector<int64_t> lengths;    ///< of each stored chunk in its file, in bytes
+  std::vector<int32_t> places;  ///< of each stored chunk: the number of its file, or kInMemory; empty: the first file
   uint64_t padded_bytes =
       0;  ///< bytes of every chunk for its readers, who get zeros behind those in the file; 0: as stored
 
   struct Extent {
     uint64_t offset = 0;
     uint64_t length = 0;
+    int32_t place = 0;
   };
 
   /// The bytes of a chunk; nothing if it was never written, or the array has no such chunk.
@@ -47,7 +56,8 @@ struct ChunkTable {
       entry = static_cast<size_t>(found - numbers.begin());
     }
     if (entry >= offsets.size()) return std::nullopt;
-    return Extent{static_cast<uint64_t>(offsets[entry]), static_cast<uint64_t>(lengths[entry])};
+    return Extent{static_cast<uint64_t>(offsets[entry]), static_cast<uint64_t>(lengths[entry]),
+                  places.empty() ? 0 : places[entry]};
   }
 };
 

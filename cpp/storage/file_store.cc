@@ -63,6 +63,11 @@ bool read_bytes(const PendingRead& file, MutableBytes out, uint64_t offset, size
       break;
     }
     rest = rest.first(std::min<uint64_t>(rest.size(), file.end - from));
+    if (file.memory != nullptr) {
+      std::memcpy(rest.data(), file.memory + from, rest.size());
+      done += rest.size();
+      continue;
+    }
     const auto at = static_cast<off_t>(from);
     ssize_t n = -1;
 #ifdef RWF_NOWAIT
@@ -104,6 +109,7 @@ PendingRead& PendingRead::operator=(PendingRead&& other) noexcept {
   if (this != &other) {
     close();
     fd = std::exchange(other.fd, -1);
+    memory = other.memory;
     offset = other.offset;
     end = other.end;
     size = other.size;
@@ -304,6 +310,7 @@ ReadStatus FileStore::read_open_parts(Buffer& out, PendingRead& pending, const B
     return read_bytes(pending, to, pending.offset + offset, done, may_wait);
   };
   if (!read_parts(*range.parts, pending.size, out, read_at, pending.read)) return ReadStatus::kWouldBlock;
+  if (pending.memory != nullptr) return ReadStatus::kOk;
   // The file is open, so that another one in its place is not seen. This one may have been written to between two reads.
   struct stat info{};
   if (fstat(pending.fd, &info) != 0) throw io_error("cannot be examined", errno);

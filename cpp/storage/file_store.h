@@ -26,9 +26,10 @@ struct PendingRead {
   void close();
 
   int fd = -1;
-  uint64_t offset = 0;        ///< in the file, of what is wanted
-  uint64_t end = UINT64_MAX;  ///< in the file, of the object: zeros are read behind it
-  size_t size = 0;            ///< of what is wanted
+  const uint8_t* memory = nullptr;  ///< the bytes of a store that has them in memory, in place of a file
+  uint64_t offset = 0;              ///< in the file, of what is wanted
+  uint64_t end = UINT64_MAX;        ///< in the file, of the object: zeros are read behind it
+  size_t size = 0;                  ///< of what is wanted
   size_t done = 0;
   uint64_t object_bytes = 0;
   ObjectVersion version;

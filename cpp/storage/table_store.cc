@@ -13,6 +13,7 @@ namespace zarrfeed {
 namespace {
 
 constexpr int64_t kNanoseconds = 1'000'000'000;
+constexpr uint8_t kNoByte = 0;
 
 /// Takes a number, and the separator behind it, from the beginning of a key. Nothing if there is none.
 std::optional<int64_t> take_number(std::string_view& key, char separator) {
@@ -60,13 +61,21 @@ ReadStatus TableStore::open_chunk(const std::string& key, PendingRead& pending, 
   const ChunkTable& table = *tables_[static_cast<size_t>(*part)];
   const auto extent = table.find(*index);
   if (!extent) return ReadStatus::kMissing;
-  if (!open_file(table.path, pending)) throw Error::io(table.path + " is gone", ENOENT);
-  const int64_t modified_ns = pending.version.seconds * kNanoseconds + pending.version.nanoseconds;
-  if (pending.version.size != table.file_bytes || modified_ns != table.modified_ns) {
-    throw Error::io(table.path + " has changed since it was opened", EINVAL);  // no other try helps
+  if (extent->place == ChunkTable::kInMemory) {
+    pending.memory = table.in_memory.empty() ? &kNoByte : table.in_memory.data();
+  } else {
+    open_unchanged(table.files[static_cast<size_t>(extent->place)], pending);
   }
   const uint64_t bytes = table.padded_bytes > 0 ? table.padded_bytes : extent->length;
   return select(pending, range, {.begin = extent->offset, .bytes = bytes, .end = extent->offset + extent->length});
+}
+
+void TableStore::open_unchanged(const ChunkTable::File& file, PendingRead& pending) const {
+  if (!open_file(file.path, pending)) throw Error::io(file.path + " is gone", ENOENT);
+  const int64_t modified_ns = pending.version.seconds * kNanoseconds + pending.version.nanoseconds;
+  if (pending.version.size != file.bytes || modified_ns != file.modified_ns) {
+    throw Error::io(file.path + " has changed since it was opened", EINVAL);  // no other try helps
+  }
 }
 
 }  // namespace zarrfeed

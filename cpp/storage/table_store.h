@@ -1,7 +1,7 @@
 #pragma once
-// Chunks of one array at offsets in files of another format: a FileStore whose objects are parts of files.
+// Chunks of one array at offsets in files, or in memory: a FileStore whose objects are parts of files.
 //
-// Invariant: a read begins by a look at the file, and is an error if its size or its time is not that of the table.
+// Invariant: a read of a file begins by a look at it, and is an error if its size or its time is not that of the table.
 
 #include <memory>
 #include <string>
@@ -27,6 +27,8 @@ class TableStore : public FileStore {
   const std::vector<std::shared_ptr<const ChunkTable>> tables_;
   const KeySpec key_;
   const bool has_parts_;
+
+  void open_unchanged(const ChunkTable::File& file, PendingRead& pending) const;
 };
 
 }  // namespace zarrfeed

@@ -62,13 +62,13 @@ class ChunkTable:
     def __init__(
         self,
         *,
-        path: bytes,
-        file_bytes: int,
-        modified_ns: int,
+        files: Sequence[tuple[bytes, int, int]],
+        in_memory: bytes,
         grid: Sequence[int],
         numbers: npt.NDArray[np.int64],
         offsets: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
+        places: Sequence[int],
         padded_bytes: int = 0,
     ) -> None: ...
 

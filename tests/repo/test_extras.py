@@ -32,6 +32,7 @@ MODULES = {
     "pack": ["h5netcdf", "h5py", "pyarrow", "xarray"],
     "plot": ["matplotlib"],
     "remote": ["obstore"],
+    "virtual": ["obstore", "pyarrow"],
 }
 
 

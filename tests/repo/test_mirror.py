@@ -92,6 +92,10 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         for name in ("chunk_table", "data_file", "hdf5_filters", "hdf5_library", "hdf5_names", "table_store")
     },
     **{f"storage/files/{name}.py": ("parity/test_first_guesses.py",) for name in ("inside_path", "opened_files")},
+    **{
+        f"storage/{name}.py": ("unit/storage/files/test_references.py",)
+        for name in ("files/chunk_names", "files/reference_folder", "files/reference_targets", "access/far_chunks")
+    },
     "base/json_attributes.py": ("unit/packing/sources/test_hdf5_source.py",),
     "storage/access/portable.py": ("process/test_shared_tools.py",),
     "base/ray_executor.py": ("integration/test_ray.py",),

@@ -42,13 +42,13 @@ struct File {
     CHECK_EQ(stat(path().c_str(), &info), 0);
     const int64_t modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
     const auto chunks = static_cast<int64_t>(offsets.size());
-    return {.path = path(),
-            .file_bytes = content.size(),
-            .modified_ns = modified_ns,
+    return {.files = {{path(), content.size(), modified_ns}},
+            .in_memory = {},
             .grid = {chunks},
             .numbers = {},
             .offsets = std::move(offsets),
-            .lengths = std::move(lengths)};
+            .lengths = std::move(lengths),
+            .places = {}};
   }
   [[nodiscard]] std::vector<uint8_t> part(int64_t offset, int64_t length) const {
     return {content.begin() + offset, content.begin() + offset + length};
@@ -128,6 +128,32 @@ TEST(zeros_follow_where_the_file_has_less_than_a_chunk) {
   CHECK_THROWS(kCorrupt, "has 400 bytes", read(store, "2", ByteRange::at(300, 101)));
 }
 
+TEST(chunks_of_one_array_lie_in_several_files_and_in_memory) {
+  const File one(500);
+  const File other(700);
+  ChunkTable table = one.table({10, 600, 3, 0, 5}, {20, 100, 4, 0, 500 - 5});
+  table.files.push_back(other.table({}, {}).files[0]);
+  table.in_memory = noise(9);
+  table.places = {0, 1, ChunkTable::kInMemory, ChunkTable::kInMemory, 0};
+  TableStore store = store_of(table);
+  CHECK(read(store, "0") == one.part(10, 20));
+  CHECK(read(store, "1") == other.part(600, 100));
+  CHECK(read(store, "2") == std::vector<uint8_t>(table.in_memory.begin() + 3, table.in_memory.begin() + 7));
+  CHECK(read(store, "2", ByteRange::last(2)) ==
+        std::vector<uint8_t>(table.in_memory.begin() + 5, table.in_memory.begin() + 7));
+  CHECK_THROWS(kCorrupt, "has 4 bytes", read(store, "2", ByteRange::at(3, 2)));
+  CHECK(read(store, "3") == std::vector<uint8_t>());
+  CHECK(read(store, "4") == one.part(5, 495));
+  table.padded_bytes = 8;
+  TableStore padded = store_of(table);
+  std::vector<uint8_t> expected(table.in_memory.begin() + 3, table.in_memory.begin() + 7);
+  expected.resize(8);
+  CHECK(read(padded, "2") == expected);
+  table.in_memory.clear();
+  TableStore empty = store_of(table);
+  CHECK(read(empty, "3") == std::vector<uint8_t>(8));
+}
+
 TEST(a_chunk_of_a_part_is_one_of_its_own_file) {
   const File one(500);
   const File other(700);
@@ -154,8 +180,8 @@ TEST(a_file_that_changed_is_an_error_that_no_other_try_mends) {
   const ChunkTable table = file.table({0}, {1'000});
   for (const int changed : {0, 1}) {
     ChunkTable other = table;
-    if (changed == 0) other.file_bytes += 1;
-    if (changed == 1) other.modified_ns -= 1;
+    if (changed == 0) other.files[0].bytes += 1;
+    if (changed == 1) other.files[0].modified_ns -= 1;
     TableStore store = store_of(other);
     try {
       read(store, "0");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import zipfile
 from contextlib import closing
 from multiprocessing import forkserver
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_text_and_codecs_that_zarr_python_decodes_have_no_ceiling(
 
 def test_shards_in_a_zip_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = np.arange(N * 4, dtype="f4").reshape(N, 4)
-    store = zarr.storage.ZipStore(tmp_path / "a.zip", mode="w")
+    store = zarr.storage.ZipStore(tmp_path / "a.zip", mode="w", compression=zipfile.ZIP_DEFLATED)
     zarr.create_array(store, data=data, chunks=(4, 4), shards=(32, 4))
     store.close()
     out = page(tmp_path / "a.zip", capsys, "--shuffle")
@@ -149,7 +150,7 @@ def test_time_is_bounded_however_slow_the_store_is(
     from zarrfeed.storage.chunks.location import StoreSource
 
     data = np.arange(N * 5, dtype="f4")
-    store = zarr.storage.ZipStore(tmp_path / "a.zip", mode="w")
+    store = zarr.storage.ZipStore(tmp_path / "a.zip", mode="w", compression=zipfile.ZIP_DEFLATED)
     zarr.create_array(store, data=data, chunks=(5,))
     store.close()
     monkeypatch.setattr("zarrfeed.tools.bench.store_bench._CHECK_SAMPLES", 1)

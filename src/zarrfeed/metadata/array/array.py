@@ -34,6 +34,7 @@ from zarrfeed.spec.dtypes import Items, read_fill, read_items
 from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.checked_nodes import checked, node_name
+from zarrfeed.storage.access.far_chunks import FarChunks
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.local_files import check_metadata_files, is_node, local_path
 from zarrfeed.storage.access.open_errors import open_error
@@ -96,8 +97,12 @@ def open_array(source: ArrayLike, zarr_format: ZarrFormat | None = None) -> zarr
     return as_meant(node, printable(source))
 
 
-def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr.Array[Any] | zarr.Group:
+def open_node(
+    source: str | Path, zarr_format: ZarrFormat | None = None, access: StoreAccess | None = None
+) -> zarr.Array[Any] | zarr.Group:
     """Open the array or the group at a path or a URL with zarr-python, for reading; of one format, if it is given.
+
+    `access` says how objects are reached that the path refers to.
 
     Raises
     ------
@@ -119,12 +124,14 @@ def open_node(source: str | Path, zarr_format: ZarrFormat | None = None) -> zarr
                 zarr.open(store=zipped[0], path=zipped[1], mode="r", zarr_format=zarr_format), printable(source)
             )
         file, inside = (path, "") if path.exists() else split_at_file(path)
-        if file.is_file():
-            opened = open_file(file)
-            if opened is None:
-                raise not_zarr(source, path)
+        opened = open_file(file) if file.exists() else None
+        if opened is not None:
+            if opened.is_zarr:
+                opened.far_reader = FarChunks(access or StoreAccess())
             opened.check_readable(inside)
             return checked(zarr.open(store=opened, path=inside, mode="r"), printable(source))
+        if file.is_file():
+            raise not_zarr(source, path)
         return checked(zarr.open(store=path, mode="r", zarr_format=zarr_format), printable(source))
     except ZarrfeedError:
         raise

@@ -97,7 +97,8 @@ def attributes_of(array: zarr.Array[Any]) -> dict[str, Any]:
     In files of other formats, the fill value of missing chunks is another thing, and the attribute is there itself.
     """
     attributes = dict(array.metadata.attributes)
-    is_of_xarray = not isinstance(array.metadata, ArrayV3Metadata) and not isinstance(array.store, TableStore)
+    is_file = isinstance(array.store, TableStore) and not array.store.is_zarr
+    is_of_xarray = not isinstance(array.metadata, ArrayV3Metadata) and not is_file
     if is_of_xarray and _DIMENSIONS in attributes and array.metadata.fill_value is not None:
         attributes["_FillValue"] = array.metadata.fill_value
     return attributes

@@ -18,14 +18,12 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, pri
 from zarrfeed.storage.access.file_kinds import CALLED, is_zip, kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.access.local_files import NODE_NAMES, is_node, lacking
 from zarrfeed.storage.files.inside_path import split_at_file
-from zarrfeed.storage.files.open_file import is_read_in_place
+from zarrfeed.storage.files.open_file import are_references, is_read_in_place
 
 #: Files below a folder, or in an archive, that are looked at to tell what is in it.
 _LOOKED_AT = 1000
 #: Folders above a file that are looked at to find the node that it belongs to.
 _MOST_FOLDERS = 32
-#: Bytes of a JSON file that are searched for what such files have at their beginning.
-_JSON_BYTES = 4096
 _NOTHING = "no Zarr array is there"
 
 _FOLDERS = {
@@ -121,11 +119,8 @@ def _file(path: Path) -> str:
         return f"it is a tar archive of a Zarr store, which has to be unpacked: tar -xf {_quoted(path)} -C {folder}"
     if kind in CALLED:
         return f"it is {CALLED[kind]}; {_packed(path)}"
-    if path.suffix.lower() == ".json" and b'"refs"' in _beginning(path):
-        return (
-            "it is a file of references (kerchunk, VirtualiZarr): give the mapper "
-            f"fsspec.filesystem('reference', fo={str(path)!r}).get_mapper('')"
-        )
+    if are_references(path):
+        return "it is a file of references (kerchunk, VirtualiZarr) without a document of Zarr at its root"
     refused = refused_by_name(path.name)
     if refused is not None:
         return f"the file {refused}"
@@ -184,12 +179,6 @@ def _has_zarr(path: Path) -> bool:
     with suppress(tarfile.TarError, OSError, EOFError, ValueError), tarfile.open(path) as archive:
         return any(Path(member.name).name in NODE_NAMES for member in islice(archive, _LOOKED_AT))
     return False
-
-
-def _beginning(path: Path) -> bytes:
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(_JSON_BYTES)
-    return b""
 
 
 def _packed(path: Path) -> str:

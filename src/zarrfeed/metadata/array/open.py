@@ -21,6 +21,7 @@ from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import open_url, wrap_node
+from zarrfeed.storage.files.open_file import are_references
 
 _DEFAULT_ACCESS = StoreAccess()
 
@@ -40,15 +41,20 @@ def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
     if is_url(source):
         return open_url(str(source), access)
     if isinstance(source, str | Path):
-        return open_node(source, access.zarr_format)
+        return open_node(source, access.zarr_format, access)
     store = as_store(source)
     return checked(source) if store is None else open_store(store, access)
 
 
 def check_storage_options(access: StoreAccess, *sources: Any) -> None:
-    """Raise ConfigError if there are storage options, and none of the sources is a URL, which is what they are for."""
-    if access.storage_options and not any(map(is_url, sources)):
+    """Raise ConfigError if there are storage options, and no source is a URL, or refers to some, which they are for."""
+    if access.storage_options and not any(is_url(one) or _has_references(one) for one in sources):
         raise ConfigError("storage_options are for URLs such as s3://bucket/key, and none of the sources is one")
+
+
+def _has_references(source: Any) -> bool:
+    path = Path(source) if isinstance(source, str | Path) else None
+    return path is not None and path.exists() and are_references(path)
 
 
 def members_of_group(group: zarr.Group, access: StoreAccess) -> dict[str, zarr.Array[Any] | zarr.Group]:

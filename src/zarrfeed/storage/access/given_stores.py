@@ -10,6 +10,7 @@ from zarr.storage import FsspecStore, ObjectStore
 
 from zarrfeed.base.redaction import remember
 from zarrfeed.storage.access.read_store import ReadStore
+from zarrfeed.storage.files.manifests import is_manifest_store, open_manifests
 
 
 def is_mapper(source: object) -> bool:
@@ -25,6 +26,8 @@ def as_store(source: Any) -> Store | None:
     """Return the store that this is, or that is made of it; None if it is no store."""
     if type(source) is ObjectStore:
         return ReadStore(source.store)
+    if is_manifest_store(source):
+        return open_manifests(source)
     if isinstance(source, Store):
         return source
     if type(source).__module__.startswith("obstore."):

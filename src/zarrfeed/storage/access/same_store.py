@@ -48,7 +48,7 @@ def _same_zip(one: Any, other: Any) -> bool:
 
 
 def _same_data_file(one: Any, other: Any) -> bool:
-    return bool(one.file == other.file)
+    return bool(one == other)
 
 
 def _same_memory(one: Any, other: Any) -> bool:

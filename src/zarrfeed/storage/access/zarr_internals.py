@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Coroutine
+import zipfile
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,7 +20,7 @@ import numcodecs.blosc
 import numcodecs.registry
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import MemoryStore, WrapperStore
+from zarr.storage import MemoryStore, WrapperStore, ZipStore
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.waits import wait_for
@@ -71,6 +72,7 @@ __all__ = [
     "regular_chunk_shape",
     "sync",
     "unwrapped",
+    "with_archive",
     "with_fill",
     "with_length",
     "with_metadata",
@@ -290,6 +292,14 @@ def async_group(group: zarr.Group) -> Any:
 def unwrapped(store: WrapperStore[Store]) -> Store:
     """Return the store that another one wraps."""
     return store._store
+
+
+def with_archive(store: ZipStore, read: Callable[[zipfile.ZipFile], _T]) -> _T:
+    """Return what a function reads of the archive of a store; nobody else reads it meanwhile."""
+    if not store._is_open:
+        store._sync_open()
+    with store._lock:
+        return read(store._zf)
 
 
 def memory_of(store: MemoryStore) -> object:

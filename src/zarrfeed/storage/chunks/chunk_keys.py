@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from zarrfeed.base.errors import StoreReadError, printable
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.read_store import ReadStore
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, regular_chunk_shape
+from zarrfeed.storage.files.chunk_names import ChunkNames, is_number
 
 #: Arrays of so few objects may well hold nothing but the fill value.
 FEW_OBJECTS = 3
@@ -38,25 +38,8 @@ _MAY_BE_DATA = re.compile(r"(?!(.*/)?[._])(.*[./_-])?[0-9]+")
 
 
 @dataclass(frozen=True)
-class ChunkKeys:
-    """The keys that an array's metadata give to its stored objects.
-
-    Attributes
-    ----------
-    prefix, separator
-        The beginning of a key, and the separator of its parts.
-    counts
-        Objects along each axis.
-    """
-
-    prefix: str
-    separator: str
-    counts: tuple[int, ...]
-
-    @property
-    def num_objects(self) -> int:
-        """Objects of the array."""
-        return math.prod(self.counts)
+class ChunkKeys(ChunkNames):
+    """The keys of an array's stored objects, and the check that there are any."""
 
     @property
     def first(self) -> str:
@@ -70,9 +53,7 @@ class ChunkKeys:
 
     def has(self, key: str) -> bool:
         """Return whether a key is that of an object of the array, perhaps of one beyond its shape."""
-        start = f"{self.prefix}{self.separator}" if self.prefix else ""
-        parts = key[len(start) :].split(self.separator)
-        return key.startswith(start) and len(parts) == len(self.counts) and all(map(_is_number, parts))
+        return self.index_of(key) is not None
 
     def misplaced(self, name: str, other: str) -> StoreReadError:
         """Return the error for an array that has another file in place of its objects."""
@@ -190,7 +171,7 @@ def _has_object(folder: Path, keys: ChunkKeys, axis: int) -> bool:
     if not folder.is_dir():
         return False
     for entry in _entries(folder):
-        if _is_number(entry.name):
+        if is_number(entry.name):
             is_last = axis + 1 == len(keys.counts)
             if not entry.is_dir() if is_last else _has_object(Path(entry.path), keys, axis + 1):
                 return True
@@ -248,10 +229,6 @@ def misplaced_listed(list_keys: Callable[[str], Iterator[str]], keys: ChunkKeys)
     except Exception:  # noqa: BLE001 (of any class, as above)
         return ""
     return search.misplaced
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0")
 
 
 def _may_be_data(key: str) -> bool:

@@ -32,8 +32,10 @@ from zarrfeed.storage.access.request_limiter import RequestLimiter, shared_limit
 from zarrfeed.storage.access.same_store import is_same_store
 from zarrfeed.storage.access.store_errors import array_is_gone, errno_of, is_transient, reason_of, says_no_permission
 from zarrfeed.storage.access.zarr_internals import open_store, unwrapped, with_store
-from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, misplaced_key
+from zarrfeed.storage.access.zip_stores import zip_table
+from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, keys_of, misplaced_key
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
+from zarrfeed.storage.files.chunk_table import ChunkTable
 from zarrfeed.storage.files.table_store import TableStore
 
 #: Timeout of a store's first answer in a forked process, where its client may be dead without knowing it.
@@ -67,6 +69,8 @@ class StoreSource:
         The process that the store was opened in.
     chunk_keys
         The keys that its objects have; None where nobody asks whether there are any.
+    table
+        Where the chunks lie in local files, from which the engine can read them; None if it cannot.
     """
 
     store: Store = field(repr=False)
@@ -76,6 +80,7 @@ class StoreSource:
     cached: ArrayCache | None = field(default=None, compare=False)
     owner: OwnerProcess = field(default_factory=OwnerProcess, compare=False)
     chunk_keys: ChunkKeys | None = field(default=None, compare=False)
+    table: ChunkTable | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses")}
@@ -125,14 +130,10 @@ class StoreSource:
 
     @property
     def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
-        """The table of the chunks in a file of another format, for the engine; empty where Python reads them."""
-        if self.decoder is not None or not isinstance(self.store, TableStore):
+        """The table of the chunks in files, for the engine; empty where Python reads them."""
+        if self.table is None or self.decoder is not None or self.engine_cache() is not None:
             return ()
-        path = self.prefix.rstrip("/")
-        if self.store.is_by_library(path):
-            return ()
-        table = self.store.table(path)
-        return (table.core,) if table.inline is None and not table.unfiltered else ()
+        return () if self.table.unfiltered else (self.table.core,)
 
     @property
     def max_stored_bytes(self) -> int:
@@ -145,6 +146,8 @@ class StoreSource:
         store = self.store
         while isinstance(store, WrapperStore):
             store = unwrapped(store)
+        if isinstance(store, TableStore):
+            return not store.is_local(self.prefix.rstrip("/"))
         return isinstance(store, ObjectStore | FsspecStore)
 
     def takes_for_missing(self, error: Exception) -> bool:
@@ -160,12 +163,15 @@ class StoreSource:
     @cached_property
     def limiter(self) -> RequestLimiter | None:
         """The limiter at which requests wait for their turn; None where they need not wait."""
-        near = type(self.store) in (LocalStore, MemoryStore, TableStore, ZipStore)  # a subclass may do anything
+        kinds = (LocalStore, MemoryStore, TableStore, ZipStore)
+        near = type(self.store) in kinds and not self.is_far  # a subclass may do anything
         first = _FIRST_CONNECTIONS if self.is_far else _FIRST_REQUESTS
         return None if near else shared_limiter(self.store, self.max_requests, is_transient, first)
 
     def reopened(self) -> StoreSource:
         """Open it anew for a forked process; it stays known as forked, since not all stores can be opened anew."""
+        if isinstance(self.store, TableStore) and self.is_far:
+            raise ConfigError(_NOT_AFTER_FORK.format(self.store))
         return replace(self, store=_reopened(self.store))
 
     async def open(self) -> None:
@@ -292,8 +298,7 @@ def locate_array(
     if native and type(store) is LocalStore:  # a subclass may have ways of its own
         return Location(root=str((Path(store.root) / path).absolute()), metadata_key=metadata_key)
     prefix = f"{path}/" if path else ""
-    if isinstance(store, TableStore) and not store.is_by_library(path):
-        store.table(path)  # a damaged one is refused now
+    table = _table_of(store, path, array)
     has_metadata = False
     try:  # consolidated metadata may be all there is, or all that may be read
         has_metadata = (access or StoreAccess()).ask(lambda: store.exists(prefix + metadata_key), name)
@@ -309,5 +314,15 @@ def locate_array(
             "chunks that were never written cannot be told from credentials that are no longer valid"
         )
     decoder = None if native else make_decoder(array, name, in_shards=in_shards)
-    source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder)
+    source = StoreSource(store, prefix, metadata_key if has_metadata else "", decoder, table=table)
     return Location(source=source)
+
+
+def _table_of(store: Store, path: str, array: zarr.Array[Any]) -> ChunkTable | None:
+    """Return where the chunks of an array lie in local files; None unless its store says it. Damage is refused now."""
+    if isinstance(store, TableStore):
+        return store.table(path) if not store.is_by_library(path) and store.is_local(path) else None
+    if type(store) is not ZipStore or not store.read_only:
+        return None
+    names = keys_of(array)
+    return None if names is None else zip_table(store, path, names)

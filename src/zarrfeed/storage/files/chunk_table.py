@@ -1,6 +1,6 @@
-"""`ChunkTable`: where in a file each chunk of an array lies.
+"""`ChunkTable`: where in files each chunk of an array lies.
 
-Invariant: every chunk lies inside of the file, as large as the file was when the table was made. A chunk without an
+Invariant: every chunk lies inside of its file, as large as the file was when the table was made. A chunk without an
 entry was never written. cpp/spec/chunk_table.h has the same table for the engine.
 """
 
@@ -20,10 +20,17 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import DataFile, FarFile
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
+#: In place of the number of a file: the chunk lies in memory.
+IN_MEMORY = -1
+#: In place of a length: the chunk is all of an object that is far.
+WHOLE = -1
+
+#: In place of the size of a file that is far, which its store knows.
+_FAR_BYTES = 1 << 62
 #: An array that lies in a file in one piece is read in chunks of about so many bytes.
 _CHUNK_BYTES = 1 << 20
 
@@ -54,20 +61,21 @@ def _power_of_two(most: int) -> int:
 
 
 class Extent(NamedTuple):
-    """A run of bytes in a file."""
+    """A run of bytes in a file, by the number of the file in the table."""
 
     offset: int
     length: int
+    place: int
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkTable:
-    """The chunks of one array in one file.
+    """The chunks of one array in files.
 
     Attributes
     ----------
-    file
-        The file as it was when the table was made.
+    files
+        The files as they were when the table was made.
     name
         The name of the array in messages.
     grid
@@ -75,40 +83,59 @@ class ChunkTable:
     numbers
         Numbers of the chunks that are stored, in C order of the grid, ascending. None: all chunks are stored.
     offsets, lengths
-        First byte and bytes of each stored chunk in the file.
+        First byte and bytes of each stored chunk in its file.
+    places
+        Number of the file of each stored chunk, or `IN_MEMORY`. None: the first file has all of them.
     padded_bytes
         Bytes that every chunk has for its readers: zeros follow where the file has fewer. 0: as many as in the file.
-    inline
-        The bytes of the only chunk, where HDF5 keeps them among its metadata; `offsets` counts in them then.
     unfiltered
         Offsets of the chunks that lie in the file without all of their filters.
+    in_memory
+        The bytes of the chunks that lie in memory, such as those that HDF5 keeps among its metadata.
     """
 
-    file: DataFile
+    files: tuple[DataFile | FarFile, ...]
     name: str
     grid: tuple[int, ...]
     numbers: Int64 | None
     offsets: Int64
     lengths: Int64
+    places: npt.NDArray[np.int32] | None = None
     padded_bytes: int = 0
-    inline: bytes | None = field(default=None, repr=False)
+    in_memory: bytes = field(default=b"", repr=False)
     unfiltered: frozenset[int] = frozenset()
 
     @classmethod
     def of_chunks(cls, file: DataFile, name: str, grid: tuple[int, ...], numbers: Int64, extents: Int64) -> ChunkTable:
         """Return the table of stored chunks in any order, as `numbers` and rows (offset, length)."""
+        return cls.of_files((file,), name, grid, numbers, extents)
+
+    @classmethod
+    def of_files(
+        cls,
+        files: Sequence[DataFile | FarFile],
+        name: str,
+        grid: tuple[int, ...],
+        numbers: Int64,
+        extents: Int64,
+        places: npt.NDArray[np.int32] | None = None,
+        in_memory: bytes = b"",
+    ) -> ChunkTable:
+        """Return the same of chunks in several files and in memory; `places` has the number of the file of each."""
         order = np.argsort(numbers, kind="stable")
         numbers, extents = numbers[order], extents[order]
         if np.any(np.diff(numbers) == 0) or (len(numbers) and not 0 <= numbers[0] <= numbers[-1] < math.prod(grid)):
             raise ConfigError(f"{name}: the file lists a chunk twice, or outside of the array")
         offsets, lengths = (np.ascontiguousarray(column) for column in extents.reshape(-1, 2).T)
-        is_full = len(numbers) == math.prod(grid)
-        return cls(file, name, grid, None if is_full else numbers, offsets, lengths).checked()
+        found = None if len(numbers) == math.prod(grid) else numbers
+        placed = None if places is None or not np.any(places) else places[order]
+        return cls(tuple(files), name, grid, found, offsets, lengths, placed, in_memory=in_memory).checked()
 
     @classmethod
     def without_chunks(cls, file: DataFile, name: str, grid: tuple[int, ...]) -> ChunkTable:
         """Return the table of an array of which nothing was ever written."""
-        return cls(file, name, grid, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+        nothing = np.empty(0, np.int64)
+        return cls((file,), name, grid, nothing, nothing, nothing)
 
     @classmethod
     def of_rows(
@@ -123,7 +150,8 @@ class ChunkTable:
         firsts = np.arange(0, length, rows, dtype=np.int64)
         lengths = (np.minimum(firsts + rows, length) - firsts) * row_bytes
         offsets = offset + firsts * row_bytes
-        return cls(file, name, grid, None, offsets, lengths, rows * row_bytes, inline).checked()
+        places = None if inline is None else np.full(len(offsets), IN_MEMORY, np.int32)
+        return cls((file,), name, grid, None, offsets, lengths, places, rows * row_bytes, inline or b"").checked()
 
     def checked(self) -> ChunkTable:
         """Return the table, unless a chunk lies outside of the file.
@@ -133,14 +161,18 @@ class ChunkTable:
         StoreReadError
             If so; names the file and the array.
         """
-        size = self.file.size if self.inline is None else len(self.inline)
-        outside = (self.offsets < 0) | (self.lengths < 0) | (self.offsets > size - self.lengths)
+        limits = [(0, one.size) if isinstance(one, DataFile) else (WHOLE, _FAR_BYTES) for one in self.files]
+        least, sizes = np.array([*limits, (0, len(self.in_memory))], np.int64).T  # IN_MEMORY is the last one
+        at = 0 if self.places is None else self.places
+        outside = (self.offsets < 0) | (self.lengths < least[at]) | (self.offsets > sizes[at] - self.lengths)
         if np.any(outside):
             one = int(np.argmax(outside))
+            place = 0 if self.places is None else int(self.places[one])
+            file = "" if place == IN_MEMORY or self.name.startswith(str(self.files[place])) else f" {self.files[place]}"
             raise StoreReadError(
                 errno.EINVAL,
                 f"{self.name}: chunk {self._index(one)} is said to have {self.lengths[one]} bytes from byte "
-                f"{self.offsets[one]} on, the file has {size} bytes: it is damaged or incomplete",
+                f"{self.offsets[one]} on, the file{file} has {sizes[place]} bytes: it is damaged or incomplete",
             )
         return self
 
@@ -152,13 +184,13 @@ class ChunkTable:
     def core(self) -> core.ChunkTable:
         """The table in the form that the engine takes; all engines of a process share it."""
         return core.ChunkTable(
-            path=os.fsencode(self.file.path),
-            file_bytes=self.file.size,
-            modified_ns=self.file.mtime_ns,
+            files=[(os.fsencode(one.path), one.size, one.mtime_ns) for one in self.files if isinstance(one, DataFile)],
+            in_memory=self.in_memory,
             grid=self.grid,
             numbers=np.empty(0, np.int64) if self.numbers is None else self.numbers,
             offsets=self.offsets,
             lengths=self.lengths,
+            places=() if self.places is None else self.places.tolist(),
             padded_bytes=self.padded_bytes,
         )
 
@@ -177,22 +209,34 @@ class ChunkTable:
             if at == len(self.numbers) or self.numbers[at] != number:
                 return None
             number = at
-        return Extent(int(self.offsets[number]), int(self.lengths[number]))
+        place = 0 if self.places is None else int(self.places[number])
+        return Extent(int(self.offsets[number]), int(self.lengths[number]), place)
+
+    @property
+    def far_files(self) -> list[FarFile]:
+        """The objects in object stores that chunks lie in."""
+        return [file for file in self.files if isinstance(file, FarFile)]
+
+    def url_of(self, extent: Extent) -> str:
+        """Return the URL of the object that a chunk lies in; "" if it lies in a local file, or in memory."""
+        file = None if extent.place == IN_MEMORY else self.files[extent.place]
+        return file.url if isinstance(file, FarFile) else ""
 
     def read(self, extent: Extent) -> bytes:
-        """Return the bytes of a chunk, padded.
+        """Return the bytes of a chunk that is not far, padded.
 
         Raises
         ------
         OSError
             If the file is gone, or cannot be read; `StoreReadError` if it has changed since the table was made.
         """
-        if self.inline is not None:
-            self.file.check()
-            found = self.inline[extent.offset : extent.offset + extent.length]
+        if extent.place == IN_MEMORY:
+            found = self.in_memory[extent.offset : extent.offset + extent.length]
         else:
-            with self.file.path.open("rb", buffering=0) as file:
-                self.file.check(os.fstat(file.fileno()))
+            near = self.files[extent.place]
+            assert isinstance(near, DataFile)
+            with near.path.open("rb", buffering=0) as file:
+                near.check(os.fstat(file.fileno()))
                 found = self._read_all(file, extent)
         return found.ljust(self.padded_bytes, b"\0")
 

@@ -1,9 +1,10 @@
-"""`DataFile`: a file that is read as it was when it was opened."""
+"""`DataFile`: a file that is read as it was when it was opened; `FarFile`: one in an object store."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,31 @@ class DataFile:
     @classmethod
     def of(cls, path: Path) -> DataFile:
         """Return the file of a path, which exists."""
-        status = path.stat()
+        return cls.as_in(path, path.stat())
+
+    @classmethod
+    def as_in(cls, path: Path, status: os.stat_result) -> DataFile:
+        """Return the file of a path as its status says."""
         return cls(path, status.st_size, status.st_mtime_ns)
+
+    @classmethod
+    def of_reference(cls, path: Path, name: str) -> DataFile:
+        """Return a file that the chunks of an array are said to lie in.
+
+        Raises
+        ------
+        StoreReadError
+            If it is missing or no regular file; `name` is that of the array.
+        """
+        try:
+            status = path.stat()
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None) or errno.EINVAL
+            why = os.strerror(number)
+            raise StoreReadError(number, f"{name}: its chunks lie in {printable(path)}: {why}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreReadError(errno.EINVAL, f"{name}: its chunks lie in {printable(path)}, which is no regular file")
+        return cls.as_in(path, status)
 
     def __str__(self) -> str:
         return printable(self.path)
@@ -40,3 +64,13 @@ class DataFile:
         status = status or self.path.stat()
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise StoreReadError(errno.EINVAL, f"{self}: has changed since the source was opened")
+
+
+@dataclass(frozen=True)
+class FarFile:
+    """An object that chunks lie in, by its URL."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return printable(self.url)

@@ -62,7 +62,7 @@ def open_hdf5(path: Path) -> TableStore:
         If the file is damaged, or a program writes to it.
     """
     file = DataFile.of(path.absolute())
-    store = TableStore(file, "HDF5", read_table, read_values)
+    store = TableStore(file, "HDF5", read_table, read_values=read_values)
     with opened_file(file) as one:
         _add_group(store, "", one, {})
     return store

@@ -7,10 +7,12 @@ from pathlib import Path
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
 from zarrfeed.storage.files.npy import is_npy, open_npy
+from zarrfeed.storage.files.reference_folder import is_reference_folder, open_reference_folder
+from zarrfeed.storage.files.references import is_references, open_references
 from zarrfeed.storage.files.table_store import TableStore
 
 #: The formats that are read in place: whether a file is of one, and what opens it.
-_FORMATS = ((is_npy, open_npy), (is_netcdf3, open_netcdf3), (is_hdf5, open_hdf5))
+_FORMATS = ((is_npy, open_npy), (is_netcdf3, open_netcdf3), (is_hdf5, open_hdf5), (is_references, open_references))
 
 
 def is_read_in_place(path: Path) -> bool:
@@ -24,8 +26,19 @@ def is_read_in_place(path: Path) -> bool:
     return any(is_one(path) for is_one, _ in _FORMATS)
 
 
+def are_references(path: Path) -> bool:
+    """Return whether a file or a folder has references to parts of other files.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    return is_reference_folder(path) if path.is_dir() else is_references(path)
+
+
 def open_file(path: Path) -> TableStore | None:
-    """Return a file as a store; None if it is of no format that is read in place.
+    """Return a file, or a folder of references, as a store; None if it is of no format that is read in place.
 
     Raises
     ------
@@ -34,4 +47,6 @@ def open_file(path: Path) -> TableStore | None:
     OSError
         If it cannot be read.
     """
+    if path.is_dir():
+        return open_reference_folder(path) if is_reference_folder(path) else None
     return next((open_one(path) for is_one, open_one in _FORMATS if is_one(path)), None)

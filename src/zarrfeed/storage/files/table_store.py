@@ -1,8 +1,9 @@
-"""`TableStore`: a file of another format as a store of zarr-python.
+"""`TableStore`: a file of another format, or references to parts of files, as a store of zarr-python.
 
-Metadata documents of Zarr v2 are made when the file is opened, and are in memory. A chunk is read at the offset that
-the array's `ChunkTable` has. Invariant: nothing is read from a file that has changed since it was opened; an array
-that cannot be read as Zarr is not listed, and is refused, with the reason, only if it is asked for.
+Metadata documents are in memory: those of Zarr v2 that are made when a file is opened, or those that references bring
+along. A chunk is read at the offset that the array's `ChunkTable` has. Invariant: nothing is read from a file that has
+changed since it was opened; an array that cannot be read as Zarr is not listed, and is refused, with the reason, only
+if it is asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,8 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.dtype import parse_dtype
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
-from zarrfeed.storage.files.chunk_table import ChunkTable
+from zarrfeed.storage.files.chunk_names import ChunkNames
+from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
 from zarrfeed.storage.files.data_file import DataFile
 
 #: The documents of a node in Zarr v2; an array has the first one, a group the second.
@@ -86,8 +87,18 @@ def text_document(shape: Sequence[int], chunks: Sequence[int], fill: str) -> dic
 class ReadTable(Protocol):
     """Finds the chunks of an array: a function that can be pickled."""
 
-    def __call__(self, file: DataFile, path: str) -> ChunkTable:
-        """Return the table of the array at a path in a file."""
+    def __call__(self, file: Any, path: str, /) -> ChunkTable:
+        """Return the table of the array at a path in the file of the store."""
+
+
+class FarReader(Protocol):
+    """Reads chunks that lie in object stores; can be pickled."""
+
+    def check(self, url: str) -> None:
+        """Raise ConfigError or UnsupportedError if objects at such a URL cannot be read."""
+
+    async def read(self, key: str, url: str, extent: Extent) -> bytes:
+        """Return the bytes of the chunk with a key, which lie in the object at a URL."""
 
 
 class ReadValues(Protocol):
@@ -98,16 +109,20 @@ class ReadValues(Protocol):
 
 
 class TableStore(Store):
-    """The arrays of one file. Reads only.
+    """The arrays of one file, or of several that references name. Reads only.
 
     Parameters
     ----------
     file
-        The file as it is when its metadata are read.
+        The file as it is when its metadata are read. None: they come from no file.
     file_format
         The name of the format in messages.
     read_table
         Finds the chunks of an array, when the first of them is needed.
+    name
+        The name of the store in messages; "": the path of the file.
+    is_zarr
+        Whether the metadata documents were written as Zarr, so that the fill value of v2 means what xarray means by it.
     read_values
         Decodes chunks of arrays that are added with `by_library`.
 
@@ -115,6 +130,8 @@ class TableStore(Store):
     ----------
     refused
         Paths of the arrays that cannot be read -> why.
+    far_reader
+        Reads chunks in object stores. None: there are none that can be read.
     """
 
     supports_writes = False
@@ -122,21 +139,30 @@ class TableStore(Store):
     supports_listing = True
 
     def __init__(
-        self, file: DataFile, file_format: str, read_table: ReadTable, read_values: ReadValues | None = None
+        self,
+        file: DataFile | None,
+        file_format: str,
+        read_table: ReadTable,
+        name: str = "",
+        *,
+        is_zarr: bool = False,
+        read_values: ReadValues | None = None,
     ) -> None:
         super().__init__(read_only=True)
-        self.file, self.file_format = file, file_format
+        self.file, self.file_format, self.is_zarr = file, file_format, is_zarr
         self.refused: dict[str, str] = {}
+        self.far_reader: FarReader | None = None
+        self._name = name or str(file and file.path)
         self._read_table, self._read_values = read_table, read_values
         self._documents: dict[str, bytes] = {}
-        self._members: dict[str, list[str]] = {}  # of each group, by its path
-        self._axes: dict[str, int] = {}  # of each array, by its path
+        self._members: dict[str, dict[str, None]] = {}  # of each group, by its path
+        self._arrays: dict[str, ChunkNames] = {}
         self._by_library: set[str] = set()
         self._tables: dict[str, ChunkTable] = {}
 
     def add_group(self, path: str, attributes: Mapping[str, Any]) -> None:
         """Add a group; the group that it lies in was added before."""
-        self._members[path] = []
+        self._members[path] = {}
         self._add(path, _GROUP, {"zarr_format": 2}, attributes)
 
     def add_groups_above(self, path: str) -> None:
@@ -154,7 +180,9 @@ class TableStore(Store):
 
         `by_library` says that `read_values` decodes its chunks, and that it has no table.
         """
-        self._axes[path] = len(document["shape"])
+        names = ChunkNames.of_document(document)
+        assert names is not None
+        self._arrays[path] = names
         if by_library:
             self._by_library.add(path)
         self._add(path, _ARRAY, document, attributes)
@@ -165,7 +193,18 @@ class TableStore(Store):
         self._documents[prefix + _ATTRIBUTES] = json.dumps(attributes).encode()
         if path:
             group, _, member = path.rpartition("/")
-            self._members[group].append(member)
+            self._members[group][member] = None
+
+    def add_document(self, key: str, content: bytes, names: ChunkNames | None) -> None:
+        """Add a document as it is, that of an array with the keys of its chunks; its groups need none before."""
+        self._documents[key] = content
+        node = key.rpartition("/")[0]
+        if names is not None:
+            self._arrays[node] = names
+        while node:
+            group, _, member = node.rpartition("/")
+            self._members.setdefault(group, {})[member] = None
+            node = group
 
     def check_readable(self, path: str) -> None:
         """Raise UnsupportedError, with the reason, if there is an array at a path that cannot be read."""
@@ -189,40 +228,71 @@ class TableStore(Store):
             If the file is damaged, or has changed since it was opened.
         """
         if path not in self._tables:
-            self.file.check()
+            self._check()
             self._tables[path] = self._read_table(self.file, path)
         return self._tables[path]
+
+    def is_local(self, path: str) -> bool:
+        """Return whether all chunks of the array at a path lie in local files.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError
+            If chunks lie where they cannot be read; says where.
+        """
+        far = [] if path in self._by_library else self.table(path).far_files
+        for file in far:
+            if self.far_reader is None:
+                raise UnsupportedError(f"{self}/{path}: its chunks lie in {file}, must lie in local files")
+            self.far_reader.check(file.url)
+        return not far
+
+    def _check(self) -> None:
+        if self.file is not None:
+            self.file.check()
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return an object, or a byte range of it; None if there is none, as in `zarr.abc.store.Store`."""
         found = self._documents.get(key)
         if found is not None:
-            self.file.check()
+            self._check()
         else:
-            path, _, name = key.rpartition("/")
-            self.check_readable(path)
-            index = _index_of(name)
-            if path not in self._axes or index is None:
-                return None
-            found = await asyncio.to_thread(partial(self._read_chunk, path, index))
+            self.check_readable(key.rpartition("/")[0])
+            found = await self._read_chunk(key)
         return None if found is None else prototype.buffer.from_bytes(_part_of(found, byte_range))
 
     def format_of(self, path: str) -> str:
         """Return the format of the file, and what decodes the chunks of an array in it unless their codecs do."""
         return f"{self.file_format}, decoded by its library" if path in self._by_library else self.file_format
 
-    def _read_chunk(self, path: str, index: tuple[int, ...]) -> bytes | None:
-        index = index if self._axes[path] else ()  # the chunk of a scalar is called 0
+    async def _read_chunk(self, key: str) -> bytes | None:
+        path, index = self._named(key)
+        if index is None:
+            return None
         if path in self._by_library:
-            return self._decoded(path, index)
-        table = self.table(path)
+            return await asyncio.to_thread(self._decoded, path, index)
+        table = await asyncio.to_thread(self.table, path)
         extent = table.find(index)
         if extent is None:
             return None
-        return self._encoded(path, index) if extent.offset in table.unfiltered else table.read(extent)
+        if extent.offset in table.unfiltered:
+            return await asyncio.to_thread(self._encoded, path, index)
+        url = table.url_of(extent)
+        if not url:
+            return await asyncio.to_thread(table.read, extent)
+        assert self.far_reader is not None
+        return await self.far_reader.read(key, url, extent)
+
+    def _named(self, key: str) -> tuple[str, tuple[int, ...] | None]:
+        """Return the path of the array that a key is of, and the index of the chunk; None if it names no chunk."""
+        path = key
+        while path and path not in self._arrays:
+            path = path.rpartition("/")[0]
+        names = self._arrays.get(path)
+        return path, None if names is None else names.index_of(key.removeprefix(path).lstrip("/"))
 
     def _decoded(self, path: str, index: tuple[int, ...]) -> bytes | None:
-        assert self._read_values is not None
+        assert self._read_values is not None and self.file is not None
         self.file.check()
         return self._read_values(self.file, path, index)
 
@@ -238,14 +308,12 @@ class TableStore(Store):
         """Return whether there is an object, as in `zarr.abc.store.Store`."""
         if key in self._documents:
             return True
-        path, _, name = key.rpartition("/")
-        index = _index_of(name)
-        if path not in self._axes or index is None:
+        path, index = self._named(key)
+        if index is None:
             return False
         if path in self._by_library:
-            return await asyncio.to_thread(self._read_chunk, path, index) is not None
-        table = await asyncio.to_thread(self.table, path)
-        return table.find(index if self._axes[path] else ()) is not None
+            return await asyncio.to_thread(self._decoded, path, index) is not None
+        return (await asyncio.to_thread(self.table, path)).find(index) is not None
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -281,21 +349,16 @@ class TableStore(Store):
         return ConfigError(f"{self}: files are read in place, and never written")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TableStore) and self.file == other.file
+        is_same = isinstance(other, TableStore) and self.file is not None and self.file == other.file
+        return self is other or is_same
 
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        return printable(self.file.path)
+        return printable(self._name)
 
     def __repr__(self) -> str:
         return f"TableStore({str(self)!r})"
-
-
-def _index_of(name: str) -> tuple[int, ...] | None:
-    """Return the index of the chunk that a name is of; None if the name is that of no chunk."""
-    numbers = name.split(".")
-    return tuple(map(int, numbers)) if all(one.isascii() and one.isdecimal() for one in numbers) else None
 
 
 def _part_of(data: bytes, byte_range: ByteRequest | None) -> bytes:

@@ -181,7 +181,7 @@ OTHERS: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
     "refs.json": (
         lambda p: Path(p).write_text(json.dumps({"version": 1, "refs": {}})),
         ConfigError,
-        r"fsspec.filesystem\('reference', fo='refs.json'\)",
+        "a file of references .* without a document of Zarr",
     ),
     "repo": (lambda p: folder_with(p, "snapshots/a", "manifests/b"), StoreReadError, "an Icechunk repository"),
     "n5": (lambda p: folder_with(p, "attributes.json"), StoreReadError, "an N5 store"),

@@ -1,18 +1,20 @@
-"""Zip archives: the store in one is found, whatever the file and the folder in it are called."""
+"""Zip archives: the store in one is found by any name, and stored members are read at their offsets."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 
 import zarrfeed as zf
-from zarrfeed import ConfigError, ZarrDataset, ZarrIterableDataset
+from zarrfeed import ConfigError, StoreReadError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.storage.access.zip_stores import locate_in_zip
 
 ROWS = np.arange(24).reshape(8, 3)
@@ -80,3 +82,101 @@ def test_nothing_is_located_in_what_is_no_zip_file(tmp_path: Path) -> None:
     assert locate_in_zip(tmp_path / "a.zip") is None
     assert locate_in_zip(tmp_path) is None
     assert locate_in_zip(tmp_path / "none.zip") is None
+
+
+def in_python(data: Any) -> list[bool]:
+    """Return of each array whether Python reads its chunks."""
+    return [layout.spec.in_python for field in data.resolved.fields for layout in field.arrays()]
+
+
+def zipped(path: Path, method: int = zipfile.ZIP_STORED, comment: bytes = b"", **options: Any) -> Path:
+    """Write an archive of arrays of every form: with holes, of one axis, in shards, of format 2, big-endian."""
+    folder = path.with_suffix(".folder")
+    group = zarr.create_group(folder)
+    group.create_array("x", data=ROWS, chunks=(3, 2))
+    group.create_array("sharded", data=ROWS, chunks=(1, 3), shards=(3, 3))
+    holes = group.create_array("holes", shape=ROWS.shape, dtype=">i4", chunks=(2, 3), fill_value=7)
+    holes[2:4] = ROWS[2:4]
+    group.create_array("a/plain", data=ROWS[:, 0], chunks=(4,), compressors=None)
+    with zipfile.ZipFile(path, "w", method, **options) as archive:
+        archive.comment = comment
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, file.relative_to(folder))
+    return path
+
+
+NAMES = ("x", "sharded", "holes", "a/plain")
+
+
+def check_rows(data: Any, path: Path) -> None:
+    """Compare epochs with what zarr-python reads."""
+    group: Any = zarr.open_group(zarr.storage.ZipStore(path, mode="r"), mode="r")
+    for shuffle in (False, True):
+        for batch, index in ZarrIterableDataset(data, batch_size=3, shuffle=shuffle, return_index=True):
+            for name in NAMES:
+                assert np.array_equal(batch[name], group[name][...][index.numpy()]), name
+
+
+def test_stored_members_are_read_by_the_engine_and_others_by_zarr_python(tmp_path: Path) -> None:
+    stored = zipped(tmp_path / "stored.zip", comment=b"with a comment")
+    with zipfile.ZipFile(tmp_path / "mixed.zip", "w") as archive, zipfile.ZipFile(stored) as source:
+        for key in source.namelist():
+            method = zipfile.ZIP_DEFLATED if key.startswith("x/c") else zipfile.ZIP_STORED
+            archive.writestr(key, source.read(key), method)
+    deflated = zipped(tmp_path / "deflated.zip", zipfile.ZIP_DEFLATED)
+    self_extracting = tmp_path / "behind.zip"
+    self_extracting.write_bytes(b"PK\x03\x04 is no header here" + stored.read_bytes())
+    for path, expected in ((stored, [False] * 4), (self_extracting, [False] * 4), (deflated, [True] * 4)):
+        data = zf.open(path, variables=NAMES)
+        assert in_python(data) == expected, path
+        check_rows(data, path)
+    mixed = zf.open(tmp_path / "mixed.zip", variables=NAMES)
+    assert sorted(in_python(mixed)) == [False, False, False, True]
+    check_rows(mixed, tmp_path / "mixed.zip")
+
+
+def test_an_open_store_and_copies_of_it_are_read_in_place(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip")
+    store = zarr.storage.ZipStore(path, mode="r")
+    group = zarr.open_group(store, mode="r")
+    for source in (store, group):
+        data = zf.open(source, variables=NAMES)
+        assert not any(in_python(data))
+        check_rows(data, path)
+        check_rows(pickle.loads(pickle.dumps(data)), path)
+    many = zf.open([path, zipped(tmp_path / "b.zip", zipfile.ZIP_DEFLATED)], variables=["x"])
+    assert len(many) == 2 * len(ROWS)
+    rows = [batch["x"].numpy() for batch in ZarrIterableDataset(many, batch_size=5)]
+    assert np.array_equal(np.concatenate(rows), np.concatenate([ROWS, ROWS]))
+
+
+def test_large_archives_have_their_sizes_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(zipped(tmp_path / "small.zip")) as source, zipfile.ZipFile(path, "w") as archive:
+        for key in source.namelist():
+            with archive.open(key, "w", force_zip64=True) as member:  # an extra field in each local header
+                member.write(source.read(key))
+    data = zf.open(path, variables=NAMES)
+    assert not any(in_python(data))
+    check_rows(data, path)
+
+
+@pytest.mark.parametrize("at", ["header", "name", "method"])
+def test_members_that_are_not_where_the_directory_says_are_an_error(at: str, tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip")
+    with zipfile.ZipFile(path) as archive:
+        begin = archive.getinfo("x/c/1/0").header_offset
+    content = bytearray(path.read_bytes())
+    content[begin + {"header": 0, "name": 30, "method": 8}[at]] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreReadError, match=r"a\.zip/x: the archive has no member x/c/1/0 where"):
+        zf.open(path, variables=["x"])
+
+
+def test_an_archive_that_changed_is_an_error(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip")
+    data = zf.open(path, variables=["x"])
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(StoreReadError, match=r"a\.zip has changed since it was opened"):
+        list(ZarrIterableDataset(data, batch_size=3))
