@@ -5,6 +5,7 @@
 #   dev/newest.sh --python python3.12      another one
 #   dev/newest.sh --venv DIR               keep the environment there, and use it again (torch with CUDA takes 6 GB)
 #   dev/newest.sh --without-torch          only what needs no torch: tests/support/without_torch.py
+#   dev/newest.sh --without-torch --built DIR   the same with the engine that another build of these sources compiled
 #   dev/newest.sh -- tests/unit/plan/order/test_order.py   arguments for pytest
 #
 # Exits with 0 if all tests pass, and with 77 if there is no such Python.
@@ -12,14 +13,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 
-python='' venv='' with_torch=yes
+python='' venv='' with_torch=yes built=''
 while [ $# -gt 0 ]; do
   case $1 in
     --python) python=$2; shift 2 ;;
     --venv) mkdir -p "$2"; venv=$(cd "$2" && pwd); shift 2 ;;
     --without-torch) with_torch=no; shift ;;
+    --built) built=$2; shift 2 ;;
     --) shift; break ;;
-    *) echo "usage: dev/newest.sh [--python PYTHON] [--venv DIR] [--without-torch] [-- PYTEST_ARGUMENT...]" >&2; exit 2 ;;
+    *) echo "usage: dev/newest.sh [--python PYTHON] [--venv DIR] [--without-torch] [--built DIR] [-- PYTEST_ARGUMENT...]" >&2; exit 2 ;;
   esac
 done
 
@@ -54,7 +56,8 @@ if [ "$with_torch" = no ]; then
   pip install --upgrade zarr numpy obstore xxhash
   # What is new here is Python and zarr-python: the engine is not made fast, and its sources are compiled together.
   pip wheel --no-deps --wheel-dir "$work/wheel" -C cmake.build-type=None -C cmake.define.CMAKE_CXX_FLAGS=-O0 \
-    -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=12 .
+    -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=12 \
+    -C cmake.define.ZARRFEED_BUILT="$built" .
   pip install --force-reinstall --no-deps "$work"/wheel/*.whl
   cd "$work"
   python "$root/tests/support/without_torch.py"

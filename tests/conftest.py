@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import importlib.util
+import multiprocessing.spawn
 import os
 import shutil
 import signal
@@ -282,6 +283,15 @@ def disk_path() -> Iterator[Path]:
     """Yield a directory that is on a disk: `tmp_path` may be in memory, which has no page cache."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def warm_spawn() -> Iterator[None]:
+    """Let processes of "spawn" start from a warm interpreter: tests that need an object pickled to *a* process."""
+    own = multiprocessing.spawn.get_executable()
+    multiprocessing.set_executable(str(warm.executable()))
+    yield
+    multiprocessing.set_executable(os.fsdecode(own))
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,8 @@ def test_all_samples_are_delivered_and_timed(tmp_path: Path, capfd: pytest.Captu
 
 
 def test_nothing_is_timed_where_sums_alone_are_wanted(tmp_path: Path) -> None:
-    assert main(["--codecs", "lz4", "--chunks", "1", "--checksum-only", "--out", str(tmp_path)]) == 0
+    """Every codec and length of chunks delivers each sample once."""
+    assert main(["--checksum-only", "--out", str(tmp_path)]) == 0
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.suites import mixing
-from benchmarks.suites.mixing import Case, Shape, main, write_case, wrong_samples
+from benchmarks.suites.mixing import CASES, Case, Shape, main, write_case, wrong_samples
 
 _SHAPE = Shape(6, (8, 16), 2, 5, 2, {1: "16 MiB", 2: "16 MiB"})
 
@@ -31,6 +31,12 @@ def test_all_samples_are_delivered_and_timed(tmp_path: Path, capfd: pytest.Captu
     sides = [(turn["case"], turn["side"]) for turn in document["turns"]]
     assert sides == [(case, side) for case in ("J4", "K") for _ in range(2) for side in ("order", "ceiling")]
     assert [one.name for one in tmp_path.iterdir()] == ["results"]
+
+
+def test_every_case_delivers_each_sample_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--checksum-only", "--data", str(tmp_path), "--out", str(tmp_path / "results")]) == 0
+    assert capfd.readouterr().out.count("each once") == sum(len(shape.budgets) for shape in CASES["small"].values())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("window", [1, 2])

@@ -47,8 +47,11 @@ def test_a_case_is_measured_beside_bare_loops_and_slicing(tmp_path: Path, capfd:
 
 
 def test_only_the_cases_that_are_named_are_checked(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["--cases", "hours, chunks of a day", "--checksum-only", "--most-patches", "8", "--workers", "0"]) == 0
+    options = ["--checksum-only", "--most-patches", "8", "--workers", "0"]
+    assert main(["--cases", "hours, chunks of a day", *options]) == 0
     assert capfd.readouterr().out.count("each voxel once") == 1
+    assert main(options) == 0
+    assert capfd.readouterr().out.count("boxes of the array") == len(CASES)
     with pytest.raises(SystemExit):
         main(["--cases", "chunks"])
 

@@ -361,6 +361,7 @@ def test_an_interrupt_ends_the_opening_and_its_threads(by: str, server: ObjectSe
     assert done.stderr == ""
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_read_all_stores_and_resume(method: str, server: ObjectServer) -> None:
     urls = write_stores(server, [5, 8, 4] * 4)

@@ -59,6 +59,7 @@ def test_samples_are_those_of_h5py(tmp_path: Path, seed: int, monkeypatch: pytes
         assert rows == expected(written, order)
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_read_the_file(tmp_path: Path, method: str) -> None:
     path = tmp_path / "x.h5"

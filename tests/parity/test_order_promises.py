@@ -83,7 +83,7 @@ def test_each_sample_comes_once_on_any_ranks_and_workers(runs: dict[bool, Run], 
         epoch_order = runs[shuffle].on(1, epoch=epoch).sample_order()
         assert len(set(epoch_order.tolist())) == len(epoch_order) == runs[shuffle].on(1, epoch=epoch).length
         for ranks in RANKS:
-            for workers in WORKERS:
+            for workers in WORKERS[(ranks + epoch) % 2 :: 2]:  # each of them in one of the two epochs
                 found = runs[shuffle].on(ranks, workers, epoch).sample_order()
                 assert np.sort(found).tolist() == np.sort(epoch_order).tolist(), (ranks, workers)
                 assert not shuffle or workers > 1 or found.tolist() == epoch_order.tolist(), (ranks, workers)

@@ -121,7 +121,7 @@ def _same(packed: xarray.Dataset, expected: xarray.Dataset, told: str) -> None:
 
 def test_a_packed_selection_of_a_random_cube_is_what_xarray_selects(tmp_path: Path) -> None:
     rng = np.random.default_rng(42)
-    for number in range(20):
+    for number in range(12):
         lengths = {
             name: int(rng.integers(2, 9)) for name in ("level", "y", "x") if rng.random() < 0.8 or name == "level"
         }
@@ -273,6 +273,7 @@ def test_static_arrays_go_along(years: Path, tmp_path: Path) -> None:
     assert ZarrDataset(again)[[0]]["mask"].shape == (1, 2, 4)
 
 
+@pytest.mark.usefixtures("warm_spawn")
 def test_units_and_parts_in_other_processes_write_the_same(years: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(years)
     data = zarrfeed.open("2000.zarr").sel(level=[850, 300])

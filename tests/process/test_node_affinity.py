@@ -33,16 +33,17 @@ def cell(store: str, *, num_workers: int = 0, method: str | None = None, via: st
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "method", "via"),
+    ("num_workers", "method", "via", "even"),
     [
-        (0, None, "dataset"),
-        (2, "fork", "zarrfeed"),
-        (3, "fork", "torch"),
-        (1, "forkserver", "zarrfeed"),
-        pytest.param(2, "spawn", "torch", marks=pytest.mark.slow),
+        *((0, None, "dataset", even) for even in ("drop", "repeat", "off")),
+        (2, "fork", "zarrfeed", "drop"),
+        (2, "fork", "zarrfeed", "off"),
+        (3, "fork", "torch", "drop"),
+        (3, "fork", "torch", "repeat"),
+        (1, "forkserver", "zarrfeed", "off"),
+        pytest.param(2, "spawn", "torch", "repeat", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("even", ["drop", "repeat", "off"])
 def test_two_nodes_share_out_every_epoch_and_each_reads_its_part(
     store: str, ranks: Ranks, num_workers: int, method: str | None, via: str, even: str
 ) -> None:

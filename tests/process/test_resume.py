@@ -220,7 +220,7 @@ def test_without_shuffling_the_rest_follows_too(store: str, before: Setup) -> No
 def test_a_run_that_is_saved_again_and_again(store: str, walk: int, request: pytest.FixtureRequest) -> None:
     """Each leg runs on another setup and is saved; together the legs are one epoch."""
     rng = random.Random(walk)
-    most_workers = 3 if request.config.getoption("--large") or walk % 6 == 0 else 0
+    most_workers = 3 if request.config.getoption("--large") or walk == 0 else 0
     used, state = np.empty(0, np.int64), None
     while len(used) < N - 60:  # a leg takes at most 4 x 3 x 5 samples
         setup = Setup(rng.randint(1, 4), rng.randint(0, most_workers), rng.choice((1, 2, 3, 5)))

@@ -381,7 +381,6 @@ def lists(batches: Iterator[Any], count: int | None = None) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("num_workers", "persistent", "options"),
     [
-        (2, False, {}),
         (3, True, {}),
         (2, True, {"shuffle": False, "lanes": None}),
         (2, False, {"rank": 1, "world_size": 2, "even": "repeat"}),

@@ -41,6 +41,7 @@ def test_samples_of_an_npy_are_those_of_numpy(dtype: str, order: Any, shape: tup
         assert rows_of(data, shuffle=shuffle, seed=3) == [bytes_of(row) for row in values]
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_members_of_an_npz_are_a_group(method: str, tmp_path: Path) -> None:
     members: dict[str, Any] = {"x": ROWS, "y": ROWS[:, 0] * 2.5, "deep/z": ROWS * 2}

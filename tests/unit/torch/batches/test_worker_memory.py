@@ -57,6 +57,7 @@ def is_whole(batch: Any) -> bool:
     return torch.equal(batch[0], batch[1].to(torch.int32)[:, None].expand(-1, SAMPLE))
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("spawn", 1), ("forkserver", 2)])
 def test_held_batches_stay_as_they_came_and_others_are_used_again(
     store: Path, method: str, num_workers: int, monkeypatch: pytest.MonkeyPatch

@@ -162,6 +162,7 @@ def test_loaders_with_samplers_give_what_the_sampler_says(
     assert sorted(got) == sorted(expected) if kind == "random" else got == expected
 
 
+@pytest.mark.usefixtures("warm_spawn")
 @pytest.mark.parametrize(("method", "num_workers"), [("spawn", 1), ("forkserver", 2), ("fork", 2)])
 def test_workers_of_every_kind_read_after_their_parent_did(method: str, num_workers: int, store: Path) -> None:
     data = dataset(store)

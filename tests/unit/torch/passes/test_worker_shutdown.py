@@ -138,6 +138,7 @@ def _answer(messages: IndexQueue, answers: Any) -> None:
     answers.send("end")
 
 
+@pytest.mark.usefixtures("warm_spawn")
 def test_a_spawned_process_does_not_get_messages_or_the_end() -> None:
     context = multiprocessing.get_context("spawn")
     made: Any = ending_workers(context, 1)
