@@ -13,7 +13,7 @@ import pytest
 from tests.support.browser import Browser, start_browser, what_lacks
 from tests.support.cases import case
 
-#: Pages of each kind: a picture, code, tables, signatures, code side by side. All pages would take a minute.
+#: Pages of each kind: a picture, code, tables, signatures, code side by side. All of them would take too long.
 PAGES = ("index", "tasks/signals", "formats", "reference/data", "coming-from")
 
 #: What a reader types -> the page that comes first.
