@@ -176,7 +176,7 @@ def test_what_cannot_be_a_table_is_refused(store: Path) -> None:
         compat.ZarrfeedDatasource({"x": store / "x"}, {"x": store / "y"})
     with pytest.raises(ConfigError, match=r"two columns would be named 'index'"):
         compat.ZarrfeedDatasource({"index": store / "y"}, return_index=True)
-    with pytest.raises(ConfigError, match="a mixture is an order"):
+    with pytest.raises(ConfigError, match="a mixture has an order"):
         compat.ZarrfeedDatasource(zarrfeed.mix([data, data]))
     with pytest.raises(ConfigError, match="on_error = 'skip', must be 'raise'"):
         compat.ZarrfeedDatasource(data, faults={"on_error": "skip"})

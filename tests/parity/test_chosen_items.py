@@ -318,7 +318,7 @@ def test_items_along_which_patches_are_cut_are_chosen_before(tmp_path: Path) -> 
     data = zarrfeed.open(tmp_path / "v").patch({"y": 3, "x": 3}, isel={"c": [0, 2]})
     with pytest.raises(zarrfeed.ConfigError, match="'y': patches are cut along it; choose its items by sel or isel"):
         data.isel(y=slice(2))
-    with pytest.raises(zarrfeed.ConfigError, match=r"'c': patch\(isel=\) chose of it"):
+    with pytest.raises(zarrfeed.ConfigError, match=r"'c': patch\(isel=\) has chosen items"):
         data.isel(c=1)
 
 
@@ -547,7 +547,7 @@ def test_items_of_a_pyramid_are_chosen_where_its_levels_have_the_same_voxels(tmp
             inside = levels[0][z, 1, max(0, y) : y + 4, max(0, x) : x + 4]
             part = patch[max(0, -y) :, max(0, -x) :][: inside.shape[0], : inside.shape[1]]
             np.testing.assert_array_equal(part, inside)
-    with pytest.raises(zarrfeed.ConfigError, match="a voxel along 'y' is 2 of the first level"):
+    with pytest.raises(zarrfeed.ConfigError, match="a voxel along 'y' is as long as 2 of the first level"):
         data.isel(y=slice(4))
 
 

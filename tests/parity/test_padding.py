@@ -199,9 +199,9 @@ def test_wrong_leads_are_refused(buffer: Path) -> None:
     with pytest.raises(zarrfeed.ConfigError, match="low"):
         lead(0.5, 3)  # type: ignore[arg-type]
     data = zarrfeed.open(buffer)
-    with pytest.raises(zarrfeed.ConfigError, match="one lead is drawn"):
+    with pytest.raises(zarrfeed.ConfigError, match="must have one zarrfeed"):
         data.window((lead(0, 1), lead(0, 2)))
-    with pytest.raises(zarrfeed.ConfigError, match="one lead is drawn"):
+    with pytest.raises(zarrfeed.ConfigError, match="must have one zarrfeed"):
         data.window({"action": lead(0, 1), "state": lead(0, 2)})
     with pytest.raises(zarrfeed.ConfigError, match="an array of this name"):
         zarrfeed.open({"lead": np.zeros(9)}).window((0, lead(1, 2)))

@@ -306,5 +306,5 @@ def test_rows_that_two_parts_read_are_found(hourly: str) -> None:
     check_disjoint()
     with pytest.raises(ConfigError, match="part 1 was opened as"):
         check_disjoint(train, zarrfeed.open(np.arange(10)))
-    with pytest.raises(ConfigError, match="part 0 is of list, must be a Data"):
+    with pytest.raises(ConfigError, match="part 0 is a list, must be a Data"):
         check_disjoint([train])  # type: ignore[arg-type]

@@ -308,7 +308,7 @@ class ZarrDataLoader(zarrfeed.torch.datasets.loader.ZarrDataLoader):
     ) -> None:
         if not isinstance(dataset, ZarrIterableDataset):
             raise ConfigError(
-                f"dataset is a {type(dataset).__module__}.{type(dataset).__name__}, must be a "
+                f"dataset: got a {type(dataset).__module__}.{type(dataset).__name__}, must be a "
                 "zarrfeed.compat.zarrdataset.ZarrIterableDataset"
             )
         check_int("num_workers", num_workers, 0)

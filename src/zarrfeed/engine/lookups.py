@@ -35,7 +35,7 @@ class LookupOptions:
 @singledispatch
 def make_lookup(field: FieldKind, options: LookupOptions) -> SampleLookup[Any]:
     """Return a reader that looks up the samples of a field, if `FieldKind.is_lookup` is true of its kind."""
-    raise NotImplementedError(f"{field.label}: no reader looks up fields of class {type(field).__name__}")
+    raise NotImplementedError(f"{field.label}: engine/lookups.py names no reader for this kind of field")
 
 
 @make_lookup.register

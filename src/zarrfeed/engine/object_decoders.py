@@ -88,7 +88,9 @@ def make_decoder(decode: Decode, chunks: Callable[[], ChunkDecoder]) -> Decoder 
         return decode
     if len(required) == 1 or (not required and (positional or variadic)):
         return _OfBytes(decode)
-    raise ConfigError(f"decode requires {len(required)} arguments, must take the bytes, or the bytes and the key")
+    raise ConfigError(
+        f"decode: the function requires {len(required)} arguments, must take the bytes, or the bytes and the key"
+    )
 
 
 def decode_image(data: memoryview, _: str = "") -> npt.NDArray[np.uint8]:

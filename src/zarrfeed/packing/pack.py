@@ -220,7 +220,7 @@ def _checked_paths(source: Any) -> Iterable[str | PathLike[str]]:
     """
     if not isinstance(source, Iterable):
         raise ConfigError(
-            f"source is of the type {type(source).__name__}, must be a path, a URL, several of them, or a zarrfeed.Data"
+            f"source: got a {type(source).__name__}, must be a path, a URL, several of them, or a zarrfeed.Data"
         )
     return source
 
@@ -457,7 +457,9 @@ def _checked_reading(files_are: FilesAre | None, axis: int | None, dim: str | No
         check_choice("files_are", files_are, get_args(FilesAre))
     if files_are == "samples" and (axis, dim) != (None, None):
         named = f"sample_axis = {axis}" if dim is None else f"sample_dim = {dim!r}"
-        raise ConfigError(f"files_are = 'samples' and {named}: of files that are samples, no axis counts samples")
+        raise ConfigError(
+            f"files_are = 'samples' and {named}: give one of them, as files that are samples have no axis of samples"
+        )
     return "runs" if axis is not None else files_are
 
 

@@ -262,7 +262,10 @@ class _Task:
         before = [b % of for b, of in zip(begin, self.cell, strict=True)]
         if self.shares is None:
             if voxels.dtype.kind in "if" and not (voxels.min(initial=0) >= 0 and np.isfinite(voxels.max(initial=0))):
-                raise ConfigError("labels: has values that are negative, NaN or infinite, which weights must not be")
+                raise ConfigError(
+                    "labels: has values that are negative, NaN or infinite, must have weights that are finite and not "
+                    "negative"
+                )
             return _Sums(box, [_added(voxels, before, self.cell)])
         return _Sums(box, [_added(voxels == label, before, self.cell) for label in self.shares])
 

@@ -146,7 +146,7 @@ def test_words_that_are_not_known_name_the_one_that_was_meant(call: Callable[[],
 def test_dtypes_by_other_names_are_refused_with_ours(name: str, meant: str) -> None:
     with pytest.raises(ConfigError) as error:
         made(dtype=name)
-    assert str(error.value).startswith(f"dtype of samples: '{name}' is no dtype, must be one of bool, ")
+    assert str(error.value).startswith(f"dtype of samples = '{name}', must be a dtype: one of bool, ")
     assert str(error.value).endswith(f"; did you mean {meant}?")
 
 

@@ -206,8 +206,8 @@ def test_settings_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     [
         (("p", ""), "bucket_name = '', must be the name of a bucket"),
         (("p", "gs://bucket"), "without gs:// and folders"),
-        (("p", "bucket", {"prefix": "fld"}), "config is a dict, must be a Config"),
-        (("p", "bucket", None, bytes, 3), "storage_client is a int, must be a google.cloud.storage.Client"),
+        (("p", "bucket", {"prefix": "fld"}), "config: got a dict, must be a Config"),
+        (("p", "bucket", None, bytes, 3), "storage_client: got a int, must be a google.cloud.storage.Client"),
         (("p", "bucket", dataflux_mapstyle_dataset.Config(prefix="/fld")), "prefix = '/fld'"),
     ],
 )

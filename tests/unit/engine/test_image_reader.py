@@ -552,7 +552,7 @@ def test_what_cannot_be_decoded_or_done_with_images_is_refused() -> None:
         data.window((-1, 0))
     with pytest.raises(UnsupportedError, match="windows are of tensors"):
         zarrfeed.open(numbered()).window((-1, 0)).decode("image")
-    with pytest.raises(ConfigError, match="is text or bytes, which is not converted"):
+    with pytest.raises(ConfigError, match="cannot convert text or bytes"):
         data.cast("float32")
 
 

@@ -119,7 +119,7 @@ def test_the_bytes_cannot_be_written() -> None:
         ("jpeg", "decode = 'jpeg', must be a function or one of 'bytes', 'image', 'npy', 'zarr-chunk'"),
         ("images", "did you mean 'image'"),
         (3, "decode = 3, must be a function"),
-        (lambda: 1, "decode requires 0 arguments"),
+        (lambda: 1, "decode: the function requires 0 arguments"),
     ],
 )
 def test_what_cannot_decode(decode: Any, text: str) -> None:

@@ -380,8 +380,8 @@ def test_mappings_that_name_nothing_usable_are_refused(store: Path) -> None:
     ("source", "message"),
     [
         (np.array(1.0), r"has no axes \(0-d\)"),
-        (np.zeros((0, 3)), r"has no elements, shape \(0, 3\)"),
-        (torch.zeros(3, 0), r"has no elements, shape \(3, 0\)"),
+        (np.zeros((0, 3)), r"has the shape \(0, 3\)"),
+        (torch.zeros(3, 0), r"has the shape \(3, 0\)"),
         (np.ma.masked_array(np.zeros(3)), "is a masked array"),
         (torch.zeros(3, device="meta"), "is on meta, must be in host memory"),
     ],

@@ -121,7 +121,7 @@ def test_packed_values_and_missing_chunks_are_normalised_by_point(tmp_path: Path
         ((4, 1), {}, r"shape \(4, 1\) does not broadcast against a sample, shape \(3, 5\)"),
         ((2, 3, 5), {}, r"shape \(2, 3, 5\) does not broadcast"),
         ((1, 2, 3, 5), {}, r"shape \(1, 2, 3, 5\) does not broadcast"),
-        ((3, 5), {"axis": 1}, r"arrays of shape \(3, 5\) with axis = 1: must have one axis"),
+        ((3, 5), {"axis": 1}, r"got arrays of shape \(3, 5\) with axis = 1, must have one axis"),
         ((5,), {}, r"5 values: axis must say along which axis; or give arrays with the axes of a sample"),
         ((3, 1), {"axis": [1]}, r"axis = \[1\], must be an axis"),
         ((3, 1), {"stats": "a.json"}, r"stats = 'a.json' is for normalize\('auto'\)"),

@@ -251,7 +251,7 @@ def test_a_state_of_a_worker_is_refused_on_another_node(make: Make, monkeypatch:
     own.load_state_dict(state)
     assert read(own) == make(2, 2, 2).sample_order(0)[5:].tolist()
     other.load_state_dict(state)
-    with pytest.raises(ConfigError, match="a worker resumes only itself"):
+    with pytest.raises(ConfigError, match="a worker resumes its own state alone"):
         next(other)
 
 
@@ -341,5 +341,5 @@ def test_nodes_must_have_as_many_ranks_each(make: Make) -> None:
 
 
 def test_fewer_samples_than_nodes_are_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match="3 samples, must be at least as many as there are nodes: 4"):
+    with pytest.raises(ConfigError, match="3 samples for 4 nodes, must be at least one for each"):
         make(0, 4, 1, select=slice(0, 3))

@@ -136,7 +136,7 @@ def open_bucket(bucket_name: object, config: BucketConfig, storage_client: Any) 
         If the bucket cannot be listed.
     """
     if not isinstance(config, BucketConfig):
-        raise ConfigError(f"config is a {type(config).__name__}, must be a Config of zarrfeed.compat.dataflux")
+        raise ConfigError(f"config: got a {type(config).__name__}, must be a Config of zarrfeed.compat.dataflux")
     processes = config.num_processes
     requests = 1 if processes == 1 else max(_REQUESTS, min(processes or 1, _MOST_REQUESTS))
     return zarrfeed.objects.open(
@@ -190,8 +190,8 @@ def storage_options_of(client: Any) -> dict[str, Any] | None:
     credentials = getattr(client, "_credentials", None)
     if credentials is None:
         raise ConfigError(
-            f"storage_client is a {type(client).__name__}, must be a google.cloud.storage.Client, storage_options, or "
-            "None"
+            f"storage_client: got a {type(client).__name__}, must be a google.cloud.storage.Client, storage_options, "
+            "or None"
         )
     address = str(getattr(getattr(client, "_connection", None), "API_BASE_URL", None) or "")
     is_own = not address or address.endswith(".googleapis.com")

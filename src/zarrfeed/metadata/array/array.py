@@ -88,7 +88,7 @@ def open_array(source: ArrayLike, zarr_format: ZarrFormat | None = None) -> zarr
         raise not_an_array(printable(source.store_path), source)
     if not isinstance(source, str | Path):
         refuse_dask(source)
-        raise ConfigError(f"got a {type(source).__name__}, an array must be a path, a URL or a zarr.Array")
+        raise ConfigError(f"got a {type(source).__name__}, must be a path, a URL or a zarr.Array")
     node = open_node(source, zarr_format)
     if isinstance(node, zarr.Group):
         raise not_an_array(str(source), node)
@@ -161,9 +161,9 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
     metadata = array.metadata
     name = node_name(array) if isinstance(source, zarr.Array) else printable(str(source).removeprefix("file://"))
     if len(metadata.shape) == 0:
-        raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
+        raise ConfigError(f"{name}: has no axes (0-d), must have a sample axis")
     if math.prod(metadata.shape) == 0:
-        raise ConfigError(f"{name}: has no elements, shape {tuple(metadata.shape)}")
+        raise ConfigError(f"{name}: has the shape {tuple(metadata.shape)}, must have at least one element")
     ndim = len(metadata.shape)
     if not -ndim <= sample_axis < ndim:
         raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
@@ -178,7 +178,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         keys = _KeyEncoding("", metadata.dimension_separator)
     else:
         if metadata.storage_transformers:
-            raise UnsupportedError(f"{name}: storage transformers are not supported")
+            raise UnsupportedError(f"{name}: has storage transformers, which are not supported")
         chain = [described(codec.to_dict()) for codec in metadata.codecs]
         check_depth(chain, name)
         if [kind for kind, _ in chain] == ["sharding_indexed"] and _is_known_index(chain[0][1]):
@@ -266,35 +266,35 @@ def _dtype_label(array: zarr.Array[Any], item_type: str, items: Items) -> str:
 def check_sizes(name: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], item_bytes: int) -> None:
     """Raise ConfigError for sizes that no store has, before arithmetic with them overflows."""
     if len(shape) > _MAX_AXES:
-        raise ConfigError(f"{name}: {len(shape)} axes, must be at most {_MAX_AXES}")
+        raise ConfigError(f"{name}: has {len(shape)} axes, must have at most {_MAX_AXES}")
     if item_bytes > _MAX_ITEM_BYTES:
-        raise ConfigError(f"{name}: items of {item_bytes} bytes, must be at most {_MAX_ITEM_BYTES}")
+        raise ConfigError(f"{name}: has items of {item_bytes} bytes, must have items of at most {_MAX_ITEM_BYTES}")
     _check_lengths(name, chunk_shape)
     covered = [-(-n // c) * c for n, c in zip(shape, chunk_shape, strict=True)]
     if math.prod(covered) * item_bytes > _MAX_ARRAY_BYTES:
         raise ConfigError(f"{name}: shape {shape} in chunks {chunk_shape} has more than 2**62 bytes")
     num_chunks = math.prod(n // c for n, c in zip(covered, chunk_shape, strict=True))
     if num_chunks > _MAX_CHUNKS:
-        raise ConfigError(f"{name}: {num_chunks} chunks, must be at most {_MAX_CHUNKS}")
+        raise ConfigError(f"{name}: has {num_chunks} chunks, must have at most {_MAX_CHUNKS}")
 
 
 def _check_lengths(name: str, chunk_shape: tuple[int, ...]) -> None:
     """Raise ConfigError for chunks, inner chunks or shards without an element, by which nothing can be divided."""
     if min(chunk_shape, default=1) < 1:
-        raise ConfigError(f"{name}: chunk shape {chunk_shape}, every length must be at least 1")
+        raise ConfigError(f"{name}: has the chunk shape {chunk_shape}, every length must be at least 1")
 
 
 def check_counts(spec: ArraySpec) -> None:
     """Refuse what would take memory for each of too many parts."""
     if spec.num_cells > _MOST_CELLS:
         raise ConfigError(
-            f"{spec.name}: a sample lies in {spec.num_cells} chunks, must be at most {_MOST_CELLS}; chunks are "
-            f"{spec.chunk_shape}, a sample is {spec.sample_shape}"
+            f"{spec.name}: a sample of shape {spec.sample_shape} lies in {spec.num_cells} chunks of shape "
+            f"{spec.chunk_shape}, must lie in at most {_MOST_CELLS}"
         )
     items = math.prod(spec.chunk_shape)
     if spec.item_type and items > _MOST_VLEN_ITEMS:
         raise MemoryBudgetError(
-            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must be at most {_MOST_VLEN_ITEMS}"
+            f"{spec.name}: a chunk has {items} items of {spec.item_type}, must have at most {_MOST_VLEN_ITEMS}"
         )
 
 
@@ -343,6 +343,6 @@ class _KeyEncoding(NamedTuple):
 def _key_encoding(metadata: ArrayV3Metadata, name: str) -> _KeyEncoding:
     encoding = metadata.chunk_key_encoding
     if encoding.name not in ("default", "v2"):
-        raise UnsupportedError(f"{name}: chunk key encoding {encoding.name!r}, must be 'default' or 'v2'")
+        raise UnsupportedError(f"{name}: has the chunk key encoding {encoding.name!r}, must have 'default' or 'v2'")
     separator = str(getattr(encoding, "separator"))  # noqa: B009 (the base class does not declare it)
     return _KeyEncoding("c" if encoding.name == "default" else "", separator)

@@ -162,7 +162,7 @@ def decoding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding
         return None
     if dtype.kind == "c" and (fills or packed):
         raise UnsupportedError(
-            "packing and fill values of complex numbers are not decoded; decode_cf=False leaves them"
+            "cannot decode packing and fill values of complex numbers; decode_cf=False leaves them as they are"
         )
     if dtype.kind not in "iuf":
         return None

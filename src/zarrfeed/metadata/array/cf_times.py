@@ -109,8 +109,8 @@ def parse_units(units: str, where: str, *, mixed: bool) -> tuple[int, int]:
     unit_ns = None if found is None else _UNIT_OF_NAME.get(found["unit"].lower())
     if found is None or unit_ns is None:
         raise ConfigError(
-            f"{where}: the units {units!r} are not understood, must be such as 'hours since 1900-01-01', with days, "
-            "hours, minutes, seconds, or parts of seconds; give the times themselves as coords="
+            f"{where}: has the units {units!r}, must have units such as 'hours since 1900-01-01', with days, hours, "
+            "minutes, seconds, or parts of seconds; or give the times themselves as coords="
         )
     year, month, day = (int(found[part]) for part in ("year", "month", "day"))
     if mixed and (year, month, day) < (1582, 10, 15):
@@ -279,7 +279,7 @@ def _in_unit(values: npt.NDArray[Any], unit: str, where: str) -> npt.NDArray[Any
     factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
     given = values[~np.isnat(values)].view(np.int64)
     if len(given) and max(abs(int(given.min())), abs(int(given.max()))) * factor >= 2**63:
-        raise ConfigError(f"{where}: has times that no unit holds with those of others")
+        raise ConfigError(f"{where}: has times that do not fit into one unit of datetime64 with those of others")
     return values.astype(f"{values.dtype.kind}8[{unit}]")
 
 

@@ -33,7 +33,9 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
         label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'), array)})"
         if config.get("cname") == "snappy":
             if not has_snappy():
-                raise UnsupportedError(f"{array}: Blosc with snappy is not supported, numcodecs lacks it as well")
+                raise UnsupportedError(
+                    f"{array}: is compressed by Blosc with snappy, which is not supported, as in numcodecs"
+                )
             return CodecSpec(name="blosc with snappy", label=label, native=False)
     if short == "shuffle":
         size = config.get("elementsize")
@@ -91,7 +93,7 @@ def check_depth(chain: Sequence[tuple[str, dict[str, Any]]], name: str) -> None:
     while shards := [config for kind, config in inner if kind == "sharding_indexed"]:
         depth += 1
         if depth > MOST_SHARDS:
-            raise UnsupportedError(f"{name}: more than {MOST_SHARDS} shards lie in each other; write it anew with less")
+            raise UnsupportedError(f"{name}: nests more than {MOST_SHARDS} shards; write it anew with fewer")
         inner = [described(codec) for config in shards for codec in config["codecs"]]
 
 

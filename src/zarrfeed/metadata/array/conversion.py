@@ -107,9 +107,9 @@ def is_float(dtype: str | None) -> bool:
 def check_converts(field: Items) -> None:
     """Raise ConfigError if items are no numbers, so that nothing can become of them."""
     if field.is_record:
-        raise ConfigError(f"{field.name}: members of records are not converted; `transform` can convert them")
+        raise ConfigError(f"{field.name}: cannot convert the members of records; convert them in a `transform`")
     if field.dtype is None:
-        raise ConfigError(f"{field.name}: is text or bytes, which is not converted; name arrays of numbers")
+        raise ConfigError(f"{field.name}: cannot convert text or bytes; name arrays of numbers")
 
 
 def conversion_of(
@@ -226,23 +226,25 @@ def parse_dtype(argument: str, value: Any) -> str:
     if name and meant is None and (not isinstance(value, str) or value == name or _CODE.fullmatch(value)):
         return name
     advice = did_you_mean(value, _NAMES) if meant is None else f"; did you mean {meant}?"
-    raise ConfigError(f"{argument}: {value!r} is no dtype, must be one of {', '.join(_NAMES)}{advice}")
+    raise ConfigError(f"{argument} = {value!r}, must be a dtype: one of {', '.join(_NAMES)}{advice}")
 
 
 def _check_possible(field: Items, conversion: Conversion) -> None:
     items, result = conversion.items, conversion.result
     decoding = conversion.decoding
     if items not in _NAMES or result not in _NAMES:
-        raise ConfigError(f"{field.name}: {items} to {result} cannot be converted; possible are {', '.join(_NAMES)}")
+        raise ConfigError(f"{field.name}: cannot convert {items} to {result}; supported: {', '.join(_NAMES)}")
     if result in _FLOATS:
         return
     if conversion.tells_missing and result == "bool":
         return
     if conversion.steps:
-        raise ConfigError(f"{field.name}: {conversion.steps[-1].called} values are floats, {result} cannot hold them")
+        raise ConfigError(f"{field.name}: {result} cannot hold {conversion.steps[-1].called} values, which are floats")
     if decoding is not None and (decoding.fills or decoding.scale is not None or decoding.offset is not None):
-        raise ConfigError(f"{field.name}: decoded values are floats, {result} cannot hold them; see decode_cf")
+        raise ConfigError(f"{field.name}: {result} cannot hold decoded values, which are floats; see decode_cf")
     if decoding is not None and decoding.result == result == "bool":
         return
     if items in _FLOATS or not np.can_cast(items, result, "safe"):
-        raise ConfigError(f"{field.name}: {items} to {result} would lose values; any float dtype is possible")
+        raise ConfigError(
+            f"{field.name}: cannot convert {items} to {result} without losing values; supported: any float dtype"
+        )

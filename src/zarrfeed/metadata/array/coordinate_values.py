@@ -107,7 +107,7 @@ def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> np
         return _in_known_unit(values, where)
     if kind in "biuf":
         if kind == "u" and values.dtype.itemsize == 8 and len(values) and int(values.max()) >= 2**63:
-            raise UnsupportedError(f"{where}: has integers of 2**63 and more, which no label is compared with")
+            raise UnsupportedError(f"{where}: has integers of 2**63 and more, which cannot be compared with labels")
         return values.astype(np.int64 if kind in "iu" else values.dtype.newbyteorder("="), copy=False)
     if kind in "SUT" or (kind == "O" and all(isinstance(one, str | bytes) for one in values)):
         return np.array([_text(one) for one in values.tolist()], dtype=np.str_)
@@ -115,7 +115,7 @@ def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> np
         given = [one for one in values if one is not None]
         if given and all(hasattr(one, "calendar") for one in given):
             return values
-    raise ConfigError(f"{where}: has the dtype {values.dtype}, must be of times, numbers or text")
+    raise ConfigError(f"{where}: has the dtype {values.dtype}, must have times, numbers or text")
 
 
 def listed_values(values: Sequence[Any], text: Callable[[Any], str]) -> str:
@@ -135,5 +135,5 @@ def _in_known_unit(values: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
     if count == 1 and unit in UNIT_NS:
         return values.astype(f"{kind}8[{unit}]", copy=False)
     if unit in ("generic", "ps", "fs", "as") or (kind == "m" and unit in ("Y", "M")):
-        raise UnsupportedError(f"{where}: has the dtype {values.dtype}, whose unit must be weeks to nanoseconds")
+        raise UnsupportedError(f"{where}: has the dtype {values.dtype}, must have a unit from weeks to nanoseconds")
     return values.astype(f"{kind}8[{unit if unit in UNIT_NS else 's'}]")

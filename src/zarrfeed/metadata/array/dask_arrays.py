@@ -24,7 +24,7 @@ def refuse_dask(source: object, name: str = "") -> None:
     if kind.__module__.partition(".")[0] in ("dask", "dask_expr"):
         what = f"{name}: got" if name else "got"
         raise ConfigError(
-            f"{what} a dask {kind.__name__}, whose tasks zarrfeed does not run: pass what dask reads, such as the path "
-            "given to dask.array.from_zarr. If dask calculates, write the result with dask.array.to_zarr and pass that "
-            "path, or calculate with transform="
+            f"{what} a dask {kind.__name__}, whose tasks zarrfeed does not run: pass the source that dask reads, such "
+            "as the path given to dask.array.from_zarr. If dask calculates, write the result with dask.array.to_zarr "
+            "and pass that path, or calculate with transform="
         )

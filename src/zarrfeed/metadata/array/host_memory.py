@@ -35,7 +35,7 @@ def field_in_memory(name: str, source: Any, sample_axis: int, record: Record | N
     """
     ndim = source.ndim
     if ndim == 0:
-        raise ConfigError(f"{name}: has no axes (0-d), a sample axis is needed")
+        raise ConfigError(f"{name}: has no axes (0-d), must have a sample axis")
     if not -ndim <= sample_axis < ndim:
         raise ConfigError(f"{name}: sample_axis = {sample_axis}, must be in [{-ndim}, {ndim - 1}]")
     rows = (

@@ -54,8 +54,8 @@ class RequestedStep:
             return self._by_item(field, first, second)
         if first.ndim > 1:
             raise ConfigError(
-                f"{self.kind} of {field.name}: arrays of shape {first.shape} with axis = {self.axis!r}: must have one "
-                "axis, or broadcast against a sample without axis="
+                f"{self.kind} of {field.name}: got arrays of shape {first.shape} with axis = {self.axis!r}, must have "
+                "one axis, or broadcast against a sample without axis="
             )
         number = channel_axis(self.kind, field, len(first), self.axis)
         if len(first) != field.shape[number]:

@@ -88,12 +88,16 @@ class ChosenItems:
         if self.dim in patching.dims:
             raise ConfigError(f"{self.dim!r}: patches are cut along it; choose its items by sel or isel before patch()")
         if self.dim in dict(request.isel):
-            raise ConfigError(f"{self.dim!r}: patch(isel=) chose of it; choose all of it in one place")
+            raise ConfigError(
+                f"{self.dim!r}: patch(isel=) has chosen items of this dimension before; choose them in one place"
+            )
         found = {one for column in self.of_columns for one in column}
         if not found:
             return resolved
         if len(found) > 1:
-            raise ConfigError(f"{self.dim!r}: arrays have the items at several places; choose them before patch()")
+            raise ConfigError(
+                f"{self.dim!r}: the items lie at different positions in the arrays; choose them before patch()"
+            )
         (positions,) = found
         indexer = positions[0] if self.dropped else tuple(positions)
         return resolved.cut(replace(request, isel=(*request.isel, (self.dim, indexer))))

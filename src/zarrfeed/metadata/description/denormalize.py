@@ -71,13 +71,12 @@ def _steps_of(column: Column, *, lossy: bool) -> Sequence[ValueStep]:
     of_layouts = [() if one is None else one.steps for one in conversions]
     if any(steps != of_layouts[0] for steps in of_layouts):
         raise ConfigError(
-            f"denormalize: stores have other steps of {column.items.name}, so none can be inverted for all"
+            f"denormalize: stores convert {column.items.name} by different steps, so no step can be inverted for all"
         )
     lost = [one for one in of_layouts[0] if one.kind in LOSSY]
     if lost and not lossy:
         raise ConfigError(
-            f"denormalize: {lost[0]} of {column.items.name} cannot be inverted; lossy=True leaves the values that it "
-            "gave as they are"
+            f"denormalize: cannot invert {lost[0]} of {column.items.name}; lossy=True leaves its values as they are"
         )
     return of_layouts[0]
 

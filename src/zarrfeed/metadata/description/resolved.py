@@ -188,7 +188,7 @@ class ResolvedData:
         """
         known = self.origin.coordinates
         if known is None:
-            raise ConfigError(f"coordinate {name!r}: nothing is known of the coordinates of these samples")
+            raise ConfigError(f"these samples have no coordinates, so {name!r} cannot be looked up")
         found = known.read(name) if given is None else known.given(name or "samples", given)
         if len(found.values) < self.choice.num_samples:
             raise ConfigError(

@@ -241,7 +241,8 @@ class WindowCall(MethodCall):
         windows = [one.window for one in columns]
         if all(window is None for window in windows):
             raise ConfigError(
-                f"offsets = {self.offsets!r}, must be an integer, a sequence of some, or a mapping of names"
+                f"offsets = {self.offsets!r}, must be an integer, a sequence of integers, or a mapping of names to "
+                "these"
             )
         if lead_of(windows) is not None and "lead" in resolved.taken_names():
             raise ConfigError("a batch has the drawn distance as 'lead', and the samples have an array of this name")
@@ -295,8 +296,8 @@ class WithOffsetsCall(MethodCall):
         windowing = resolved.windowing
         if windowing is None:
             raise ConfigError(
-                "other offsets are for samples that are windows, and were not dealt by split() since then: call "
-                "Data.window(), after split()"
+                "offsets cannot be changed: the samples are no windows, or split() dealt them after window(); call "
+                "Data.window() after split()"
             )
         columns = tuple(replace(one, window=None) for one in resolved.columns)
         before = replace(resolved, columns=columns, choice=windowing.choice, windowing=None)

@@ -60,7 +60,7 @@ def chosen_values(resolved: ResolvedData, argument: str, column: Any) -> tuple[s
     if isinstance(column, str):
         known = resolved.origin.coordinates
         if known is None:
-            raise ConfigError(f"{argument} = {column!r}: nothing is stored with these samples; give an array of values")
+            raise ConfigError(f"{argument} = {column!r}: these samples have no stored columns; give an array of values")
         name, values = column, read_column(known, column)[:num_samples]
     elif isinstance(column, Path | zarr.Array):
         name, values = argument, resolved.coordinate(argument, column).values

@@ -189,8 +189,8 @@ class FillNanCall(_StepCall):
         for column in chosen:
             if not column.requested.has_floats(column.items):
                 raise ConfigError(
-                    f"fill_nan of {column.items.name}: it has items of {column.items.dtype} without a fill value, of "
-                    "which none is NaN"
+                    f"fill_nan of {column.items.name}: it has items of {column.items.dtype} without a fill value, so "
+                    "none is NaN"
                 )
         filled = super().apply(resolved)
         if not self.mask:

@@ -44,7 +44,7 @@ def check_disjoint(*parts: Data) -> None:
     """
     for number, part in enumerate(parts):
         if not isinstance(part, Data):
-            raise ConfigError(f"check_disjoint: part {number} is of {type(part).__name__}, must be a Data")
+            raise ConfigError(f"check_disjoint: part {number} is a {type(part).__name__}, must be a Data")
         part.resolved.check_rows("check_disjoint")
         if part.expression.opened != parts[0].expression.opened:
             raise ConfigError(

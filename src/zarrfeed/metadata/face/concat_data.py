@@ -73,7 +73,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
     opened = iter(open_each([one for one in given if not isinstance(one, Data)]))
     given = [one if isinstance(one, Data) else next(opened) for one in given]
     if not given:
-        raise ConfigError(f"zarrfeed.{function} of nothing, must be given at least one description")
+        raise ConfigError(f"zarrfeed.{function}: got no description, must get at least one")
     for one in given:
         if one.growth is not None:
             raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")

@@ -158,7 +158,7 @@ def _checked_coords(coords: Mapping[str, Any] | None, parts: Mapping[str, Data])
         return {}
     if not isinstance(coords, Mapping):
         kind = type(coords).__name__
-        raise ConfigError(f"coords is of the type {kind}, must be a mapping of names of inputs to coordinates")
+        raise ConfigError(f"coords: got a {kind}, must be a mapping of names of inputs to coordinates")
     for key in coords:
         if key not in parts:
             raise ConfigError(f"coords names {key!r}, must be one of {', '.join(map(repr, parts))}")

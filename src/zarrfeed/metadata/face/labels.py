@@ -124,7 +124,9 @@ def select_positions(
 def _indexers(method: str, indexers: Mapping[Any, Any] | None, named: Mapping[str, Any]) -> dict[str | int, Any]:
     """Merge the names that a mapping gives with those of keywords."""
     if indexers is not None and not isinstance(indexers, Mapping):
-        raise ConfigError(f"{method}: got {indexers!r}, must be such as {method}(time=...), or a mapping of names")
+        raise ConfigError(
+            f"{method}: got {indexers!r}, must be keywords such as {method}(time=...), or a mapping of names"
+        )
     twice = [name for name in indexers or {} if name in named]
     if twice:
         raise ConfigError(f"{method}: {twice[0]!r} is named twice")
@@ -135,7 +137,7 @@ def _indexers(method: str, indexers: Mapping[Any, Any] | None, named: Mapping[st
     for name in both:
         is_axis = method == "isel" and isinstance(name, int) and not isinstance(name, bool)
         if not isinstance(name, str) and not is_axis:
-            raise ConfigError(f"{method}: has the name {name!r}, must be text")
+            raise ConfigError(f"{method}: got the name {name!r}, must be text")
     return both
 
 
@@ -183,7 +185,9 @@ def _one_of_samples(
             raise known_dims(method, name, others, dims)
     if len(names) > 1:
         named = ", ".join(map(repr, names))
-        raise ConfigError(f"{method}: {named} are all of the samples; name one of them a call, and call {method} again")
+        raise ConfigError(
+            f"{method}: {named} are all coordinates of the samples; name one of them a call, and call {method} again"
+        )
     return names
 
 

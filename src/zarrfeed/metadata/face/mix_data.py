@@ -109,13 +109,15 @@ def _stages(weights: Any, lengths: list[int]) -> list[tuple[int, Sequence[float]
     for step in weights:
         check_int("step of weights", step, 0, END - 1)
     if 0 not in weights:
-        raise ConfigError(f"weights = {dict(weights)}, must say with which weights training begins: step 0")
+        raise ConfigError(f"weights = {dict(weights)}, must have weights for step 0, at which training begins")
     return [(int(step), _as_list(weights[step])) for step in sorted(weights)]
 
 
 def _as_list(weights: Any) -> list[float]:
     if isinstance(weights, str | bytes) or not isinstance(weights, Iterable):
-        raise ConfigError(f"weights = {weights!r}, must be a number for each source, or a mapping of steps to such")
+        raise ConfigError(
+            f"weights = {weights!r}, must be a number for each source, or a mapping of steps to such numbers"
+        )
     listed = list(weights)
     for one in listed:
         if isinstance(one, bool) or not isinstance(one, int | float | np.integer | np.floating):

@@ -137,7 +137,7 @@ def open_fields(
         f = one.field
         shape = (f.num_samples, *f.sample_shape)
         if not f.is_stored and math.prod(shape) == 0:
-            raise ConfigError(f"{f.name}: has no elements, shape {shape}")
+            raise ConfigError(f"{f.name}: has the shape {shape}, must have at least one element")
     if targets is not None:
         reader = _SideReader("targets", 0, sample_dim, decode_cf, access, may_grow)
         reader.read(targets, names[1])
@@ -178,8 +178,8 @@ def _check_lengths(arrays: Sequence[Array]) -> None:
         if other.num_samples != first.num_samples:
             advice = sample_dim_advice(samples) if number < len(samples) else ""
             raise ConfigError(
-                f"{other.name} has {other.num_samples} samples, {first.label} has {first.num_samples}: "
-                f"they must be equal{advice}"
+                f"{other.name} has {other.num_samples} samples, {first.label} has {first.num_samples}: they must be "
+                f"equal{advice}"
             )
 
 

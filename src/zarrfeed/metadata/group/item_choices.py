@@ -69,8 +69,8 @@ def _check_is_no_level(column: Column, dim: str | int) -> None:
     stored = axis if choice is None else choice.axis_of(axis)
     if rows.level.scale[stored] != 1:
         raise ConfigError(
-            f"{column.items.name}: a voxel along {dim!r} is {rows.level.scale[stored]} of the first level, so indices "
-            "are not the same; choose from one level, or cut patches: Data.patch"
+            f"{column.items.name}: a voxel along {dim!r} is as long as {rows.level.scale[stored]} of the first level, "
+            "so indices differ; choose from one level, or cut patches: Data.patch"
         )
 
 

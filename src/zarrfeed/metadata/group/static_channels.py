@@ -85,5 +85,5 @@ def check_not_named(offsets: object, columns: Sequence[Column]) -> None:
     for one in columns:
         if one.field.has_one_row and (one.items.key in offsets or one.items.name in offsets):
             raise ConfigError(
-                f"offsets of {one.items.name}: is the same for all samples, and has the windows of its stack"
+                f"offsets of {one.items.name}: the array is the same for all samples, and has the windows of its stack"
             )

@@ -219,7 +219,7 @@ def _selected_along(
     for axis, choice in enumerate(selected):
         if not len(choice.positions):
             what = "sample" if axis == sample_axis else f"items along axis {axis}"
-            raise ConfigError(f"{name}: is a selection of what is stored that has no {what}")
+            raise ConfigError(f"{name}: selects no {what} of the stored array")
     return selected
 
 
@@ -234,8 +234,8 @@ def _selected_rows(name: str, positions: Positions) -> range | npt.NDArray[np.in
     if (isinstance(positions, range) and positions.step > 0) or (np.diff(positions) > 0).all():
         return positions if isinstance(positions, range) else np.array(positions, dtype=np.int64)
     raise ConfigError(
-        f"{name}: is a selection of what is stored in another order, or with samples twice: samples are read in "
-        "the order of the store, or shuffled"
+        f"{name}: selects samples in another order than the store, or some twice; select them in order, each once: a "
+        "dataset shuffles them"
     )
 
 
@@ -252,9 +252,7 @@ def _same_items(items: Mapping[str, Mapping[str | int, AxisChoice | None]]) -> d
         for dim, one in of_dims.items():
             first, chosen = found.setdefault(dim, (name, one))
             if chosen != one:
-                raise ConfigError(
-                    f"{name}: is another selection of what is stored than {first} along {dim!r}; select the same items"
-                )
+                raise ConfigError(f"{name} and {first} select different items along {dim!r}; select the same items")
     return {dim: _indexer_of(one) for dim, (_, one) in found.items() if one is not None}
 
 
@@ -283,9 +281,9 @@ def _same_rows(
     for name, one in others:
         same = one is chosen if one is None or chosen is None else np.array_equal(one, chosen)
         if not same:
-            raise ConfigError(f"{name}: is another selection of what is stored than {first}; select the same samples")
+            raise ConfigError(f"{name} and {first} select different samples; select the same samples")
     return slice(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, range) else chosen
 
 
 def _is_selection(name: str) -> ConfigError:
-    return ConfigError(f"{name}: is a selection of what is stored: {_REOPEN}")
+    return ConfigError(f"{name}: selects items of the stored array in a way that zarrfeed cannot read: {_REOPEN}")

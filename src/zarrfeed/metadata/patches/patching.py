@@ -284,13 +284,15 @@ class Patching:
             If each epoch has patches of its own, or turns them in a way of its own.
         """
         if self.turns is not None:
-            raise ConfigError("each epoch flips and rotates patches otherwise, must not for patches by index")
+            raise ConfigError(
+                "patches by index: each epoch flips and rotates patches anew; leave flip and rotate out of patch()"
+            )
         if self.request.sampling == "grid":
             return TileRequests(self.tiling(0).at(0))
         if not isinstance(self.source, ListedPositions):
             raise ConfigError(
-                f'sampling = "{self.request.sampling}" has other patches in each epoch, must be "grid" or "positions" '
-                "for patches by index"
+                f'sampling = "{self.request.sampling}", must be "grid" or "positions" for patches by index: it has '
+                "other patches in each epoch"
             )
         volume, start = self.source.at(0, 0)
         # any grid has the volumes and the size of a patch

@@ -51,7 +51,7 @@ def source_of(first: Sequence[int] | None, index: int | npt.ArrayLike) -> Any:
         As of `locate_samples`; ConfigError if there are no sources.
     """
     if first is None:
-        raise ConfigError("source_of is for what zarrfeed.mix returns")
+        raise ConfigError("source_of: these samples are no mixture, which zarrfeed.mix makes")
     sources = StoreTable((), np.array(first, dtype=np.int64))
     return locate_samples(sources, int(first[-1]), index)[0]
 

@@ -210,7 +210,9 @@ def _patches(runs: Sequence[Run], first: Int64) -> Patching | None:
     if all(one is None for one in cut):
         return None
     if None in cut:
-        raise ConfigError(f"{runs[cut.index(None)].stores[0]}: its samples are no patches, those of others are")
+        raise ConfigError(
+            f"{runs[cut.index(None)].stores[0]}: its samples are no patches, but those of other stores are"
+        )
     for one, run in zip(cut, runs, strict=True):
         if one is not None and cut[0] is not None and (one.request, one.dims) != (cut[0].request, cut[0].dims):
             raise _cut_otherwise(run.stores[0], runs[0].stores[0])

@@ -324,7 +324,7 @@ def _fresh(array: zarr.Array[Any], spec: ArraySpec, access: StoreAccess) -> zarr
     except ZarrfeedError:
         raise
     except FileNotFoundError as error:
-        raise StoreReadError(errno.ENOENT, f"{spec.name}: is no longer there") from error
+        raise StoreReadError(errno.ENOENT, f"{spec.name}: no longer exists") from error
     except Exception as error:  # what stores and zarr-python's parsers raise is of any class
         what = f"{spec.name}: metadata cannot be read again: {reason_of(error)}"
         raise StoreReadError(errno_of(error), what) from error

@@ -47,7 +47,7 @@ def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
     """
     if isinstance(source, list | tuple):
         if not source:
-            raise ConfigError("an empty list of stores, must name at least one")
+            raise ConfigError("got an empty list of stores, must name at least one")
         return list(source)
     if not isinstance(source, str | Path) or not glob.has_magic(str(source)):
         return None
@@ -94,7 +94,7 @@ def open_stores(
         If a store cannot be read, or is not like the first one; the message names the store.
     """
     if targets is not None and len(targets) != len(samples):
-        raise ConfigError(f"{len(targets)} targets for {len(samples)} stores, must be as many")
+        raise ConfigError(f"targets: got {len(targets)} for {len(samples)} stores, must be one for each")
     pairs = list(zip(samples, targets or [None] * len(samples), strict=True))
     with counting_progress("stores opened", store_name(samples[0]), progress, total=len(pairs)) as told:
         opener = _Opener(open_one, describe)

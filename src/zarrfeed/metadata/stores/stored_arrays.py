@@ -52,7 +52,7 @@ class StoredPart:
         path = where if isinstance(where, str) else StoredPath(where.store, where.prefix.rstrip("/"))
         node = open_beside(path, access)
         if not isinstance(node, zarr.Array):
-            raise ConfigError(f"{self.name}: is no array any more")
+            raise ConfigError(f"{self.name}: is no longer an array")
         return node
 
     def rows_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -51,5 +51,5 @@ def _cast(rows: Rows, layout: FieldLayout) -> Rows:
         with np.errstate(invalid="ignore"):
             lost = bool((packed.astype(rows.dtype) != rows).any() or ((packed < 0) != (rows < 0)).any())
     if lost:
-        raise ConfigError(f"dtype of {layout.name or 'the array'}: a value of the source has no place in {dtype}")
+        raise ConfigError(f"dtype of {layout.name or 'the array'}: {dtype} cannot hold a value of the source")
     return packed

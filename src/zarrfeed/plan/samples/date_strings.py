@@ -92,7 +92,7 @@ def _parse(text: str) -> re.Match[str]:
     found = _DATE.fullmatch(text)
     if found is None:
         raise ConfigError(
-            f"{text!r} is no date, must be such as '2015', '2015-03', '2015-03-04' or '2015-03-04T06:00:00', without a "
-            "time zone"
+            f"{text!r} is no date, must be a date such as '2015', '2015-03', '2015-03-04' or '2015-03-04T06:00:00', "
+            "without a time zone"
         )
     return found

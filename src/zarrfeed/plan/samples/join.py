@@ -195,7 +195,8 @@ def _in_unit(one: JoinInput, unit: str) -> Int64:
     factor = UNIT_NS[np.datetime_data(values.dtype)[0]] // UNIT_NS[unit]
     if max(abs(int(ticks[0])), abs(int(ticks[-1]))) * factor >= 2**63:
         raise ConfigError(
-            f"join: {one.name!r}: {one.coordinate.where} has times that no unit holds with those of others"
+            f"join: {one.name!r}: {one.coordinate.where} has times that do not fit into one unit of datetime64 with "
+            "those of others"
         )
     return ticks * factor
 

@@ -371,7 +371,7 @@ class LabelIndex:
                 f"sel: {self.name} = NaT finds no sample: those without a value have no label; use select()"
             )
         return ConfigError(
-            f"sel: {self.name} = {_shown(label)} is of the type {type(label).__name__}; labels of "
+            f"sel: {self.name} = {_shown(label)} is a {type(label).__name__}; labels of "
             f"{self.coordinate.where} must be {_KINDS[self._kind]}"
         )
 

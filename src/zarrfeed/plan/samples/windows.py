@@ -47,12 +47,12 @@ def parse_window(name: str, offsets: Offsets | None) -> Window | None:
     alone = isinstance(offsets, int | np.integer | Lead | Mapping) or not isinstance(offsets, Iterable)
     rows: list[Any] = [offsets] if alone else list(offsets)  # type: ignore[arg-type]
     if not rows:
-        raise ConfigError(f"offsets of {name} = {offsets!r}, must be an integer or a sequence of at least one")
+        raise ConfigError(f"offsets of {name} = {offsets!r}, must be an integer or a sequence of at least one integer")
     rows = [_parse_lead(name, row) if isinstance(row, Mapping) else row for row in rows]
     leads = {row for row in rows if isinstance(row, Lead)}
     if len(leads) > 1:
         raise ConfigError(
-            f"offsets of {name} = {offsets!r}: one lead is drawn for a sample, and these are {len(leads)}"
+            f"offsets of {name} = {offsets!r}, must have one zarrfeed.lead, as one distance is drawn for a sample"
         )
     lead = next(iter(leads), None)
     drawn = tuple(index for index, row in enumerate(rows) if isinstance(row, Lead))
@@ -110,7 +110,10 @@ def lead_of(windows: Iterable[Window | None]) -> Lead | None:
     """
     leads = {window.lead for window in windows if window is not None and window.lead is not None}
     if len(leads) > 1:
-        raise ConfigError(f"offsets have {' and '.join(sorted(map(repr, leads)))}: one lead is drawn for a sample")
+        raise ConfigError(
+            f"offsets have {' and '.join(sorted(map(repr, leads)))}, must have one zarrfeed.lead, as one distance is "
+            "drawn for a sample"
+        )
     return next(iter(leads), None)
 
 

@@ -71,7 +71,9 @@ class Cursor:
         elif begin.worker == WorkerShare(consumer, division.batch_size, begin.worker.batches):
             delivered = begin.worker.batches
         else:
-            raise ConfigError(f"the state is of {begin.worker}, this is {consumer}: a worker resumes only itself")
+            raise ConfigError(
+                f"the state is of {begin.worker}, this is {consumer}: a worker resumes its own state alone"
+            )
         return cls(begin, division, consumer, delivered, in_worker=in_worker, rank_info=rank_info)
 
     def stand(self, *, at_end: bool) -> EpochState:

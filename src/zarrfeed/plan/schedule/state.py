@@ -238,7 +238,7 @@ def read_state_dict(state: object, part: Part, fields: Sequence[Field], *, any_m
         If it is no such dict, or belongs to another epoch order; the message names what differs.
     """
     if not isinstance(state, Mapping) or state.get("version") not in _READABLE:
-        raise ConfigError(f"got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
+        raise ConfigError(f"state: got {_shortened(state)}, must be what state_dict() returned (version {VERSION})")
     theirs = state.get("order")
     order = part.whole.describe_as(theirs) | _describe_nodes(part)
     differences = [

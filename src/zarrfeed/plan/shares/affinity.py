@@ -110,7 +110,9 @@ class Dealing:
             If there are fewer samples than nodes.
         """
         if order.length < num_nodes:
-            raise ConfigError(f"{order.length} samples, must be at least as many as there are nodes: {num_nodes}")
+            raise ConfigError(
+                f"affinity = 'node': {order.length} samples for {num_nodes} nodes, must be at least one for each node"
+            )
         order.check_blocks(listed=True)
         whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
         if not order.shuffle:

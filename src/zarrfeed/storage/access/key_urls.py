@@ -67,7 +67,7 @@ class KeyUrl:
         """
         found = _URL.fullmatch(text)
         if found is None:
-            raise ConfigError(f"{printable(text)}: is no URL, must be such as s3://bucket/key")
+            raise ConfigError(f"{printable(text)}: is no URL, must be a URL such as s3://bucket/key")
         scheme, authority, rest = found[1].lower(), found[2], found[3]
         has_user = "@" in authority and not scheme.startswith("abfs")  # there it is container@account
         path = re.split(r"[?#]", rest, maxsplit=1)[0]

@@ -174,7 +174,7 @@ def _flat(url: str, kind: str, options: Mapping[str, Any]) -> list[tuple[str, An
         return flat
     known = ("headers",) if kind == "http" else ("endpoint_url", "region_name")
     if not isinstance(inner, Mapping):
-        raise ConfigError(f"{url}: storage_options['client_kwargs'] is a {type(inner).__name__}, must be a dict")
+        raise ConfigError(f"{url}: storage_options['client_kwargs']: got a {type(inner).__name__}, must be a dict")
     for name in inner:
         if name not in known:
             raise _unknown(url, f"client_kwargs[{name!r}]", str(name), known)

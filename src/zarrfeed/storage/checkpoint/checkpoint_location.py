@@ -111,10 +111,10 @@ def locate_checkpoint(
         If the scheme of the URL is not known.
     """
     if not isinstance(where, str | os.PathLike):
-        raise ConfigError(f"got a {type(where).__name__}, the location of a checkpoint must be a path or a URL")
+        raise ConfigError(f"location of a checkpoint: got a {type(where).__name__}, must be a path or a URL")
     text = os.fspath(where)
     if not isinstance(text, str):
-        raise ConfigError(f"{text!r}: got {type(text).__name__}, the location of a checkpoint must be text")
+        raise ConfigError(f"location of a checkpoint: got {text!r}, must be text")
     if store is not None:
         return _in_store(text, store, storage_options, policy)
     if storage_options is not None and not isinstance(storage_options, Mapping):

@@ -84,7 +84,7 @@ def find_arrays(source: Any, names: Sequence[str] | None, access: StoreAccess) -
     node = open_source(source, access)
     if not isinstance(node, zarr.Array | zarr.Group):
         refuse_dask(source)
-        raise ConfigError(f"got a {type(source).__name__}, a store must be a path, a URL, a zarr.Array or a zarr.Group")
+        raise ConfigError(f"got a {type(source).__name__}, must be a path, a URL, a zarr.Array or a zarr.Group")
     found = Found(node_name(node))
     if type(node.store) is LocalStore:
         found.root = Path(os.path.realpath(Path(node.store.root) / node.path))

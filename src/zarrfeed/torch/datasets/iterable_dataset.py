@@ -317,7 +317,7 @@ class ZarrIterableDataset(StreamingDataset):
         """
         order = self._session.schedule.order
         if not isinstance(order, SweptOrder):
-            raise ConfigError("stitch is for samples that are patches: Data.patch")
+            raise ConfigError("stitch: the samples are no patches, which Data.patch makes")
         return stitch(
             outputs,
             store,

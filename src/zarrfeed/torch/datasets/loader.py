@@ -107,7 +107,7 @@ class ZarrDataLoader(torch.utils.data.DataLoader[Batch]):
         if isinstance(worker_init_fn, _WorkerInit):
             worker_init_fn = worker_init_fn.function
         if not isinstance(dataset, StreamingDataset):
-            raise ConfigError(f"dataset is a {type(dataset).__name__}, must be a ZarrIterableDataset")
+            raise ConfigError(f"dataset: got a {type(dataset).__name__}, must be a ZarrIterableDataset")
         check_int("num_workers", num_workers, 0)
         if dataset.batch_size is None:
             raise ConfigError("the dataset has no batch_size: give it one, and batches are made while decoding")

@@ -129,7 +129,9 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         check_flags(return_index=return_index)
         self._data = with_shared_rows(as_data(data, targets, self._policy), self._policy)
         if self._data.resolved.blend is not None:
-            raise ConfigError("a mixture is an order, and ZarrDataset has none: use ZarrIterableDataset, or concat")
+            raise ConfigError(
+                "a mixture has an order, and ZarrDataset has none: use ZarrIterableDataset, or zarrfeed.concat"
+            )
         if self._data.resolved.expected is not None:
             raise ConfigError("weights make an order, and ZarrDataset has none: use ZarrIterableDataset")
         self._policy = faults_for(self._data, self._policy)

@@ -180,7 +180,7 @@ def prefetch(
     [[0, 1], [2, 3], [4]]
     """
     if not isinstance(loader, Iterable):
-        raise ConfigError(f"loader is a {type(loader).__name__}, must be an iterable of batches")
+        raise ConfigError(f"loader: got a {type(loader).__name__}, must be an iterable of batches")
     size = parse_bytes(ahead, "ahead")
     try:
         found = torch.device(device)

@@ -99,7 +99,7 @@ class Editions:
             If the description has no windows, or the offsets do not work.
         """
         if self._windows is None:
-            raise ConfigError("set_offsets is for samples that are windows, of a store that does not grow")
+            raise ConfigError("set_offsets: samples must be windows, of a store that does not grow")
         return self._windows if offsets is None else self._windows.with_offsets(offsets)
 
     def in_state(self, state: object) -> Edition:

@@ -90,7 +90,7 @@ def test_the_standard_calendar_is_julian_before_1582() -> None:
     "units", ["fortnights since 2000-01-01", "months since 2000-01-01", "days since yesterday", "days since 2000", "K"]
 )
 def test_units_that_are_not_understood(units: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"a.zarr/time: the units {units!r} are not understood")):
+    with pytest.raises(ConfigError, match=re.escape(f"a.zarr/time: has the units {units!r}, must")):
         decode([0], units)
 
 
@@ -124,5 +124,5 @@ def test_other_calendars() -> None:
 def test_one_unit_holds_times_or_it_is_an_error() -> None:
     days, stamp = np.array(["2020-01-01", "NaT"], "M8[s]"), np.array(["2020-01-01T00:00:00.000000001"], "M8[ns]")
     assert np.array_equal(together([days, stamp], "time"), np.concatenate([days, stamp]), equal_nan=True)
-    with pytest.raises(ConfigError, match="time: has times that no unit holds with those of others"):
+    with pytest.raises(ConfigError, match="time: has times that do not fit into one unit"):
         together([np.array(["0001-01-01"], "M8[s]"), stamp], "time")

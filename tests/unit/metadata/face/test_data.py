@@ -364,13 +364,13 @@ REFUSED: list[tuple[Callable[[Data], Any], str]] = [
     (lambda data: data.cast("flaot32"), "did you mean 'float32'"),
     (lambda data: data.cast(None), "dtype = None"),
     (lambda data: data.cast({"x": "float32"}), "must be one of 't2m', 'z'"),
-    (lambda data: data.cast({"t2m": "int8"}), "would lose values"),
+    (lambda data: data.cast({"t2m": "int8"}), "without losing values"),
     (lambda data: data.normalize((0, 0)), "finite and above 0"),
     (lambda data: data.normalize(None), "mean_std = None"),  # type: ignore[arg-type]
     (lambda data: data.normalize({"z": ([1, 2], 1)}, axis="x"), "axis 1 has length 4"),
     (lambda data: data.normalize({"z": ([1, 2], 1)}), "must say along which axis"),
     (lambda data: data.normalize({"z": (1, 2)}).normalize({"z": (1, 2)}), "normalised before"),
-    (lambda data: data.normalize({"z": (1, 2)}).cast({"z": "int64"}), "int64 cannot hold them"),
+    (lambda data: data.normalize({"z": (1, 2)}).cast({"z": "int64"}), "int64 cannot hold normalised values"),
     (lambda data: data.split((0.5, 0.6)), "with the sum 1"),
     (lambda data: data.split((0.5, 0.5), by="chunks"), "did you mean 'chunk'"),  # type: ignore[arg-type]
     (lambda data: data.split((0.5, 0.5), seed=-1), "seed = -1"),

@@ -202,7 +202,7 @@ def test_inputs_that_are_refused(folder: Path, arguments: Any, message: str) -> 
         ({"how": "left"}, "how = 'left', must be one of 'inner', 'outer'"),
         ({"missing": "fill"}, "missing = 'fill', must be one of 'drop', 'nearest', 'nan'"),
         ({"missing": "nan"}, "missing = 'nan' is for how='outer': an inner join lacks no row"),
-        ({"coords": DAYS}, "coords is of the type ndarray, must be a mapping of names of inputs to coordinates"),
+        ({"coords": DAYS}, "coords: got a ndarray, must be a mapping of names of inputs to coordinates"),
         ({"coords": {"c": DAYS}}, "coords names 'c', must be one of 'a', 'b'"),
         ({"coords": {"b": DAYS}}, r"coords of 'time': has the shape \(10,\), must have one value a sample, \(4,\)"),
         ({"coords": {"b": list("abcd")}}, r"coordinates must be of one kind: 'a' has datetime64\[s\], 'b' has <U1"),

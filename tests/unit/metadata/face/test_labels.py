@@ -173,10 +173,10 @@ def test_coordinates_that_the_user_gives(path: Path) -> None:
     ("call", "message"),
     [
         (lambda d: d.sel(), "sel: names nothing, must name a dimension"),
-        (lambda d: d.sel("2015"), r"sel: got '2015', must be such as sel\(time=...\), or a mapping"),
-        (lambda d: d.sel(time="2015", episode=3), "sel: 'time', 'episode' are all of the samples; name one"),
+        (lambda d: d.sel("2015"), r"sel: got '2015', must be keywords such as sel\(time=...\), or a mapping"),
+        (lambda d: d.sel(time="2015", episode=3), "sel: 'time', 'episode' are all coordinates of the samples;"),
         (lambda d: d.sel({"time": "2015"}, time="2015"), "sel: 'time' is named twice"),
-        (lambda d: d.sel({3: "2015"}), "sel: has the name 3, must be text"),
+        (lambda d: d.sel({3: "2015"}), "sel: got the name 3, must be text"),
         (lambda d: d.isel(lat=9), r"isel of 'lat' = 9: samples\['x'\] has \d items along it"),
         (lambda d: d.isel({7: 0}), "isel: no array has the axis 7; they have 2 axes"),
         (lambda d: d.isel({1: 0, -1: 0}), "isel: names an axis twice: 1, -1"),

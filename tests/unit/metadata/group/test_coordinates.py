@@ -176,8 +176,8 @@ def test_missing_coordinates_say_where_they_were_looked_for(store: Path) -> None
     [
         (np.arange(3), r"coords of 'time': has the shape \(3,\), must have one value a sample, \(30,\)"),
         (np.zeros((N, 1)), r"has the shape \(30, 1\), must have one"),
-        (np.zeros(N, "c8"), "has the dtype complex64, must be of times, numbers or text"),
-        ([None] * N, "has the dtype object, must be of"),
+        (np.zeros(N, "c8"), "has the dtype complex64, must have times, numbers or text"),
+        ([None] * N, "has the dtype object, must have"),
     ],
 )
 def test_values_in_memory_that_are_refused(given: Any, message: str) -> None:

@@ -75,7 +75,7 @@ def test_nothing_is_looked_for_where_the_dimension_has_no_name_or_no_coordinate(
     [
         (np.arange(29), "", r"has the shape \(29,\)"),
         (np.arange(31), "", r"has the shape \(31,\)"),
-        (HOURS, "fortnights since 2000-01-01", "units .* are not understood"),
+        (HOURS, "fortnights since 2000-01-01", "has the units .*, must have"),
         (HOURS.astype("c8"), "", "dtype complex64"),
     ],
 )

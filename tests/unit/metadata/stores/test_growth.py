@@ -107,7 +107,7 @@ def test_a_store_that_shrank_or_changed_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(StoreReadError, match=message):
             opened.look()
     shutil.rmtree(path)
-    with pytest.raises(StoreReadError, match="no longer there"):
+    with pytest.raises(StoreReadError, match="no longer exists"):
         opened.look()
 
 

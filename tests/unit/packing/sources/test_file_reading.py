@@ -73,9 +73,7 @@ def test_files_of_one_shape_are_refused_until_somebody_says_what_they_are(suffix
     assert np.array_equal(values_of(zarrfeed.open(tmp_path / "said.zarr")), images.reshape(60, 8, 8))
     last = np.moveaxis(images, 3, 1).reshape(160, 3, 8)
     assert np.array_equal(values_of(zarrfeed.open(tmp_path / "last.zarr")), last)
-    with pytest.raises(
-        ConfigError, match="files_are = 'samples' and sample_axis = 0: of files that are samples, no axis"
-    ):
+    with pytest.raises(ConfigError, match="files_are = 'samples' and sample_axis = 0: give one of them"):
         pack(source, tmp_path / "no.zarr", files_are="samples", sample_axis=0)
 
 

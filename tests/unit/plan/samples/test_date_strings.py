@@ -51,7 +51,7 @@ def test_periods_that_pandas_cannot_hold() -> None:
     ],
 )
 def test_what_is_no_date(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no date, must be such as"):
+    with pytest.raises(ConfigError, match="is no date, must be a date such as"):
         period(text)
 
 

@@ -57,7 +57,7 @@ def samples_of(order: Order) -> list[int]:
 @given(orders(), st.integers(1, 6), st.integers(1, 4))
 def test_parts_are_all_samples_in_as_many_pieces_as_there_are_nodes(order: Order, num_nodes: int, run: int) -> None:
     if order.length < num_nodes:
-        with pytest.raises(ConfigError, match=f"{order.length} samples, must be at least as many"):
+        with pytest.raises(ConfigError, match=f"{order.length} samples for {num_nodes} nodes, must"):
             Dealing.of(order, num_nodes, run)
         return
     dealing = Dealing.of(order, num_nodes, run)

@@ -128,7 +128,7 @@ def test_workers_that_were_closed_with_their_dataset_say_so(store: str) -> None:
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (lambda _: torch.utils.data.TensorDataset(torch.zeros(3)), "dataset is a TensorDataset"),
+        (lambda _: torch.utils.data.TensorDataset(torch.zeros(3)), "dataset: got a TensorDataset"),
         (lambda store: make(store, batch_size=None), "the dataset has no batch_size"),
     ],
 )

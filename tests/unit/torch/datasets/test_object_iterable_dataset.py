@@ -450,7 +450,7 @@ def test_node_affinity(objects: Objects) -> None:
     [
         ({"decode": "imag"}, "decode = 'imag', must be a function or one of .*did you mean 'image'"),
         ({"decode": 7}, "decode = 7, must be a function"),
-        ({"decode": _three}, "decode requires 3 arguments"),
+        ({"decode": _three}, "decode: the function requires 3 arguments"),
         ({"batch_size": 0}, "batch_size"),
         ({"shuffle": 1}, "shuffle = 1, must be True or False"),
         ({"seed": -1}, "seed"),

@@ -374,7 +374,7 @@ def test_on_a_cpu_batches_are_the_loaders_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((3, "cpu"), "loader is a int, must be an iterable of batches"),
+        ((3, "cpu"), "loader: got a int, must be an iterable of batches"),
         (([], "nonsense"), "device = 'nonsense'"),
         (([], None), "device = None"),
         (([], "cpu", "many"), "ahead"),

@@ -115,7 +115,7 @@ def test_a_pass_under_way_is_saved_with_its_own_offsets(store: Path, shuffle: bo
 
 
 def test_what_cannot_have_other_offsets_is_refused(store: Path) -> None:
-    with pytest.raises(ConfigError, match="samples that are windows"):
+    with pytest.raises(ConfigError, match="samples are no windows"):
         ZarrIterableDataset(store, batch_size=4).set_offsets((0, 1))
     part, _ = zarrfeed.open(store).window((0, 1)).split((0.5, 0.5), by="contiguous")
     with pytest.raises(ConfigError, match="after split"):
