@@ -22,7 +22,7 @@ struct BlockRun {
   int64_t rows = 0;
 };
 
-/// What a block has: its number in the array, its first row in the form that the engine takes, and how many rows.
+/// A block: its number in the array, its first row in the form that the engine takes, and its number of rows.
 struct BlockRows {
   int64_t block = 0;
   int64_t first = 0;
@@ -59,7 +59,7 @@ class BlockTable {
   [[nodiscard]] virtual int64_t rows_before(int64_t held_index) const = 0;
   /// The held index of the block that has row `row` of all, counted in the order of held indices; 0 <= row < length().
   [[nodiscard]] virtual int64_t index_of(int64_t row) const = 0;
-  /// Whether blocks in a row mostly have as many rows each.
+  /// True if blocks in a row mostly have as many rows each.
   [[nodiscard]] virtual bool has_stretches() const = 0;
   /// Blocks from `held_index` on that have as many rows each, up to the held index `end`, which is behind it. If there
   /// are stretches, this is all of them.

@@ -29,7 +29,7 @@ struct OwnedPlan {
   /// are empty. Null: the arrays have all groups.
   std::shared_ptr<const BlockOrder> block_order;
   int64_t mix = 1;  ///< of a plan that is unfolded: pieces of a group
-  /// Of a window of a plan that is unfolded: that plan, whose extra positions and samples the window borrows.
+  /// For a window of a plan that is unfolded: that plan, whose extra positions and samples the window borrows.
   std::shared_ptr<const OwnedPlan> whole;
 
   void bind() {

@@ -27,7 +27,7 @@ struct PatchTable {
   // Listed: where each sample begins. Empty: there are tiles.
   std::vector<int64_t> volume_of;  ///< (samples)
   std::vector<int64_t> start_of;   ///< (samples, dims)
-  // What the user calls a patch: volume_number + the sum of (start + margin) * stride over the dimensions. Where a
+  // The user's number of a patch: volume_number + the sum of (start + margin) * stride over the dimensions. Where a
   // dimension is periodic, a start is taken modulo its period.
   std::vector<int64_t> period;         ///< (volumes, dims); 0: not periodic
   std::vector<int64_t> margin;         ///< (dims)
@@ -42,11 +42,11 @@ struct PatchTable {
   [[nodiscard]] bool is_listed() const { return !volume_of.empty(); }
   /// The block that a sample is of; there are tiles.
   [[nodiscard]] size_t block_of(int64_t sample) const;
-  /// Where tile `tile` of a volume begins along a dimension.
+  /// The first voxel of tile `tile` of a volume along a dimension.
   [[nodiscard]] int64_t tile_start(int64_t volume, size_t dim, int64_t tile) const;
-  /// Where a sample begins. Throws Error(kConfig) if there is no such sample.
+  /// The first voxel of a sample. Throws Error(kConfig) if there is no such sample.
   [[nodiscard]] PatchStart start(int64_t sample) const;
-  /// What the user calls a sample.
+  /// The user's number of a sample.
   [[nodiscard]] int64_t number(int64_t sample) const;
 };
 

@@ -74,7 +74,7 @@ struct EpochPlan {
   std::span<const int64_t> group_turn;    ///< the turn of the epoch order that the group serves
   std::span<const int64_t> first_step;    ///< first and last step that the group serves
   std::span<const int64_t> last_step;
-  // Of a mixture, several groups may have the same rows, and each serves those of its own steps.
+  // In a mixture, several groups may have the same rows, and each serves those of its own steps.
   const Mixture* mixture = nullptr;       ///< null: there is one order, and the arrays below are empty
   int64_t mixture_begin = 0;              ///< the step of the mixture that is position 0
   std::span<const int64_t> group_source;  ///< the source that a group's rows are of

@@ -37,11 +37,11 @@ class SampleTable {
   /// alive. of_runs(), of_pages() and of_repeats() throw Error(kConfig) if the numbers do not fit together.
   static std::shared_ptr<const SampleTable> of_flags(std::span<const uint8_t> flags, std::shared_ptr<const void> owner);
 
-  /// How many samples there are.
+  /// The number of samples.
   [[nodiscard]] int64_t length() const { return length_; }
   /// The sample with a number of [0, length()).
   [[nodiscard]] virtual int64_t at(int64_t number) const = 0;
-  /// How many samples are less than `sample`.
+  /// The number of samples that are less than `sample`.
   [[nodiscard]] virtual int64_t rank(int64_t sample) const = 0;
   /// Sets `out` to the samples from number `first` on, which all exist.
   virtual void list(int64_t first, std::span<int64_t> out) const = 0;

@@ -45,7 +45,7 @@ class Unfolding {
   struct Extra {
     int64_t lane = 0, offset = 0, step = 0;
   };
-  /// Where the next group of a lane begins.
+  /// The begin of the next group of a lane.
   struct Cursor {
     int64_t lane = 0;
     int64_t number = 0;                  ///< of the next group

@@ -9,9 +9,9 @@
 //           2 samples are expected of them
 //   unit    a part of a count: expected counts are whole numbers of units, of which 2^bits are one sample
 //
-// What holds: a row comes floor or ceil of what is expected of it, and so does each pool; the sum of all counts is that of
-// all expected counts, if this is a whole number. A row of which a whole number is expected has that count in each epoch,
-// and a row of no units never comes.
+// Invariant: a row comes floor or ceil of what is expected of it, and so does each pool; the sum of all counts is that
+// of all expected counts, if this is a whole number. A row of which a whole number is expected has that count in each
+// epoch, and a row of no units never comes.
 
 #include <cstdint>
 #include <span>
