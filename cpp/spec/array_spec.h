@@ -14,7 +14,7 @@
 
 namespace zarrfeed {
 
-/// How the chunk of an array becomes a file name below the array's directory.
+/// The file name of a chunk below the array's directory.
 struct KeySpec {
   std::string prefix;  ///< "c" for the v3 default encoding, "" for v2's
   char separator = '/';
@@ -40,13 +40,13 @@ struct ArraySpec {
   size_t max_stored_bytes = 0;  ///< of a chunk that Python decodes, too; 0: as `codecs` say
   /// The stores that the rows lie in, one after another; `root` is empty then. Null: one store has all rows.
   std::shared_ptr<const ArrayParts> parts;
-  /// Where its chunks lie in files of another format: of each part, or of the whole array. Empty: they are objects.
+  /// Tables of its chunks in files of another format: of each part, or of the whole array. Empty: they are objects.
   std::vector<std::shared_ptr<const ChunkTable>> tables;
   /// By axis, the items that samples have, in their order; an axis without entries is whole. Empty: samples have all items.
   /// Nobody looks at other items: chunks without a chosen item are no cells, and the rest of a decoded chunk is undefined.
   std::vector<std::vector<int64_t>> chosen;
 
-  /// Whether samples have all items of an axis.
+  /// True if samples have all items of an axis.
   [[nodiscard]] bool has_all(size_t axis) const { return chosen.empty() || chosen[axis].empty(); }
   /// Items of a sample along an axis other than the sample axis.
   [[nodiscard]] int64_t extent(size_t axis) const {

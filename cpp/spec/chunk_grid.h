@@ -1,5 +1,5 @@
 #pragma once
-// Which read chunks an array consists of. Pure arithmetic of its specification.
+// The read chunks of an array. Pure arithmetic of its specification.
 //
 // A read chunk is named by its index along the sample axis, `chunk`, and its cell: the index in the grid over the other
 // axes. One row of the array lies in all cells of one such index. Where samples have chosen items alone
@@ -44,14 +44,14 @@ class CellGrid {
   }
 
   [[nodiscard]] size_t num_cells() const { return num_cells_; }
-  /// What one step along an axis other than the sample axis adds to the number of a cell.
+  /// The difference of the numbers of two cells that are neighbours along an axis other than the sample axis.
   [[nodiscard]] size_t stride(size_t axis) const { return strides_[axis]; }
   /// Cells are numbered in C order; along the sample axis it is 0.
   [[nodiscard]] int64_t index(size_t cell, size_t axis) const {
     const size_t ordinal = cell / strides_[axis] % counts_[axis];
     return chunks_[axis].empty() ? static_cast<int64_t>(ordinal) : chunks_[axis][ordinal];
   }
-  /// Which one of the indices that cells have along an axis is `index`; the inverse of index().
+  /// The position of `index` among the indices that cells have along an axis; the inverse of index().
   [[nodiscard]] size_t ordinal(int64_t index, size_t axis) const {
     const std::vector<int64_t>& chunks = chunks_[axis];
     if (chunks.empty()) return static_cast<size_t>(index);

@@ -1,5 +1,5 @@
 #pragma once
-// What becomes of the items of a field on the way to their batch.
+// The conversion of the items of a field on the way to their batch.
 
 #include <cstddef>
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace zarrfeed {
 
-/// What an item is. `kBool` is a byte, true unless 0.
+/// The kind of an item. `kBool` is a byte, true unless 0.
 enum class ItemType {
   kBool,
   kInt8,
@@ -24,7 +24,7 @@ enum class ItemType {
   kFloat64
 };
 
-/// What a step makes of a value x, given the numbers a and b of its channel. Functions leave x alone where a is 0.
+/// The result of a step for a value x, given the numbers a and b of its channel. Functions leave x alone where a is 0.
 enum class StepKind {
   kNormalize,  ///< (x - a) / b: by mean and standard deviation, or by minimum and range
   kClip,       ///< x, but at least a and at most b; NaN stays NaN
@@ -44,7 +44,7 @@ struct ValueStep {
   size_t channel_items = 1;    ///< items of a sample that follow each other in one channel, in C order
 };
 
-/// What becomes of the items of a field:
+/// The conversion of the items of a field:
 ///
 ///     x = item                              in float32 or float64, see below
 ///     x = NaN where x is one of `fills`

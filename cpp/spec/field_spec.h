@@ -16,7 +16,8 @@
 
 namespace zarrfeed {
 
-/// What those who take a batch see of a field: numbers, by DLPack's code and width, of this shape behind the rows.
+/// The items of a field as the consumers of batches see them: numbers, by DLPack's code and width, of this shape behind
+/// the rows.
 struct TensorSpec {
   uint8_t code = 1;  ///< unsigned integers
   uint8_t bits = 8;
@@ -32,14 +33,14 @@ struct BadRows {
   Error error;
 };
 
-/// Where the rows of a field go, if they share a tensor of the batch with rows of other fields.
+/// The place of a field's rows, if they share a tensor of the batch with rows of other fields.
 struct SlotSpec {
   size_t tensor = 0;     ///< number of the tensor; fields of one tensor have windows of the same length
   size_t row_bytes = 0;  ///< of the tensor: from one row to the next
   size_t offset = 0;     ///< where the row of this field begins in that of the tensor
 };
 
-/// Which row of its array a field has for a sample.
+/// The row of its array that a field has for a sample.
 struct RowMapSpec {
   /// The row of sample s is `rows[s]`, -1 if there is none; borrowed. Null: it is `first + step * s`, none if the array
   /// has no such row.
@@ -49,7 +50,7 @@ struct RowMapSpec {
   int64_t step = 1;
 };
 
-/// What takes the place of rows that a sample lacks.
+/// The values of rows that a sample lacks.
 struct PadSpec {
   enum class Mode {
     kNone,  ///< nothing: a sample without all of its rows is an error of the plan

@@ -14,13 +14,13 @@ namespace zarrfeed {
 
 inline constexpr size_t kMaxPatchDims = 8;
 
-/// Where a patch begins: its volume, and an index along each dimension. It may begin before index 0.
+/// The begin of a patch: its volume, and an index along each dimension. It may begin before index 0.
 struct PatchStart {
   int64_t volume = 0;
   std::array<int64_t, kMaxPatchDims> at{};
 };
 
-/// How a patch is turned: its dimension d runs along dimension source[d] of the volume; where source[d] is negative,
+/// The turn of a patch: its dimension d runs along dimension source[d] of the volume; where source[d] is negative,
 /// backwards along dimension ~source[d].
 struct Orientation {
   std::array<int8_t, kMaxPatchDims> source{0, 1, 2, 3, 4, 5, 6, 7};
@@ -34,7 +34,7 @@ struct Orientation {
   bool operator==(const Orientation&) const = default;
 };
 
-/// What a patch has beyond the ends of a volume.
+/// The values of a patch beyond the ends of a volume.
 enum class Border {
   kFill,     ///< a number of the user's
   kEdge,     ///< the first or last item
@@ -53,14 +53,14 @@ struct PatchAxis {
   std::vector<int64_t> offsets = {};  ///< `size` indices relative to that, or to item 0; empty: 0, 1, 2, ...
 };
 
-/// What of an array is one volume: the rows [begin, end) along its sample axis, counted from the first row of a chunk.
+/// One volume of an array: the rows [begin, end) along its sample axis, counted from the first row of a chunk.
 struct PatchVolume {
   int64_t first_chunk = 0;  ///< the index of that chunk along the sample axis
   int64_t begin = 0;
   int64_t end = 0;  ///< begin: other fields have this volume
 };
 
-/// How an array is cut.
+/// The cut of an array into patches.
 struct PatchSpec {
   std::vector<PatchAxis> axes;
   std::vector<PatchVolume> volumes;

@@ -7,7 +7,7 @@
 
 namespace zarrfeed {
 
-/// How the read chunks of an array lie in stored objects of several: the codec `sharding_indexed`.
+/// The shards of an array, stored objects of several read chunks each: the codec `sharding_indexed`.
 struct ShardSpec {
   std::vector<int64_t> chunks;  ///< inner chunks of a shard along each axis; empty: the array is not sharded
   bool index_at_start = false;
