@@ -1,12 +1,12 @@
 #pragma once
-// Where the Blosc blocks of a chunk lie among its stored bytes: what its header and its table say, believed as little as the
+// The places of a chunk's Blosc blocks among its stored bytes: its header and its table, believed as little as the
 // index of a shard.
 //
 // A chunk is a header of 16 bytes, a table of 4 bytes a Blosc block, and the blocks, in any order: writers with threads store
 // a block as it is ready. The table has no lengths: a block ends where the next one in storage begins, or where the stored
 // bytes of the chunk do. A chunk that is "memcpyed" has no table; its blocks lie as they decode.
 //
-// What holds:
+// Invariants:
 //   * Header and table are enough to know the range of every block. Ranges lie behind the table, inside of the chunk.
 //   * A header or an entry that cannot be is Error(kCorrupt), whichever block is wanted: such a chunk is bad for all.
 //     Damage inside of a block is bad for those that want this block.
@@ -56,7 +56,7 @@ class BloscTable {
   /// `table` has the header.table_bytes() bytes behind the header. Throws Error(kCorrupt).
   BloscTable(const BloscHeader& header, Bytes table);
 
-  /// Where the stored bytes of a block lie. The ranges of two blocks are disjoint, or the same.
+  /// The range of the stored bytes of a block. The ranges of two blocks are disjoint, or the same.
   [[nodiscard]] Range range_of(size_t block) const;
 
  private:

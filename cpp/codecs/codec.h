@@ -16,7 +16,7 @@
 
 namespace zarrfeed {
 
-/// What one thread keeps between chunks: contexts and temporary buffers. Not thread-safe.
+/// The memory that one thread keeps between chunks: contexts and temporary buffers. Not thread-safe.
 class DecodeScratch {
  public:
   DecodeScratch() = default;
