@@ -1,5 +1,5 @@
 #pragma once
-// Where a read chunk lies: the key of its stored object, and its position in a shard. Pure.
+// The location of a read chunk: the key of its stored object, and its position in a shard. Pure.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,7 @@ std::string chunk_key(const ArraySpec& array, const Grid& grid) {
   return key;
 }
 
-/// How many names, divided by slashes, a key of an array has.
+/// The number of names, divided by slashes, of an array's keys.
 inline size_t parts_of_key(const ArraySpec& array) {
   const std::string key = chunk_key(array, [](size_t) { return 0; });
   return 1 + static_cast<size_t>(std::count(key.begin(), key.end(), '/'));

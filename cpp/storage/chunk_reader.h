@@ -3,7 +3,7 @@
 // error.
 //
 // Here, and nowhere else, is what lies between a chunk and a ByteStore: keys, indices of shards, further tries after
-// errors that may pass, how long a read may take, and what an error says. What holds:
+// errors that may pass, how long a read may take, and what an error says. Invariants:
 //   * A read ends exactly once: in bytes, in "the store lacks the chunk", or in an error that names the array and the
 //     chunk's key. It is dropped without a word only by stop().
 //   * A read is tried again after an error of which is_transient() holds, up to `max_retries` times, after
@@ -15,7 +15,7 @@
 //     soon the only one. Somebody has to look; nobody here does by himself.
 //   * No more bytes are handed over than a chunk of this array may have. Where parts of a chunk are enough for whoever asks,
 //     a store may hand over these alone (base/stored_bytes.h); a further try reads all of them anew.
-// Which thread may do what: any thread may read. A completion runs on a thread of the store's, or on the one that
+// Threads: any thread may read. A completion runs on a thread of the store's, or on the one that
 // calls.
 
 #include <atomic>
@@ -47,7 +47,7 @@ struct ReadPolicy {
   std::chrono::milliseconds timeout = std::chrono::hours(1);
 };
 
-/// Where a read chunk lies.
+/// The location of a read chunk.
 struct ChunkLocation {
   std::string key;                      ///< below the array: of its object, or of the shard that it lies in
   std::optional<size_t> inner_chunk{};  ///< its position in the shard, in C order
@@ -83,7 +83,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   /// The key, and which inner chunk it is where there are such: what messages call the chunk.
   [[nodiscard]] std::string label(const ChunkLocation& at) const;
   [[nodiscard]] std::string label(int64_t chunk, size_t cell) const { return label(locate(chunk, cell)); }
-  /// What messages call the array, of several stores the one that the chunk lies in.
+  /// The name of the array in messages; with several stores, of the one that the chunk lies in.
   [[nodiscard]] const std::string& name(const ChunkLocation& at) const {
     return at.part ? array_.parts->name[*at.part] : array_.name;
   }
@@ -92,7 +92,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
     const ChunkLocation at = locate(chunk, cell);
     return error.at(name(at), label(at));
   }
-  /// Whether it is of use to ask for these two at once: they lie in one shard, of a store that reads neighbours
+  /// True if it is of use to ask for these two at once: they lie in one shard, of a store that reads neighbours
   /// together.
   [[nodiscard]] bool reads_together(int64_t chunk, size_t cell, int64_t other_chunk, size_t other_cell) const {
     return limits_.coalesce.limit > 0 && array_.shard.is_sharded() &&
@@ -102,7 +102,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   /// Reads what is in memory or the page cache, and never waits: kWouldBlock. Also after an error that may pass.
   /// `parts` of the chunk may be enough. Throws Error, with the array and the key.
   ReadResult try_read(const ChunkLocation& at, Buffer& room, const std::shared_ptr<const ChunkParts>& parts = nullptr);
-  /// Whether try_read() is worthwhile for this chunk; read() is asked for others, many at once.
+  /// True if try_read() is worthwhile for this chunk; read() is asked for others, many at once.
   [[nodiscard]] bool is_at_hand(const ChunkLocation& at) const {
     return shards_ ? shards_->is_at_hand(at.key, *at.inner_chunk) : store_->is_at_hand(at.key, {});
   }
@@ -114,7 +114,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
                        const std::shared_ptr<const ChunkParts>& parts = nullptr);
   /// The same for a thread that nobody watches.
   ReadResult read_here(const ChunkLocation& at, Buffer& room);
-  /// Whether there is the shard that a chunk lies in: reads its index, unless that is cached. As read_here().
+  /// True if there is the shard that a chunk lies in: reads its index, unless that is cached. As read_here().
   bool has_shard(const ChunkLocation& at, StallWatch& watch, StallWatch::Wait wait);
 
   /// The error of a chunk whose read took longer than it may.

@@ -30,7 +30,8 @@ struct FetchPart {
   ByteRange range{};
 };
 
-/// What is wanted of one object, as Python sees it: the whole of it, or parts that are read together, in ascending order.
+/// A request for one object, as Python sees it: for the whole of it, or parts that are read together, in ascending
+/// order.
 struct FetchRequest {
   size_t source = 0;
   std::string key;               ///< below the array
@@ -45,14 +46,14 @@ struct FetchAnswer {
   std::optional<Bytes> bytes;
 };
 
-/// What a thread takes at once.
+/// The requests that a thread takes at once.
 struct TakenRequest {
   FetchRequest request;
   std::vector<uint64_t> finished;  ///< ids of requests whose bytes are no longer needed
   size_t waiting = 0;              ///< requests that nobody has taken yet
 };
 
-/// What the stores of one engine share: the way to Python and back. Thread-safe.
+/// The part that the stores of one engine share: the way to Python and back. Thread-safe.
 class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
  public:
   /// Throws Error(kIo) if there is no pipe to be had.
@@ -67,7 +68,7 @@ class StoreBridge : public std::enable_shared_from_this<StoreBridge> {
   /// Posts requests, which can be taken all together or not yet at all. Neighbours among them that are ranges of one
   /// object become one FetchRequest.
   void post(size_t source, std::vector<ReadRequest> requests);
-  /// Of the requests of a source that were not answered, the one that was posted first.
+  /// The oldest request of a source that was not answered.
   [[nodiscard]] std::optional<Asked> oldest(size_t source) const;
   /// Forgets all of it: the epoch is over. No request completes after that.
   void clear();

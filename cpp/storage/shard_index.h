@@ -20,8 +20,8 @@ struct ShardRange {
   [[nodiscard]] uint64_t end() const { return offset + size; }
 };
 
-/// What holds of a parsed index: no range overflows, overlaps the index, or leaves the shard, as far as its size is known.
-/// Two ranges are the same, as a writer may store the bytes of equal inner chunks once, or they do not overlap.
+/// Invariant of a parsed index: no range overflows, overlaps the index, or leaves the shard, as far as its size is
+/// known. Two ranges are the same, as a writer may store the bytes of equal inner chunks once, or they do not overlap.
 class ShardIndex {
  public:
   /// Parses an index as stored; `shard_bytes` is the size of the whole shard, where it is known.

@@ -43,10 +43,10 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
   /// lacks the inner chunk are both kMissing.
   ReadResult try_read(const std::string& key, size_t inner_chunk, Buffer& room,
                       std::shared_ptr<const ChunkParts> parts = nullptr);
-  /// Whether try_read() is worthwhile: the index is cached, and the store says so of the range.
+  /// True if try_read() is worthwhile: the index is cached, and the store says so of the range.
   [[nodiscard]] bool is_at_hand(const std::string& key, size_t inner_chunk);
   void read(std::vector<ReadRequest> requests) override;
-  /// Whether there is such a shard: reads its index, unless that is cached. `bytes` are empty.
+  /// True if there is such a shard: reads its index, unless that is cached. `bytes` are empty.
   void find(const std::string& key, Completion done);
 
   void open() override { store_->open(); }

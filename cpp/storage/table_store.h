@@ -1,7 +1,7 @@
 #pragma once
 // Chunks of one array at offsets in files of another format: a FileStore whose objects are parts of files.
 //
-// What holds: a read begins by a look at the file, and is an error if its size or its time is not that of the table.
+// Invariant: a read begins by a look at the file, and is an error if its size or its time is not that of the table.
 
 #include <memory>
 #include <string>

@@ -2,7 +2,7 @@
 // The seam: every byte of a store comes through a ByteStore.
 //
 // A ByteStore holds the stored objects of one array, each named by its key below the array. ChunkReader asks it for bytes;
-// whoever adds a kind of store writes one of these and nothing else. What holds for every ByteStore:
+// whoever adds a kind of store writes one of these and nothing else. Invariants of every ByteStore:
 //   * Thread-safe: any thread may call try_read() and read() between open() and stop().
 //   * try_read() never waits for a device, a network or another thread's wait for one. It returns kWouldBlock instead.
 //   * read() completes each of its requests exactly once, on any thread, perhaps before read() returns. It holds no lock
@@ -41,7 +41,7 @@ enum class ReadStatus {
   kChanged,     ///< another version of the object than the one that a part was wanted of
 };
 
-/// What tells a file from the one that was there before it, or from what it was before it was written to.
+/// The identity of a file's content: it differs if the file was replaced or written to.
 struct ObjectVersion {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -52,8 +52,8 @@ struct ObjectVersion {
   bool operator==(const ObjectVersion&) const = default;
 };
 
-/// Which bytes of an object are read: all of them unless told. If `parts` is not null, those that it finds of these bytes are
-/// enough: a store that can (Limits::part_costs) reads no others, and says so in ReadResult::parts.
+/// The bytes of an object that are read: all of them unless told. If `parts` is not null, those that it finds of these
+/// bytes are enough: a store that can (Limits::part_costs) reads no others, and says so in ReadResult::parts.
 struct ByteRange {
   enum class Kind { kAll, kAt, kLast };
 
@@ -79,7 +79,7 @@ struct ByteRange {
   std::shared_ptr<const ChunkParts> parts{};
 };
 
-/// What became of a read.
+/// The result of a read.
 struct ReadResult {
   ReadStatus status = ReadStatus::kMissing;    ///< says nothing where there is an error
   Bytes bytes{};                               ///< kOk: what was read; valid as long as the room and `hold`
@@ -103,7 +103,7 @@ struct ReadRequest {
   Completion done;
 };
 
-/// What a request is for, to name it.
+/// The purpose of a request, to name it.
 struct Asked {
   std::string key;
   std::optional<size_t> inner_chunk{};
@@ -133,15 +133,15 @@ class ByteStore {
   /// Reads what can be had without waiting: to `room`, or from memory of the store's own. May throw an Error as
   /// well as return it.
   virtual ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) = 0;
-  /// Whether try_read() is worthwhile. Other objects are better asked for by read(), many at once. Never waits.
+  /// True if try_read() is worthwhile. Other objects are better asked for by read(), many at once. Never waits.
   [[nodiscard]] virtual bool is_at_hand(const std::string& /*key*/, const ByteRange& /*range*/) const {
     return limits().can_try;
   }
   /// Reads. Requests that come together may be served together.
   virtual void read(std::vector<ReadRequest> requests) = 0;
-  /// Of the requests of read() that wait for storage, the one that was made first, where the store knows.
+  /// The oldest request of read() that waits for storage, where the store knows.
   [[nodiscard]] virtual std::optional<Asked> oldest() const { return std::nullopt; }
-  /// What the store is good for; the same as long as it lives.
+  /// The abilities of the store; the same as long as it lives.
   [[nodiscard]] virtual Limits limits() const = 0;
   /// Ends an epoch: drops what is under way and waits at most until `deadline` for storage. False if a thread had to be
   /// left behind.

@@ -1,5 +1,5 @@
 #pragma once
-// Which ranges of one object are read together: decided here, for the engine as well as for readers in Python.
+// The ranges of one object that are read together: chosen here, for the engine as well as for readers in Python.
 
 #include <cstddef>
 #include <cstdint>

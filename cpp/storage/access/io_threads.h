@@ -19,7 +19,7 @@ class IoThreads {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What a thread does: go to storage, and then say what came of it. A thread that was left behind in storage says
+  /// The work of a thread: go to storage, and then deliver the result. A thread that was left behind in storage says
   /// nothing. Both hold what they use, and neither throws.
   struct Job {
     std::function<void()> in_storage;

@@ -11,8 +11,8 @@
 
 namespace zarrfeed {
 
-/// Of files that lie in the page cache, from where a read of 16 KiB takes hardly longer than one of a byte. The tables of
-/// most Blosc chunks are shorter.
+/// Costs for files that lie in the page cache, from where a read of 16 KiB takes hardly longer than one of a byte. The
+/// tables of most Blosc chunks are shorter.
 inline constexpr PartCosts kLocalPartCosts{
     .least_chunk = size_t{128} << 10, .max_gap = size_t{16} << 10, .first_bytes = size_t{16} << 10};
 

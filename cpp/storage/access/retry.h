@@ -1,5 +1,5 @@
 #pragma once
-// What an I/O error says: whether another try may succeed and when, and whether it is about the chunk at all.
+// The meaning of an I/O error: whether another try may succeed and when, and whether it is about the chunk at all.
 
 #include <chrono>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 // One thread's wait for storage, as others see it.
 //
-// A read that storage does not answer cannot be interrupted, only left alone. What holds:
+// A read that storage does not answer cannot be interrupted, only left alone. Invariants:
 //   * A thread is in storage from enter() to leave(), and only there it can be left behind. It is then in no lock of the
 //     engine, and reads into memory that it holds itself.
 //   * Either abandon() or leave() comes first, and the other one fails. A thread whose leave() fails touches nothing from
@@ -18,7 +18,7 @@ namespace zarrfeed {
 /// Thread-safe. The lock is the thread's own but for moments, so that it costs next to nothing.
 class StallWatch {
  public:
-  /// What the thread waits for, and since when.
+  /// The read that the thread waits for, and when the wait began.
   struct Wait {
     size_t source = 0;
     int64_t chunk = 0;

@@ -16,7 +16,7 @@ namespace zarrfeed {
 /// Thread-safe. Whoever starts threads stops them before this is destroyed.
 class WatchedThreads {
  public:
-  /// What a thread does. It ends by LeftBehind if it was left behind, and by no other exception.
+  /// The work of a thread. It ends by LeftBehind if it was left behind, and by no other exception.
   using Body = std::function<void(StallWatch&)>;
 
   /// Starts a thread, and returns its watch, by which it can be left behind. Throws std::system_error if the system gives

@@ -1,7 +1,7 @@
 #pragma once
 // The directory of the node cache: stored bytes of objects and of their ranges, shared by all processes of a machine.
 //
-// One file an entry. What holds:
+// One file an entry. Invariants:
 //   * A file in `entries/` is a whole entry: it was written below `tmp/` and renamed. A process that is killed while it
 //     writes leaves a file in `tmp/` that no reader looks at; the next process that opens the directory deletes it.
 //   * An entry names what it holds: store, object, range and version of the object. An entry of another version is a miss
@@ -79,7 +79,7 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   /// `parts`, if not null, are enough: they are read once this process has checked the whole entry.
   Found read(const CacheEntry& entry, Buffer& room, size_t max_bytes, bool may_wait, PartsRead& out,
              const ChunkParts* parts = nullptr);
-  /// Whether there is a file for the entry, of whatever version, or was when this process read it. Never waits for the
+  /// True if there is a file for the entry, of whatever version, or was when this process read it. Never waits for the
   /// payload.
   [[nodiscard]] bool contains(const CacheEntry& entry) const;
   /// Writes an entry, over the one of another version of the object.
@@ -88,7 +88,7 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   /// Claims an entry: null while another thread or process has it. Where the file system has no locks, only threads of this
   /// process exclude each other.
   [[nodiscard]] ClaimPtr try_claim(const CacheEntry& entry);
-  /// Whether an entry may be admitted at all now. False for a second after one found no room.
+  /// True if an entry may be admitted at all now. False for a second after one found no room.
   [[nodiscard]] bool admits() const;
 
   [[nodiscard]] const std::string& path() const { return folder_.path(); }
@@ -100,7 +100,7 @@ class CacheDirectory : public std::enable_shared_from_this<CacheDirectory> {
   /// Why the cache admits no entries, or holds none; empty if it works.
   [[nodiscard]] std::string trouble() const;
 
-  /// Whether new entries are written at all.
+  /// True if new entries are written at all.
   [[nodiscard]] bool is_writable() const { return writes_.load(std::memory_order_relaxed); }
 
   /// Entries of some objects, as their headers say.

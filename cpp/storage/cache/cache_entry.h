@@ -28,7 +28,7 @@ uint64_t hash_text(std::string_view text, uint64_t seed);
 /// 16 hexadecimal digits.
 std::string hex_of(uint64_t value);
 
-/// What an entry holds the bytes of.
+/// The identity of the bytes that an entry holds.
 struct CacheKey {
   std::string store{};    ///< the store: its URL, without credentials
   std::string object{};   ///< key of the object in the store
@@ -48,7 +48,7 @@ struct CacheEntry {
   std::optional<uint64_t> bytes;  ///< size, where the range says it
 };
 
-/// What the header of an entry says.
+/// The header of an entry, parsed.
 struct CacheEntryInfo {
   CacheKey key;
   uint64_t bytes = 0;  ///< of the payload

@@ -51,12 +51,12 @@ class CacheFolder {
   /// Opens the file of the counter and the locks, and makes it anew if it is not the owners' own. Without a file, errno
   /// tells why.
   File open_state();
-  /// Whether this process may write new entries.
+  /// True if this process may write new entries.
   [[nodiscard]] bool is_writable() const;
 
   /// Opens a file to read it, and says what fstat() says of it. No file if it is not regular.
   File open_entry(const std::string& path, struct stat& info) const;
-  /// Whether the owners alone can have written a file.
+  /// True if the owners alone can have written a file.
   [[nodiscard]] bool believes(const struct stat& info) const { return owners_.believe(info); }
   /// Bytes of a file that counts; nothing if there is none.
   [[nodiscard]] std::optional<uint64_t> size_of(const std::string& path) const;

@@ -2,7 +2,7 @@
 // The node cache: a ByteStore around another one, which keeps stored bytes in a CacheDirectory.
 //
 // A hit is read through the page cache by the thread that asks, a hit that is not in the page cache by an I/O thread. A miss
-// goes to the inner store. What holds:
+// goes to the inner store. Invariants:
 //   * Only an object whose version is known is cached. Any other object is read from the inner store each time.
 //   * Of all threads and processes that miss an entry, the one that claims it asks the inner store. The others look again
 //     at intervals, and ask the inner store themselves if the entry is not there after kTimeout. Nobody waits without an
@@ -40,7 +40,7 @@
 
 namespace zarrfeed {
 
-/// What one array is called in the cache.
+/// The name of one array in the cache.
 struct CachedArray {
   std::shared_ptr<CacheDirectory> directory;
   std::string store;   ///< the store, see CacheKey
@@ -62,8 +62,8 @@ struct CacheCounters {
 
 class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCache> {
  public:
-  /// How long a request waits for another process to write the entry that it fetches. A process that is stopped in the
-  /// middle of a fetch holds up the others no longer than that; less than any timeout of a read.
+  /// The timeout of a request that waits for another process to write the entry that it fetches. A process that is
+  /// stopped in the middle of a fetch holds up the others no longer than that; less than any timeout of a read.
   static constexpr std::chrono::milliseconds kTimeout{20'000};
 
   /// `max_bytes`: a larger object is no chunk of this array. `max_reads`: I/O threads at most.
@@ -96,7 +96,7 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   class Call;
 
   [[nodiscard]] bool has_changed(const std::string& key) const;
-  /// Whether an answer of the inner store is of the version that was listed. If it is not, the object has changed.
+  /// True if an answer of the inner store is of the version that was listed. If it is not, the object has changed.
   bool is_listed_version(const std::string& key, const ByteRange& range, bool is_index, ReadResult& result);
   [[nodiscard]] std::optional<CacheEntry> entry_of(const std::string& key, const ByteRange& range) const;
   CacheDirectory::Found look(const CacheEntry& entry, const ChunkParts* parts, Buffer& room, bool may_wait,

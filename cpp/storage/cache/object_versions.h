@@ -1,5 +1,5 @@
 #pragma once
-// Which version each object of a store has: what the node cache needs to know before it may serve stored bytes.
+// The version of each object of a store, which the node cache needs to know before it may serve stored bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,13 +24,13 @@ class ObjectVersions {
  public:
   /// One version for every object, such as the id of a snapshot.
   explicit ObjectVersions(std::string common) : common_(std::move(common)) {}
-  /// What a listing says: key and version of each object. An object that is not listed has no version.
+  /// A listing: key and version of each object. An object that is not listed has no version.
   explicit ObjectVersions(const std::vector<std::pair<std::string, std::string>>& listed);
 
   /// The version of an object; nothing if it is not known, so that the object must not be cached.
   [[nodiscard]] std::optional<std::string> find(const std::string& key) const;
 
-  /// Whether an object that was read is the one that was listed. Of one version for all objects, the user answers.
+  /// True if an object that was read is the one that was listed. The user answers for one version of all objects.
   [[nodiscard]] bool agrees(const std::string& key, const ObjectVersion& read) const;
 
   /// The common version and the bytes of the list: for another process.

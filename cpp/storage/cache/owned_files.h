@@ -47,17 +47,17 @@ struct FileOwners {
 
   [[nodiscard]] mode_t folder_mode() const { return group ? 02770 : 0700; }
   [[nodiscard]] mode_t file_mode() const { return group ? 0660 : 0600; }
-  /// Whether a file or folder is of the group that shares.
+  /// True if a file or folder is of the group that shares.
   [[nodiscard]] bool shares(const struct stat& info) const { return group && info.st_gid == *group; }
-  /// Whether one of these users made a file or folder.
+  /// True if one of these users made a file or folder.
   [[nodiscard]] bool made(const struct stat& info) const {
     return info.st_uid == user || info.st_uid == 0 || shares(info);
   }
-  /// Whether nobody else can write to a file or folder.
+  /// True if nobody else can write to a file or folder.
   [[nodiscard]] bool is_closed(const struct stat& info) const {
     return (info.st_mode & (shares(info) ? S_IWOTH : S_IWGRP | S_IWOTH)) == 0;
   }
-  /// Whether one of these users made it, and nobody else could write to it since.
+  /// True if one of these users made it, and nobody else could write to it since.
   [[nodiscard]] bool believe(const struct stat& info) const { return made(info) && is_closed(info); }
 };
 
