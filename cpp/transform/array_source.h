@@ -52,8 +52,8 @@ class ArraySource {
   [[nodiscard]] size_t max_stored_bytes() const { return pipeline_.max_stored_bytes(); }
   [[nodiscard]] const CodecPipeline& pipeline() const { return pipeline_; }
 
-  /// Whether samples have chosen items of the array alone. Then chunks are decoded as far as these items need it, and other
-  /// bytes of a decoded chunk are undefined.
+  /// True if samples have chosen items of the array alone. Then chunks are decoded as far as these items need it, and
+  /// other bytes of a decoded chunk are undefined.
   [[nodiscard]] bool has_chosen() const { return !array_.chosen.empty(); }
 
   /// Decodes a chunk to memory of its own, for a cache.
@@ -89,9 +89,9 @@ class ArraySource {
   }
 
  private:
-  /// Whether a chunk is read from where it is stored, and decoded to nowhere.
+  /// True if a chunk is read from where it is stored, and decoded to nowhere.
   [[nodiscard]] bool is_view_of(const StoredBytes& stored) const { return pipeline_.is_view() && stored.is_whole(); }
-  /// What decode() and its siblings do: decodes a chunk to `room`, as far as samples need it, and counts it.
+  /// The common part of decode() and its siblings: decodes a chunk to `room`, as far as samples need it, and counts it.
   Bytes decode_needed(PatchCell at, const StoredBytes& stored, MutableBytes room, WorkerScratch& scratch, Stats& stats,
                       size_t wanted = SIZE_MAX) const;
 
@@ -101,7 +101,8 @@ class ArraySource {
   const ArrayParts* parts_;  ///< of array_
   CodecPipeline pipeline_;
   CellGrid cells_;
-  /// Of an array with chosen items: by axis and by the index of a chunk along it, the items that samples have of the chunk.
+  /// For an array with chosen items: by axis and by the index of a chunk along it, the items that samples have of the
+  /// chunk.
   std::vector<std::map<int64_t, std::vector<ChunkItems>>> chosen_of_chunk_;
 };
 

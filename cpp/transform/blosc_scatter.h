@@ -16,15 +16,15 @@
 
 namespace zarrfeed {
 
-/// What scatter_blosc keeps between chunks: the targets of each row as a list. Targets are named by 1 + their number, so
-/// that 0 is the end of a list.
+/// The memory that scatter_blosc keeps between chunks: the targets of each row as a list. Targets are named by 1 +
+/// their number, so that 0 is the end of a list.
 struct BloscScatterScratch {
   std::vector<size_t> first_target;  ///< of each row
   std::vector<size_t> next_target;   ///< of each target: another one of its row
   Buffer block;
 };
 
-/// Where some bytes of a decoded chunk are copied to, beside the rows that are wanted.
+/// A destination for some bytes of a decoded chunk, beside the rows that are wanted.
 struct DecodedCopy {
   uint8_t* out = nullptr;  ///< null: they are not
   size_t begin = 0;        ///< in the decoded chunk; rows begin and end there

@@ -24,11 +24,13 @@ namespace zarrfeed {
 
 /// The box that row 0 of a chunk has of it.
 ChunkCrop first_row_of(const ArraySource& source, size_t cell);
-/// Whether so many rows or patches, of `bytes` at most, may be more than half of a chunk, so that they are not looked at.
+/// True if so many rows or patches, of `bytes` at most, may be more than half of a chunk, so that they are not looked
+/// at.
 bool may_be_most(size_t count, size_t bytes, const ArraySource& source);
 
-/// Whether the rows that outputs without patches want of a chunk touch few Blosc blocks, which `scratch.touched` then knows.
-/// `rows` are counted from the first one of the chunk, those of one output after those of another. Throws Error(kCorrupt).
+/// True if the rows that outputs without patches want of a chunk touch few Blosc blocks, which `scratch.touched` then
+/// knows. `rows` are counted from the first one of the chunk, those of one output after those of another. Throws
+/// Error(kCorrupt).
 bool touch_few_blocks(size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
                       std::span<const RowTarget> rows, WorkerScratch& scratch);
 /// The same for an array with chosen items: makes `scratch.touched` know the Blosc blocks that the rows touch, few or not.

@@ -43,16 +43,16 @@ class Output {
   /// Chunks that hold the parts of one row; 0 if the field is not stored, 1 for patches, each of which lies in chunks of
   /// its own.
   [[nodiscard]] size_t num_cells() const { return patches_ ? 1 : boxes_.size(); }
-  /// What cuts patches out of chunks; null if samples are no patches.
+  /// The object that cuts patches out of chunks; null if samples are no patches.
   [[nodiscard]] const PatchCopy* patches() const { return patches_ ? &*patches_ : nullptr; }
-  /// What copies the part of a row that a cell has; of outputs without patches.
+  /// The object that copies the part of a row that a cell has, for outputs without patches.
   [[nodiscard]] const BoxCopy& box(size_t cell) const { return boxes_[cell]; }
-  /// What converts items; null: nothing does.
+  /// The converter of items; null: items are not converted.
   [[nodiscard]] const Converter* converter() const { return converter_.get(); }
   /// Bytes from one row to the next in the tensor of the batch, and where the row of this output begins in it.
   [[nodiscard]] size_t slot_bytes() const { return spec_.slot ? spec_.slot->row_bytes : row_bytes_; }
   [[nodiscard]] size_t slot_offset() const { return spec_.slot ? spec_.slot->offset : 0; }
-  /// Whether the row of a sample is the one with its index, without windows: nothing has to be looked up.
+  /// True if the row of a sample is the one with its index, without windows: nothing has to be looked up.
   [[nodiscard]] bool is_direct() const {
     return spec_.offsets.empty() && !spec_.row_map && !spec_.lead && !patches_ &&
            spec_.kind != FieldSpec::Kind::kPadMask;
@@ -76,7 +76,7 @@ class Output {
   /// The same for fields that are not stored.
   void scatter_resident(std::span<RowTarget> targets) const;
 
-  /// What the field was described as; the array is in source().
+  /// The description of the field; the array is in source().
   [[nodiscard]] const FieldSpec& spec() const { return spec_; }
 
  private:
@@ -94,7 +94,7 @@ class Output {
 void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
                         std::span<RowTarget> targets, bool streaming, WorkerScratch& scratch, Stats& stats,
                         const DecodedCopy& copy = {});
-/// Whether decode_and_scatter() writes rows as it decodes, and not after it.
+/// True if decode_and_scatter() writes rows as it decodes, and not after it.
 [[nodiscard]] bool scatters_blocks(size_t cell, std::span<const OutputRows> outputs);
 /// The same as decode_and_scatter() for outputs that all have patches.
 void decode_and_cut(PatchCell from, const StoredBytes& stored, std::span<const OutputRows> outputs,

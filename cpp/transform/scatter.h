@@ -53,7 +53,7 @@ class BoxCopy {
   /// True if row r of a decoded chunk is exactly sample r: whole samples, contiguous, native byte order,
   /// no conversion.
   [[nodiscard]] bool is_plain() const { return plain_; }
-  /// Whether rows are copied as they stand in the chunk, in runs of at least `bytes`.
+  /// True if rows are copied as they stand in the chunk, in runs of at least `bytes`.
   [[nodiscard]] bool has_runs_of(size_t bytes) const;
   /// Adds the runs of a row to `out`; only if it has_runs_of() any bytes.
   void list_runs(const RowTarget& target, std::vector<ByteRun>& out) const;
@@ -86,7 +86,7 @@ class BoxCopy {
   void write_fill(uint8_t* dest, size_t first, size_t count) const;
   /// Adds the next item of the innermost axis to the runs, or to the last one of them.
   void add_to_runs(Offset at, int64_t item, int64_t dest_item);
-  /// Whether a row of the box is one run.
+  /// True if a row of the box is one run.
   [[nodiscard]] bool is_one_run() const { return loops_.empty() && runs_.size() == 1; }
 
   /// Calls copy(dest, offset in the chunk, run) for each run of a row.

@@ -1,7 +1,7 @@
 #pragma once
 // The Blosc blocks of a chunk that wanted bytes touch, decoded without the others.
 //
-// What holds, wherever some of a chunk is wanted:
+// Invariants, wherever some of a chunk is wanted:
 //   * Those who want something say which bytes of the decoded chunk it is: rows their own, patches the boxes that they have
 //     in the chunk. Decoded are exactly the Blosc blocks that such bytes lie in, each once, and all of them before anything
 //     is copied.
@@ -62,9 +62,10 @@ class TouchedBlocks {
   }
   /// Items are wanted that lie, along each axis of the array, in one of some ranges, which ascend and do not touch.
   void add(const std::vector<std::vector<ChunkItems>>& ranges);
-  /// How many blocks were touched.
+  /// The number of blocks that were touched.
   [[nodiscard]] size_t num_touched() const { return num_touched_; }
-  /// Whether the chunk is better decoded whole: most of its blocks are touched, or memory would be more than that for it.
+  /// True if the chunk is better decoded whole: most of its blocks are touched, or memory would be more than that for
+  /// it.
   [[nodiscard]] bool are_most() const {
     return 2 * num_touched_ > header_.num_blocks ||
            num_touched_ * header_.block_bytes + crop_room_ > header_.decoded_bytes;
@@ -87,7 +88,8 @@ class TouchedBlocks {
   [[nodiscard]] const uint8_t* crop(const ChunkCrop& crop) const;
   /// Copies the items of a crop, which was wanted, to `out`, which has room for crop_bytes().
   void copy(const ChunkCrop& crop, uint8_t* out) const;
-  /// How many rows of `row_bytes` behind memory() row `row` of the chunk begins, which was wanted, and is one run of bytes.
+  /// The begin of row `row` of the chunk, in rows of `row_bytes` behind memory(); the row was wanted, and is one run of
+  /// bytes.
   [[nodiscard]] int64_t row_at(int64_t row) const {
     const size_t block = block_of(static_cast<size_t>(row) * row_bytes_);
     if (at_[block] == kNowhere) refuse(static_cast<size_t>(row) * row_bytes_, row_bytes_);
@@ -103,7 +105,7 @@ class TouchedBlocks {
  private:
   /// c-blosc makes no smaller blocks; those of a header that lies may have a byte each.
   static constexpr size_t kLeastBlock = 128;
-  // Where a block lies that does not lie in memory, and one that will. Chunks have less than 2 GiB.
+  // Marks of a block that does not lie in memory, and of one that will. Chunks have less than 2 GiB.
   static constexpr uint32_t kNowhere = UINT32_MAX;
   static constexpr uint32_t kTouched = UINT32_MAX - 1;
 

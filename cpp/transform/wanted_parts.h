@@ -1,7 +1,7 @@
 #pragma once
-// Which parts of a chunk's stored bytes have the rows or the boxes that are wanted of it, found before the chunk is read.
+// The parts of a chunk's stored bytes that have its wanted rows or boxes, found before the chunk is read.
 //
-// What holds:
+// Invariants:
 //   * The parts are the header and the table of the chunk, and the Blosc blocks that TouchedBlocks would decode: the same class
 //     finds them here, and decodes them later. Parts with a small gap between them are one. Of a chunk without codecs they are
 //     its pages.
@@ -27,7 +27,7 @@ namespace zarrfeed {
 
 class WantedParts : public ChunkParts {
  public:
-  /// Whether chunks of an array are ever read in parts.
+  /// True if chunks of an array are ever read in parts.
   [[nodiscard]] static bool has_parts(const ArraySource& source, const PartCosts& costs);
   /// The parts with these rows of a chunk, counted from its first one: of an array with chosen items, with the chosen items of
   /// them. Null: they are most of the chunk.

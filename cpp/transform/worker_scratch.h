@@ -32,7 +32,7 @@ struct WorkerScratch {
   std::vector<ChunkCrop> crops;  ///< what a patch has of it
   std::vector<ByteRun> runs;     ///< what rows of an array with chosen items have of it
 
-  /// What the buffers take, in bytes.
+  /// The size of the buffers, in bytes.
   [[nodiscard]] size_t bytes() const {
     return stored.capacity() + decoded.capacity() + blosc.block.capacity() + codecs.block.capacity() +
            codecs.intermediate[0].capacity() + codecs.intermediate[1].capacity();

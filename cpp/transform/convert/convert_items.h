@@ -87,7 +87,7 @@ ZARRFEED_INLINE float without_rounding(double value) {
   constexpr uint64_t kLast = uint64_t{1} << 29;
   const auto bits = std::bit_cast<uint64_t>(value);
   const uint64_t with_sticky = (bits & ~kDropped) | ((bits & kDropped) != 0 ? kLast : 0);
-  // Where floats are subnormal they have fewer bits: there the value is rounded to 2^-133, the last bit of bfloat16
+  // Subnormal floats have fewer bits: their value is rounded to 2^-133, the last bit of bfloat16
   // (of float16 it is 0 anyway). The sum with 1.5 * 2^-81 has its last bit there.
   constexpr double kPoint = 0x1.8p-81;
   const double rounded = (value + kPoint) - kPoint;

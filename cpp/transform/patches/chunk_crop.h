@@ -21,7 +21,7 @@ struct ChunkCrop {
   PerAxis begin{};
   PerAxis end{};
 
-  /// Whether all of another box lies in this one.
+  /// True if all of another box lies in this one.
   [[nodiscard]] bool holds(const ChunkCrop& other) const;
   /// Grows the box to the smallest one that holds another one, too.
   void join(const ChunkCrop& other);
@@ -69,7 +69,7 @@ void for_each_run(const ArraySpec& array, const ChunkCrop& crop, size_t max_gap,
   }
 }
 
-/// Whether the items of a crop lie side by side in the chunk.
+/// True if the items of a crop lie side by side in the chunk.
 bool is_one_run(const ArraySpec& array, const ChunkCrop& crop);
 
 /// Copies a crop of a decoded chunk to `out`, which has room for crop_bytes().

@@ -74,7 +74,7 @@ class PatchCopy {
   void add_cells(int64_t of, std::span<std::vector<int64_t>> chunks, std::vector<PatchCell>& out) const;
   /// Adds the chunks that a patch needs, each once.
   void find_cells(const PatchStart& start, std::vector<PatchCell>& out) const;
-  /// Whether a part of the patch is padded.
+  /// True if a part of the patch is padded.
   [[nodiscard]] bool reaches_out(const PatchStart& start) const;
 
   /// Copies what each patch has of a decoded chunk; null: the chunk does not exist, and has the fill value. Returns the

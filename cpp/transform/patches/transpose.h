@@ -6,7 +6,7 @@
 
 namespace zarrfeed {
 
-/// Whether copy_transposed() takes items of this width: 1, 2, 4 or 8 bytes.
+/// True if copy_transposed() takes items of this width: 1, 2, 4 or 8 bytes.
 bool can_transpose(size_t item_bytes);
 
 /// Copies a matrix in tiles, so that each cache line is read, and written, for several items at a time. Row j of `dest`
