@@ -22,7 +22,7 @@ struct Stats {
   std::atomic<uint64_t> fetch_ns{0};
   std::atomic<uint64_t> decode_ns{0};
   std::atomic<uint64_t> scatter_ns{0};
-  std::atomic<uint64_t> order_ns{0};          ///< row-level order and task making
+  std::atomic<uint64_t> order_ns{0};          ///< the order of rows, and task making
   std::atomic<uint64_t> idle_storage_ns{0};   ///< decode threads with nothing to do: chunks were being fetched
   std::atomic<uint64_t> idle_memory_ns{0};    ///< ... the budget had no room for the batches of another group
   std::atomic<uint64_t> idle_other_ns{0};     ///< ... enough was open, or nothing was left to begin

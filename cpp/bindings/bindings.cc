@@ -1,4 +1,4 @@
-// What translates between Python and the engine: arguments, results and errors. It holds no logic of its own.
+// The translation between Python and the engine: arguments, results and errors. It holds no logic of its own.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -34,7 +34,7 @@ namespace py = pybind11;
 namespace zarrfeed {
 namespace {
 
-/// How long a wait may last before signals are looked at.
+/// The longest wait before signals are looked at.
 constexpr std::chrono::milliseconds kSignalInterval{50};
 
 void translate(std::exception_ptr pointer) {
@@ -48,7 +48,7 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
-/// Where patches begin: their volume, and an index along each dimension, shape (patches, 1 + dimensions).
+/// The begins of patches: their volume, and an index along each dimension, shape (patches, 1 + dimensions).
 std::vector<PatchStart> patch_starts(const py::array_t<int64_t, py::array::c_style>& starts) {
   if (starts.ndim() != 2 || starts.shape(1) < 1 || starts.shape(1) > 1 + py::ssize_t{kMaxPatchDims}) {
     throw Error(ErrorKind::kConfig, "starts: must have the shape (patches, 1 + dimensions)");
@@ -70,7 +70,7 @@ py::object borrow(const Engine& engine, size_t tensor_number, uint8_t* buffer, i
   return tensor_capsule(make_tensor(engine.memory(tensor_number), buffer, rows, spec ? *spec : bytes));
 }
 
-/// What an error says; it may hold bytes of a path, in no encoding.
+/// The message of an error; it may hold bytes of a path, in no encoding.
 py::str message_of(const Error& error) {
   const std::string_view what = error.what();
   return py::reinterpret_steal<py::str>(

@@ -8,7 +8,7 @@ namespace zarrfeed {
 
 /// Releases the GIL, and takes it again.
 ///
-/// When the interpreter has ended, it ends a daemon thread that takes the GIL, by unwinding its stack (before Python 3.14):
+/// After its end, the interpreter ends a daemon thread that takes the GIL, by unwinding its stack (before Python 3.14):
 /// from a destructor, that would be std::terminate. Such a thread sleeps here for as long as the process still lives.
 class GilRelease {
  public:

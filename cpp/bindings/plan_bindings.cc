@@ -29,13 +29,14 @@ std::vector<T> copy(const py::array_t<T, kFlags>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
-/// Which decoded chunks a group hands on to the next group of its lane, and which ones several chains of groups take.
+/// The decoded chunks that a group hands on to the next group of its lane, and those that several chains of groups
+/// take.
 struct CarryPlan {
   std::vector<int64_t> next_group, begin, source, chunk, on;
   std::vector<int64_t> take_begin, take_source, take_chunk, run_rows;
 };
 
-/// Which source, and which pass over it, each group is of, and what the orders of the sources depend on.
+/// The source of each group, the number of the pass over it, and the keys of the orders of the sources.
 struct MixturePlan {
   std::shared_ptr<const Mixture> mixture;
   int64_t begin = 0;

@@ -29,7 +29,7 @@ constexpr size_t kMinSplitElements = 128;
 
 enum class Filter { kNone, kByte, kBit };
 
-/// What blocks are filtered with.
+/// The filter of the blocks.
 Filter filter_of(const BloscHeader& header) {
   if (header.is_memcpyed()) return Filter::kNone;
   if ((header.flags & kByteShuffle) != 0 && header.typesize > 1) return Filter::kByte;

@@ -54,7 +54,7 @@ Bytes CodecPipeline::decode(Bytes stored, MutableBytes out, DecodeScratch& scrat
       current = verify_checksum(current, step.codec.checksum_at_start, step.entry->name, step.entry->checksum);
       continue;
     }
-    // What a checksum stands beside has no room in `out`, so only the last step writes there.
+    // `out` has no room for the bytes with a checksum beside them, so only the last step writes there.
     MutableBytes room = out;
     if (i + 1 != steps_.size()) {
       room = scratch.intermediate[parity].reserve(step.room);

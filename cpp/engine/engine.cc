@@ -27,7 +27,7 @@ constexpr size_t kAloneCopiedBytes = size_t{4} << 20;
 /// Chunks of a group of patches, roughly.
 constexpr size_t kCellsOfPatches = 8;
 
-/// How long stop() waits for threads that wait for storage. An interrupt has to take effect within a second.
+/// The time that stop() waits for threads that wait for storage. An interrupt has to take effect within a second.
 constexpr std::chrono::milliseconds kStopTimeout{500};
 constexpr std::chrono::milliseconds kPollInterval{20};
 

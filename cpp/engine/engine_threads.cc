@@ -1,4 +1,4 @@
-// What decode threads do: admit groups, make their tasks, and run tasks. The Fetcher reads and requests chunks, the
+// The work of decode threads: admit groups, make their tasks, and run tasks. The Fetcher reads and requests chunks, the
 // SlotWriter decodes them, engine.cc is the consumer's side.
 
 #include <algorithm>

@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint64_t kMostReserved = uint64_t{1} << 38;
 
-/// Whether the user limits what a process may reserve, as some clusters do: the addresses are better left to others.
+/// True if the user limits the addresses that a process may reserve, as some clusters do: the addresses are better left
+/// to others.
 [[maybe_unused]] bool has_limit(decltype(RLIMIT_AS) resource) {
   rlimit limit{};
   return getrlimit(resource, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;

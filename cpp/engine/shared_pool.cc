@@ -215,7 +215,7 @@ void SharedPool::forget_over() {
   registry.opened.erase(first, registry.opened.end());
 }
 
-/// Whether handles may still come to this process, which opened the pool.
+/// True if handles may still come to this process, which opened the pool.
 bool SharedPool::is_awaited() const {
   if (process_ != process_id() || !is_running(table_->owner, table_->owner_start)) return false;
   return table_->is_retired.load() == 0 || has_messages();

@@ -57,7 +57,7 @@ void SlotWriter::write(Task& task, const ChunkReader& reader, WorkerScratch& scr
     throw reader.at_chunk(Error::io("is missing from the store", ENOENT), task.chunk, task.cell);
   }
   if (decode_carried(task, reader, scratch)) return;
-  // What a store on the network has is not read again for the sake of some blocks.
+  // A chunk of a store on the network is not read again for the sake of some blocks.
   const bool has_parts = !task.stored.is_whole();
   const bool less_would_do = has_parts || (cache_ != nullptr && !is_missing && reader.limits().can_try &&
                                            wants_few_blocks(task, reader, scratch));

@@ -20,7 +20,7 @@ constexpr uint64_t kOrderOfMembers = 0x6d656d62657273;
 
 /// Blocks that are unfolded at once where that costs nothing.
 constexpr int64_t kBlocksAtOnce = 64;
-/// Of a listed order, the position of every so many blocks is stored.
+/// The position of every so many blocks is stored, for a listed order.
 constexpr int64_t kSpacing = 256;
 constexpr int64_t kMostBlocks = int64_t{1} << 32;
 
@@ -221,7 +221,7 @@ class CombOrder final : public BlockOrder {
 
   /// Sets where each superblock begins: the sums of rows and of blocks of all before it.
   void find_begins() {
-    // Where blocks have stretches, these are differences at first: the blocks of a stretch are in superblocks that
+    // If blocks have stretches, these are differences at first: the blocks of a stretch are in superblocks that
     // follow each other, so a stretch is two or four sums, however long it is.
     std::vector<int64_t> rows(static_cast<size_t>(superblocks_) + 1);
     std::vector<int64_t> count(rows.size());
@@ -276,7 +276,7 @@ class CombOrder final : public BlockOrder {
   const int64_t num_blocks_;
   const int64_t superblocks_;      ///< m
   std::vector<int64_t> rotation_;  ///< h_i
-  // Of each superblock, in their order: its number j, the position and the ordinal at which it begins. A
+  // Each superblock, in their order: its number j, the position and the ordinal at which it begins. A
   // superblock without blocks begins where the next one does, so a search for the last one never finds it.
   std::vector<int64_t> order_, begin_, ordinal_;
 };

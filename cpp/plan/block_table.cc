@@ -11,7 +11,7 @@
 namespace zarrfeed {
 namespace {
 
-/// Of listed blocks, the rows before every so many of them are stored.
+/// The rows before every so many blocks are stored, for listed blocks.
 constexpr int64_t kCountedEvery = 256;
 
 [[noreturn]] void refuse_blocks(const char* what) {
@@ -138,9 +138,9 @@ class StepTable final : public BlockTable {
   }
 
  private:
-  /// Whether each sample has a block of its own.
+  /// True if each sample has a block of its own.
   [[nodiscard]] bool sparse() const { return step_ >= block_rows_; }
-  /// Whether all blocks but the first and the last one have as many samples.
+  /// True if all blocks but the first and the last one have as many samples.
   [[nodiscard]] bool is_even() const { return block_rows_ % step_ == 0; }
 
   const int64_t start_, step_, block_rows_;

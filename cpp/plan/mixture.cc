@@ -61,7 +61,7 @@ int64_t Mixture::step_of(size_t source, int64_t position) const {
   const int64_t before = of_unit / columns_;
   const auto column = static_cast<size_t>(of_unit % columns_);
   const auto width = static_cast<size_t>(columns_);
-  // Of stages in which the source has nothing, the last one begins with the same count, and has the sample.
+  // If the source has nothing in several stages, the last one begins with the same count, and has the sample.
   size_t number = stages_.size() - 1;
   while (number > 0 && stages_[number].base[source * width + column] > before) --number;
   const MixtureStage& stage = stages_[number];

@@ -86,7 +86,7 @@ std::optional<EvenSteps> find_even_steps(const EpochPlan& plan, int64_t g, int64
   return steps;
 }
 
-/// What the rows of a group are permuted by, and how its lane is dealt.
+/// The key by which the rows of a group are permuted, and the dealing of its lane.
 struct GroupOrder {
   uint64_t seed;
   uint64_t epoch;

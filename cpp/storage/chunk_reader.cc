@@ -167,7 +167,7 @@ void ChunkReader::end(const PendingPtr& pending, ReadResult result) {
 
 template <typename Begin>
 ReadResult ChunkReader::wait_here(const Begin& begin, StallWatch& watch, StallWatch::Wait wait) {
-  /// What the thread waits for. Held by the completion: the thread may be left behind.
+  /// The outcome of the read that the thread waits for. Held by the completion: the thread may be left behind.
   struct Outcome {
     std::mutex mutex;
     std::condition_variable settled;

@@ -76,7 +76,8 @@ ShardIndex::ShardIndex(const ShardSpec& spec, Bytes stored, std::optional<uint64
     throw_corrupt("has " + std::to_string(index_bytes) + " bytes, the whole shard has " + std::to_string(*shard_bytes));
   }
   if (spec.index_has_crc32c) stored = verify_checksum(stored, false, "crc32c", crc32c);
-  // What inner chunks may occupy; an index at the end of a shard of unknown size says nothing of where it ends.
+  // The range that inner chunks may occupy; an index at the end of a shard of unknown size says nothing of where it
+  // ends.
   const uint64_t begin = spec.index_at_start ? index_bytes : 0;
   uint64_t end = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (shard_bytes) end = *shard_bytes - (spec.index_at_start ? 0 : index_bytes);

@@ -58,7 +58,7 @@ ByteStore::Limits ShardReader::limits() const {
 
 bool ShardReader::stop(std::chrono::steady_clock::time_point deadline) {
   if (!store_->stop(deadline)) return false;
-  // What waited for an index that nobody reads any more: the next epoch begins anew.
+  // Reads that waited for an index that nobody reads any more: the next epoch begins anew.
   const std::lock_guard lock(mutex_);
   for (auto entry = recent_.begin(); entry != recent_.end();) {
     const auto next = std::next(entry);

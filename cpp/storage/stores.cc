@@ -30,7 +30,7 @@ std::shared_ptr<ByteStore> Stores::make_uncached(size_t source, const ArraySpec&
   if (!array.tables.empty()) {
     return std::make_shared<TableStore>(array.tables, array.key, array.parts != nullptr, max_chunk_bytes, io_);
   }
-  // Of an array in several stores, keys are whole paths: no directory is held open for each of them.
+  // The keys of an array in several stores are whole paths: no directory is held open for each of them.
   const size_t depth = array.parts != nullptr ? parts_of_key(array) : 0;
   return std::make_shared<FileStore>(array.root, array.metadata_key, max_chunk_bytes, io_, depth);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What this machine could do at best with one array: bare loops over its chunks on all cores, without a pipeline.
+// The best that this machine could do with one array: bare loops over its chunks on all cores, without a pipeline.
 // The yardstick of benchmarks/ and of `zarrfeed bench`.
 
 #include <cstddef>

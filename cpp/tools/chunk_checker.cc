@@ -18,10 +18,10 @@
 namespace zarrfeed {
 namespace {
 
-/// How often a thread that takes long is looked at, at most.
+/// The longest pause between two looks at a thread that takes long.
 constexpr std::chrono::milliseconds kLongestPoll{1000};
 
-/// What is wrong with a chunk, without its name, which the finding has.
+/// The fault of a chunk, without its name, which the finding has.
 Error bare(const Error& error) {
   return error.kind() == ErrorKind::kIo ? Error::io(std::string(error.message()), error.errno_value())
                                         : Error(error.kind(), std::string(error.message()));
@@ -100,7 +100,7 @@ class ChunkChecker::Chunks {
   }
 
  private:
-  /// What a thread waits for, as the `field` of its wait; the `cell` says for how many numbers that counts.
+  /// The kind of a thread's wait, as the `field` of its wait; the `cell` says for how many numbers that counts.
   static constexpr size_t kChunk = 0;
   static constexpr size_t kIndex = 1;
 

@@ -68,7 +68,7 @@ class Library {
     }
   }
 
-  /// Whether the chunk decoded to all of `out`.
+  /// True if the chunk decoded to all of `out`.
   bool decompress(Bytes in, MutableBytes out) {
     if (codec_ == "blosc") {
       return blosc_functions_->decompress_ctx(blosc_.get(), in.data(), static_cast<int32_t>(in.size()), out.data(),

@@ -1,6 +1,6 @@
 #pragma once
-// What this machine could do at best with one array by the codec libraries' own calls: neither a codec nor a copy of ours is
-// in it, so that a slow kernel of ours cannot lower it. A yardstick of benchmarks/, beside ceiling.h.
+// The best that this machine could do with one array by the codec libraries' own calls: neither a codec nor a copy of
+// ours is in it, so that a slow kernel of ours cannot lower it. A yardstick of benchmarks/, beside ceiling.h.
 
 #include <cstddef>
 #include <string>
@@ -13,7 +13,8 @@ namespace zarrfeed {
 struct LibraryCeilingOptions {
   size_t num_threads = 1;
   size_t window_chunks = 64;  ///< rows are copied to the memory of so many chunks, recycled
-  /// Where sample i goes to out + i * its bytes, to be compared; null: to shuffled slots of recycled memory.
+  /// The destination of samples: sample i goes to out + i * its bytes, to be compared; null: to shuffled slots of
+  /// recycled memory.
   uint8_t* out = nullptr;
   /// The shared library of Blosc, for arrays of that codec. The engine has its own decoder, and to link all of Blosc for
   /// this yardstick alone would make the extension larger by half.

@@ -1,5 +1,5 @@
 #pragma once
-// What this machine could do at best with the patches of one array: a bare loop that decodes each chunk once and cuts
+// The best that this machine could do with the patches of one array: a bare loop that decodes each chunk once and cuts
 // all patches out of it, on all cores, without a pipeline and without memory for what patches share.
 
 #include <cstddef>

@@ -33,8 +33,8 @@ std::vector<int64_t> index_of(const ArraySource& source, size_t cell) {
   return index;
 }
 
-/// Whether a row is one run of bytes of a chunk, up to where the array ends: no axis with several items is stored around
-/// the sample axis.
+/// True if a row is one run of bytes of a chunk, up to where the array ends: no axis with several items is stored
+/// around the sample axis.
 bool is_run_of_bytes(const ArraySpec& array) {
   for (const int axis : array.storage_order) {
     if (axis == array.sample_axis) return true;

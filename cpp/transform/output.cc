@@ -27,7 +27,7 @@ size_t bytes_of_row(const ArraySpec& array) {
   return n;
 }
 
-/// What copies each cell of a row.
+/// Lists the copy of each cell of a row.
 std::vector<BoxCopy> list_boxes(const ArraySpec& array, const Converter* converter) {
   const CellGrid grid(array);
   std::vector<BoxCopy> boxes;
@@ -41,12 +41,12 @@ std::vector<BoxCopy> list_boxes(const ArraySpec& array, const Converter* convert
   return boxes;
 }
 
-/// Whether the rows of all outputs are those of the decoded chunk, so that their boxes are the same.
+/// True if the rows of all outputs are those of the decoded chunk, so that their boxes are the same.
 bool are_plain(size_t cell, std::span<const OutputRows> outputs) {
   return std::ranges::all_of(outputs, [cell](const OutputRows& one) { return one.output->box(cell).is_plain(); });
 }
 
-/// Whether rows are runs of bytes of a Blosc chunk of an array with chosen items, long enough to take blocks apart.
+/// True if rows are runs of bytes of a Blosc chunk of an array with chosen items, long enough to take blocks apart.
 bool has_long_runs(size_t cell, std::span<const OutputRows> outputs) {
   const ArraySource& source = *outputs.front().output->source();
   return source.has_chosen() && source.pipeline().is_blosc() &&

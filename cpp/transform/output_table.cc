@@ -9,7 +9,7 @@
 namespace zarrfeed {
 namespace {
 
-/// Whether two descriptions can be of one array: their chunks have the same rows and as many bytes.
+/// True if two descriptions can be of one array: their chunks have the same rows and as many bytes.
 bool may_be_same(const ArraySpec& one, const ArraySpec& other) {
   return one.shape == other.shape && one.chunk_shape == other.chunk_shape && one.sample_axis == other.sample_axis &&
          one.storage_order == other.storage_order && one.item_bytes == other.item_bytes &&

@@ -11,7 +11,7 @@
 namespace zarrfeed {
 namespace {
 
-/// Whether runs begin and end between elements of a Blosc chunk, so that the shuffle can be undone run by run.
+/// True if runs begin and end between elements of a Blosc chunk, so that the shuffle can be undone run by run.
 bool are_between_elements(std::span<const ByteRun> runs, size_t typesize) {
   return std::ranges::all_of(runs,
                              [=](const ByteRun& run) { return run.begin % typesize == 0 && run.size % typesize == 0; });

@@ -123,7 +123,7 @@ void PlannedCache::insert(uint32_t number) {
     const RowRuns runs(*plan_, *outputs_->source(source), source);
     const size_t bytes = runs.bytes();
     while (!memory_->reserve(bytes)) {
-      // What a lane still holds of the others is not free at once.
+      // Memory of the others that a lane still holds is not free at once.
       if (by_next_use_.empty() || *by_next_use_.rbegin() < next_use) return;
       evict(by_next_use_.rbegin()->second);
     }

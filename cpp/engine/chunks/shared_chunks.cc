@@ -83,7 +83,8 @@ void add_needs(const EpochPlan& plan, size_t group, const PatchCopy& patches, st
   }
 }
 
-/// What the segments of a group need of a source, for all outputs that draw from it; nothing without patches.
+/// The chunks that the segments of a group need of a source, for all outputs that draw from it; nothing without
+/// patches.
 std::vector<Needs> needs_of(const EpochPlan& plan, size_t group, const OutputTable& outputs, size_t source) {
   std::vector<Needs> found;
   for (const size_t output : outputs.outputs_of(source)) {
@@ -125,7 +126,7 @@ std::optional<ChunkCrop> crop_of(const std::vector<Needs>& needs, PatchCell cell
   return is_smaller ? crop : std::nullopt;
 }
 
-/// Whether the next group finds in the crop for this one all of its own crop.
+/// True if the next group finds in the crop for this one all of its own crop.
 bool suffices(const std::optional<ChunkCrop>& crop, const std::optional<ChunkCrop>& of_next) {
   return !crop || (of_next && crop->holds(*of_next));
 }

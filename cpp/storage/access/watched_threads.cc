@@ -6,7 +6,7 @@
 namespace zarrfeed {
 namespace {
 
-/// How often a thread that is in storage when the time is up is looked at.
+/// The pause between two looks at a thread that is in storage when the time is up.
 constexpr std::chrono::milliseconds kPollInterval{20};
 
 }  // namespace

@@ -60,7 +60,7 @@ int64_t now_ns() {
 
 }  // namespace
 
-/// What the file `state` begins with.
+/// The beginning of the file `state`.
 struct CacheDirectory::State {
   std::array<char, 8> magic{'z', 'f', 's', 't', 'a', 't', 'e', '1'};
   uint64_t used_bytes = 0;

@@ -148,7 +148,7 @@ Header header_of(const std::string& head) {
   return header;
 }
 
-/// Which Error a damaged header or payload is; nothing if all is well.
+/// The Error of a damaged header or payload; nothing if all is well.
 std::optional<std::string> find_damage(const Header& header, Bytes label, Bytes payload) {
   if (!header.is_intact() || header.label_crc != crc32c(label)) return "the header is damaged";
   if (header.payload_bytes != payload.size()) {

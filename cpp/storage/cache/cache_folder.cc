@@ -69,7 +69,8 @@ int make_parents(const std::string& path) {
   return error;
 }
 
-/// Whether all users are meant to write to a folder, as to /tmp and /dev/shm; none can rename what another one made there.
+/// True if all users are meant to write to a folder, as to /tmp and /dev/shm; none can rename what another one made
+/// there.
 bool is_public(const struct stat& info) {
   return (info.st_mode & S_ISVTX) != 0 && (info.st_mode & S_IWOTH) != 0;
 }

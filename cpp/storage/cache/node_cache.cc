@@ -14,7 +14,8 @@ constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
 
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
 
-/// Whether a part of an object may have been looked up in an index that the cache has, so that it says nothing of versions.
+/// True if a part of an object may have been looked up in an index that the cache has, so that it says nothing of
+/// versions.
 bool may_come_from_cached_index(const ByteRange& range, bool is_index) {
   return range.kind == ByteRange::Kind::kAt && !is_index && !range.version;
 }

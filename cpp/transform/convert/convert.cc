@@ -47,7 +47,7 @@ ZARRFEED_AVX512 void convert_items_avx512(uint8_t* dest, const uint8_t* source, 
   convert_items_avx2<To, From>(dest + whole * sizeof(To), source + whole * sizeof(From), count - whole);
 }
 
-/// Whether twice as wide registers pay: elsewhere memory bounds the loop, and the code would only be larger.
+/// True if twice as wide registers pay: elsewhere memory bounds the loop, and the code would only be larger.
 template <typename To, typename From>
 constexpr bool gains_by_avx512() {
   return std::is_same_v<To, Half> || std::is_same_v<To, Brain> || std::is_same_v<From, Half>;
@@ -81,12 +81,13 @@ bool is_float(ItemType type) {
          type == ItemType::kFloat64;
 }
 
-/// Whether float32 holds every value.
+/// True if float32 holds every value.
 bool fits_float(ItemType type) {
   return type == ItemType::kFloat32 || bytes_of(type) <= 2;
 }
 
-/// Whether integers (or bool) of type `from` are all integers of type `to`. Bytes that stand for a bool are any integer.
+/// True if integers (or bool) of type `from` are all integers of type `to`. Bytes that stand for a bool are any
+/// integer.
 template <typename From, typename To>
 constexpr bool holds() {
   if constexpr (std::is_same_v<To, Flag>) {
@@ -129,7 +130,7 @@ Kernel find_store(ItemType to, Isa isa) {
   });
 }
 
-/// What a step does to an item; `kIsFunction`: it does nothing where the first number is 0.
+/// The operation of a step on an item; `kIsFunction`: it does nothing where the first number is 0.
 struct Normalize {
   static constexpr bool kIsFunction = false;
   template <typename Real>

@@ -19,7 +19,7 @@ size_t bytes_of(ItemType type);
 /// A ConversionSpec, ready to run. Immutable, hence shared by threads.
 class Converter {
  public:
-  /// Items that are converted at a time, in the first level cache.
+  /// Items that are converted at a time, in the L1 cache.
   static constexpr size_t kBlock = 1024;
 
   /// Throws Error(kUnsupported) for a pair of types that would lose more than precision. The processor must have `isa`.

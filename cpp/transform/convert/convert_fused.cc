@@ -67,7 +67,7 @@ FusedKernel choose(bool unpacks, bool normalises, Isa isa) {
       if (isa == Isa::kAvx512) return fused_avx512<From, Real, To, kUnpacks, kNormalises>;
     }
     if (isa != Isa::kBase) return fused_avx2<From, Real, To, kUnpacks, kNormalises>;
-    // Where hardly any processor needs these loops, the passes do: they are 100 KB of code.
+    // If hardly any processor needs these loops, the passes are enough: they are 100 KB of code.
     if constexpr (kBaseIsRare) {
       return nullptr;
     } else {

@@ -288,7 +288,7 @@ void PatchCopy::copy_across(const Loops& loops, size_t crossing, uint8_t* sample
     });
     return;
   }
-  // Some rows of the patch at a time are transposed in the first level cache, and converted from there.
+  // Some rows of the patch at a time are transposed in the L1 cache, and converted from there.
   constexpr int64_t kRows = 16;
   constexpr auto kItems = static_cast<int64_t>(Converter::kBlock) / 4;
   uint8_t transposed[kRows * kItems * static_cast<int64_t>(kMaxConvertedItem)];

@@ -157,7 +157,7 @@ void copy_in_tiles(uint8_t* dest, const uint8_t* source, int64_t rows, int64_t c
   }
 }
 
-/// The same by way of a block in the first level cache, so that each row of `dest` is written a cache line at a time.
+/// The same by way of a block in the L1 cache, so that each row of `dest` is written a cache line at a time.
 template <typename Unit>
 void copy_in_blocks(uint8_t* dest, const uint8_t* source, int64_t rows, int64_t columns, int64_t dest_stride,
                     int64_t source_stride) {
@@ -185,7 +185,7 @@ void copy_in_blocks(uint8_t* dest, const uint8_t* source, int64_t rows, int64_t 
 template <typename Unit>
 void copy_matrix(uint8_t* dest, const uint8_t* source, int64_t rows, int64_t columns, int64_t dest_stride,
                  int64_t source_stride) {
-  // Rows that are so far apart share the few lines of the first level cache that their addresses allow.
+  // Rows that are so far apart share the few cache lines of the L1 cache that their addresses allow.
   constexpr int64_t kCrowded = 1024;
   const bool is_crowded = dest_stride % kCrowded == 0;
   (is_crowded ? copy_in_blocks<Unit> : copy_in_tiles<Unit>)(dest, source, rows, columns, dest_stride, source_stride);
