@@ -25,24 +25,32 @@ def texts_in(source: str) -> Iterator[tuple[str, int, str]]:
                 for heading, section in zip(headings[1::2], headings[2::2], strict=True):
                     if heading != "Examples":
                         yield from (("parameter", line, text) for text in re.findall(r"(?m)^\S.*\n +(\S.*)$", section))
+    yield from comments_in(source, "#")
+
+
+def comments_in(source: str, mark: str) -> Iterator[tuple[str, int, str]]:
+    """Yield the first line of each comment that has its lines for itself; `mark` is "#", or "//" in C++."""
     above = ""
     for line, text in enumerate(source.splitlines(), 1):
         text = text.strip()
-        if text.startswith("#") and not above.startswith("#"):
-            yield "comment", line, text.lstrip("#: ")
+        if text.startswith(mark) and not above.startswith(mark):
+            yield "comment", line, text.lstrip(f"{mark[0]}: ")
         above = text
 
 
-def riddles_in(source: str) -> list[tuple[str, int, str]]:
-    return [(kind, line, text.split("\n")[0]) for kind, line, text in texts_in(source) if RIDDLE.match(text)]
+def riddles_in(source: str, *, cpp: bool = False) -> list[tuple[str, int, str]]:
+    texts = comments_in(source, "//") if cpp else texts_in(source)
+    return [(kind, line, text.split("\n")[0]) for kind, line, text in texts if RIDDLE.match(text)]
 
 
 def test_no_text_begins_with_a_riddle() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {kind}: {text}"
-        for path in sorted((ROOT / "src").rglob("*.py*"))
-        if path.suffix in {".py", ".pyi"}
-        for kind, line, text in riddles_in(path.read_text())
+        for path in sorted(
+            [*(ROOT / "src").rglob("*.py*"), *(ROOT / "cpp").rglob("*.h"), *(ROOT / "cpp").rglob("*.cc")]
+        )
+        if path.suffix != ".pyc" and not {"tests", "fuzz"} & set(path.relative_to(ROOT).parts)
+        for kind, line, text in riddles_in(path.read_text(), cpp=path.suffix in {".h", ".cc"})
     ]
     assert found == [], "begin with the noun, with a verb, or with 'True if':\n" + "\n".join(found)
 
@@ -96,3 +104,8 @@ def test_riddles_are_found_and_plain_texts_are_not() -> None:
     ]
     plain = '"""Reads. What is read is kept."""\n#: Bytes of a chunk.\n# Whatever is left, Officially\nx = "Of"\n'
     assert riddles_in(plain) == []
+    engine = "/// Whether it is.\n/// What it is.\nint a;  // Of b\n// Sizes of a.\n\n//   Where b is.\n"
+    assert [(line, text) for _, line, text in riddles_in(engine, cpp=True)] == [
+        (1, "Whether it is."),
+        (6, "Where b is."),
+    ]
