@@ -125,7 +125,7 @@ StoreBridge& bridge_of(Engine& engine) {
   return *bridge;
 }
 
-/// First byte and end of a range, as of a slice: (0, None) is the whole object, (-n, None) are its last n bytes.
+/// First byte and end of a range, as in a slice: (0, None) is the whole object, (-n, None) are its last n bytes.
 py::tuple slice_of(const ByteRange& range) {
   if (range.kind == ByteRange::Kind::kAll) return py::make_tuple(0, py::none());
   if (range.kind == ByteRange::Kind::kLast) return py::make_tuple(-static_cast<int64_t>(range.size), py::none());

@@ -36,7 +36,7 @@ class PatchExplanation:
     choice
         The reason of the choice: the cost that was expected of these columns and their lanes.
     cell
-        For patches that begin at any voxels: voxels of a cell, the unit of `width` then. Else None.
+        For patches that begin at any voxels: voxels of a cell, in which `width` is counted then. Else None.
     flip, rotate
         The dimensions along which patches are flipped, and rotated.
     """

@@ -279,7 +279,7 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--variables", nargs="+", metavar="NAME", help="which arrays of a group (default: all data variables)"
     )
     parser.add_argument(
-        "--depth", type=int, default=0, metavar="N", help="levels of groups that are entered (default: 0)"
+        "--depth", type=int, default=0, metavar="N", help="depth to which groups are entered (default: 0)"
     )
     add_sel(parser)
 

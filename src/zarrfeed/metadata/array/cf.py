@@ -140,7 +140,7 @@ def decoding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding
     Raises
     ------
     ConfigError, UnsupportedError
-        As of `find_decoding`.
+        As in `find_decoding`.
     """
     dtype = dtype.newbyteorder("=")
     if attributes.get("dtype") == "bool" and dtype.name in ("int8", "uint8"):

@@ -264,7 +264,7 @@ def positions_of_labels(coordinate: Coordinate, label: Any, method: Method | Non
     Raises
     ------
     ConfigError
-        As of `LabelIndex.find`.
+        As in `LabelIndex.find`.
     """
     index = LabelIndex(coordinate, noun="item")
     if isinstance(label, slice) and isinstance(label.step, int) and label.step < 0:

@@ -184,7 +184,7 @@ class ResolvedData:
         Raises
         ------
         ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-            As of `Coordinates.read`.
+            As in `Coordinates.read`.
         """
         known = self.origin.coordinates
         if known is None:

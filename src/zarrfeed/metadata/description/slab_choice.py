@@ -78,7 +78,7 @@ def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries
     ConfigError
         If these samples have no slabs.
     StoreReadError, CorruptChunkError
-        As of `find_grains`.
+        As in `find_grains`.
     """
     if (rows, carries_rows) == (planning.slab_rows, planning.carries_rows):
         return planning

@@ -65,13 +65,13 @@ class ItemMethods(DataMethods):
         mean_std
             A pair (mean, std) of numbers, of arrays with one number for each channel, or of arrays with two axes or
             more that broadcast against a sample without the axis of a window, such as (1, lat, lon). Or a mapping of
-            names to such pairs, as of `cast`. Values are those after decoding. An array can be normalised once. Or the
+            names to such pairs, as in `cast`. Values are those after decoding. An array can be normalised once. Or the
             `Statistics` of some samples, such as those of the training part, which must have figures of every array
             that is normalised, along dimensions with the same labels. "auto": by `zarrfeed.stats` of these samples,
             which reads them all now, unless `stats` has the result.
         axis
             The axis of the array, or dimension by its name, that the channels are along. Needed for arrays with one
-            axis. With "auto": what has statistics of its own, as of `zarrfeed.stats`.
+            axis. With "auto": what has statistics of its own, as in `zarrfeed.stats`.
         stats
             With "auto": a JSON file with statistics of these samples, which is written if it does not exist. For those
             of other samples, give `zarrfeed.Statistics.load(path)` as `mean_std`.
@@ -206,7 +206,7 @@ class ItemMethods(DataMethods):
             (height, width) in pixels to which images are resized, whatever their own aspect ratio: bilinear, with
             antialiasing; a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size before. The batch has one uint8 tensor
             of shape (batch, channels, height, width). None: images keep their size, and the batch has a list of uint8
-            tensors of shape (channels, height, width), as of `zarrfeed.objects`.
+            tensors of shape (channels, height, width), as in `zarrfeed.objects`.
         mode
             "RGB", "L" (grey) or "RGBA": images are converted to it. None: images of these modes keep theirs, others
             become RGB; only without `size`.

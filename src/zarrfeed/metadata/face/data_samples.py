@@ -348,7 +348,7 @@ class SampleMethods(DataMethods):
         Raises
         ------
         ConfigError
-            As of `weight`, or if a sample has no class.
+            As in `weight`, or if a sample has no class.
 
         Examples
         --------

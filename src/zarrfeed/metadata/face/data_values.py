@@ -124,7 +124,7 @@ class ValueMethods(DataMethods):
         ----------
         lo, hi
             The least and the largest value: numbers, arrays with one number for each channel along `axis`, or arrays
-            that broadcast against a sample, as of `normalize`. None: no limit; infinity: none for a channel.
+            that broadcast against a sample, as in `normalize`. None: no limit; infinity: none for a channel.
         field
             The names of fields, as in `log1p`.
         axis
@@ -147,7 +147,7 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         lo, hi
-            Numbers or arrays, as of `clip`, such as `zarrfeed.stats(data)["x"].min` and `.max`.
+            Numbers or arrays, as in `clip`, such as `zarrfeed.stats(data)["x"].min` and `.max`.
         field, axis
             The arguments of `clip`.
 
@@ -175,7 +175,7 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         value
-            A number, or arrays as of `clip`; NaN in an array leaves a channel as it is.
+            A number, or arrays as in `clip`; NaN in an array leaves a channel as it is.
         field
             The names of fields, as in `log1p`; without a name, arrays of integers that have no fill value are left as
             they are.

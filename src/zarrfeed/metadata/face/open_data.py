@@ -68,7 +68,7 @@ def open(
         an `icechunk.Repository` (its branch "main"), a NumPy array or a CPU tensor. Or several, chunked as they like: a
         group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. Arrays in
         memory are used where they lie, if they are contiguous in native byte order; do not resize or share them.
-        A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as of `zarrfeed.concat`. The path
+        A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as in `zarrfeed.concat`. The path
         of a URL is percent-decoded: "s3://bucket/run%231.zarr" is the key "run#1.zarr".
     targets
         The targets, given as `samples` are, with as many samples along axis 0; for many stores, those of each.
@@ -222,7 +222,7 @@ def open_each(sources: Sequence[Source]) -> list[Data]:
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError
-        As of `open`, for the first one that cannot be opened.
+        As in `open`, for the first one that cannot be opened.
     """
     shared = SharedAccess()
     access = StoreAccess(shared=shared)

@@ -59,7 +59,7 @@ def open_beside(beside: Beside, access: StoreAccess) -> Any:
     Raises
     ------
     StoreReadError
-        If it is not there, or cannot be read. And as of `open_source`.
+        If it is not there, or cannot be read. And as in `open_source`.
     UnsupportedError
         If a file has an array there that is not read in place.
     """

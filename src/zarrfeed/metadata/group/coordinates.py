@@ -311,7 +311,7 @@ class Coordinates:
         return found.values[positions] if positions.max() < len(found.values) else None
 
     def stored_labels(self, dim: str) -> Coordinate | None:
-        """Return the values along all of a dimension of the stored arrays, chosen or not; else as of `labels`."""
+        """Return the values along all of a dimension of the stored arrays, chosen or not; else as in `labels`."""
         try:
             found = self._first.find(dim)
             where = f"coordinate {dim!r}"
@@ -415,7 +415,7 @@ def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As of `Coordinates.read`.
+        As in `Coordinates.read`.
     """
     return _stored_values(array, node_name(array), access)
 

@@ -66,7 +66,7 @@ from zarrfeed.storage.append.appended import marks_of
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore
 
-#: Levels of groups that are entered, at most.
+#: Largest depth to which groups are entered.
 _DEEPEST = 64
 #: Types of an array that a user may pass: also a tensor, or a mapper of fsspec, whose types are not imported here.
 FieldSource: TypeAlias = "ArrayLike | Store | ObstoreStore | npt.NDArray[Any] | Any"

@@ -39,7 +39,7 @@ def read_column(known: Coordinates, name: str) -> npt.NDArray[Any]:
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As of `Coordinates.read`.
+        As in `Coordinates.read`.
     """
     if "/" in name:
         return np.concatenate([_at_path(one.stores[0], name) for one in known.of_stores()])

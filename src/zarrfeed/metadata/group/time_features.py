@@ -103,7 +103,7 @@ def make_field(coordinate: Coordinate, features: Sequence[str]) -> Array:
     Raises
     ------
     ConfigError, UnsupportedError
-        As of `calculate`.
+        As in `calculate`.
     """
     values = calculate(coordinate, features)
     items = Items("samples", NAME, values.dtype.name, values.shape, 0, is_coordinate=True)

@@ -48,7 +48,7 @@ def source_of(first: Sequence[int] | None, index: int | npt.ArrayLike) -> Any:
     Raises
     ------
     ConfigError, IndexError
-        As of `locate_samples`; ConfigError if there are no sources.
+        As in `locate_samples`; ConfigError if there are no sources.
     """
     if first is None:
         raise ConfigError("source_of: these samples are no mixture, which zarrfeed.mix makes")

@@ -65,7 +65,7 @@ def alike_in_kind(described: Sequence[ResolvedData]) -> list[ResolvedData]:
     Raises
     ------
     ConfigError
-        As of `as_stored`.
+        As in `as_stored`.
     """
     stored = {n for one in described for n, column in enumerate(one.columns) if column.field.is_streamed}
     made: dict[int, ResolvedData] = {}

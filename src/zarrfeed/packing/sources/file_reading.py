@@ -178,7 +178,7 @@ def runs_of(paths: Sequence[object], lengths: Sequence[int], *, segments: Int64 
     lengths
         Number of samples of each.
     segments
-        The numbers of the files whose last sample ends a segment, as of `segments_by`. None: no file ends one.
+        The numbers of the files whose last sample ends a segment, as in `segments_by`. None: no file ends one.
     """
     if len(paths) < 2:
         return None

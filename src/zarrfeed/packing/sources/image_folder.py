@@ -38,12 +38,12 @@ class ImageFolder(Source):
         Paths of folders, or of images.
     options
         `size` decodes the images to uint8 of shape (3, height, width), as `Data.decode("image", size=)` does; else
-        their bytes are kept. `targets` is a table as of `read_targets`.
+        their bytes are kept. `targets` is a table as in `read_targets`.
 
     Raises
     ------
     ConfigError
-        As of `list_images` and `read_targets`; if there is no such size or field, or Pillow is missing.
+        As in `list_images` and `read_targets`; if there is no such size or field, or Pillow is missing.
     OSError
         If a folder or the table cannot be read.
 

@@ -201,7 +201,7 @@ class Source(ABC):
         Raises
         ------
         CorruptChunkError, StoreReadError, OSError
-            As of `read`.
+            As in `read`.
         """
 
     def close(self) -> None:  # noqa: B027 - not every source keeps files open

@@ -54,7 +54,7 @@ class WebDatasetSource(Source):
     Raises
     ------
     ConfigError, CorruptChunkError, OSError
-        As of `members_of`.
+        As in `members_of`.
     ConfigError
         If no sample is there, one lacks a field that others have, or there is no such size or field.
 

@@ -143,7 +143,7 @@ class ZarrSource(Source):
         Raises
         ------
         ConfigError
-            As of `check_no_grid`.
+            As in `check_no_grid`.
         """
         first, lengths = stores[0], [store.num_samples(names) for store in stores]
         has_coordinate = all(first.dim in store.sampled for store in stores)

@@ -92,7 +92,7 @@ class MixingLimits:
             round_fits = rows <= (self.max_open_batches - carried) // parts * self.batch_size
         else:
             round_fits = rows + lanes * self.carried_rows <= self.max_open_batches // parts * self.batch_size
-        open_batches = (min(rows, order.length) - 1) // self.batch_size + 2  # as of `Order.open_batches`
+        open_batches = (min(rows, order.length) - 1) // self.batch_size + 2  # as in `Order.open_batches`
         return round_fits and open_batches + carried <= self.max_open_batches
 
     def cuts_little(self, lanes: int, num_blocks: int) -> bool:

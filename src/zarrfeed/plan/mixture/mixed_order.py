@@ -87,7 +87,7 @@ class MixedOrder(MixedSequence):
         return replace(state, lanes=1, mix=1) if state.lanes is None else state
 
     def settled(self, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
-        """Return the lanes of sources for a run that begins: as of an order alone, a lane for each of many ranks.
+        """Return the lanes of sources for a run that begins: as in an order alone, a lane for each of many ranks.
 
         If the lanes are chosen, and ranks have regular strides of each source, many ranks divide them. No lane is added
         for that, as sources with few lanes are visited less often. Without shuffling, nothing depends on the ranks.

@@ -8,7 +8,7 @@ Invariants, which tests check:
   the same blocks, with a key, lanes and a `mix` of its own. Pass j over the source is epoch j of that order. Position p
   of the source's endless sequence is position p mod n of pass p div n.
 - **Ranks.** Nothing here knows of ranks. The columns of `Mixture` see to it that a rank reads a regular stride of each
-  pass, as of an order alone.
+  pass, as in an order alone.
 - **One order for a pass.** A pass spans epochs, so what its order depends on must not change between them. Without
   shuffling, a source has one lane, or those that the user named, whoever reads it: position p of a pass is its p-th
   sample. A state names the lanes and the mix of each source, and all epochs after it keep them (`SourceLanes`).

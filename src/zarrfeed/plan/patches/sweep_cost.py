@@ -1,6 +1,6 @@
 """The decodes of chunks for patches, by the formula for what is planned; `decode_count.py` counts what was planned.
 
-Decodes beyond one a chunk come from three sources, for columns that are swept layer by layer (sweep.py):
+Decodes beyond one a chunk have three causes, for columns that are swept layer by layer (sweep.py):
 
 - **Walls.** A chunk that a wall between two columns cuts is decoded for both. For each dimension but the sweep axis,
   add up the chunks that its parts touch. The product of the sums is what one layer costs.

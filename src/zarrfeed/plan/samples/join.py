@@ -123,7 +123,7 @@ def joined_borders(rows: Sequence[range | Int64], borders: Sequence[Int64 | None
     Parameters
     ----------
     rows
-        For each input, the row of each sample, as of `Joined`.
+        For each input, the row of each sample, as in `Joined`.
     borders
         For each input, the first row of each of its segments, and the number of rows at the end. None: it has none.
 

@@ -162,7 +162,7 @@ class Schedule:
         drop_last = self.options.drop_last and size is not None
         ranks, workers = consumer.world_size, consumer.num_workers
         if self.options.whole_blocks and self.options.reads_runs(self.order, state.lanes or 1):
-            # If earlier runs left gaps all over the epoch order, the rest of a block is no unit any more.
+            # If earlier runs left gaps all over the epoch order, the rest of a block is no longer a unit.
             block_rows = 1 if state.progress.cuts else self.order.block_rows
             return RunDivision(
                 length, ranks, workers, size or 1, drop_last=drop_last, block_rows=block_rows, turn=state.epoch

@@ -41,7 +41,7 @@ def local_path(source: str | Path) -> Path:
     Raises
     ------
     ConfigError
-        As of `path_of`.
+        As in `path_of`.
     """
     return path_of(str(source)) or Path(source)
 
@@ -87,7 +87,7 @@ def check_members(group: zarr.Group) -> None:
     Raises
     ------
     ConfigError
-        As of `check_metadata_files`.
+        As in `check_metadata_files`.
     """
     if type(group.store) is not LocalStore:
         return
@@ -103,7 +103,7 @@ def check_metadata_file(name: str, mode: int, size: int) -> None:
     Raises
     ------
     ConfigError
-        As of `check_metadata_files`.
+        As in `check_metadata_files`.
     """
     if not stat.S_ISREG(mode):
         raise ConfigError(f"{name}: is not a regular file, metadata must be one")

@@ -25,7 +25,7 @@ from zarrfeed.storage.access.store_errors import reason_of, says_no_permission, 
 
 #: Exceptions that zarr-python's stores take for an object that is not there.
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-#: First byte and end of bytes of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
+#: First byte and end of bytes of an object, as in a slice; (0, None) is the whole object, (-n, None) its last n bytes.
 ByteRange: TypeAlias = tuple[int, int | None]
 _WHOLE: ByteRange = (0, None)
 
@@ -52,7 +52,7 @@ class ReadStore(ObjectStore[Any]):
         self._hides_absence: dict[str, bool] = {}
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return an object, or a byte range of it; None if there is none, as of `zarr.abc.store.Store`."""
+        """Return an object, or a byte range of it; None if there is none, as in `zarr.abc.store.Store`."""
         try:
             reads = ObjectReads(self.store, keeps_encoding=self.keeps_encoding)
             return prototype.buffer.from_bytes(await reads.read(key, _range_of(byte_range)))
@@ -64,7 +64,7 @@ class ReadStore(ObjectStore[Any]):
             return None
 
     async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
-        """Yield the keys below a prefix, as of `zarr.abc.store.Store`."""
+        """Yield the keys below a prefix, as in `zarr.abc.store.Store`."""
         async for page in PageStream(self.store, prefix):
             for meta in page:
                 yield meta["path"]
@@ -183,7 +183,7 @@ class BlockingObjectReads(ObjectReads):
     """Like `ObjectReads`, by requests that block the thread: the results that it awaits are there at once."""
 
     def read_now(self, key: str, byte_range: ByteRange = _WHOLE) -> Any:
-        """Return the bytes of a byte range of an object. As of `read`."""
+        """Return the bytes of a byte range of an object. As in `read`."""
         try:
             self.read(key, byte_range).send(None)
         except StopIteration as end:

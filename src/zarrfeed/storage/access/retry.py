@@ -114,7 +114,7 @@ async def reading(
     Raises
     ------
     StoreReadError
-        If the store did not answer in time. And as of `retrying`.
+        If the store did not answer in time. And as in `retrying`.
     """
     limit = asyncio.timeout(policy.timeout)
     try:

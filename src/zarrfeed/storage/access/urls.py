@@ -153,7 +153,7 @@ def wrap_node(node: Any) -> zarr.Array[Any] | zarr.Group:
     Raises
     ------
     ConfigError
-        As of `checked`.
+        As in `checked`.
     """
     return checked(zarr.Group(node) if isinstance(node, zarr.AsyncGroup) else zarr.Array(node))
 
@@ -210,7 +210,7 @@ def make_store(url: str, access: StoreAccess, *, root: bool = False) -> UrlStore
     Raises
     ------
     ConfigError, UnsupportedError
-        As of `open_url`.
+        As in `open_url`.
     """
     key_url = _supported(url)
     try:

@@ -101,7 +101,7 @@ def locate_checkpoint(
         Retries and timeout of requests to the store.
     client_retries
         Number of retries by the client of a URL's store itself. The client has to retry where it alone has the bytes,
-        as of the parts of an upload.
+        such as the parts of an upload.
 
     Raises
     ------

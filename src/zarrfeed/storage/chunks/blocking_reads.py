@@ -43,7 +43,7 @@ class Blocking(Protocol):
     limiter: RequestLimiter
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
-        """Return bytes of an object, or None if there is none. As of `BlockingReads.get`."""
+        """Return bytes of an object, or None if there is none. As in `BlockingReads.get`."""
 
 
 def blocking_reads(source: StoreSource) -> Blocking | None:
@@ -73,7 +73,7 @@ class BlockingFiles:
         self._prefix = prefix
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
-        """Return bytes of a file, or None if there is none. As of `BlockingReads.get`."""
+        """Return bytes of a file, or None if there is none. As in `BlockingReads.get`."""
         part = None if end is None else RangeByteRequest(begin, end)
         return read_chunk_file(self._root, self._prefix + key, part or (SuffixByteRequest(-begin) if begin else None))
 
@@ -94,7 +94,7 @@ class BlockingParts:
         self._reads: dict[int, BlockingReads] = {}
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
-        """Return bytes of an object, or None if there is none. As of `BlockingReads.get`."""
+        """Return bytes of an object, or None if there is none. As in `BlockingReads.get`."""
         number, below = self._source.find(key)
         reads = self._reads.get(number)
         if reads is None:

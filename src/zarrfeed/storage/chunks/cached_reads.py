@@ -30,7 +30,7 @@ from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.chunks.location import StoreSource
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: First byte and end of bytes of an object, as of a slice; (0, None) is the whole object, (-n, None) its last n bytes.
+#: First byte and end of bytes of an object, as in a slice; (0, None) is the whole object, (-n, None) its last n bytes.
 ByteRange: TypeAlias = tuple[int, int | None]
 #: Result for a range: its bytes; None: no such object; or why there is nothing.
 Found: TypeAlias = Bytes | CorruptChunkError | None

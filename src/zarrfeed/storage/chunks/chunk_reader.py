@@ -30,7 +30,7 @@ from zarrfeed.storage.chunks.parted_source import cached_reads
 from zarrfeed.storage.chunks.shard_reader import ShardReader, Spawn
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: First byte and end of bytes of an object, as of a slice.
+#: First byte and end of bytes of an object, as in a slice.
 ByteRange: TypeAlias = tuple[int, int | None]
 
 _FORBIDDEN = (
@@ -129,7 +129,7 @@ class ChunkReader:
         key
             The object's key below the array.
         ranges
-            First byte and end of each, as of a slice; their first bytes ascend. (0, None), which comes alone, is the
+            First byte and end of each, as in a slice; their first bytes ascend. (0, None), which comes alone, is the
             whole object.
         failed
             As in `get`.
@@ -142,7 +142,7 @@ class ChunkReader:
         Raises
         ------
         StoreReadError
-            If the store returned more than it was asked for. And as of `get`.
+            If the store returned more than it was asked for. And as in `get`.
         """
         if self._cached is None:
             return await self._fetch_ranges(key, ranges, failed)
@@ -175,7 +175,7 @@ class ChunkReader:
 
 
 def _range_of(byte_range: ByteRequest | None) -> ByteRange:
-    """Return first byte and end, as of a slice."""
+    """Return first byte and end, as in a slice."""
     if isinstance(byte_range, RangeByteRequest):
         return byte_range.start, byte_range.end
     if isinstance(byte_range, SuffixByteRequest):
@@ -190,7 +190,7 @@ def span_of(ranges: Sequence[ByteRange]) -> tuple[int, int | None]:
 
 
 def split_ranges(ranges: Sequence[ByteRange], data: Bytes | None) -> list[Bytes | CorruptChunkError | None]:
-    """Return the bytes of each range, of what one request for all of them read. As of `ChunkReader.get_ranges`."""
+    """Return the bytes of each range, of what one request for all of them read. As in `ChunkReader.get_ranges`."""
     begin, end = span_of(ranges)
     if end is None or data is None:  # deleted since its index was read
         return [data] * len(ranges)

@@ -1,7 +1,7 @@
 """The chain of codecs of an array, each of them behind its guard, in the form that zarr-python's pipeline takes.
 
 Invariant: every codec of numcodecs, wherever it stands (filters and compressor of v2, the chain of v3, inner chunks
-and indices of shards on any level), decodes through `codec_guards`; zarr-python runs the chain as before, in its own
+and indices of shards at any depth), decodes through `codec_guards`; zarr-python runs the chain as before, in its own
 threads. How many bytes a codec's output may have follows from the chunk's shape and dtype and from the codecs before it
 in the order of encoding: exactly so many as long as these have a fixed size, at most so many behind a compressor.
 """

@@ -283,7 +283,7 @@ def locate_array(
     StoreReadError
         If the store cannot be asked for the array's metadata.
     UnsupportedError
-        As of `make_decoder`.
+        As in `make_decoder`.
     """
     store, path = array.store_path.store, array.store_path.path
     if native and type(store) is LocalStore:  # a subclass may have ways of its own

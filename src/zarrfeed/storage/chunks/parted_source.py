@@ -130,7 +130,7 @@ class CachedParts:
         self._reads: dict[int, CachedReads | None] = {}
 
     async def get(self, key: str, ranges: Sequence[ByteRange], fetch: Fetch) -> list[Found]:
-        """Return byte ranges of an object: from the cache, else by `fetch`. As of `CachedReads.get`."""
+        """Return byte ranges of an object: from the cache, else by `fetch`. As in `CachedReads.get`."""
         number, below = self._source.find(key)
         if number not in self._reads:
             self._reads[number] = CachedReads.of(self._source.sources[number], self._counts, all_chunks=True)

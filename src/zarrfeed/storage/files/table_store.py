@@ -152,7 +152,7 @@ class TableStore(Store):
         return self._tables[path]
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return an object, or a byte range of it; None if there is none, as of `zarr.abc.store.Store`."""
+        """Return an object, or a byte range of it; None if there is none, as in `zarr.abc.store.Store`."""
         found = self._documents.get(key)
         if found is not None:
             self.file.check()
@@ -171,7 +171,7 @@ class TableStore(Store):
         return None if extent is None else table.read(extent)
 
     async def exists(self, key: str) -> bool:
-        """Return whether there is an object, as of `zarr.abc.store.Store`."""
+        """Return whether there is an object, as in `zarr.abc.store.Store`."""
         if key in self._documents:
             return True
         path, _, name = key.rpartition("/")
@@ -184,7 +184,7 @@ class TableStore(Store):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Return byte ranges of objects, as of `zarr.abc.store.Store`."""
+        """Return byte ranges of objects, as in `zarr.abc.store.Store`."""
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def list(self) -> AsyncIterator[str]:
