@@ -271,8 +271,8 @@ def test_a_part_prints_compares_and_travels(hourly: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "parts = None and folds = None: one of them must be given"),
-        ({"parts": (0.5, 0.5), "folds": 2}, "parts = .* and folds = 2: one of them must be given"),
+        ({}, "parts = None and folds = None: give one of them"),
+        ({"parts": (0.5, 0.5), "folds": 2}, "parts = .* and folds = 2: give one of them"),
         ({"parts": (0.5, 0.5), "fold": 1}, "fold = 1 names one of several folds"),
         ({"folds": 1}, "folds = 1, must be"),
         ({"folds": 3, "fold": 3}, "fold = 3, must be"),
@@ -306,5 +306,5 @@ def test_rows_that_two_parts_read_are_found(hourly: str) -> None:
     check_disjoint()
     with pytest.raises(ConfigError, match="part 1 was opened as"):
         check_disjoint(train, zarrfeed.open(np.arange(10)))
-    with pytest.raises(ConfigError, match="part 0 is of list, must be a Data"):
+    with pytest.raises(ConfigError, match="part 0 is a list, must be a Data"):
         check_disjoint([train])  # type: ignore[arg-type]

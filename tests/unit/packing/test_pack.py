@@ -323,7 +323,7 @@ def test_an_unfinished_run_is_gone_on_with_by_the_same_arguments_alone(source: P
         ({"sample_chunk": 0}, "sample_chunk = 0, must be at least 1"),
         ({"shard": "much"}, "shard = 'much', must be bytes"),
         ({"codec": "gzip"}, "codec = 'gzip', must be compressor-level-shuffle"),
-        ({"codec": {"y": "lz4"}}, "codec: there is no array 'y'"),
+        ({"codec": {"y": "lz4"}}, "codec names 'y', must"),
         ({"dtype": "int8"}, "dtype of x: float32 cannot become int8"),
         ({"dtype": {"name": "f2"}}, "dtype of name: it has text, and no numbers"),
         ({"dtype": "float17"}, "must be the name of a dtype"),

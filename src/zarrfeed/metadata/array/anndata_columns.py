@@ -142,14 +142,14 @@ def column_at(node: Any, path: str, member: Callable[[Any, str], Any] | None = N
         if parts[name] is None or is_group(parts[name]):
             raise _lacking(path, encoding, name)
         if parts[name].shape is None or len(parts[name].shape) != 1:
-            raise ConfigError(f"{path}/{name}: has the shape {parts[name].shape}, a column has one axis")
+            raise ConfigError(f"{path}/{name}: has the shape {parts[name].shape}, must have one axis, as columns have")
     lengths = {name: int(part.shape[0]) for name, part in parts.items()}
     if len(set(lengths.values())) > 1:
-        raise ConfigError(f"{path}: has as many items as {lengths}, must be as many in each")
+        raise ConfigError(f"{path}: has as many items as {lengths}, must have as many in each")
     if encoding != CATEGORICAL:
         return ObsColumn(path, encoding, parts)
     if np.dtype(parts["codes"].dtype).kind not in "iu":
-        raise ConfigError(f"{path}/codes: has the dtype {parts['codes'].dtype}, codes are integers")
+        raise ConfigError(f"{path}/codes: has the dtype {parts['codes'].dtype}, must have integers")
     names = member(node, "categories")
     categories = None if names is None else column_at(names, f"{path}/categories", member)
     if categories is None or categories.encoding == CATEGORICAL or _axes_of(categories) != 1:

@@ -110,12 +110,14 @@ def read_csr(name: str, group: zarr.Group, access: StoreAccess) -> CsrField:
         if array.ndim != 1 or array.dtype.kind not in kinds:
             wanted = "integers" if key != "data" else "numbers"
             raise ConfigError(
-                f"{path}/{key}: has shape {array.shape} and dtype {array.dtype}, a csr_matrix has {wanted} along one "
-                "axis there"
+                f"{path}/{key}: has shape {array.shape} and dtype {array.dtype}, must have {wanted} along one axis, as "
+                "a csr_matrix has"
             )
     count = arrays["data"].shape[0]
     if arrays["indices"].shape[0] != count:
-        raise ConfigError(f"{path}: has {arrays['indices'].shape[0]} indices and {count} data, must be as many")
+        raise ConfigError(
+            f"{path}: has {arrays['indices'].shape[0]} indices and {count} data, must have as many of both"
+        )
     if arrays["indptr"].shape[0] != rows + 1:
         raise ConfigError(
             f"{path}/indptr: has {arrays['indptr'].shape[0]} numbers, must have {rows + 1}, one more than rows"

@@ -121,7 +121,7 @@ def list_images(paths: Sequence[str], not_counted: Sequence[str] = ()) -> ImageL
         check_text(key, "the file name")
     if len(set(keys)) < len(keys):
         twice = [key for key, count in Counter(keys).items() if count > 1]
-        raise ConfigError(f"images are there twice: {some_of(twice)}; give each folder once")
+        raise ConfigError(f"images: got {some_of(twice)} twice; give each folder once")
     return ImageListing(
         root,
         Listing.of(zip(keys, found.sizes, strict=True)),

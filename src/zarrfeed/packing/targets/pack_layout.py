@@ -252,7 +252,7 @@ def _check_names(requested: RequestedLayout, fields: Sequence[SourceField]) -> N
     for option, named in (("codec", requested.codecs), ("dtype", requested.dtypes)):
         for name in named or {}:
             if name and name not in names:
-                raise ConfigError(f"{option}: there is no array {name!r}, there are {', '.join(names)}")
+                raise ConfigError(f"{option} names {name!r}, must name one of the arrays {', '.join(names)}")
 
 
 def _packed_dtype(field: SourceField, wanted: Mapping[str, str]) -> Any:

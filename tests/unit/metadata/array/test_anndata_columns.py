@@ -164,7 +164,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "a short mask": (
         lambda kind: kind["categories"].create_array("mask", data=np.zeros(2, bool), overwrite=True),
-        "must be as many in each",
+        "must have as many in each",
     ),
     "codes with two axes": (
         lambda kind: kind.create_array("codes", data=np.zeros((N, 2), "i1"), overwrite=True),

@@ -76,7 +76,7 @@ def test_given_keys_are_not_listed() -> None:
         ({"keys": [("a", True)]}, "must be a key, or a key and its size"),
         ({"keys": [7]}, "= 7, must be a key"),
         ({"keys": "abc"}, "keys = .abc., must be a list of keys"),
-        ({"keys": ["a", "b", "a"]}, "the key 'a' is there twice"),
+        ({"keys": ["a", "b", "a"]}, "keys: got 'a' twice"),
         ({"keys": ["a"], "glob": "*.npy"}, "glob = .* keys are given"),
         ({"keys": []}, "no object is there"),
         ({"refresh": 1}, "refresh = 1, must be True or False"),

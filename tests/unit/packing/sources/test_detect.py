@@ -153,7 +153,7 @@ def test_urls_are_stores() -> None:
         ((), (), "no source is given"),
         (("a.npy", "b.h5", "c.h5"), ("*",), r"of several kinds: npy \('.*/a\.npy'\), hdf5 \('.*/b\.h5' and 1 more\)"),
         (("a.npy", "b.jpg"), ("",), r"has files of several kinds: npy \(.*a\.npy\), images \(.*b\.jpg\)"),
-        (("a.npy",), ("a.npy", "*.npy"), r"sources are there twice: '.*a\.npy'"),
+        (("a.npy",), ("a.npy", "*.npy"), r"sources: got '.*a\.npy' twice"),
         (("a.txt",), ("",), "nothing in it is of a known kind; kind must be one of zarr, npy"),
         (("a.zarr/zarr.json", "b.zarr/zarr.json"), ("",), r"has stores in it; .*such as .*/\*\.zarr$"),
         (("a.txt",), ("a.txt",), r"a\.txt: is of no known kind; kind must be one of zarr, npy"),

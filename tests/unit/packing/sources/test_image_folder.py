@@ -217,7 +217,7 @@ def test_folders_with_the_names_of_splits_are_classes_if_images_lie_in_them(tmp_
 
 def test_empty_images_and_images_that_are_there_twice_are_refused(tmp_path: Path) -> None:
     root = write(tmp_path, ("a/0.png", "a/1.png"))
-    with pytest.raises(ConfigError, match=r"images are there twice: '0\.png', '1\.png'; give each folder once"):
+    with pytest.raises(ConfigError, match=r"images: got '0\.png', '1\.png' twice; give each folder once"):
         opened(root / "a", root / "a")
     (root / "a" / "1.png").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"images are empty files: '.*a/1\.png'; remove them"):

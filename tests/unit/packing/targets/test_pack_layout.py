@@ -66,7 +66,7 @@ def test_units_are_whole_shards_and_cover_what_the_source_reads_as_a_whole() -> 
     [
         (RequestedLayout(chunk_rows=10_000, shard_bytes=0), "a chunk can have 2.0 GiB"),
         (RequestedLayout(dtypes={"x": "int32"}), "floats become floats"),
-        (RequestedLayout(codecs={"z": "lz4"}), "there is no array 'z'"),
+        (RequestedLayout(codecs={"z": "lz4"}), "names 'z', must name one"),
     ],
 )
 def test_what_cannot_be_is_refused(requested: RequestedLayout, message: str) -> None:

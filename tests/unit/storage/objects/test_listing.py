@@ -76,7 +76,7 @@ def test_keys_that_the_user_names() -> None:
         ([""], "must not be empty"),
         (["/a"], "begin with a slash"),
         ([("a", -2)], "a size must be at least 0"),
-        (["a", "b", ("a", 1)], "the key 'a' is there twice"),
+        (["a", "b", ("a", 1)], "keys: got 'a' twice"),
     ],
 )
 def test_keys_that_cannot_be_read_are_refused(objects: Any, message: str) -> None:
