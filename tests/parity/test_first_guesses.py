@@ -1,4 +1,4 @@
-"""What users pass first for an array in a file: each form gives the array, or an error that says what to write."""
+"""The forms in which users pass an array in a file at first: each gives it, or an error that says what to write."""
 
 from __future__ import annotations
 
