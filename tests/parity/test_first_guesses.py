@@ -17,7 +17,7 @@ from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataset,
 VALUES = np.arange(40, dtype="f4").reshape(10, 4)
 
 
-def rows(data: Any, name: str | None = None) -> Any:
+def rows(data: Any, name: Any = None) -> Any:
     """Return all samples in order."""
     batches = [batch if name is None else batch[name] for batch in ZarrIterableDataset(data, batch_size=3)]
     return np.concatenate(batches)
