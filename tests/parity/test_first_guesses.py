@@ -1,4 +1,4 @@
-"""What users pass first for an array in a file: each form gives the array, or an error that says what to write."""
+"""The forms in which users pass an array in a file at first: each gives it, or an error that says what to write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataset,
 VALUES = np.arange(40, dtype="f4").reshape(10, 4)
 
 
-def rows(data: Any, name: str | None = None) -> Any:
+def rows(data: Any, name: Any = None) -> Any:
     """Return all samples in order."""
     batches = [batch if name is None else batch[name] for batch in ZarrIterableDataset(data, batch_size=3)]
     return np.concatenate(batches)

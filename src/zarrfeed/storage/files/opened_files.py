@@ -1,4 +1,4 @@
-"""What other libraries opened: objects of h5py and netCDF4 as paths, and arrays that NumPy maps as stores.
+"""Objects of other libraries: files of h5py and netCDF4 as paths, and arrays that NumPy maps as stores.
 
 What holds: nothing is read through the objects of the other libraries. Their files are opened anew.
 """

@@ -19,6 +19,7 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.dtype import parse_dtype
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
@@ -298,7 +299,7 @@ class TableStore(Store):
 
     def _encoded(self, path: str, index: tuple[int, ...]) -> bytes | None:
         """Return a chunk that lacks filters as it would be with them."""
-        document = json.loads(self._documents[f"{path}/{_ARRAY}".lstrip("/")])
+        document = parse_json(self._documents[f"{path}/{_ARRAY}".lstrip("/")])
         data: Any = self._decoded(path, index)
         for config in [*(document["filters"] or ()), document["compressor"]]:
             data = get_codec(config).encode(data)
