@@ -41,6 +41,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         )
     },
     "report/weight_shares.py": ("parity/test_weights.py",),
+    "metadata/array/code_names.py": ("parity/test_names.py",),
     "metadata/description/missing_samples.py": ("parity/test_missing_samples.py",),
     **{
         f"{name}.py": ("parity/test_segments.py",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,14 @@ class Coordinate:
         text; objects of cftime for calendars that NumPy does not have.
     where
         Name in messages: the path of the array that has the values.
+    names
+        The name of each code, if the values are codes that have names. None: they are not.
     """
 
     name: str
     values: npt.NDArray[Any]
     where: str
+    names: Mapping[int, str] | None = None
 
     @property
     def is_time(self) -> bool:

@@ -216,18 +216,23 @@ class Statistics(Page):
         for name, field in self.fields.items():
             entries = np.ndindex(*field.mean.shape)
             for number, index in zip(range(_PRINTED), entries, strict=False):
-                where = f"{_where(field, index)}: " if field.axes else ""
+                where = f"{_where(field, index, self.labels)}: " if field.axes else ""
                 rows.append(("" if number else name, f"{where}{_entry(field, index)}"))
             if field.mean.size > _PRINTED:
                 rows.append(("", f"and {field.mean.size - _PRINTED} more"))
         return rows
 
 
-def _where(field: FieldStatistics, index: tuple[int, ...]) -> str:
-    """Name an entry of the statistics, such as "level 3"."""
+def _where(field: FieldStatistics, index: tuple[int, ...], labels: Mapping[str, Labels]) -> str:
+    """Name an entry of the statistics: "level 850" by its label, or "axis 1 3" by its index."""
     numbers = [i for i, n in zip(index, field.mean.shape, strict=True) if n > 1] if field.mean.size > 1 else [0]
     names = ", ".join(str(axis) if isinstance(axis, str) else f"axis {axis}" for axis in field.axes)
-    return f"{names} {', '.join(map(str, numbers))}"
+    shown: list[Any] = list(numbers)
+    if len(numbers) == len(field.axes):
+        for at, (axis, number) in enumerate(zip(field.axes, numbers, strict=True)):
+            known = labels.get(axis, ()) if isinstance(axis, str) else ()
+            shown[at] = known[number] if number < len(known) else number
+    return f"{names} {', '.join(map(str, shown))}"
 
 
 def _entry(field: FieldStatistics, index: tuple[int, ...]) -> str:

@@ -20,6 +20,7 @@ from zarr.storage import LocalStore
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import is_time_unit
+from zarrfeed.metadata.array.code_names import code_names
 from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values, listed_values
 from zarrfeed.metadata.array.meaning import difference, meaning_of
 from zarrfeed.metadata.array.values import read_values
@@ -43,12 +44,15 @@ class Described:
         The items of these axes that samples have, by the names of the dimensions. An axis without an entry is whole.
     labels
         Values of coordinates that were read already: of all items along the axis, chosen or not.
+    names
+        The name of each code, if items are codes that have names. None: they are not.
     """
 
     meaning: Mapping[str, Any] = field(default_factory=dict)
     coordinates: Mapping[str, zarr.Array[Any]] = field(default_factory=dict)
     chosen: Mapping[str, Positions] = field(default_factory=dict)
     labels: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    names: Mapping[int, str] | None = None
 
     @classmethod
     def of(
@@ -76,7 +80,8 @@ class Described:
             meaning = {"dtype": array.dtype.name}  # such as datetime64[ns]
         dims = [dim for axis, dim in enumerate(dimension_names(array) or ()) if dim is not None and axis != sample_axis]
         coordinates = {dim: known[dim] for dim in dims if dim in known and len(known[dim].shape) == 1}
-        return cls(meaning, coordinates)
+        names = code_names(attributes) if np.dtype(array.dtype).kind in "iu" else None
+        return cls(meaning, coordinates, names=names)
 
     def choosing(self, dim: str, positions: Positions) -> Described:
         """Return the same with fewer items along a dimension: those at some positions among the ones before."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,7 +68,13 @@ def samples_that_meet(resolved: ResolvedData, conditions: Mapping[str, Any]) -> 
     resolved.choice.check_rows_are_open("where")
 
     count = len(resolved.choice.listed())
-    meets = meeting("where", conditions, lambda name: chosen_values(resolved, "where", name)[1], count)
+
+    def names_of(name: str) -> Mapping[int, str] | None:
+        with suppress(ConfigError):  # a column with a path, or a part of a date
+            return resolved.coordinate(name).names
+        return None
+
+    meets = meeting("where", conditions, lambda name: chosen_values(resolved, "where", name)[1], count, names_of)
     if not meets.any():
         said = " and ".join(_shown(name, one) for name, one in conditions.items())
         raise ConfigError(f"where: no sample of {len(meets)} meets {said}")
@@ -75,9 +82,15 @@ def samples_that_meet(resolved: ResolvedData, conditions: Mapping[str, Any]) -> 
 
 
 def meeting(
-    method: str, conditions: Mapping[str, Any], read: Callable[[str], npt.NDArray[Any]], count: int
+    method: str,
+    conditions: Mapping[str, Any],
+    read: Callable[[str], npt.NDArray[Any]],
+    count: int,
+    names_of: Callable[[str], Mapping[int, str] | None] = lambda _: None,
 ) -> npt.NDArray[np.bool_]:
     """Return which of `count` samples, or segments, meet all conditions; `read` returns their values in a column.
+
+    `names_of` returns the names of the codes of a column, which text compares with names; None if it has none.
 
     Raises
     ------
@@ -87,7 +100,9 @@ def meeting(
     column = functools.cache(read)
     meets = np.ones(count, dtype=np.bool_)
     for name, one in conditions.items():
-        mask = np.asarray(_evaluated(method, one, name, column) if isinstance(one, str) else one(column(name)))
+        mask = np.asarray(
+            _evaluated(method, one, name, column, names_of) if isinstance(one, str) else one(column(name))
+        )
         if mask.shape != meets.shape or mask.dtype.kind != "b":
             raise ConfigError(
                 f"{method}: {_shown(name, one)} gives an array of shape {mask.shape} and dtype {mask.dtype}, must give "
@@ -101,7 +116,13 @@ def _shown(name: str, condition: Any) -> str:
     return repr(condition) if isinstance(condition, str) else f"the condition on {name}"
 
 
-def _evaluated(method: str, text: str, table: str, column: Callable[[str], npt.NDArray[Any]]) -> Any:
+def _evaluated(
+    method: str,
+    text: str,
+    table: str,
+    column: Callable[[str], npt.NDArray[Any]],
+    names_of: Callable[[str], Mapping[int, str] | None],
+) -> Any:
     """Return what text says of each sample, by pandas; `table` is the path of the columns that it names, or empty."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
@@ -119,8 +140,24 @@ def _evaluated(method: str, text: str, table: str, column: Callable[[str], npt.N
     columns = {name: column(f"{table}/{name}" if table else name) for name in sorted(names)}
     if not columns:
         raise ConfigError(f"{method}: {text!r} names no column")
+    for name in columns.keys() & _compared_with_text(nodes):
+        named = names_of(f"{table}/{name}" if table else name)
+        if named is not None:
+            codes, number = np.unique(columns[name], return_inverse=True)
+            columns[name] = np.array([named.get(code, "") for code in codes.tolist()], dtype=object)[number]
     texts = {name: values.astype(object) if values.dtype.kind == "T" else values for name, values in columns.items()}
     try:
         return pandas.DataFrame(texts).eval(text.strip(), engine="python")
     except Exception as error:
         raise ConfigError(f"{method}: {text!r}: {error}") from error
+
+
+def _compared_with_text(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are compared with text, or with a list of text."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            inside = [one for operand in (node.left, *node.comparators) for one in ast.walk(operand)]
+            if any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in inside):
+                found |= {one.id for one in inside if isinstance(one, ast.Name)}
+    return found

@@ -104,8 +104,16 @@ class Data(ChoiceMethods, SampleMethods, SegmentMethods, ItemMethods, ValueMetho
 
     @property
     def categories(self) -> dict[str, tuple[Any, ...]]:
-        """The names of the categories, in the order of the codes, of each categorical column of AnnData."""
-        return dict(self.resolved.origin.categories)
+        """The names of the categories, in the order of the codes, of each array of codes whose store names them.
+
+        Such are categorical columns of AnnData, what `zarrfeed.pack` made of dictionaries and of folders of images, and
+        CF's `flag_values` with `flag_meanings`. `sel(label="cat")` and `where("label == 'cat'")` take these names.
+        """
+        found = {}
+        for one in self.resolved.items:
+            if one.described is not None and one.described.names is not None:
+                found[one.key or one.side] = tuple(name for _, name in sorted(one.described.names.items()))
+        return {**found, **self.resolved.origin.categories}
 
     @property
     def stores(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from zarrfeed.metadata.stores.labels_by_store import split_by_labels
 from zarrfeed.plan.samples.labels import METHODS, LabelIndex, Method
 from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.coordinate import Coordinate
 
 
 def select_labels(
@@ -83,7 +83,7 @@ def _samples_with(
     if len(samples) == len(coordinate.values):
         index = LabelIndex(coordinate)
     else:
-        index = LabelIndex(Coordinate(name, coordinate.values[as_index(samples)], coordinate.where), samples)
+        index = LabelIndex(replace(coordinate, values=coordinate.values[as_index(samples)]), samples)
     found: slice | Int64 = index.find(label, method)
     if growth is None:
         return found

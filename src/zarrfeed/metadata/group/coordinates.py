@@ -23,6 +23,7 @@ from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError,
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import together
+from zarrfeed.metadata.array.code_names import code_names
 from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.side_by_side import side_by_side
@@ -74,6 +75,7 @@ class StoreCoordinates:
     def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:
         """Return the coordinate of a name, decoded."""
         found = self.find(name)
+        names = code_names(found.metadata.attributes) if isinstance(found, zarr.Array) else None
         if self.reopens and isinstance(found, zarr.Array):
             found = open_beside(StoredPath(found.store_path.store, found.store_path.path), self.access)
         if isinstance(found, np.ndarray):
@@ -86,7 +88,7 @@ class StoreCoordinates:
             values = _stored_values(found, where, self.access)
         if self.may_grow:
             values = values[: self.num_samples]
-        return Coordinate(name, checked_values(values, self.num_samples, where), where)
+        return Coordinate(name, checked_values(values, self.num_samples, where), where, names)
 
     def find(self, name: str) -> zarr.Array[Any] | npt.NDArray[Any]:
         """Return the array of a name, with one axis."""
@@ -399,7 +401,8 @@ def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
         raise ConfigError(f"{name}: the calendars of stores differ: {told}: times of several calendars have no order")
     values, where = [one.values for one in parts], f"{first.where} and {len(parts) - 1} more"
     is_time = first.values.dtype.kind in "mM"
-    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where)
+    names = first.names if all(one.names == first.names for one in parts) else None  # codes may mean something else
+    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where, names)
 
 
 def _calendar(coordinate: Coordinate) -> str | None:

@@ -80,6 +80,7 @@ class LabelIndex:
             If a label is missing, or ambiguous; if the coordinate is not sorted, and a slice is asked for; or if there
             is nothing between the ends of a slice.
         """
+        label = self._without_names(label)
         if not (isinstance(label, slice) or np.ndim(label) == 0):
             labels = np.asarray(label)
             if labels.dtype.kind == "b" and labels.ndim == 1 and labels.size and self._kind != "b":
@@ -99,6 +100,22 @@ class LabelIndex:
         if labels.ndim != 1 or not labels.size:
             raise ConfigError(f"sel: {self.name} has labels of shape {labels.shape}, must be a list of at least one")
         return self._positions(labels, nearest=method is not None)
+
+    def _without_names(self, label: Any) -> Any:
+        """Return codes in place of their names."""
+        names = self.coordinate.names
+        is_text = isinstance(label, str) or (np.ndim(label) == 1 and np.asarray(label).dtype.kind in "UT")
+        if names is None or not is_text:
+            return label
+        codes = {one: code for code, one in names.items()}
+        wanted = [label] if isinstance(label, str) else [str(one) for one in label]
+        for one in wanted:
+            if one not in codes:
+                raise ConfigError(
+                    f"sel: {self.name} = {one!r}, must be a code, or one of the names of {self.coordinate.where}: "
+                    f"{', '.join(map(repr, codes))}{did_you_mean(one, codes)}"
+                )
+        return codes[label] if isinstance(label, str) else [codes[one] for one in wanted]
 
     def _among(self, present: Int64, label: Any) -> LabelIndex:
         """Return the index of the positions that have a value."""
