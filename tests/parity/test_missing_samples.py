@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_rows_left_out_before_windows_are_read_by_none(stores: list[str]) -> Non
 def test_nothing_missing_changes_nothing_and_all_missing_is_an_error(stores: list[str]) -> None:
     data = zarrfeed.open({"x": np.ones((6, 2), "f4"), "n": np.arange(6)})
     assert data.drop_missing().resolved.choice is data.resolved.choice
-    for wrong, message in (
+    refused: tuple[tuple[Callable[[], Any], str], ...] = (
         (lambda: data.drop_missing("n"), "int64 without a fill value"),
         (lambda: zarrfeed.open(np.arange(6)).drop_missing(), "nothing is missing"),
         (
@@ -107,7 +108,8 @@ def test_nothing_missing_changes_nothing_and_all_missing_is_an_error(stores: lis
         ),
         (lambda: data.drop_missing(max_share=-1), "max_share"),
         (lambda: data.weight(np.ones(6)).drop_missing(), "samples are weighted"),
-    ):
+    )
+    for wrong, message in refused:
         with pytest.raises(ConfigError, match=message):
             wrong()
     with pytest.raises(UnsupportedError, match="drawn anew"):

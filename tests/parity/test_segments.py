@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def test_segments_of_window_serve_fields_and_steps_of_values_are_asked_by_name(s
 
 def test_what_cannot_be_is_refused(stores: list[str]) -> None:
     data, bare = zarrfeed.open(stores[0]), zarrfeed.open({"x": np.arange(6)})
-    for wrong, message in (
+    refused: tuple[tuple[Callable[[], Any], str], ...] = (
         (lambda: bare.segment_field(a=[1]), "no segments"),
         (lambda: bare.segments([2, 7]), "must end with the number of samples, 6"),
         (lambda: bare.segments([2, 6]).segment_field(a=[1]), r"shape \(1,\), must have a row for each of 2 segments"),
@@ -208,7 +209,8 @@ def test_what_cannot_be_is_refused(stores: list[str]) -> None:
         (lambda: data.segment_field("task").segments([16]), "must precede it"),
         (lambda: zarrfeed.concat([data.segment_field("task"), data]), "after zarrfeed.concat"),
         (lambda: zarrfeed.open(stores).segments([4, 36 + 4]), "no segment ends with"),
-    ):
+    )
+    for wrong, message in refused:
         with pytest.raises(ConfigError, match=message):
             wrong()
     with pytest.raises(UnsupportedError, match="which are no tensors"):

@@ -168,4 +168,5 @@ def _missing_in(field: MeasuredField, arrays: Sequence[npt.NDArray[Any]], number
     items = field.without_missing(arrays, number)
     if items.dtype.kind != "f":
         return np.zeros(len(items), dtype=np.int64)
-    return np.count_nonzero(np.isnan(items.reshape(len(items), -1)), axis=1)
+    missing: Int64 = np.count_nonzero(np.isnan(items.reshape(len(items), -1)), axis=1)
+    return missing
