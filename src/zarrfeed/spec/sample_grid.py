@@ -126,7 +126,7 @@ class SampleGrid:
         box
             Samples of the box along each dimension.
         reach
-            How many rows windows reach before, and after, a sample's own, along the last dimension.
+            Rows that windows reach before, and after, a sample's own, along the last dimension.
         """
         own = self.box
         along = sum(-(-rows // own[-1]) for rows in reach) + (box[-1] % own[-1] != 0)

@@ -70,14 +70,14 @@ def merge_axes(
 def _kept_axis(spec: ArraySpec, dims: Sequence[str], axes: Sequence[int]) -> int:
     """Return the axis in whose place the merged axis is: the outermost one of which a chunk has several indices."""
     wide = [axis for axis in spec.storage_order if spec.chunk_shape[axis] > 1]
-    places = [place for place, axis in enumerate(wide) if axis in axes]
-    if not places:
+    found = [number for number, axis in enumerate(wide) if axis in axes]
+    if not found:
         return min(axes)
-    between = [axis for axis in wide[places[0] : places[-1]] if axis not in axes]
+    between = [axis for axis in wide[found[0] : found[-1]] if axis not in axes]
     if between:
         raise UnsupportedError(
             f"{spec.name}: sample_dim = {tuple(dims)!r}: a chunk of {spec.chunk_shape} has several indices along more "
             f"than one of these, and stores axis {between[0]} between them; at most one of the dimensions may have "
             "several, or they must be side by side"
         )
-    return wide[places[0]]
+    return wide[found[0]]

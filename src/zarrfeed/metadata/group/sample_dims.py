@@ -18,7 +18,7 @@ from zarrfeed.metadata.array.merged_axes import merge_axes
 from zarrfeed.metadata.group.batch_columns import Array
 from zarrfeed.spec.field import StoredField
 
-#: What `sample_dim=` may be.
+#: The forms that `sample_dim=` takes.
 SampleDim: TypeAlias = "str | Sequence[str]"
 #: The same as it is kept: one name, several, or None where an axis is given by its number.
 ParsedDims: TypeAlias = "str | tuple[str, ...] | None"
