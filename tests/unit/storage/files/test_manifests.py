@@ -40,7 +40,8 @@ def test_arrays_are_those_of_the_store(source: Any) -> None:
     assert not is_manifest_store(zarr.storage.MemoryStore())
     store = open_manifests(source)
     for one in (store, pickle.loads(pickle.dumps(store))):
-        assert np.array_equal(zarr.open_array(one, path="x", mode="r")[...], ROWS)
+        stored: Any = zarr.open_array(one, path="x", mode="r")
+        assert np.array_equal(stored[...], ROWS)
     data = zarrfeed.open(source, variables=["x", "g/holes"])
     holes = np.full_like(ROWS, 7)
     holes[5:10] = ROWS[5:10]
