@@ -44,7 +44,7 @@ from zarrfeed.spec.static import StaticField
 
 #: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
 _USUAL_ROOM = 64 << 20
-#: What messages say of samples with an order of their own.
+#: Words of messages about samples with an order of their own.
 IN_ORDER = "samples have the order of select(keep_order=True)"
 
 

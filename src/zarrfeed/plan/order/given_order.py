@@ -33,6 +33,8 @@ from zarrfeed.plan.samples.selection import Int64, Selection
 #: Samples of a span, at most: the rows of a span are listed when it is begun, with 64 bytes each.
 _MOST_ROWS = 1 << 17
 _BYTES_OF_ROW = 64
+#: Spans of an epoch, at most, before the memory is known.
+_FEW_SPANS = 1 << 16
 #: Spans that are open side by side: one is read while the one before is delivered.
 _OPEN_WINDOWS = 2
 
@@ -73,7 +75,8 @@ class GivenOrder(Order):
                 "leave keep_order out, or call weight(), whose samples repeat and are shuffled"
             )
         named = {one.name: getattr(order, one.name) for one in dataclasses.fields(order)}
-        return cls(**{**named, "lanes": 1, "mix": 1}, given=given, epoch_size=epoch_size)
+        few = max(1, (epoch_size or len(given)) // _FEW_SPANS)  # until `suit` chooses
+        return cls(**{**named, "lanes": 1, "mix": 1}, given=given, epoch_size=epoch_size, span_rows=few)
 
     # Samples
 
@@ -181,7 +184,12 @@ class GivenOrder(Order):
     def describe(self) -> dict[str, Any]:
         """Return what the epoch order depends on, except for epoch and lanes, as JSON."""
         of_epochs = {} if self.epoch_size is None else {"epoch_size": self.epoch_size}
-        return {**super().describe(), "given": f"{len(self.given)} ({self.given.digest.hex()[:16]})", **of_epochs}
+        return {**super().describe(), "given": self._digest, **of_epochs}
+
+    @cached_property
+    def _digest(self) -> str:
+        """The number of samples that are listed, and a hash that tells lists apart."""
+        return f"{len(self.given)} ({self.given.digest.hex()[:16]})"
 
     @property
     def why_one_lane(self) -> str:
