@@ -184,7 +184,7 @@ using FileTuple = std::tuple<py::bytes, uint64_t, int64_t>;
 
 std::shared_ptr<ChunkTable> make_table(const std::vector<FileTuple>& files, const py::bytes& in_memory,
                                        std::vector<int64_t> grid, const Int64Array& numbers, const Int64Array& offsets,
-                                       const Int64Array& lengths, const std::vector<int32_t>& places,
+                                       const Int64Array& lengths, const std::vector<int32_t>& file_indices,
                                        uint64_t padded_bytes) {
   const auto memory = static_cast<std::string_view>(in_memory);
   auto table = std::make_shared<ChunkTable>(ChunkTable{.files = {},
@@ -193,21 +193,21 @@ std::shared_ptr<ChunkTable> make_table(const std::vector<FileTuple>& files, cons
                                                        .numbers = copy(numbers),
                                                        .offsets = copy(offsets),
                                                        .lengths = copy(lengths),
-                                                       .places = places,
+                                                       .file_indices = file_indices,
                                                        .padded_bytes = padded_bytes});
   for (const auto& [path, bytes, modified_ns] : files) {
     table->files.push_back({std::string(static_cast<std::string_view>(path)), bytes, modified_ns});
   }
   const size_t count = table->offsets.size();
   bool fits = table->lengths.size() == count && (table->numbers.empty() || table->numbers.size() == count) &&
-              (places.empty() || places.size() == count) && std::ranges::is_sorted(table->numbers);
+              (file_indices.empty() || file_indices.size() == count) && std::ranges::is_sorted(table->numbers);
   for (size_t i = 0; fits && i < count; ++i) {
     const int64_t offset = table->offsets[i];
     const int64_t length = table->lengths[i];
-    const int32_t place = places.empty() ? 0 : places[i];
-    const bool is_file = place >= 0 && static_cast<size_t>(place) < table->files.size();
-    if (!is_file && place != ChunkTable::kInMemory) fits = false;
-    const uint64_t bytes = is_file ? table->files[static_cast<size_t>(place)].bytes : memory.size();
+    const int32_t file_index = file_indices.empty() ? 0 : file_indices[i];
+    const bool is_file = file_index >= 0 && static_cast<size_t>(file_index) < table->files.size();
+    if (!is_file && file_index != ChunkTable::kInMemory) fits = false;
+    const uint64_t bytes = is_file ? table->files[static_cast<size_t>(file_index)].bytes : memory.size();
     fits = fits && offset >= 0 && length >= 0 && static_cast<uint64_t>(offset) + static_cast<uint64_t>(length) <= bytes;
   }
   if (!fits) throw Error(ErrorKind::kConfig, "a table of chunks must ascend, and its chunks lie in the file");
@@ -436,7 +436,8 @@ void bind_specs(py::module_& m) {
            py::arg("names"), py::arg("rows_per_chunk"));
   py::class_<ChunkTable, std::shared_ptr<ChunkTable>>(m, "ChunkTable")
       .def(py::init(&make_table), py::kw_only(), py::arg("files"), py::arg("in_memory"), py::arg("grid"),
-           py::arg("numbers"), py::arg("offsets"), py::arg("lengths"), py::arg("places"), py::arg("padded_bytes") = 0);
+           py::arg("numbers"), py::arg("offsets"), py::arg("lengths"), py::arg("file_indices"),
+           py::arg("padded_bytes") = 0);
   const auto for_each = [](const Int64Array& numbers, const auto& find) {
     py::array_t<int64_t> found(numbers.size());
     for (py::ssize_t i = 0; i < numbers.size(); ++i) found.mutable_data()[i] = find(numbers.data()[i]);

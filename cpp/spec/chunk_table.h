@@ -31,14 +31,15 @@ struct ChunkTable {
   std::vector<int64_t> numbers;    ///< of the chunks that are stored, in C order of the grid; empty: all of them
   std::vector<int64_t> offsets;    ///< of each stored chunk in its file
   std::vector<int64_t> lengths;    ///< of each stored chunk in its file, in bytes
-  std::vector<int32_t> places;  ///< of each stored chunk: the number of its file, or kInMemory; empty: the first file
+  std::vector<int32_t>
+      file_indices;  ///< of each stored chunk: the number of its file, or kInMemory; empty: the first file
   uint64_t padded_bytes =
       0;  ///< bytes of every chunk for its readers, who get zeros behind those in the file; 0: as stored
 
   struct Extent {
     uint64_t offset = 0;
     uint64_t length = 0;
-    int32_t place = 0;
+    int32_t file_index = 0;
   };
 
   /// The bytes of a chunk; nothing if it was never written, or the array has no such chunk.
@@ -57,7 +58,7 @@ struct ChunkTable {
     }
     if (entry >= offsets.size()) return std::nullopt;
     return Extent{static_cast<uint64_t>(offsets[entry]), static_cast<uint64_t>(lengths[entry]),
-                  places.empty() ? 0 : places[entry]};
+                  file_indices.empty() ? 0 : file_indices[entry]};
   }
 };
 

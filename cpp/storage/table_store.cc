@@ -61,10 +61,10 @@ ReadStatus TableStore::open_chunk(const std::string& key, PendingRead& pending, 
   const ChunkTable& table = *tables_[static_cast<size_t>(*part)];
   const auto extent = table.find(*index);
   if (!extent) return ReadStatus::kMissing;
-  if (extent->place == ChunkTable::kInMemory) {
+  if (extent->file_index == ChunkTable::kInMemory) {
     pending.memory = table.in_memory.empty() ? &kNoByte : table.in_memory.data();
   } else {
-    open_unchanged(table.files[static_cast<size_t>(extent->place)], pending);
+    open_unchanged(table.files[static_cast<size_t>(extent->file_index)], pending);
   }
   const uint64_t bytes = table.padded_bytes > 0 ? table.padded_bytes : extent->length;
   return select(pending, range, {.begin = extent->offset, .bytes = bytes, .end = extent->offset + extent->length});

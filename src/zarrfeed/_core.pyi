@@ -68,7 +68,7 @@ class ChunkTable:
         numbers: npt.NDArray[np.int64],
         offsets: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
-        places: Sequence[int],
+        file_indices: Sequence[int],
         padded_bytes: int = 0,
     ) -> None: ...
 

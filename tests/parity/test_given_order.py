@@ -394,7 +394,10 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
     "concat": (lambda data: zarrfeed.concat([data, data]), "cannot be one of several; select of the result"),
     "join": (lambda data: zarrfeed.join({"a": data, "b": data}), "select of the result"),
     "pack": (check_packable, "pack: .*pack without keep_order"),
-    "no flag": (lambda data: data.select([1], keep_order=1), "keep_order = 1, must be True or False"),
+    "no flag": (
+        lambda data: data.select([1], keep_order=1),  # type: ignore[arg-type]
+        "keep_order = 1, must be True or False",
+    ),
     "out of range": (lambda data: data.select([450], keep_order=True), r"index 450, must be in \[-450, 449\]"),
     "nothing": (lambda data: data.select([], keep_order=True), "selects nothing"),
 }

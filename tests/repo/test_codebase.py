@@ -43,7 +43,16 @@ _PRIVATE_ATTRIBUTES = {"_codec", "_ensure_open", "_store", "_with_store", "_asyn
 
 
 #: Modules that are one concept in two layers, such as the description of an array and the code that reads it.
-SAME_CONCEPT = {"array.py", "conversion.py", "join.py", "labels.py", "objects.py", "patch_weights.py"}
+SAME_CONCEPT = {
+    "array.py",
+    "conversion.py",
+    "join.py",
+    "labels.py",
+    "objects.py",
+    "patch_weights.py",
+    "segment_text.py",
+    "segments.py",
+}
 
 
 def test_one_module_name_stands_for_one_thing() -> None:

@@ -57,6 +57,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "plan/order/given_order.py": ("parity/test_given_order.py",),
     "plan/mixture/cycled_order.py": ("parity/test_given_order.py",),
     "plan/samples/given_samples.py": ("parity/test_given_order.py", "unit/plan/samples/test_chunks_over_blocks.py"),
+    "metadata/group/whole_arrays.py": ("parity/test_segments.py", "unit/metadata/group/test_coordinates.py"),
     "metadata/array/code_names.py": ("parity/test_names.py",),
     "metadata/description/missing_samples.py": ("parity/test_missing_samples.py",),
     **{

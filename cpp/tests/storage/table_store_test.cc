@@ -48,7 +48,7 @@ struct File {
             .numbers = {},
             .offsets = std::move(offsets),
             .lengths = std::move(lengths),
-            .places = {}};
+            .file_indices = {}};
   }
   [[nodiscard]] std::vector<uint8_t> part(int64_t offset, int64_t length) const {
     return {content.begin() + offset, content.begin() + offset + length};
@@ -134,7 +134,7 @@ TEST(chunks_of_one_array_lie_in_several_files_and_in_memory) {
   ChunkTable table = one.table({10, 600, 3, 0, 5}, {20, 100, 4, 0, 500 - 5});
   table.files.push_back(other.table({}, {}).files[0]);
   table.in_memory = noise(9);
-  table.places = {0, 1, ChunkTable::kInMemory, ChunkTable::kInMemory, 0};
+  table.file_indices = {0, 1, ChunkTable::kInMemory, ChunkTable::kInMemory, 0};
   TableStore store = store_of(table);
   CHECK(read(store, "0") == one.part(10, 20));
   CHECK(read(store, "1") == other.part(600, 100));

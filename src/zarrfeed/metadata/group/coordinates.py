@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.cf_times import together
@@ -31,16 +31,12 @@ from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.values import refuse_repeated_fill
 from zarrfeed.metadata.group.beside import Beside, StoredPath, open_beside, sibling
 from zarrfeed.metadata.group.grid_coordinates import GridCoordinate
+from zarrfeed.metadata.group.whole_arrays import MOST_VALUES, read_whole
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.item_choice import Positions, compose
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.shared_access import SharedAccess
-from zarrfeed.storage.access.store_errors import errno_of, reason_of
-from zarrfeed.storage.chunks.codec_configs import as_meant
-
-#: A coordinate is read whole.
-MOST_VALUES = 1 << 28
 
 
 class NoCoordinateError(ConfigError):
@@ -484,26 +480,6 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess, axes
     if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
         refuse_repeated_fill(array, values)
     return decode_values(values, coordinate_attributes(array), where)
-
-
-def read_whole(array: zarr.Array[Any], where: str, access: StoreAccess) -> npt.NDArray[Any]:
-    """Read all items of an array, as they are stored.
-
-    Raises
-    ------
-    ConfigError, StoreReadError, CorruptChunkError
-        If it cannot be read.
-    """
-    array = as_meant(array, where)
-    try:
-        read = access.ask(lambda: array.async_array.getitem(...), where)
-    except StoreReadError:
-        raise
-    except OSError as error:
-        raise StoreReadError(errno_of(error), f"{where}: cannot be read: {reason_of(error)}") from error
-    except Exception as error:  # what codecs raise is of any class
-        raise CorruptChunkError(f"{where}: cannot be decoded: {reason_of(error)}") from error
-    return np.asarray(read)
 
 
 def _one_of(names: Sequence[str]) -> str:

@@ -21,13 +21,9 @@ from zarrfeed.metadata.array.cf import coordinate_attributes
 from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
 from zarrfeed.metadata.group.batch_columns import Origin
 from zarrfeed.metadata.group.beside import Beside
-from zarrfeed.metadata.group.coordinates import (
-    MOST_VALUES,
-    Coordinates,
-    StoreCoordinates,
-    read_whole,
-)
+from zarrfeed.metadata.group.coordinates import Coordinates, StoreCoordinates
 from zarrfeed.metadata.group.sample_columns import found_above, member_of_group, read_column
+from zarrfeed.metadata.group.whole_arrays import MOST_VALUES, read_whole
 from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.spec.segments import Segments
 from zarrfeed.storage.access.access import StoreAccess

@@ -18,7 +18,7 @@ class FarChunks:
     Parameters
     ----------
     access
-        How stores are reached; its storage options are those of the objects.
+        The access to stores; its storage options are those of the objects.
     """
 
     def __init__(self, access: StoreAccess) -> None:
@@ -40,7 +40,7 @@ class FarChunks:
         StoreReadError
             If there is no such object, or it is shorter.
         Exception
-            Of any class, if the server does not answer.
+            Any class of error, if the server does not answer.
         """
         import obstore
 

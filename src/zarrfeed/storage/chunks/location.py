@@ -70,7 +70,7 @@ class StoreSource:
     chunk_keys
         The keys that its objects have; None where nobody asks whether there are any.
     table
-        Where the chunks lie in local files, from which the engine can read them; None if it cannot.
+        The chunks in local files, from which the engine can read them. None if it cannot.
     """
 
     store: Store = field(repr=False)

@@ -65,7 +65,7 @@ class Extent(NamedTuple):
 
     offset: int
     length: int
-    place: int
+    file_index: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class ChunkTable:
         Numbers of the chunks that are stored, in C order of the grid, ascending. None: all chunks are stored.
     offsets, lengths
         First byte and bytes of each stored chunk in its file.
-    places
+    file_indices
         Number of the file of each stored chunk, or `IN_MEMORY`. None: the first file has all of them.
     padded_bytes
         Bytes that every chunk has for its readers: zeros follow where the file has fewer. 0: as many as in the file.
@@ -100,7 +100,7 @@ class ChunkTable:
     numbers: Int64 | None
     offsets: Int64
     lengths: Int64
-    places: npt.NDArray[np.int32] | None = None
+    file_indices: npt.NDArray[np.int32] | None = None
     padded_bytes: int = 0
     in_memory: bytes = field(default=b"", repr=False)
     unfiltered: frozenset[int] = frozenset()
@@ -118,18 +118,18 @@ class ChunkTable:
         grid: tuple[int, ...],
         numbers: Int64,
         extents: Int64,
-        places: npt.NDArray[np.int32] | None = None,
+        file_indices: npt.NDArray[np.int32] | None = None,
         in_memory: bytes = b"",
     ) -> ChunkTable:
-        """Return the same of chunks in several files and in memory; `places` has the number of the file of each."""
+        """Return the same for chunks in several files and in memory; `file_indices` has the file of each."""
         order = np.argsort(numbers, kind="stable")
         numbers, extents = numbers[order], extents[order]
         if np.any(np.diff(numbers) == 0) or (len(numbers) and not 0 <= numbers[0] <= numbers[-1] < math.prod(grid)):
             raise ConfigError(f"{name}: the file lists a chunk twice, or outside of the array")
         offsets, lengths = (np.ascontiguousarray(column) for column in extents.reshape(-1, 2).T)
         found = None if len(numbers) == math.prod(grid) else numbers
-        placed = None if places is None or not np.any(places) else places[order]
-        return cls(tuple(files), name, grid, found, offsets, lengths, placed, in_memory=in_memory).checked()
+        found_files = None if file_indices is None or not np.any(file_indices) else file_indices[order]
+        return cls(tuple(files), name, grid, found, offsets, lengths, found_files, in_memory=in_memory).checked()
 
     @classmethod
     def without_chunks(cls, file: DataFile, name: str, grid: tuple[int, ...]) -> ChunkTable:
@@ -150,8 +150,8 @@ class ChunkTable:
         firsts = np.arange(0, length, rows, dtype=np.int64)
         lengths = (np.minimum(firsts + rows, length) - firsts) * row_bytes
         offsets = offset + firsts * row_bytes
-        places = None if inline is None else np.full(len(offsets), IN_MEMORY, np.int32)
-        return cls((file,), name, grid, None, offsets, lengths, places, rows * row_bytes, inline or b"").checked()
+        file_indices = None if inline is None else np.full(len(offsets), IN_MEMORY, np.int32)
+        return cls((file,), name, grid, None, offsets, lengths, file_indices, rows * row_bytes, inline or b"").checked()
 
     def checked(self) -> ChunkTable:
         """Return the table, unless a chunk lies outside of the file.
@@ -163,16 +163,20 @@ class ChunkTable:
         """
         limits = [(0, one.size) if isinstance(one, DataFile) else (WHOLE, _FAR_BYTES) for one in self.files]
         least, sizes = np.array([*limits, (0, len(self.in_memory))], np.int64).T  # IN_MEMORY is the last one
-        at = 0 if self.places is None else self.places
+        at = 0 if self.file_indices is None else self.file_indices
         outside = (self.offsets < 0) | (self.lengths < least[at]) | (self.offsets > sizes[at] - self.lengths)
         if np.any(outside):
             one = int(np.argmax(outside))
-            place = 0 if self.places is None else int(self.places[one])
-            file = "" if place == IN_MEMORY or self.name.startswith(str(self.files[place])) else f" {self.files[place]}"
+            file_index = 0 if self.file_indices is None else int(self.file_indices[one])
+            file = (
+                ""
+                if file_index == IN_MEMORY or self.name.startswith(str(self.files[file_index]))
+                else f" {self.files[file_index]}"
+            )
             raise StoreReadError(
                 errno.EINVAL,
                 f"{self.name}: chunk {self._index(one)} is said to have {self.lengths[one]} bytes from byte "
-                f"{self.offsets[one]} on, the file{file} has {sizes[place]} bytes: it is damaged or incomplete",
+                f"{self.offsets[one]} on, the file{file} has {sizes[file_index]} bytes: it is damaged or incomplete",
             )
         return self
 
@@ -190,7 +194,7 @@ class ChunkTable:
             numbers=np.empty(0, np.int64) if self.numbers is None else self.numbers,
             offsets=self.offsets,
             lengths=self.lengths,
-            places=() if self.places is None else self.places.tolist(),
+            file_indices=() if self.file_indices is None else self.file_indices.tolist(),
             padded_bytes=self.padded_bytes,
         )
 
@@ -209,8 +213,8 @@ class ChunkTable:
             if at == len(self.numbers) or self.numbers[at] != number:
                 return None
             number = at
-        place = 0 if self.places is None else int(self.places[number])
-        return Extent(int(self.offsets[number]), int(self.lengths[number]), place)
+        file_index = 0 if self.file_indices is None else int(self.file_indices[number])
+        return Extent(int(self.offsets[number]), int(self.lengths[number]), file_index)
 
     @property
     def far_files(self) -> list[FarFile]:
@@ -219,7 +223,7 @@ class ChunkTable:
 
     def url_of(self, extent: Extent) -> str:
         """Return the URL of the object that a chunk lies in; "" if it lies in a local file, or in memory."""
-        file = None if extent.place == IN_MEMORY else self.files[extent.place]
+        file = None if extent.file_index == IN_MEMORY else self.files[extent.file_index]
         return file.url if isinstance(file, FarFile) else ""
 
     def read(self, extent: Extent) -> bytes:
@@ -230,10 +234,10 @@ class ChunkTable:
         OSError
             If the file is gone, or cannot be read; `StoreReadError` if it has changed since the table was made.
         """
-        if extent.place == IN_MEMORY:
+        if extent.file_index == IN_MEMORY:
             found = self.in_memory[extent.offset : extent.offset + extent.length]
         else:
-            near = self.files[extent.place]
+            near = self.files[extent.file_index]
             assert isinstance(near, DataFile)
             with near.path.open("rb", buffering=0) as file:
                 near.check(os.fstat(file.fileno()))

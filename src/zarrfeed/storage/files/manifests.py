@@ -73,10 +73,10 @@ class ManifestTables:
         is_stored = (urls != "").reshape(-1)
         targets = ReferenceTargets(name)
         used, which = np.unique(urls.reshape(-1)[is_stored], return_inverse=True)
-        places = np.array([targets.number_of(str(url)) for url in used], np.int32)[which]
+        file_indices = np.array([targets.number_of(str(url)) for url in used], np.int32)[which]
         columns = [column.reshape(-1)[is_stored].astype(np.int64) for column in (offsets, lengths)]
         numbers = np.flatnonzero(is_stored)
-        return ChunkTable.of_files(targets.files, name, grid, numbers, np.stack(columns, axis=1), places)
+        return ChunkTable.of_files(targets.files, name, grid, numbers, np.stack(columns, axis=1), file_indices)
 
 
 @dataclass

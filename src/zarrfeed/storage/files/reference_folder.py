@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import IN_MEMORY, WHOLE, ChunkTable, Int64
@@ -79,19 +80,19 @@ def read_table(file: DataFile, path: str) -> ChunkTable:
         for number, record in _records(folder / path, -(-names.num_objects // record_size))
     ]
     columns = (np.concatenate([np.empty(0, np.int64), *one]) for one in zip(*found, strict=True)) if found else None
-    numbers, places, offsets, lengths = columns or (np.empty(0, np.int64) for _ in range(4))
+    numbers, file_indices, offsets, lengths = columns or (np.empty(0, np.int64) for _ in range(4))
     extents = np.stack([offsets, lengths], axis=1)
-    places = places.astype(np.int32)
-    return ChunkTable.of_files(targets.files, name, names.counts, numbers, extents, places, b"".join(in_memory))
+    file_indices = file_indices.astype(np.int32)
+    return ChunkTable.of_files(targets.files, name, names.counts, numbers, extents, file_indices, b"".join(in_memory))
 
 
 def _read_metadata(file: DataFile) -> tuple[dict[str, bytes], int]:
     """Return the documents of a folder, and how many chunks a Parquet file has."""
     try:
-        found = json.loads(file.path.read_bytes())
+        found = parse_json(file.path.read_bytes())
         documents = {str(key): json.dumps(one).encode() for key, one in found["metadata"].items()}
         record_size = int(found["record_size"])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ConfigError(f"{file}: is no metadata of references, or damaged: {error!r}") from error
     if record_size < 1:
         raise ConfigError(f"{file}: record_size = {record_size}, must be at least 1")
@@ -108,7 +109,7 @@ class _Record(NamedTuple):
     """The chunks of a Parquet file: their numbers, and where each lies."""
 
     numbers: Int64
-    places: Int64
+    file_indices: Int64
     offsets: Int64
     lengths: Int64
 
@@ -119,7 +120,7 @@ def _read_record(
     """Return the chunks of a Parquet file, the first of which has the number `first`."""
     table = _read_parquet(path)
     count = min(table.num_rows, names.num_objects - first)
-    place, offset, length = np.full((3, count), IN_MEMORY, np.int64)
+    file_index, offset, length = np.full((3, count), IN_MEMORY, np.int64)
     is_stored = np.zeros(count, bool)
     if "path" in table.column_names:
         urls = table["path"].slice(0, count).combine_chunks()
@@ -127,23 +128,23 @@ def _read_record(
         number = urls.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         used = np.unique(number[number >= 0])
         is_stored = number >= 0
-        place[is_stored] = np.array([targets.number_of(urls.dictionary[int(i)].as_py()) for i in used], np.int64)[
+        file_index[is_stored] = np.array([targets.number_of(urls.dictionary[int(i)].as_py()) for i in used], np.int64)[
             np.searchsorted(used, number[is_stored])
         ]
         offset, length = (_numbers(table, column, count, path) for column in ("offset", "size"))
         sizes = np.array([one.size if isinstance(one, DataFile) else WHOLE for one in targets.files], np.int64)
         is_whole = is_stored & (offset == 0) & (length == 0)
-        length[is_whole] = sizes[place[is_whole]]
+        length[is_whole] = sizes[file_index[is_whole]]
     if "raw" in table.column_names:
         begin = sum(map(len, in_memory))
         for i, content in enumerate(table["raw"].slice(0, count).to_pylist()):
             if content is not None:
                 content = content.encode() if isinstance(content, str) else bytes(content)
                 in_memory.append(content)
-                place[i], offset[i], length[i], is_stored[i] = IN_MEMORY, begin, len(content), True
+                file_index[i], offset[i], length[i], is_stored[i] = IN_MEMORY, begin, len(content), True
                 begin += len(content)
     numbers = first + np.flatnonzero(is_stored)
-    return _Record(numbers, place[is_stored], offset[is_stored], length[is_stored])
+    return _Record(numbers, file_index[is_stored], offset[is_stored], length[is_stored])
 
 
 def _numbers(table: Any, column: str, count: int, path: Path) -> Int64:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import IN_MEMORY, WHOLE, ChunkTable
@@ -79,8 +80,8 @@ def names_of(documents: Mapping[str, bytes]) -> dict[str, ChunkNames]:
         if name not in (".zarray", "zarr.json"):
             continue
         try:
-            document = json.loads(content)
-        except (ValueError, RecursionError):
+            document = parse_json(content)
+        except ValueError:
             continue  # zarr-python says it when the array is opened
         names = ChunkNames.of_document(document) if isinstance(document, dict) else None
         if names is not None:
@@ -144,19 +145,19 @@ class References:
         names, name = self.names[path], f"{self.file}/{printable(path)}".rstrip("/")
         targets = ReferenceTargets(name, self.file.path.parent, self.templates)
         in_memory = bytearray()
-        numbers, extents, places = [], [], []
+        numbers, extents, file_indices = [], [], []
         for key, one in self.chunks[path]:
             number = names.number_of(key)
             if number is None:
                 continue
             content = _inline(f"{name} chunk {printable(key)}", one)
             if content is not None:
-                place, offset, length = IN_MEMORY, len(in_memory), len(content)
+                file_index, offset, length = IN_MEMORY, len(in_memory), len(content)
                 in_memory += content
             else:
-                place, offset, length = _part(f"{name} chunk {printable(key)}", one, targets)
+                file_index, offset, length = _part(f"{name} chunk {printable(key)}", one, targets)
             numbers.append(number)
-            places.append(place)
+            file_indices.append(file_index)
             extents.append((offset, length))
         return ChunkTable.of_files(
             targets.files,
@@ -164,7 +165,7 @@ class References:
             names.counts,
             np.array(numbers, np.int64),
             np.array(extents, np.int64).reshape(-1, 2),
-            np.array(places, np.int32),
+            np.array(file_indices, np.int32),
             bytes(in_memory),
         )
 
@@ -188,8 +189,8 @@ class ReferenceTables:
 def _read(file: DataFile) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the references of a file by their keys, and the templates of their URLs."""
     try:
-        found = json.loads(file.path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        found = parse_json(file.path.read_bytes())
+    except ValueError as error:
         raise ConfigError(f"{file}: is no file of references, or a damaged one: {error}") from error
     file.check()
     if not isinstance(found, dict):
@@ -234,9 +235,9 @@ def _part(name: str, reference: object, targets: ReferenceTargets) -> tuple[int,
     """Return the number of the file that a reference names, and which bytes of it: an offset and a length."""
     match reference:
         case [url]:
-            place = targets.number_of(url)
-            file = targets.files[place]
-            return place, 0, file.size if isinstance(file, DataFile) else WHOLE
+            file_index = targets.number_of(url)
+            file = targets.files[file_index]
+            return file_index, 0, file.size if isinstance(file, DataFile) else WHOLE
         case [url, int(offset), int(length)] if 0 <= offset <= _MOST_OFFSET and 0 <= length <= _MOST_OFFSET:
             return targets.number_of(url), offset, length
     raise ConfigError(
@@ -249,8 +250,8 @@ def _document(name: str, reference: object, targets: ReferenceTargets) -> bytes:
     content = _inline(name, reference)
     if content is not None:
         return content
-    place, offset, length = _part(name, reference, targets)
-    file = targets.files[place]
+    file_index, offset, length = _part(name, reference, targets)
+    file = targets.files[file_index]
     if not isinstance(file, DataFile) or length > _MOST_DOCUMENT_BYTES:
         raise UnsupportedError(f"{name}: the document lies in {file}, must be local, and small")
     with file.path.open("rb") as opened:

@@ -123,7 +123,7 @@ class TableStore(Store):
     name
         The name of the store in messages; "": the path of the file.
     is_zarr
-        Whether the metadata documents were written as Zarr, so that the fill value of v2 means what xarray means by it.
+        True if the metadata documents were written as Zarr, so that xarray's rule for the fill value of v2 holds.
     read_values
         Decodes chunks of arrays that are added with `by_library`.
 
@@ -293,7 +293,8 @@ class TableStore(Store):
         return path, None if names is None else names.index_of(key.removeprefix(path).lstrip("/"))
 
     def _decoded(self, path: str, index: tuple[int, ...]) -> bytes | None:
-        assert self._read_values is not None and self.file is not None
+        assert self._read_values is not None
+        assert self.file is not None
         self.file.check()
         return self._read_values(self.file, path, index)
 

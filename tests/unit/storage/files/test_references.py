@@ -179,7 +179,7 @@ def test_a_damaged_file_is_an_error_that_names_it(
 def test_an_array_of_many_chunks_of_which_few_are_stored_costs_little(target: Path, tmp_path: Path) -> None:
     found = references(target)
     found["x/.zarray"] = json.dumps(DOCUMENT | {"shape": [10**12, 3]})
-    with pytest.raises(ConfigError, match=r"chunks, must be at most"):
+    with pytest.raises(ConfigError, match=r"chunks, must have at most"):
         zarrfeed.open(written(tmp_path / "refs.json", found))
 
 
