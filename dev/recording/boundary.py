@@ -22,7 +22,7 @@ _FACTORIES = ("FieldSpec", "BlockTable", "SampleTable", "BlockOrder")
 #: Classes whose constructors are called.
 _SPECS = (
     *("CodecSpec", "ShardSpec", "ConversionSpec", "ArrayParts", "ArraySpec", "PatchSpec", "CarryPlan", "MixtureStage"),
-    *("Mixture", "MixturePlan", "PatchTable", "EpochPlan", "EngineOptions", "CachedArray"),
+    *("Mixture", "MixturePlan", "PatchTable", "EpochPlan", "EngineOptions", "CachedArray", "SampleGrid"),
 )
 #: Arguments that differ from run to run: times and inodes of files, and a directory that is open.
 _LEFT_OUT = {"CachedArray": {"directory", "versions"}}
@@ -85,7 +85,7 @@ class Boundary:
         if name == "FieldSpec.resident":
             size = given["row_bytes"] * given.get("num_rows", 0)
             given["address"] = _memory(given["address"], size)
-        if given.get("row_map") is not None:
+        if isinstance(given.get("row_map"), tuple):  # and not a grid, which is a rule
             address, count, first, step = given["row_map"]
             given["row_map"] = [_memory(address, 8 * count) if address else 0, count, first, step]
         left_out = _LEFT_OUT.get(name, set())

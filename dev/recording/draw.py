@@ -45,6 +45,8 @@ _WEIGHTED = (
     *(descriptions.opened, descriptions.in_memory, descriptions.many_stores, descriptions.sparse, descriptions.climate),
     *(descriptions.joined, descriptions.lists, descriptions.opened),
 )
+#: From this number on, samples are listed, epochs go on where the last one ended, and several dimensions make samples.
+_NEWER_FROM = 424
 _OBJECTS_EVERY = 14
 _SPECIAL_EVERY = 8
 _REAL_WORKERS_EVERY = 40
@@ -75,7 +77,9 @@ class Configuration:
 def draw(seed: int, number: int) -> Configuration:
     """Return a configuration."""
     p = Program(Random(f"{seed}/{number}"))
-    if number >= _WEIGHTED_FROM:
+    if number >= _NEWER_FROM:
+        (_listed, _continued, _gridded)[number % 3](p)
+    elif number >= _WEIGHTED_FROM:
         _weighted(p, _WEIGHTED[number % len(_WEIGHTED)](p))
     elif number % _OBJECTS_EVERY == _OBJECTS_EVERY - 1:
         _objects(p)
@@ -98,6 +102,49 @@ def _weighted(p: Program, described: Described) -> None:
     else:
         p.add(f"data = data.weight({weights}, n={p.pick(None, None, 2 * described.n, max(9, described.n // 3))})")
     _stream(p, described, real_workers=False)
+
+
+def _listed(p: Program) -> None:
+    """Read samples in the order of a list, in epochs of the whole list or of another length."""
+    described = p.pick(descriptions.opened, descriptions.many_stores, descriptions.in_memory, descriptions.sparse)(p)
+    p.add("r = np.arange(len(data))")
+    order = p.pick("r[::-1]", "r ** 2 % len(r)", "np.repeat(r[::3], 2)", "[*r[5:], *r[:9]]", "np.roll(r, 7)[:: 2]")
+    p.add(f"data = data.select({order}, keep_order=True)")
+    options = _order_options(p, described) | {"shuffle": None, "drop_last": None}
+    _put_epochs(p, options | {"epoch_size": p.pick(None, None, p.number(5, 2 * described.n))})
+
+
+def _continued(p: Program) -> None:
+    """Read epochs that go on where the last one ended."""
+    described = p.pick(descriptions.opened, descriptions.many_stores, descriptions.in_memory, descriptions.climate)(p)
+    _put_epochs(p, _order_options(p, described) | {"epoch_size": p.number(5, 2 * described.n), "drop_last": None})
+
+
+def _gridded(p: Program) -> None:
+    """Read samples that several dimensions of an array make."""
+    members, times = p.number(2, 5), p.number(4, 15)
+    chunks = (p.number(1, 3), p.number(1, 6), 2)
+    shards = p.pick(None, (2 * chunks[0], 3 * chunks[1], 2))
+    array = {"shape": (members, times, 3), "chunks": chunks, "shards": shards, "dims": ("member", "time", "x")}
+    dims = p.pick(("member", "time"), ("time", "member"))
+    p.add(f"data = zf.open(make.group({p.name()!r}, {{'x': {array}}}), sample_dim={dims})")
+    windows = p.chance(0.4)
+    if windows:
+        p.add(f"data = data.window({p.pick('(0, 1)', '(-1, 0)', '1')})")
+    elif p.chance(0.4):
+        p.add("data = data.isel(member=slice(1, None))")
+    _stream(p, Described(members * times, windowed=windows, shards=shards is not None), real_workers=False)
+
+
+def _put_epochs(p: Program, options: dict[str, Any]) -> None:
+    _put_dataset(p, "zf.ZarrIterableDataset", "data", options)
+    if p.chance(0.5):
+        _put_dataset(p, "zf.ZarrIterableDataset", "data", _other_setup(p, options), "resumed")
+    if p.chance(0.4):
+        p.add(f"workers = {p.number(2, 3)}")
+    if p.chance(0.4):
+        p.add(f"jump = {p.pick(0, 1, 5)}")
+    p.add(f"stops = {tuple(sorted({p.number(1, 3), p.number(2, 9)}))}")
 
 
 def _order_options(p: Program, described: Described) -> dict[str, Any]:
