@@ -91,7 +91,21 @@ class RowMap:
         return self.rows.ctypes.data, len(self.rows), 0, 1
 
 
-class OneRow(RowMap):
+class _RuleRows(RowMap):
+    """A map by a rule: each sample has a row, and no list says which."""
+
+    @property
+    def lacks_some(self) -> bool:
+        """True if some sample has no row: never."""
+        return False
+
+    @property
+    def listed(self) -> None:
+        """None: a rule says the rows."""
+        return None
+
+
+class OneRow(_RuleRows):
     """All samples have the only row that there is: the array has no sample axis.
 
     Parameters
@@ -105,16 +119,6 @@ class OneRow(RowMap):
 
     def __reduce__(self) -> tuple[type[OneRow], tuple[int]]:
         return OneRow, (len(self),)
-
-    @property
-    def lacks_some(self) -> bool:
-        """True if some sample has no row: never."""
-        return False
-
-    @property
-    def listed(self) -> None:
-        """None: a rule says the rows."""
-        return None
 
     @property
     def digest(self) -> str:
@@ -154,7 +158,7 @@ class SegmentRows(RowMap):
         return f"one row for each of {num_rows} segments"
 
 
-class GridRows(RowMap):
+class GridRows(_RuleRows):
     """The rows of samples that several dimensions number, by rule.
 
     Parameters
@@ -183,16 +187,6 @@ class GridRows(RowMap):
     def rows(self) -> Int64:
         """The rows as a list, for what asks for one."""
         return self.grid.rows_of(np.arange(len(self)))
-
-    @property
-    def lacks_some(self) -> bool:
-        """True if some sample has no row: never."""
-        return False
-
-    @property
-    def listed(self) -> None:
-        """None: a rule says the rows."""
-        return None
 
     @property
     def digest(self) -> str:
