@@ -271,8 +271,8 @@ def test_a_part_prints_compares_and_travels(hourly: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "parts = None and folds = None: give one of them"),
-        ({"parts": (0.5, 0.5), "folds": 2}, "parts = .* and folds = 2: give one of them"),
+        ({}, "parts = None and folds = None: exactly one must be given"),
+        ({"parts": (0.5, 0.5), "folds": 2}, "parts = .* and folds = 2: exactly one must be given"),
         ({"parts": (0.5, 0.5), "fold": 1}, "fold = 1 names one of several folds"),
         ({"folds": 1}, "folds = 1, must be"),
         ({"folds": 3, "fold": 3}, "fold = 3, must be"),

@@ -435,7 +435,7 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
         r"select: samples are weighted; call weight\(\) or balance\(\) last",
     ),
     "where": (lambda data: data.balance("label").where("label > 0"), "where: samples are weighted"),
-    "sel": (lambda data: data.balance("label").isel(time=slice(5)), "select: samples are weighted"),
+    "sel": (lambda data: data.balance("label").isel(time=slice(5)), "isel: samples are weighted"),
     "split": (lambda data: data.balance("label").split((0.5, 0.5)), "split: samples are weighted"),
     "blocks": (lambda data: data.balance("label").blocks([0]), "blocks: samples are weighted"),
     "window": (lambda data: data.balance("label").window((0, 1)), "window: samples are weighted"),

@@ -207,8 +207,9 @@ def test_a_path_where_nothing_is_is_a_store_error_with_errno(kind: Callable[[Pat
 def test_what_is_not_zarr_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.nc").write_bytes(b"CDF\x01")
+    (tmp_path / "text").write_bytes(b"no array")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name in ("folder", "file.nc", "file.nc/inside", "loop"):
+    for name in ("folder", "file.nc", "loop", "text/inside"):
         with pytest.raises((StoreReadError, ConfigError, UnsupportedError), match=re.escape(name)):
             ZarrIterableDataset(tmp_path / name, batch_size=2)
 

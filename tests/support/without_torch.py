@@ -184,7 +184,7 @@ def read(source: Any) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
     )
     feeder = StoreBridge(
         engine,
-        {i: f.spec.source for i, f in enumerate(stored) if isinstance(f.spec.source, StoreSource)},
+        {i: f.spec.source for i, f in enumerate(stored) if isinstance(f.spec.source, StoreSource) and f.spec.in_python},
     )
     samples = core.sample_order(plan.to_core())
     try:

@@ -40,7 +40,11 @@ from zarrfeed.storage.access.shared_access import SharedAccess
 
 
 class NoCoordinateError(ConfigError):
-    """No coordinate of that name is stored with the samples."""
+    """No coordinate of that name is stored with the samples; `hint` may name another one, behind what can be done."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text + hint)
+        self.text, self.hint = text, hint
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +143,8 @@ class StoreCoordinates:
         known = ", ".join(map(repr, self.known)) or "none"
         where = f"; neither is there an array {' or '.join(map(str, tried))}" if tried else ""
         raise NoCoordinateError(
-            f"no coordinate {name!r} is stored with these samples, known are: {known}{where}"
-            f"{did_you_mean(name, self.known)}"
+            f"no coordinate {name!r} is stored with these samples, known are: {known}{where}",
+            did_you_mean(name, self.known),
         )
 
 
@@ -275,7 +279,7 @@ class Coordinates:
         Raises
         ------
         ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-            As of `read`.
+            As in `read`.
         """
         try:
             return self._first.read_along(name)
@@ -333,7 +337,7 @@ class Coordinates:
         try:
             return self.read_known(name)
         except NoCoordinateError as error:
-            raise ConfigError(f"{error}; {remedy}") from error.__cause__
+            raise ConfigError(f"{error.text}; {remedy}{error.hint}") from error.__cause__
 
     def read_known(self, name: str) -> Coordinate:
         """Like `read`, but raise NoCoordinateError where a store has no coordinate of that name."""

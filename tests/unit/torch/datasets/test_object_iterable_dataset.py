@@ -355,7 +355,8 @@ def test_large_objects_are_read_in_ranges(tmp_path: Path, monkeypatch: pytest.Mo
         keys = [(str(i), len(data)) for i, data in enumerate(contents)]
         dataset = ObjectIterableDataset(zarrfeed.objects.open(server.url, keys=keys), decode="bytes", batch_size=3)
         assert [one for batch in dataset for one in batch] == contents
-        assert sum(method == "GET" for method, *_ in server.requests) == 4 + 3 + 10 + 124
+        asked = sum(method == "GET" for method, *_ in server.requests)
+        assert asked - dataset.stats().hedges == 4 + 3 + 10 + 124  # on a busy machine some answers are late
         assert sum(method == "HEAD" for method, *_ in server.requests) == 2 * 3
         (tmp_path / "6").write_bytes(contents[6][:50_000])  # since it was listed
         assert [one for batch in dataset for one in batch] == [*contents[:6], contents[6][:50_000]]
