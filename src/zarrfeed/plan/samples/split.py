@@ -54,7 +54,8 @@ class SplitRule:
             check_choice("by", self.by, get_args(By))
         if (self.parts is None) == (self.folds is None):
             raise ConfigError(
-                f"parts = {self.parts!r} and folds = {self.folds!r}: exactly one must be given, such as (0.8, 0.2) or folds=5"
+                f"parts = {self.parts!r} and folds = {self.folds!r}: exactly one must be given, such as (0.8, 0.2) or "
+                "folds=5"
             )
         if self.folds is not None:
             check_int("folds", self.folds, 2, 2**20)

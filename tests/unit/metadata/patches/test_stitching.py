@@ -144,7 +144,7 @@ def test_outputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for options, message in wrong:
         with pytest.raises(zarrfeed.ConfigError, match=message):
             dataset.stitch([(noise(count, 6, 5), index)], {}, **options)
-    with pytest.raises(zarrfeed.ConfigError, match="no patches, which Data.patch makes"):
+    with pytest.raises(zarrfeed.ConfigError, match="the samples are no patches"):
         ZarrIterableDataset(source).stitch([], {})
     with pytest.raises(zarrfeed.ConfigError, match="each epoch"):
         ZarrIterableDataset(source.patch({0: 6, 1: 5}), shuffle=True).stitch([], {})
