@@ -18,7 +18,7 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, 
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.hdf5_filters import codecs_of
-from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, filters_of, has_filters, library, opened_file
+from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, filters_of, library, load_filters, opened_file
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
 from zarrfeed.storage.files.hdf5_values import document_of_values, read_values
 from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
@@ -165,7 +165,7 @@ def _document_of(dataset: Any) -> tuple[dict[str, Any], bool]:
     try:
         dtype, codecs = _dtype_of(dataset), _codecs_of(dataset)
     except UnsupportedError as error:
-        if not has_filters(dataset):
+        if not load_filters(dataset):
             raise UnsupportedError(f"{error}, and h5py lacks it, too: pip install hdf5plugin") from error
         return document_of_values(dataset), True
     return array_document(dataset.shape, chunks_of(dataset), dtype, dataset.fillvalue, codecs), False

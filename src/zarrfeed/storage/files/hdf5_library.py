@@ -73,8 +73,8 @@ def filters_of(dataset: Any) -> list[Filter]:
     return [Filter(one[0], one[2], one[3].decode("utf-8", "replace")) for one in filters]
 
 
-def has_filters(dataset: Any) -> bool:
-    """Return whether the library has the filters of a dataset; those of the package hdf5plugin count, if installed."""
+def load_filters(dataset: Any) -> bool:
+    """Return whether the library has the filters of a dataset, those of hdf5plugin too, imported if needed."""
     numbers, available = [one.number for one in filters_of(dataset)], library().h5z.filter_avail
     if not all(map(available, numbers)):
         with suppress(ImportError):

@@ -13,7 +13,7 @@ import numpy as np
 from numcodecs import VLenBytes
 
 from zarrfeed.storage.files.data_file import DataFile
-from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, has_filters, is_text, opened_file
+from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, is_text, load_filters, opened_file
 from zarrfeed.storage.files.table_store import array_document, plain_dtype, text_document
 
 
@@ -47,7 +47,7 @@ def read_values(file: DataFile, path: str, index: Sequence[int]) -> bytes | None
             return None
         if dataset.chunks is not None and dataset.id.get_chunk_info_by_coord(begins).byte_offset is None:
             return None
-        has_filters(dataset)
+        load_filters(dataset)
         values = dataset[tuple(slice(begin, begin + length) for begin, length in zip(begins, chunk, strict=True))]
         text = is_text(dataset)
         padded: Any = np.full(chunk, b"", object) if text else np.zeros(chunk, plain_dtype(dataset.dtype))

@@ -150,12 +150,13 @@ class References:
             number = names.number_of(key)
             if number is None:
                 continue
-            content = _inline(f"{name} chunk {printable(key)}", one)
+            where = f"{name} chunk {printable(key)}"
+            content = _inline(where, one)
             if content is not None:
                 file_index, offset, length = IN_MEMORY, len(in_memory), len(content)
                 in_memory += content
             else:
-                file_index, offset, length = _part(f"{name} chunk {printable(key)}", one, targets)
+                file_index, offset, length = _part(where, one, targets)
             numbers.append(number)
             file_indices.append(file_index)
             extents.append((offset, length))

@@ -272,7 +272,7 @@ class TableStore(Store):
             return None
         if path in self._by_library:
             return await asyncio.to_thread(self._decoded, path, index)
-        table = await asyncio.to_thread(self.table, path)
+        table = await self._table_of(path)
         extent = table.find(index)
         if extent is None:
             return None
@@ -283,6 +283,10 @@ class TableStore(Store):
             return await asyncio.to_thread(table.read, extent)
         assert self.far_reader is not None
         return await self.far_reader.read(key, url, extent)
+
+    async def _table_of(self, path: str) -> ChunkTable:
+        known = self._tables.get(path)
+        return await asyncio.to_thread(self.table, path) if known is None else known
 
     def _named(self, key: str) -> tuple[str, tuple[int, ...] | None]:
         """Return the path of the array that a key is of, and the index of the chunk; None if it names no chunk."""
@@ -315,7 +319,7 @@ class TableStore(Store):
             return False
         if path in self._by_library:
             return await asyncio.to_thread(self._decoded, path, index) is not None
-        return (await asyncio.to_thread(self.table, path)).find(index) is not None
+        return (await self._table_of(path)).find(index) is not None
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
