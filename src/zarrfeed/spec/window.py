@@ -67,6 +67,11 @@ class Pad:
     value: float | None = None
     borders: Borders | None = None
 
+    def nearest(self, rows: Int64, samples: Int64, num_samples: int) -> Int64:
+        """Return rows, or the nearest ones in the segment of each sample, in an array with so many samples."""
+        low, high = (0, num_samples) if self.borders is None else self.borders.around(samples)
+        return np.clip(rows, low, np.asarray(high) - 1)
+
     def __str__(self) -> str:
         """Return a clause for people."""
         gaps = "" if self.borders is None or not self.borders.gaps else f", {self.borders.gaps}"

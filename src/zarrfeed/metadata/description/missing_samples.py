@@ -106,9 +106,7 @@ def _mask_of(column: Column, resolved: ResolvedData) -> Column | None:
 def _rows_at(window: Window, samples: Int64, offset: int, num_samples: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Return the row of each sample at an offset, or the nearest one inside, and whether it lies outside."""
     at = samples + offset
-    borders = None if window.pad is None else window.pad.borders
-    low, high = (0, num_samples) if borders is None else borders.around(samples)
-    rows = np.clip(at, low, np.asarray(high) - 1)
+    rows = at if window.pad is None else window.pad.nearest(at, samples, num_samples)
     return rows, rows != at
 
 

@@ -26,9 +26,7 @@ def find_rows(field: Field, samples: Int64, offset: int) -> Int64:
     """
     at, window = samples + offset, field.window
     if window is not None and window.pad is not None:
-        borders = window.pad.borders
-        low, high = (0, field.num_samples) if borders is None else borders.around(samples)
-        at = np.clip(at, low, np.asarray(high) - 1)
+        at = window.pad.nearest(at, samples, field.num_samples)
     return at if field.row_map is None else field.row_map.rows_of(at)
 
 
