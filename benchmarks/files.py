@@ -1,4 +1,4 @@
-"""What files that are not Zarr cost: `python -m benchmarks.files` runs benchmarks/suites/files.py."""
+"""The cost of files that are not Zarr: `python -m benchmarks.files` runs benchmarks/suites/files.py."""
 
 from __future__ import annotations
 

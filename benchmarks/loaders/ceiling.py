@@ -46,7 +46,7 @@ class Ceiling:
         self._fields = [field.to_core() for field in data.resolved.fields if isinstance(field, StoredField)]
         self._scatter = scatter
         self._num_threads = num_threads or usable_cores()
-        self._window_chunks = _window_chunks(store, self._num_threads)
+        self._window_chunks = window_chunks(store.layout.chunk_bytes, self._num_threads)
         self.settings: dict[str, object] = {
             "num_threads": self._num_threads,
             "window_chunks": self._window_chunks,
@@ -75,7 +75,7 @@ class LibraryCeiling:
         fields = zarrfeed.open(store.samples_path, store.targets_path).resolved.fields
         self._fields = [field for field in fields if isinstance(field, StoredField)]
         self._num_threads = usable_cores()
-        self._window_chunks = _window_chunks(store, self._num_threads)
+        self._window_chunks = window_chunks(store.layout.chunk_bytes, self._num_threads)
         self._num_samples = store.layout.num_samples
         self.settings: dict[str, object] = {"num_threads": self._num_threads, "window_chunks": self._window_chunks}
 
@@ -114,8 +114,9 @@ def why_no_library_ceiling(layout: Layout) -> str:
     return "no codec's library converts items" if layout.conversion is not None else ""
 
 
-def _window_chunks(store: Store, num_threads: int) -> int:
-    return max(num_threads, min(_WINDOW_CHUNKS, _WINDOW_BYTES // store.layout.chunk_bytes))
+def window_chunks(chunk_bytes: int, num_threads: int) -> int:
+    """Return over how many chunks of so many bytes the loops scatter rows."""
+    return max(num_threads, min(_WINDOW_CHUNKS, _WINDOW_BYTES // chunk_bytes))
 
 
 def usable_cores() -> int:

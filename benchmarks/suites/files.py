@@ -1,4 +1,4 @@
-"""What files that are not Zarr cost: HDF5, NetCDF and NumPy files in place, beside their own readers.
+"""The cost of files that are not Zarr: HDF5, NetCDF and NumPy files in place, beside their own readers.
 
 python -m benchmarks.files --checksum-only
 python -m benchmarks.files --scale full --repeats 5
@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -40,7 +41,8 @@ import xarray
 import zarrfeed
 from benchmarks.harness.machine import describe_machine, machine_line
 from benchmarks.harness.options import add_suite_options, names, positive
-from benchmarks.loaders.ceiling import usable_cores
+from benchmarks.loaders.ceiling import usable_cores, window_chunks
+from benchmarks.loaders.single_rows import ReadRow, SingleRows, row_loader
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import _core
 from zarrfeed.base.atomic_file import write_whole
@@ -84,7 +86,7 @@ class Kind:
     Attributes
     ----------
     description
-        What a user has.
+        The data of a user.
     suffix
         The end of a file's name.
     dtype
@@ -204,19 +206,20 @@ class Case:
             row[...] = np.round(np.cumsum(rng.standard_normal(row.shape, dtype=np.float32), axis=-1) * 64) / 64
         return values
 
+    @cached_property
+    def _data(self) -> zarrfeed.Data:
+        return zarrfeed.open(self.paths, variables=None if self.kind.suffix == ".npy" else ["x"])
+
     def dataset(self) -> zarrfeed.ZarrIterableDataset:
         """Return a dataset as a user would make it."""
-        data = zarrfeed.open(self.paths, variables=None if self.kind.suffix == ".npy" else ["x"])
-        return zarrfeed.ZarrIterableDataset(data, batch_size=self.shape.batch, shuffle=True, return_index=True)
+        return zarrfeed.ZarrIterableDataset(self._data, batch_size=self.shape.batch, shuffle=True, return_index=True)
 
     def ceiling(self) -> Iterator[float]:
         """Yield the seconds of the loop over all chunks."""
-        fields = zarrfeed.open(self.paths, variables=None if self.kind.suffix == ".npy" else ["x"]).resolved.fields
         threads = usable_cores()
-        for one in fields:
+        for one in self._data.resolved.fields:
             if isinstance(one, StoredField):
-                rows = max(1, one.spec.chunk_shape[0])
-                window = max(threads, min(64, (128 << 20) // (rows * self.sample_bytes)))
+                window = window_chunks(one.spec.chunk_shape[0] * self.sample_bytes, threads)
                 yield _core.measure_ceiling(one.to_core(), num_threads=threads, window_chunks=window, scatter=True)[0]
 
     def reader(self) -> Callable[[int], Any]:
@@ -251,23 +254,7 @@ def wrong_samples(batches: Iterator[tuple[Any, Any]], case: Case) -> str:
     return "" if sorted(seen) == list(range(case.num_samples)) else f"{len(seen)} samples came, of {case.num_samples}"
 
 
-class _Rows(torch.utils.data.Dataset[Any]):
-    """Rows as a user of a format's reader would make them; each process opens the files."""
-
-    def __init__(self, case: Case, make_reader: Callable[[Case], Callable[[int], Any]]) -> None:
-        self._case, self._make_reader = case, make_reader
-        self._read: Callable[[int], Any] | None = None
-
-    def __len__(self) -> int:
-        return self._case.num_samples
-
-    def __getitem__(self, number: int) -> Any:
-        if self._read is None:
-            self._read = self._make_reader(self._case)
-        return torch.from_numpy(np.array(self._read(number)))
-
-
-def _reader_rows(case: Case) -> Callable[[int], Any]:
+def _reader_rows(case: Case) -> ReadRow:
     read = case.reader()
 
     def row(number: int) -> Any:
@@ -277,7 +264,7 @@ def _reader_rows(case: Case) -> Callable[[int], Any]:
     return row
 
 
-def _xarray_rows(case: Case) -> Callable[[int], Any]:
+def _xarray_rows(case: Case) -> ReadRow:
     variable = _opened_by_xarray(case)["x"]
     return lambda number: variable.isel(time=number).values
 
@@ -286,14 +273,9 @@ def _opened_by_xarray(case: Case) -> xarray.Dataset:
     return xarray.open_mfdataset(case.paths, engine="h5netcdf", combine="nested", concat_dim="time", decode_times=False)
 
 
-def _loader(case: Case, make_reader: Callable[[Case], Callable[[int], Any]], workers: int) -> _Epoch:
-    processes: dict[str, Any] = {}
-    if workers:
-        processes = {"persistent_workers": True, "multiprocessing_context": "forkserver"}
-    loader = torch.utils.data.DataLoader(
-        _Rows(case, make_reader), batch_size=case.shape.batch, shuffle=True, num_workers=workers, **processes
-    )
-    return lambda: iter(loader)
+def _loader(case: Case, make_reader: Callable[[Case], ReadRow], workers: int) -> _Epoch:
+    rows = SingleRows(case.num_samples, partial(make_reader, case))
+    return partial(iter, row_loader(rows, case.shape.batch, workers))
 
 
 def _in_order(case: Case) -> _Epoch:

@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -40,6 +41,7 @@ from benchmarks.data.stores import chunk_samples, warm_page_cache
 from benchmarks.harness.machine import describe_machine, machine_line
 from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.loaders.ceiling import usable_cores
+from benchmarks.loaders.single_rows import ReadRow, SingleRows, row_loader
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import _core
 from zarrfeed.base.atomic_file import write_whole
@@ -192,38 +194,20 @@ def wrong_samples(batches: Iterator[tuple[Any, Any]], case: Case) -> str:
     return "" if sorted(seen) == list(range(case.num_samples)) else f"samples {sorted(seen)} came"
 
 
-class _XarraySamples(torch.utils.data.Dataset[Any]):
-    """Samples as a user of xarray would make them; each process opens the store."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._variable: Any = None
-
-    def __len__(self) -> int:
-        return self._case.num_samples
-
-    def __getitem__(self, number: int) -> Any:
-        if self._variable is None:
-            self._variable = _lazy(self._case)["z"]
-        return torch.from_numpy(self._variable.isel(time=number).values.copy())
-
-
 def _lazy(case: Case) -> xarray.Dataset:
     cube: xarray.Dataset = xarray.open_zarr(case.path, consolidated=False, chunks=None)[["z"]]
     return cube.isel(case.choice)
 
 
+def _xarray_rows(case: Case) -> ReadRow:
+    """Return a reader of samples as a user of xarray would make it."""
+    variable = _lazy(case)["z"]
+    return lambda number: variable.isel(time=number).values
+
+
 def _by_xarray(case: Case) -> _Epoch:
     """Return epochs of a DataLoader whose two workers stay."""
-    loader = torch.utils.data.DataLoader(
-        _XarraySamples(case),
-        batch_size=_BATCH,
-        shuffle=True,
-        num_workers=2,
-        persistent_workers=True,
-        multiprocessing_context="forkserver",
-    )
-    return lambda: iter(loader)
+    return partial(iter, row_loader(SingleRows(case.num_samples, partial(_xarray_rows, case)), _BATCH, 2))
 
 
 def _by_xbatcher(case: Case) -> _Epoch:
