@@ -64,7 +64,7 @@ def global_batches(run: Run, most: int | None = None) -> list[Int64]:
     return [interleaved([one[i] for one in ranks if i < len(one)]) for i in range(max(map(len, ranks)))]
 
 
-# Which order
+# The order
 
 FORMS: dict[str, tuple[Any, Int64]] = {
     "with repetitions": (LISTED.tolist(), LISTED),
@@ -108,7 +108,7 @@ def order_of(data: Data, epoch: int = 0, **options: Any) -> Int64:
         return dataset.sample_order(epoch)
 
 
-# What is read
+# The samples that are read
 
 
 def many(folder: Path) -> Data:
@@ -361,7 +361,7 @@ def test_an_epoch_of_part_of_a_list_reads_its_spans_alone(store: str) -> None:
             assert told.given.distinct == len(np.unique(taken))
 
 
-# What is said of it, and refused
+# Reports and refusals
 
 
 def test_a_description_prints_compares_hashes_and_pickles(store: str) -> None:

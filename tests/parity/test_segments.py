@@ -22,7 +22,7 @@ TASKS = np.array(["pick", "place", "Öl nachfüllen"])
 
 
 class Oracle:
-    """What each sample has, as NumPy says it."""
+    """The values of each sample, by NumPy."""
 
     def __init__(self, lengths: Any) -> None:
         each = [np.asarray(one) for one in lengths]

@@ -1,6 +1,6 @@
 """`SampleGrid`: several dimensions of an array that number samples together, such as member and time.
 
-What holds: samples are numbered in C order, so the last dimension runs fastest. A chunk holds a box of samples, and
+Invariant: samples are numbered in C order, so the last dimension runs fastest. A chunk holds a box of samples, and
 there the rows of samples lie side by side: row numbers are those of an array whose only sample axis goes through the
 chunks in C order, and through the box of each.
 """

@@ -46,7 +46,7 @@ class Segments:
             The first sample of each store, and the number of samples at the end. None: there is one store. A segment
             without samples at the border of two stores is of the former one.
         folder
-            As of the class.
+            As in the class.
         """
         last: Int64 = np.ascontiguousarray(ends, dtype=np.int64)
         if stores is None:

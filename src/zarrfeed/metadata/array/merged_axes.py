@@ -1,6 +1,6 @@
 """Several axes of a stored array as its one axis of samples, such as member and time.
 
-What holds: the rows of the merged axis are those of `SampleGrid`: all rows of a chunk follow each other, in the order
+Invariant: the rows of the merged axis are those of `SampleGrid`: all rows of a chunk follow each other, in the order
 in which the chunk stores them. So a decoded chunk is the same bytes with fewer axes, and nothing is copied or moved for
 it. The rows that pad a chunk at an edge of the array are rows of no sample.
 """

@@ -1,6 +1,6 @@
 """`Data.drop_missing`: which samples have few enough missing values, counted in one pass over the rows that they read.
 
-What holds: a value is missing if it is NaN after decoding, or marked so otherwise, before any step such as `fill_nan`.
+Invariant: a value is missing if it is NaN after decoding, or marked so otherwise, before any step such as `fill_nan`.
 Each row is read once, however many windows have it, and a window counts a row that it has twice twice.
 """
 
@@ -30,7 +30,7 @@ _BATCH_BYTES = 16 << 20
 
 
 def samples_without_missing(data: Any, names: str | Sequence[str] | None, max_share: float) -> Int64:
-    """Return the positions of the chosen samples that have few enough missing values; arguments as of `drop_missing`.
+    """Return the positions of the chosen samples that have few enough missing values; arguments as in `drop_missing`.
 
     Raises
     ------

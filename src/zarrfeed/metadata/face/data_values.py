@@ -207,7 +207,7 @@ class ValueMethods(DataMethods):
         Parameters
         ----------
         field
-            As of `log1p`. Each of the arrays has to have few enough missing values.
+            As in `log1p`. Each of the arrays has to have few enough missing values.
         max_share
             The share of the values of a sample, in one array, that may be missing. 0: none may.
 

@@ -1,6 +1,6 @@
 """Several dimensions that number the samples, `sample_dim=("member", "time")`: every combination is a sample.
 
-What holds: samples are numbered in C order, so the last dimension runs fastest, and windows lie along it. Each array
+Invariant: samples are numbered in C order, so the last dimension runs fastest, and windows lie along it. Each array
 has at least one of the dimensions; an array that lacks one has the same values for all of its indices.
 """
 

@@ -62,7 +62,7 @@ def read_segments(origin: Origin, segments: Segments, name: str, *, decodes: boo
     ConfigError
         If nothing of this name is stored, or it does not have a value for each segment.
     UnsupportedError, StoreReadError, CorruptChunkError
-        As of `Coordinates.read`.
+        As in `Coordinates.read`.
     """
     if name in origin.segment_values:
         return origin.segment_values[name]
@@ -96,7 +96,7 @@ def segment_coordinate(origin: Origin, method: str, name: str) -> Coordinate:
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As of `read_segments`.
+        As in `read_segments`.
     """
     segments = segments_known(origin, method)
     where = f"column {name!r}"
@@ -111,7 +111,7 @@ def read_any_column(origin: Origin, name: str, *, remedy: str) -> npt.NDArray[An
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As of `read_column`.
+        As in `read_column`.
     """
 
     def read(known: Coordinates) -> Coordinate:
@@ -164,7 +164,7 @@ def read_whole_array(array: zarr.Array[Any], access: StoreAccess, *, decodes: bo
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As of `read_segments`.
+        As in `read_segments`.
     """
     where = node_name(array)
     if array.ndim < 1 or array.size > MOST_VALUES:

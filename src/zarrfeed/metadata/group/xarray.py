@@ -214,7 +214,7 @@ def _in_file(name: str, layer: Any) -> zarr.Array[Any]:
     Raises
     ------
     ConfigError
-        If the file has no path, such as one in memory. And as of `open_array`.
+        If the file has no path, such as one in memory. And as in `open_array`.
     """
     of_file = layer.datastore
     path = getattr(of_file, "_filename", None) or getattr(getattr(of_file, "ds", None), "filename", None)

@@ -1,6 +1,6 @@
 """The kind of order that `select(keep_order=True)` asks for: samples come exactly as the user listed them.
 
-What holds:
+Invariants:
 
 - **One sequence.** Position p of the epoch order is sample p of the list, on any number of ranks and workers: there is
   one lane, and the workers of a rank take whole batches in turn. So global batch i has the samples of the positions

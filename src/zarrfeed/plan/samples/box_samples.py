@@ -1,6 +1,6 @@
 """Samples that are read box by box, where several dimensions number them: the order of blocks that are no runs.
 
-What holds: samples ascend inside of each box, and boxes follow each other in C order. The samples are kept as the rows
+Invariant: samples ascend inside of each box, and boxes follow each other in C order. The samples are kept as the rows
 that they have in the boxes, which ascend, so they take as many bytes as other sets of samples do.
 """
 

@@ -374,7 +374,7 @@ def positions_in_order(select: Select, num_samples: int) -> Int64:
     Raises
     ------
     ConfigError
-        As of `select_samples`, but that samples may repeat.
+        As in `select_samples`, but that samples may repeat.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Datasets of HDF5 whose chunks h5py decodes: text of any length, and items or filters that no codec of Zarr reads.
 
-What holds: an array has the values that h5py reads of its dataset. Its document has no compressor, since its chunks are
+Invariant: an array has the values that h5py reads of its dataset. Its document has no compressor, since its chunks are
 encoded when they are read: text as vlen-utf8, other items as NumPy has them.
 """
 

@@ -1,6 +1,6 @@
 """Objects of other libraries: files of h5py and netCDF4 as paths, and arrays that NumPy maps as stores.
 
-What holds: nothing is read through the objects of the other libraries. Their files are opened anew.
+Invariant: nothing is read through the objects of the other libraries. Their files are opened anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Files of references (kerchunk, VirtualiZarr) as a `TableStore`: JSON that says where in other files each chunk lies.
 
-The format: https://fsspec.github.io/kerchunk/spec.html, versions 0 and 1. What holds: chunks are those that fsspec's
+The format: https://fsspec.github.io/kerchunk/spec.html, versions 0 and 1. Invariant: chunks are those that fsspec's
 reference file system finds. A reference that says something impossible is an error that names the array.
 """
 
