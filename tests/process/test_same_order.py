@@ -90,6 +90,7 @@ DIFFERENCES: dict[str, tuple[str, Callable[[str, int], ZarrIterableDataset]]] = 
     "split": ("blocks = ", lambda store, odd: make(store, data=opened(store).split((0.5, 0.5), seed=odd)[0])),
     "window": ("layout = ", lambda store, odd: make(store, data=opened(store).window((0, 1 + odd)))),
     "weights": ("mixture = ", lambda store, odd: make(store, data=mixed(store, (1, 1 + odd)))),
+    "set_sample_weights": ("weights = ", lambda store, odd: reweighted(store, np.arange(N) + odd)),
     "patches": ("patches = ", lambda store, odd: make(store, data=opened(store).patch({0: 4 + odd}))),
 }
 
@@ -100,6 +101,13 @@ def selected(store: str, which: Any) -> zarrfeed.Data:
 
 def mixed(store: str, weights: tuple[float, ...]) -> zarrfeed.Data:
     return zarrfeed.mix([opened(store, name) for name in "xy"], weights=weights)
+
+
+def reweighted(store: str, weights: Any) -> ZarrIterableDataset:
+    dataset = make(store, data=opened(store).weight(np.ones(N)))
+    next(iter(dataset))
+    dataset.set_sample_weights(weights)
+    return dataset
 
 
 def begin_with_another_order(store: str, name: str, odd_rank: int, via: str) -> str:
@@ -227,6 +235,14 @@ def grow_offsets(store: str) -> list[int]:
     return [i for _, index in dataset for i in index.tolist()]
 
 
+def reweigh(store: str) -> list[int]:
+    dataset, seen = make(store, data=opened(store).weight(np.ones(N))), []
+    for weights in ([2, 0], [0, 2]):
+        dataset.set_sample_weights(np.tile(weights, N // 2))
+        seen += read(dataset)
+    return seen
+
+
 def mix(store: str) -> list[int]:
     return [i for _, index in make(store, data=mixed(store, (1, 2))) for i in index.tolist()]
 
@@ -264,6 +280,7 @@ def fork_in_a_group(store: str) -> list[int]:
         (copy_and_pickle, 1),
         (resume, 1),
         (grow_offsets, 1),
+        (reweigh, 2),
         (mix, None),
         (read_in_workers, 1),
         (fork_in_a_group, 1),

@@ -280,6 +280,10 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     ),
     "storage/chunks/zarr_decoder.py": ("unit/storage/test_pipeline.py",),
     "storage/chunks/zfp_guard.py": ("unit/storage/chunks/test_codec_guards.py",),
+    "metadata/description/weighting_calls.py": (
+        "parity/test_weights.py",
+        "unit/metadata/description/test_method_call.py",
+    ),
     "metadata/description/sample_calls.py": (
         "unit/metadata/description/test_method_call.py",
         "unit/metadata/face/test_data.py",
@@ -301,6 +305,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "engine/substitution.py": ("unit/spec/test_error_policy.py",),
     "report/advice.py": ("unit/engine/test_stats.py", "unit/tools/test_bench_command.py"),
     "report/notebook.py": ("unit/report/test_display.py",),
+    "torch/passes/shared_file.py": ("unit/torch/passes/test_epochs.py", "unit/torch/passes/test_weightings.py"),
     "torch/passes/epoch_iterator.py": ("process/test_process_life.py", "process/test_interrupts.py"),
     "torch/datasets/options.py": ("robustness/test_bad_input.py",),
     "compat/ray.py": ("integration/test_ray.py",),

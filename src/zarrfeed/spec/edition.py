@@ -12,7 +12,7 @@ from zarrfeed.spec.version import Version
 
 @dataclass(frozen=True)
 class Edition:
-    """The edition that an epoch reads: a version of a store, windows with some offsets, blocks of some rows.
+    """The edition that an epoch reads: a version of a store, windows with some offsets, some weights, some slabs.
 
     Attributes
     ----------
@@ -25,21 +25,24 @@ class Edition:
     carries_rows
         True if lanes hand rows that windows share from slab to slab. False, as in states of earlier releases: each slab
         decodes all rows that it needs, and no slabs stay together.
+    weights
+        The digest of the weights of the samples. None: those that the dataset was made with.
     """
 
     version: Version | None = None
     offsets: Mapping[str, Any] | None = None
     slab_rows: int = 0
     carries_rows: bool = False
+    weights: str | None = None
 
     @property
-    def key(self) -> tuple[Version | None, str, int, bool]:
+    def key(self) -> tuple[Version | None, str, int, bool, str | None]:
         """The edition as a key of a dict; offsets are written as text, since they may be lists."""
-        return self.version, repr(self.offsets), self.slab_rows, self.carries_rows
+        return self.version, repr(self.offsets), self.slab_rows, self.carries_rows, self.weights
 
     @property
     def lasting(self) -> Edition:
-        """The part that later epochs read as well: slabs, and offsets until others are named."""
+        """The part that later epochs read as well: slabs, and offsets and weights until others are named."""
         return replace(self, version=None)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,6 +58,8 @@ class Edition:
             json["slab_rows"] = self.slab_rows
         if self.carries_rows:
             json["carries_rows"] = True
+        if self.weights is not None:
+            json["weights"] = self.weights
         return json
 
     @classmethod
@@ -67,7 +72,7 @@ class Edition:
             If it cannot be one; of offsets a ConfigError, which is a ValueError.
         """
         version = Version.from_json(json["store"]) if "store" in json else None
-        return cls(version, offsets_in(json), *slabs_in(json))
+        return cls(version, offsets_in(json), *slabs_in(json), weights_in(json))
 
 
 def offsets_in(json: object) -> Mapping[str, Any] | None:
@@ -84,6 +89,20 @@ def offsets_in(json: object) -> Mapping[str, Any] | None:
     if not isinstance(offsets, Mapping) or not all(isinstance(name, str) for name in offsets):
         raise ConfigError(f"the state is damaged: offsets = {offsets!r}")
     return dict(offsets)
+
+
+def weights_in(json: object) -> str | None:
+    """Return the digest of the weights that a state in its JSON form names; None if it names none.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be one.
+    """
+    weights = json.get("weights") if isinstance(json, Mapping) else None
+    if weights is not None and not isinstance(weights, str):
+        raise ConfigError(f"the state is damaged: weights = {weights!r}")
+    return weights
 
 
 def slabs_in(json: object) -> tuple[int, bool]:

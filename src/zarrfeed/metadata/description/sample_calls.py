@@ -1,6 +1,6 @@
-"""The methods of `Data` that say which samples there are, how often, and what rows they have.
+"""The methods of `Data` that say which samples there are, and what rows they have.
 
-These are select, where, sel, isel, blocks, window, patch, split, weight and balance.
+These are select, where, sel, isel, blocks, window, patch and split; `weighting_calls.py` has weight and balance.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ def _freeze_indexers(freezer: Callable[[Any], Any]) -> Callable[[Any], FrozenMap
     return lambda given: FrozenMapping(tuple((name, freezer(one)) for name, one in given.items()))
 
 
-def _freeze_coords(coords: Any) -> Any:
+def freeze_coords(coords: Any) -> Any:
     """Return the form of a coordinate in an expression: where it is stored, or its values."""
     if isinstance(coords, Mapping):
-        return FrozenMapping(tuple((name, _freeze_coords(one)) for name, one in coords.items()))
+        return FrozenMapping(tuple((name, freeze_coords(one)) for name, one in coords.items()))
     is_stored = coords is None or isinstance(coords, str | Path | zarr.Array)
     return name_source(coords) if is_stored else freeze_labels(coords)
 
@@ -159,7 +159,7 @@ class SelCall(IndexerCall):
 
     indexers: Mapping[Any, Any] = argument(metadata=frozen_by(_freeze_indexers(freeze_labels)))
     method: str | None = None
-    coords: Any = argument(default=None, metadata=frozen_by(_freeze_coords))
+    coords: Any = argument(default=None, metadata=frozen_by(freeze_coords))
 
 
 @dataclass(frozen=True)
@@ -380,8 +380,8 @@ class SplitCall(MethodCall):
     by: Any = argument(default=None, metadata=frozen_by(lambda by: None if by == "chunk" else by))
     seed: Any = 0
     gap: Any = argument(default=0, metadata=frozen_by(_freeze_gap))
-    groups: Any = argument(default=None, metadata=frozen_by(_freeze_coords))
-    stratify: Any = argument(default=None, metadata=frozen_by(_freeze_coords))
+    groups: Any = argument(default=None, metadata=frozen_by(freeze_coords))
+    stratify: Any = argument(default=None, metadata=frozen_by(freeze_coords))
     folds: Any = None
     fold: Any = None
     part: int = argument(default=0, repr=False)
@@ -414,76 +414,3 @@ class SplitCall(MethodCall):
 
     def __str__(self) -> str:
         return f"{super().__str__()}[{self.part}]"
-
-
-@dataclass(frozen=True)
-class _WeightingCall(MethodCall):
-    """A call that says how often each sample comes in an epoch.
-
-    Attributes
-    ----------
-    expected
-        The expected counts, as they were found from the other arguments. Their digest takes part in comparisons.
-    """
-
-    expected: Any = argument(
-        kw_only=True,
-        default=None,
-        repr=False,
-        metadata=frozen_by(lambda one: None if one is None else one.digest),
-    )
-
-    def check(self, resolved: ResolvedData) -> None:
-        """Raise ConfigError if samples cannot be weighted, before a column is read."""
-        method = self.function[1:]
-        if resolved.patching is not None:
-            raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch(weights=)")
-        if resolved.blend is not None:
-            raise ConfigError(f"{method}: samples are a mixture, whose sources have weights: zarrfeed.mix(weights=)")
-        if resolved.expected is not None:
-            raise ConfigError(
-                f"{method}: samples are weighted already; give the product of both weights to one weight()"
-            )
-        if resolved.given is not None:
-            raise ConfigError(f"{method}: {IN_ORDER}, which says how often each comes")
-
-    def apply(self, resolved: ResolvedData) -> ResolvedData:
-        """Let samples come as often as was found."""
-        self.check(resolved)
-        return replace(resolved, expected=self.expected)
-
-    def check_may_grow(self) -> None:
-        """Refuse every one."""
-        raise ConfigError(
-            f"{self.function[1:]}() cannot follow open(..., refresh='epoch'): samples that come later have no weights"
-        )
-
-
-def _freeze_weights(weights: Any) -> Any:
-    """Return the form of weights in an expression: a column, an array, or functions by their names."""
-    if isinstance(weights, Mapping):
-        return freeze_conditions(weights)
-    if callable(weights) and not hasattr(weights, "__array__"):
-        return Named(getattr(weights, "__name__", type(weights).__name__))
-    return _freeze_coords(weights)
-
-
-@dataclass(frozen=True)
-class WeightCall(_WeightingCall):
-    """`.weight(weights, n=...)`."""
-
-    function = ".weight"
-
-    weights: Any = argument(metadata=frozen_by(_freeze_weights))
-    n: Any = None
-
-
-@dataclass(frozen=True)
-class BalanceCall(_WeightingCall):
-    """`.balance(column, power=..., n=...)`."""
-
-    function = ".balance"
-
-    column: Any = argument(metadata=frozen_by(_freeze_coords))
-    power: Any = 1.0
-    n: Any = None

@@ -15,14 +15,13 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.base.validate import check_flags, check_int, check_number
 from zarrfeed.metadata.description.sample_calls import (
-    BalanceCall,
     PatchCall,
     SplitCall,
-    WeightCall,
     WindowCall,
     WithOffsetsCall,
 )
 from zarrfeed.metadata.description.split_columns import class_weights, sample_labels, sample_weights
+from zarrfeed.metadata.description.weighting_calls import BalanceCall, WeightCall, WithWeightsCall
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchSampling
@@ -413,6 +412,35 @@ class SampleMethods(DataMethods):
         [tensor([0, 2, 2, 3, 3, 3, 3, 3])]
         """
         return self._weighted(WeightCall(weights, n), lambda: sample_weights(self.resolved, weights))
+
+    def with_weights(
+        self, weights: SampleColumn | Callable[..., npt.ArrayLike] | Mapping[str, Callable[..., npt.ArrayLike]]
+    ) -> Self:
+        """Let the same samples come by other weights, in place of those of `weight` or `balance`.
+
+        Parameters
+        ----------
+        weights
+            The weights, as in `weight`; an epoch has as many samples as before.
+
+        Raises
+        ------
+        ConfigError
+            If the samples have no weights, or as in `weight`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(4)).weight([1, 0, 2, 5], n=8).with_weights([1, 1, 1, 1])
+        >>> with zarrfeed.ZarrIterableDataset(data, batch_size=8) as dataset:
+        ...     list(dataset)
+        [tensor([0, 0, 1, 1, 2, 2, 3, 3])]
+        """
+        call = WithWeightsCall(weights)
+        call.check(self.resolved)
+        assert self.resolved.expected is not None
+        total = self.resolved.expected.total
+        return self._then(replace(call, expected=ExpectedCounts.of(sample_weights(self.resolved, weights), total)))
 
     def _weighted(self, call: BalanceCall | WeightCall, find: Callable[[], npt.NDArray[Any]]) -> Self:
         """Let the same samples come as often as a call says, with the weights that are found for it."""

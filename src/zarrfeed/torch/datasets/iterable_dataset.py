@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import refuses_moved_names
@@ -12,6 +14,7 @@ from zarrfeed.base.validate import check_counts
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.slab_choice import choose_schedule
 from zarrfeed.metadata.face.data import Data
+from zarrfeed.metadata.face.data_samples import SampleColumn
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.patches.stitching import StitchWeights
 from zarrfeed.metadata.stores.growth import disposable_in, hold_opened
@@ -278,7 +281,48 @@ class ZarrIterableDataset(StreamingDataset):
             for one in resolved.columns
             if one.window is not None
         }
-        self._data = self._session.set_offsets(named)
+        data = self._session.editions.data_with(named)
+        self._session.change_edition(offsets=named)
+        self._data = data
+
+    def set_sample_weights(
+        self, weights: SampleColumn | Callable[..., npt.ArrayLike] | Mapping[str, Callable[..., npt.ArrayLike]]
+    ) -> None:
+        """Let samples come by other weights from the next pass on, as importance sampling and curricula do.
+
+        A pass under way is not changed. In the training process this is enough for DataLoader workers too, also for
+        persistent ones. With several ranks, each has to name the same weights. An epoch has as many samples as before.
+
+        A state has a digest of the weights of its epoch, and not the weights. To go on with it, name the same weights,
+        then call `load_state_dict`.
+
+        Parameters
+        ----------
+        weights
+            The new weights, as in `Data.weight`: a weight for each sample of `data`, in the order of the array, such as
+            its loss in the last epoch; a sample of weight 0 does not come.
+
+        Raises
+        ------
+        ConfigError
+            If the samples have no weights yet: call `Data.weight` or `Data.balance`. If the weights are wrong, or the
+            next pass goes on with an epoch that was begun with others.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(4)).weight(np.ones(4), n=8)
+        >>> with zarrfeed.ZarrIterableDataset(data, batch_size=8) as dataset:
+        ...     first = list(dataset)
+        ...     dataset.set_sample_weights([0, 1, 2, 5])
+        ...     first + list(dataset)
+        [tensor([0, 0, 1, 1, 2, 2, 3, 3]), tensor([1, 2, 2, 3, 3, 3, 3, 3])]
+        """
+        data, weightings = self._data.with_weights(weights), self._session.editions.weightings
+        assert weightings is not None
+        assert data.resolved.expected is not None
+        self._session.change_edition(weights=weightings.named(data.resolved.expected))
+        self._data = data
 
     def stitch(
         self,

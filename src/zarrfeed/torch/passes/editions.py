@@ -1,9 +1,9 @@
 """`Editions`: the editions that the epochs of one dataset may read, and the schedule of each.
 
-Invariants: the edition of an epoch, a version of a store that grows, the offsets of windows, or the rows of slabs, is
-part of the epoch's state. So the table of epochs hands it to DataLoader workers, persistent ones too, and
-`state_dict()` to another run. A schedule follows from the edition alone, in each process. Passes over two editions may
-run side by side.
+Invariants: the edition of an epoch, a version of a store that grows, the offsets of windows, the weights of samples, or
+the rows of slabs, is part of the epoch's state. So the table of epochs hands it to DataLoader workers, persistent ones
+too, and `state_dict()` to another run. A schedule follows from the edition alone, in each process. Passes over two
+editions may run side by side.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.slab_choice import with_slabs
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.spec.edition import Edition, offsets_in, slabs_in
+from zarrfeed.spec.edition import Edition, offsets_in, slabs_in, weights_in
 from zarrfeed.torch.passes.versions import Versions
+from zarrfeed.torch.passes.weightings import Weightings
 
 #: Schedules that are remembered: of the pass under way, of a state that is loaded, of the next pass, of one before.
 _REMEMBERED = 4
@@ -42,6 +43,8 @@ class Editions:
         The edition that the last pass reads.
     versions
         Looks at a store that grows. None: the store does not grow.
+    weightings
+        The weights of samples that epochs may have. None: samples have no weights.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class Editions:
         )
         has_windows = data is not None and data.growth is None and data.resolved.windowing is not None
         self._data, self._windows = data, data if has_windows else None
+        expected = None if data is None else data.resolved.expected
+        self.weightings = None if expected is None else Weightings(expected)
         self._planning = planning
         self._schedules: dict[Any, Schedule] = {}
         if schedule is not None:
@@ -63,7 +68,9 @@ class Editions:
     def complete(self, edition: Edition) -> Edition:
         """Return an edition with its open version filled in: the version that the last pass reads."""
         version = None if self.versions is None else edition.version or self.current.version
-        return replace(edition, version=version, offsets=None if self._windows is None else edition.offsets)
+        offsets = None if self._windows is None else edition.offsets
+        weights = None if self.weightings is None else self.weightings.canonical(edition.weights)
+        return replace(edition, version=version, offsets=offsets, weights=weights)
 
     def schedule(self, edition: Edition) -> Schedule:
         """Return the schedule of an edition that leaves nothing open; reads nothing but a coordinate, for gaps.
@@ -71,7 +78,7 @@ class Editions:
         Raises
         ------
         ConfigError
-            If the offsets do not work.
+            If the offsets do not work, or the weights are not known here.
         """
         made = self._schedules.get(edition.key)
         if made is None:
@@ -83,6 +90,8 @@ class Editions:
             else:
                 assert self._data is not None
                 resolved = self._data.resolved
+            if self.weightings is not None:
+                resolved = replace(resolved, expected=self.weightings.find(edition.weights))
             planning = with_slabs(self._planning, resolved, edition.slab_rows, carries_rows=edition.carries_rows)
             made = Schedule.make(*planning.order(resolved), planning.options)
             while len(self._schedules) >= _REMEMBERED:
@@ -109,7 +118,7 @@ class Editions:
         ------
         ConfigError
             If the state has a version of a store and this one does not grow, or the reverse; or offsets, and the
-            samples are no windows; or other blocks than those that the user named.
+            samples are no windows; or weights that are not known here; or other blocks than those that the user named.
         StoreReadError
             If the store's data changed or were deleted since that version.
         """
@@ -121,9 +130,14 @@ class Editions:
         offsets = offsets_in(state)
         if offsets is not None and self._windows is None:
             raise ConfigError("the state has offsets of windows, and the samples are none: call Data.window()")
+        weights = weights_in(state)
+        if weights is not None:
+            if self.weightings is None:
+                raise ConfigError("the state has weights of samples, and these have none: call Data.weight()")
+            self.weightings.find(weights)
         slab_rows, carries_rows = slabs_in(state)
         self._check_blocks(slab_rows)
-        return replace(edition, offsets=offsets, slab_rows=slab_rows, carries_rows=carries_rows)
+        return replace(edition, offsets=offsets, weights=weights, slab_rows=slab_rows, carries_rows=carries_rows)
 
     def _check_blocks(self, slab_rows: int) -> None:
         """Raise ConfigError if a state has other blocks than those that the user named."""

@@ -20,27 +20,26 @@ Every access holds a lock on the file, which the system releases if its holder i
 
 from __future__ import annotations
 
-import fcntl
 import json
 import multiprocessing
 import os
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from multiprocessing import context, reduction
+from multiprocessing import context
 from typing import Any, TypeAlias
 
-from zarrfeed.base.process_lock import ProcessLock
 from zarrfeed.base.system import process_name
+from zarrfeed.torch.passes.shared_file import SharedFile
 from zarrfeed.torch.ranks.distributed import in_worker
 
 #: An `EpochState` in its JSON form; here only its "epoch" is looked at.
 State: TypeAlias = dict[str, Any]
 
-#: Keys of a state that hold for later epochs as well: slabs, offsets until others are named, and orders of sources.
-LASTING = ("offsets", "slab_rows", "carries_rows", "sources", "unit")
+#: Keys of a state that hold for later epochs as well: slabs, offsets and weights until others are named, and orders of
+#: sources.
+LASTING = ("offsets", "weights", "slab_rows", "carries_rows", "sources", "unit")
 
 #: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
 #: once. Workers that were killed or interrupted never ask.
@@ -63,14 +62,11 @@ def speaking_for(loader: object) -> Iterator[None]:
 class EpochTable:
     """The shared document. Safe for threads and processes; pickling one outside of spawning a process copies it."""
 
-    _descriptor: int
-    _lock: ProcessLock
-    _claims: list[tuple[weakref.ref[Any], State]]  # a loader and the state that it claims, the last one at the end
-
     def __init__(self, begin: State) -> None:
-        descriptor = anonymous_file()
-        os.write(descriptor, json.dumps({"creator": _owner(), "begin": begin, "owners": {}, "passes": {}}).encode())
-        self._adopt(descriptor)
+        self._file = SharedFile()
+        self._claims: list[tuple[weakref.ref[Any], State]] = []  # a loader and the state it claims, the last at the end
+        document = {"creator": _owner(), "begin": begin, "owners": {}, "passes": {}}
+        os.write(self._file.descriptor, json.dumps(document).encode())
 
     def next(self) -> State:
         """Return the state in which the next pass of this process begins: the one that was claimed last, if any is."""
@@ -199,35 +195,22 @@ class EpochTable:
     @contextmanager
     def _document(self) -> Iterator[dict[str, Any]]:
         """Read the document, and write it back if it was changed, under the lock."""
-        with self._lock.held:  # the file's lock is the process's
-            try:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-                text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
-                # Text may follow the document: the rest of a longer one, left by a process that was killed here.
-                document, _ = json.JSONDecoder().raw_decode(text)
-                yield document
-                changed = json.dumps(document)
-                if changed != text:
-                    os.pwrite(self._descriptor, changed.encode(), 0)
-                    os.ftruncate(self._descriptor, len(changed))
-            finally:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
-
-    def _adopt(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = ProcessLock()
-        self._claims = []
-        # Not when the interpreter exits: a daemon thread may still use the number, which may be another file's then.
-        weakref.finalize(self, os.close, descriptor).atexit = False
+        with self._file.locked() as descriptor:
+            text = os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+            # Text may follow the document: the rest of a longer one, left by a process that was killed here.
+            document, _ = json.JSONDecoder().raw_decode(text)
+            yield document
+            changed = json.dumps(document)
+            if changed != text:
+                os.pwrite(descriptor, changed.encode(), 0)
+                os.ftruncate(descriptor, len(changed))
 
     def __getstate__(self) -> dict[str, Any]:
-        if context.get_spawning_popen() is not None:
-            return {"shared": reduction.DupFd(self._descriptor)}
-        return {"begin": self.next()}
+        return {"begin": self.next()} if context.get_spawning_popen() is None else {"shared": self._file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "shared" in state:
-            self._adopt(state["shared"].detach())
+            self._file, self._claims = state["shared"], []
         else:
             self.__init__(state["begin"])  # type: ignore[misc]
 
@@ -241,11 +224,3 @@ def _owner() -> str:
     parent = multiprocessing.parent_process()
     pid = parent.pid if parent is not None and in_worker() else None
     return process_name(os.getpid() if pid is None else pid)
-
-
-def anonymous_file() -> int:
-    """Return the descriptor of a file without a name, which processes can share."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("zarrfeed")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -7,7 +7,6 @@ of epochs; whatever belongs to a process is made anew in another process, also a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ from zarrfeed.engine.reader import Reader
 from zarrfeed.engine.reader_pool import EpochReader, ReaderPool, Running
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import SkippedChunk
-from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.stores.array_watch import ArrayWatch
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.schedule.cursor import Cursor
@@ -90,8 +88,7 @@ class Session:
         if self.editions.versions is None:  # a store that grows may have too few samples yet
             self._check_has_batches(of_node.division(EpochState(0), consumer), consumer)
         self.epochs = EpochTable(EpochState(0, edition=self.editions.current.lasting).to_json())
-        terms = OrderTerms(schedule, options.affinity, grows=self.editions.versions is not None)
-        self._same_order = SameOrder((one.spec.name for one in array_sources(schedule.fields.fields)), terms)
+        self._same_order = self._new_comparison()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_own"}
@@ -229,23 +226,29 @@ class Session:
         if upcoming.lanes is None:
             self._name_edition(upcoming, replace(upcoming.edition, version=version))
 
-    def set_offsets(self, offsets: Mapping[str, Any]) -> Data:
-        """Let the next pass, and those after it, have windows with other offsets; return the new description.
+    def change_edition(self, **changes: Any) -> None:
+        """Let the next pass, and those after it, read an edition with other offsets, or with other weights.
 
         Raises
         ------
         ConfigError, MemoryBudgetError
-            If the offsets do not work, or the next pass goes on with an epoch that was begun with others.
+            If they do not work, or the next pass goes on with an epoch that was begun with others.
         """
         self.check_open()
-        data, upcoming = self.editions.data_with(offsets), self.upcoming()
-        edition, rank_info = replace(upcoming.edition, offsets=offsets), self._rank_in_node()
-        schedule = self._schedule_of(rank_info, edition)
-        if upcoming.lanes is not None and upcoming.edition != edition:
-            raise ConfigError("the next pass goes on with an epoch that was begun with other offsets: set_epoch first")
-        schedule.check_memory(rank_info, 0, EpochState(0))
+        upcoming = self.upcoming()
+        edition = self.editions.complete(replace(upcoming.edition, **changes))
+        if upcoming.lanes is not None and self.editions.complete(upcoming.edition) != edition:
+            others = ", ".join(changes)
+            raise ConfigError(f"the next pass goes on with an epoch begun with other {others}: set_epoch first")
+        self.check_memory(state=EpochState(0, edition=edition))
         self._name_edition(upcoming, edition)
-        return data
+        if "weights" in changes:
+            self._same_order = self._new_comparison()
+
+    def _new_comparison(self) -> SameOrder:
+        """Return the comparison of the order that the next pass has with that of other ranks."""
+        terms = OrderTerms(self.schedule, self.options.affinity, grows=self.editions.versions is not None)
+        return SameOrder((one.spec.name for one in array_sources(self.schedule.fields.fields)), terms)
 
     def _name_edition(self, upcoming: EpochState, edition: Edition) -> None:
         """Let the next pass, whose state is given, read an edition."""
@@ -339,8 +342,8 @@ class Session:
         state = cursor.stand(at_end=False)
         if cursor.in_worker or not cursor.at_end or self.editions.versions is not None:
             return state
-        offsets = self.upcoming(loader).edition.offsets  # a user may have named others since the pass began
-        return replace(state, edition=replace(state.edition, offsets=offsets))
+        named = self.upcoming(loader).edition  # a user may have named others since the pass began
+        return replace(state, edition=replace(state.edition, offsets=named.offsets, weights=named.weights))
 
     def state(self) -> EpochState:
         """Return the position of the pass that was begun last, or the state in which the next one begins.

@@ -23,8 +23,8 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from zarrfeed.base.waits import looks
-from zarrfeed.torch.passes.epochs import anonymous_file
 from zarrfeed.torch.passes.result_queue import ResultQueue
+from zarrfeed.torch.passes.shared_file import anonymous_file
 
 #: A worker without work looks this often whether it has to end.
 _LOOK_S = 0.1

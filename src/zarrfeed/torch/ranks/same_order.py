@@ -7,8 +7,8 @@ come twice. So the first rank that begins a pass of a dataset writes the terms o
 
 1. No rank waits for another one: a comparison is two requests, which the store answers at once. There is no
    collective call. A store that cannot be asked means that nothing is compared.
-2. The terms were settled when the dataset was made. So states, epochs, `set_offsets` and a look at the first
-   batch by one rank make no difference.
+2. The terms were settled when the dataset was made, or by `set_sample_weights`, after which ranks compare anew. So
+   states, epochs, `set_offsets` and a look at the first batch by one rank make no difference.
 
 There is no certain sign that datasets of two ranks are to be one dataset: decision 0049 says what was considered.
 """

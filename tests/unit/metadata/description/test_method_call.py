@@ -59,6 +59,7 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "sel_segments": lambda data: data.segments([5, N]).sel_segments([0]),
     "weight": lambda data: data.weight(np.arange(N)),
     "balance": lambda data: data.balance(np.arange(N) % 3),
+    "with_weights": lambda data: data.balance(np.arange(N) % 3).with_weights(np.arange(N)),
 }
 #: Calls for items of other kinds.
 OTHERS = ("decode", "dense")

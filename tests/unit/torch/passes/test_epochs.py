@@ -103,11 +103,11 @@ def test_workers_find_what_the_training_process_began_for_them() -> None:
 
 def test_passes_that_all_workers_joined_do_not_make_the_table_grow() -> None:
     shared = table()
-    size = os.fstat(shared._descriptor).st_size
+    size = os.fstat(shared._file.descriptor).st_size
     for number in range(200):
         for worker in range(2):
             assert epoch(shared.join(f"pass {number}", worker, 2)) == number
-    assert os.fstat(shared._descriptor).st_size <= size + 100
+    assert os.fstat(shared._file.descriptor).st_size <= size + 100
 
 
 def test_passes_whose_workers_were_killed_do_not_make_the_table_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +115,10 @@ def test_passes_whose_workers_were_killed_do_not_make_the_table_grow_for_ever(mo
     shared = table()
     for number in range(100, 120):
         shared.join(f"pass {number}", 0, 2)
-    size = os.fstat(shared._descriptor).st_size
+    size = os.fstat(shared._file.descriptor).st_size
     for number in range(120, 300):
         shared.join(f"pass {number}", 0, 2)
-    assert os.fstat(shared._descriptor).st_size <= size + 100
+    assert os.fstat(shared._file.descriptor).st_size <= size + 100
 
 
 def test_a_worker_that_asks_after_many_other_passes_began_still_joins_its_own() -> None:
@@ -174,8 +174,8 @@ def test_a_process_that_is_killed_holding_the_lock_blocks_nobody() -> None:
 def test_the_rest_of_a_longer_document_is_not_read() -> None:
     """What is left when a writer is killed between writing and shortening."""
     shared = table()
-    size = os.fstat(shared._descriptor).st_size
-    os.pwrite(shared._descriptor, b'"epoch": 9}}', size)
+    size = os.fstat(shared._file.descriptor).st_size
+    os.pwrite(shared._file.descriptor, b'"epoch": 9}}', size)
     assert epoch(shared.begin()) == 0
 
 

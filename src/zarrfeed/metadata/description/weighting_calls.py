@@ -1,0 +1,109 @@
+"""The calls of methods of `Data` that say how often each sample comes in an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from dataclasses import field as argument
+from typing import Any
+
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
+from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
+from zarrfeed.metadata.description.sample_calls import freeze_conditions, freeze_coords
+from zarrfeed.spec.expression import Expression
+from zarrfeed.spec.freeze import Named
+
+
+@dataclass(frozen=True)
+class _WeightingCall(MethodCall):
+    """A call that says how often each sample comes in an epoch.
+
+    Attributes
+    ----------
+    expected
+        The expected counts, as they were found from the other arguments. Their digest takes part in comparisons.
+    """
+
+    expected: Any = argument(
+        kw_only=True,
+        default=None,
+        repr=False,
+        metadata=frozen_by(lambda one: None if one is None else one.digest),
+    )
+
+    def check(self, resolved: ResolvedData) -> None:
+        """Raise ConfigError if samples cannot be weighted, before a column is read."""
+        method = self.function[1:]
+        if resolved.patching is not None:
+            raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch(weights=)")
+        if resolved.blend is not None:
+            raise ConfigError(f"{method}: samples are a mixture, whose sources have weights: zarrfeed.mix(weights=)")
+        if resolved.expected is not None:
+            raise ConfigError(
+                f"{method}: samples are weighted already; give the product of both weights to one weight()"
+            )
+        if resolved.given is not None:
+            raise ConfigError(f"{method}: {IN_ORDER}, which says how often each comes")
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Let samples come as often as was found."""
+        self.check(resolved)
+        return replace(resolved, expected=self.expected)
+
+    def check_may_grow(self) -> None:
+        """Refuse every one."""
+        raise ConfigError(
+            f"{self.function[1:]}() cannot follow open(..., refresh='epoch'): samples that come later have no weights"
+        )
+
+
+def _freeze_weights(weights: Any) -> Any:
+    """Return the form of weights in an expression: a column, an array, or functions by their names."""
+    if isinstance(weights, Mapping):
+        return freeze_conditions(weights)
+    if callable(weights) and not hasattr(weights, "__array__"):
+        return Named(getattr(weights, "__name__", type(weights).__name__))
+    return freeze_coords(weights)
+
+
+@dataclass(frozen=True)
+class WeightCall(_WeightingCall):
+    """`.weight(weights, n=...)`."""
+
+    function = ".weight"
+
+    weights: Any = argument(metadata=frozen_by(_freeze_weights))
+    n: Any = None
+
+
+@dataclass(frozen=True)
+class BalanceCall(_WeightingCall):
+    """`.balance(column, power=..., n=...)`."""
+
+    function = ".balance"
+
+    column: Any = argument(metadata=frozen_by(freeze_coords))
+    power: Any = 1.0
+    n: Any = None
+
+
+@dataclass(frozen=True)
+class WithWeightsCall(_WeightingCall):
+    """`.with_weights(weights)`: the expression has the weights in its last `.weight(...)` or `.balance(...)`."""
+
+    function = ".with_weights"
+
+    weights: Any = argument(metadata=frozen_by(_freeze_weights))
+
+    def check(self, resolved: ResolvedData) -> None:
+        """Raise ConfigError unless samples are weighted."""
+        if resolved.expected is None:
+            raise ConfigError("with_weights: the samples have no weights yet; call weight() or balance()")
+
+    def added_to(self, expression: Expression) -> Expression:
+        """Return the expression with these weights in its last `.weight(...)` or `.balance(...)`."""
+        calls = list(expression.calls)
+        last = max(number for number, call in enumerate(calls) if isinstance(call, WeightCall | BalanceCall))
+        calls[last] = WeightCall(self.weights, calls[last].n, expected=self.expected).frozen()  # type: ignore[attr-defined]
+        return Expression(expression.opened, tuple(calls))
