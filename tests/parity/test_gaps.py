@@ -121,6 +121,21 @@ def test_a_window_spans_no_gap_whatever_the_offsets_segments_and_selection(kind:
         ], case
 
 
+def test_a_stride_begins_anew_behind_a_gap_and_holds_for_other_offsets(tmp_path: Path) -> None:
+    data = zarrfeed.open(write(tmp_path / "x.zarr", np.r_[0:10, 20:33]), sample_dim="time", variables=["x"])
+    strided = data.window((0, 1, 2), stride=3)
+    for described, wanted in (
+        (strided, [0, 3, 6, 10, 13, 16, 19]),
+        (strided.with_offsets((0, 1)), [0, 3, 6, 10, 13, 16, 19]),
+        (data.window((0, 1, 2), stride=3, pad="edge"), [0, 3, 6, 9, 10, 13, 16, 19, 22]),
+        (data.window((0, 1), stride=4, gaps="ignore"), [0, 4, 8, 12, 16, 20]),
+        (data.window({"x": range(3)}, segment_ends=[4, 23], stride=3), [0, 4, 7, 10, 13, 16, 19]),
+    ):
+        windows, samples = ordered(described)
+        assert samples == wanted
+        assert windows[:, 0].tolist() == samples
+
+
 def test_a_padded_window_is_padded_at_a_gap_as_at_the_end_of_the_array(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     for number in range(8):

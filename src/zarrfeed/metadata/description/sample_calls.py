@@ -16,7 +16,7 @@ import numpy as np
 import zarr
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.validate import check_choice, check_flags
+from zarrfeed.base.validate import check_choice, check_flags, check_int
 from zarrfeed.metadata.array.conversion import by_field
 from zarrfeed.metadata.description.method_call import MethodCall, applied_only, frozen_by
 from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData, Windowing
@@ -215,7 +215,7 @@ def _with_window(column: Column, offsets: Any, pad: Any) -> Column:
 
 @dataclass(frozen=True)
 class WindowCall(MethodCall):
-    """`.window(offsets, segment_ends=..., rows=..., pad=..., mask=..., gaps=..., step=...)`.
+    """`.window(offsets, segment_ends=..., rows=..., pad=..., mask=..., gaps=..., step=..., stride=...)`.
 
     `found` are the gaps, if they were found before.
     """
@@ -229,12 +229,14 @@ class WindowCall(MethodCall):
     mask: bool = argument(default=False, metadata=frozen_by(bool))
     gaps: GapMode = "drop"
     step: Any = argument(default=None, metadata=frozen_by(_freeze_step))
+    stride: Any = 1
     found: Gaps | None = argument(
         kw_only=True, default=None, repr=False, compare=False, metadata=frozen_by(applied_only)
     )
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Make each sample the rows at some offsets from its own."""
+        check_int("stride", self.stride, 1)
         resolved.check_choice("window")
         if resolved.choice.windowed:
             raise ConfigError("window() was called before: name the offsets of all arrays in one call")
@@ -256,9 +258,13 @@ class WindowCall(MethodCall):
         if lead_of(windows) is not None and "lead" in resolved.taken_names():
             raise ConfigError("a batch has the drawn distance as 'lead', and the samples have an array of this name")
         choice, chosen = resolved.choice.window(
-            windows, segment_ends=self.segment_ends, rows=self.rows, gaps=self._gap_rule(resolved, windows)
+            windows,
+            segment_ends=self.segment_ends,
+            rows=self.rows,
+            gaps=self._gap_rule(resolved, windows),
+            stride=int(self.stride),
         )
-        arguments = (self.segment_ends, self.rows, pad, self.mask, self.gaps, self.step)
+        arguments = (self.segment_ends, self.rows, pad, self.mask, self.gaps, self.step, self.stride)
         origin = resolved.origin
         if self.segment_ends is not None:
             stores = None if origin.stores is None else origin.stores.first

@@ -57,6 +57,7 @@ class SampleMethods(DataMethods):
         mask: bool = False,
         gaps: GapMode = "drop",
         step: StepLike | None = None,
+        stride: int = 1,
     ) -> Self:
         """Make each sample a window: the rows at some distances from its own.
 
@@ -94,6 +95,10 @@ class SampleMethods(DataMethods):
             The difference between neighbouring rows, such as "6h", "1 day", a timedelta or np.timedelta64; "month" or
             "year" by the calendar; or a number, where the coordinate has numbers. Any other difference is a gap. None:
             a difference of more than 1.5 times the commonest one of the store is a gap.
+        stride
+            Rows from one sample to the next: of each segment (or run of rows without a gap) the first sample whose
+            window has all rows, and every `stride`-th row behind it. With windows of `stride` rows, each row is in one
+            window. 1: every row with a whole window is a sample.
 
         Notes
         -----
@@ -111,10 +116,13 @@ class SampleMethods(DataMethods):
         >>> sample = zarrfeed.ZarrDataset(data)[1]
         >>> sample["action"], sample["action_is_pad"]
         (tensor([0, 1, 1]), tensor([False, False,  True]))
+        >>> data = zarrfeed.open(np.arange(10)).window(range(4), stride=3)
+        >>> [window.tolist() for window in zarrfeed.ZarrDataset(data)]
+        [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
         """
         check_flags(mask=mask)
         ends = read_segment_ends(segment_ends, self.resolved.columns, self.resolved.origin.stores)
-        made = self._then(WindowCall(offsets, ends, rows, pad, mask, gaps, step))
+        made = self._then(WindowCall(offsets, ends, rows, pad, mask, gaps, step, stride))
         text = gap_warning(made.resolved.choice.left_out)
         if text is not None:
             warnings.warn(text, stacklevel=3)  # of the caller, behind the check of option names

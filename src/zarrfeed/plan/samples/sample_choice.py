@@ -32,6 +32,7 @@ from zarrfeed.plan.samples.selection import (
 from zarrfeed.plan.samples.split import SplitRule, split_selection
 from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.plan.samples.window_rows import ChosenWindows, WindowRows, bounds_of, choose_windows
+from zarrfeed.plan.samples.window_samples import every
 from zarrfeed.spec.block_edges import Edges
 from zarrfeed.spec.field import BlockKind, Field, FieldSet
 from zarrfeed.spec.window import Window
@@ -251,8 +252,11 @@ class SampleChoice:
         segment_ends: npt.ArrayLike | None = None,
         rows: WindowRows | None = None,
         gaps: GapRule | None = None,
+        stride: int = 1,
     ) -> tuple[Self, ChosenWindows]:
         """Choose those of the samples whose windows have all of their rows; `Data.window` says which rows these are.
+
+        Of those that follow one another without a border between them, every `stride`-th row is chosen.
 
         Returns
         -------
@@ -281,7 +285,8 @@ class SampleChoice:
             gaps=gaps,
         )
         left_out = (*self.left_out, *chosen.left_out)
-        made = replace(self, samples=chosen.samples, block_rows=0, windowed=True, left_out=left_out)
+        samples = chosen.samples if stride == 1 else every(chosen.samples, stride, chosen.ends, self.num_samples)
+        made = replace(self, samples=samples, block_rows=0, windowed=True, left_out=left_out)
         return made, chosen
 
     def without_gaps(self, fields: Sequence[Field]) -> Self:

@@ -68,12 +68,15 @@ class ChosenWindows:
         padded.
     gaps
         The gaps among the rows that windows may read. None: none were looked for.
+    ends
+        The row behind each run of rows that no window crosses the end of. None: all rows are one.
     """
 
     samples: Samples
     left_out: tuple[LeftOut, ...]
     borders: Borders | None
     gaps: Gaps | None = None
+    ends: Int64 | None = None
 
 
 def choose_windows(
@@ -144,16 +147,18 @@ def choose_windows(
         )
     if lost:
         left_out.append(LeftOut(lost, len(whole), reason))
-    chosen = ChosenWindows(samples, tuple(left_out), padded_at)
+    chosen = ChosenWindows(samples, tuple(left_out), padded_at, ends=ends)
     if gaps is None:
         return chosen
     found = gaps.find(int(rows[0]), int(rows[-1]) + 1, ends)
     spanned = spanned_gaps(found, samples, windows, ends, num_samples)
     is_padded = unpadded(windows) != list(windows)
-    if not len(found.rows) or not (len(spanned) or is_padded):
+    if not len(found.rows):
         return replace(chosen, gaps=found)
-    refuse_gaps(found, spanned, rows, gaps)
     runs = distinct(np.concatenate([[num_samples] if ends is None else ends, found.rows]))
+    if not (len(spanned) or is_padded):
+        return replace(chosen, gaps=found, ends=runs)
+    refuse_gaps(found, spanned, rows, gaps)
     complete = whole_windows(num_samples, runs, *reach(unpadded(windows)))
     remaining, padded_at = _reading_rows(
         intersected(whole, complete, num_samples), windows, rows, runs, num_samples, padded_clause(found)
@@ -163,7 +168,7 @@ def choose_windows(
         raise all_over_gaps(found, spanned, lost)
     if lost:
         left_out.append(over_gaps(found, spanned, lost, len(samples)))
-    return ChosenWindows(remaining, tuple(left_out), padded_at, found)
+    return ChosenWindows(remaining, tuple(left_out), padded_at, found, runs)
 
 
 def _reading_rows(

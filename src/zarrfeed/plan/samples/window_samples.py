@@ -18,6 +18,7 @@ from zarrfeed.plan.samples.sample_set import (
     Int64,
     SampleBuilder,
     Samples,
+    SampleSet,
     intersected,
     rank_of,
     runs_in,
@@ -156,6 +157,24 @@ def _forbidden(
             first, behind = first[is_there], behind[is_there]
             by_first = np.argsort(first, kind="stable")
             yield first[by_first], np.maximum.accumulate(behind[by_first]) if len(first) else behind
+
+
+def every(samples: Samples, stride: int, ends: Int64 | None, num_samples: int) -> Samples:
+    """Return those of some samples that lie a multiple of `stride` behind the first one of their segment.
+
+    Parameters are those of `whole_windows`.
+
+    Examples
+    --------
+    >>> list(every(range(1, 10), 3, np.array([4, 10]), 10))
+    [1, 4, 7]
+    """
+    behind = np.array([num_samples]) if ends is None else ends
+    low, high = rank_of(samples, np.append(0, behind[:-1])), rank_of(samples, behind)
+    low, high = low[low < high], high[low < high]
+    find = samples.at if isinstance(samples, SampleSet) else lambda ranks: samples.start + samples.step * ranks
+    first, last = find(low), find(high - 1)
+    return intersected(samples, runs_of(first, (last - first) // stride + 1, stride), num_samples)
 
 
 def count_between(samples: Samples, begins: Int64, ends: Int64) -> Int64:

@@ -29,7 +29,7 @@ GROWING: dict[str, Callable[[Data], Data]] = {
     "select": lambda data: data.select(slice(3, None)),
     "sel": lambda data: data.sel(time=slice(4, None)),
     "isel": lambda data: data.isel(time=slice(5, None, 2)),
-    "window": lambda data: data.window({"t2m": (-1, 0), "z": 1}, rows="all", pad="edge", mask=True),
+    "window": lambda data: data.window({"t2m": (-1, 0), "z": 1}, rows="all", pad="edge", mask=True, stride=2),
     "with_offsets": lambda data: data.window((0, 1), pad=0.0).with_offsets((-2, 0)),
     "patch": lambda data: data.patch({"x": 2}, sampling="grid", stride={"x": 1}, isel={"level": [0, 2]}),
     "cast": lambda data: data.cast({"z": "float64"}).cast("float16"),

@@ -13,7 +13,7 @@ from tests.support.examples import examples
 from tests.unit.plan.samples.test_sample_set import CHOSEN, NUM_SAMPLES, every_form
 from zarrfeed.plan.samples import sample_set, window_samples
 from zarrfeed.plan.samples.sample_set import SampleSet
-from zarrfeed.plan.samples.window_samples import count_between, reading_only, whole_windows
+from zarrfeed.plan.samples.window_samples import count_between, every, reading_only, whole_windows
 from zarrfeed.spec.window import Borders
 
 OFFSETS = st.lists(st.integers(-40, 40), min_size=0, max_size=8).map(lambda of: sorted({0, *of})) | st.tuples(
@@ -82,6 +82,20 @@ def test_samples_of_segments_are_counted(chosen: list[int], ends: np.ndarray) ->
     wanted = [sum(a <= i < b for i in chosen) for a, b in zip(begins, ends, strict=True)]
     for samples in every_form(chosen):
         assert count_between(samples, begins, ends).tolist() == wanted
+
+
+@examples(25)
+@given(chosen=CHOSEN, ends=ENDS, stride=st.integers(1, 50))
+def test_every_nth_sample_counts_from_the_first_one_of_its_segment(
+    chosen: list[int], ends: np.ndarray, stride: int
+) -> None:
+    wanted = []
+    for low, high in zip(np.append(0, ends[:-1]), ends, strict=True):
+        of_segment = [i for i in chosen if low <= i < high]
+        wanted += [i for i in of_segment if (i - of_segment[0]) % stride == 0]
+    for samples in every_form(chosen):
+        assert list(every(samples, stride, ends, NUM_SAMPLES)) == wanted
+        assert list(every(samples, stride, None, NUM_SAMPLES)) == [i for i in chosen if (i - chosen[0]) % stride == 0]
 
 
 def test_a_thousand_million_windows_are_planned_without_an_entry_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
