@@ -1,0 +1,241 @@
+"""What weighted samples cost: balanced classes and weights, beside the plain epoch and beside WeightedRandomSampler.
+
+python -m benchmarks.weights --checksum-only
+python -m benchmarks.weights --scale full --repeats 7
+
+Every side delivers shuffled batches of 64 of one store, whose samples have ten classes of 55 % to 0.2 %. Before any
+of them is timed, an epoch of each side is checked: each sample is one that was written, and ours come as often as the
+weights say, rounded up or down. The sides take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import zarr
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
+
+import zarrfeed
+from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.options import add_suite_options, positive
+from benchmarks.report.tables import make_console, print_rows
+from zarrfeed.base.atomic_file import write_whole
+
+_BATCH, _CHUNK = 64, 16
+#: Shares of the classes.
+SHARES = (0.55, 0.2, 0.1, 0.06, 0.04, 0.02, 0.014, 0.009, 0.005, 0.002)
+#: The side that reads one sample after another reads this part of an epoch in a turn.
+_PART_OF_EPOCH = 1 / 16
+WRONG = 1
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is written: how many samples, and their shape."""
+
+    length: int
+    shape: tuple[int, ...]
+
+
+SCALES = {"full": Scale(40_000, (3, 64, 64)), "small": Scale(2000, (3, 16, 16))}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One turn of one side."""
+
+    side: str
+    repeat: int
+    samples_per_s: float
+    cpu_us_per_sample: float
+
+
+@dataclass(frozen=True)
+class Written:
+    """The store, and the class of each sample."""
+
+    path: Path
+    label: npt.NDArray[np.int64]
+
+    @property
+    def class_weights(self) -> npt.NDArray[np.float64]:
+        """One over the number of samples of each sample's class."""
+        weights: npt.NDArray[np.float64] = 1 / np.bincount(self.label)[self.label]
+        return weights
+
+
+class Slices(Dataset[torch.Tensor]):
+    """A store as a dataset that slices it with zarr-python, sample by sample."""
+
+    def __init__(self, path: Path) -> None:
+        self._array = zarr.open_array(path / "x", mode="r")
+
+    def __len__(self) -> int:
+        return int(self._array.shape[0])
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(self._array[index]))
+
+
+class Changing:
+    """A dataset whose weights change before each epoch."""
+
+    def __init__(self, dataset: zarrfeed.ZarrIterableDataset) -> None:
+        self.dataset, self._rng = dataset, np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.dataset.set_sample_weights(self._rng.random(len(self.dataset.data)))
+        return iter(self.dataset)
+
+
+def write(folder: Path, scale: Scale) -> Written:
+    """Write the store; a sample begins with its number."""
+    rng = np.random.default_rng(0)
+    label = rng.choice(len(SHARES), scale.length, p=SHARES)
+    label[: len(SHARES)] = np.arange(len(SHARES))
+    group = zarr.create_group(folder / "x.zarr")
+    group.create_array("label", data=label, chunks=(4096,), dimension_names=("sample",))
+    names = ("sample", *"cyx"[: len(scale.shape)])
+    x = group.create_array(
+        "x", shape=(scale.length, *scale.shape), chunks=(_CHUNK, *scale.shape), dtype="u1", dimension_names=names
+    )
+    for begin in range(0, scale.length, 16 * _CHUNK):
+        count = min(16 * _CHUNK, scale.length - begin)
+        samples = rng.integers(0, 16, (count, *scale.shape), np.uint8)
+        samples.reshape(count, -1)[:, :4] = np.arange(begin, begin + count, dtype="<u4").view(np.uint8).reshape(-1, 4)
+        x[begin : begin + count] = samples
+    return Written(folder / "x.zarr", label)
+
+
+def numbers_of(batches: Iterable[torch.Tensor]) -> npt.NDArray[np.int64]:
+    """Return the number of each sample of an epoch."""
+    firsts = [np.ascontiguousarray(batch.numpy().reshape(len(batch), -1)[:, :4]).view("<u4")[:, 0] for batch in batches]
+    return np.concatenate(firsts).astype(np.int64)
+
+
+def wrong_counts(numbers: npt.NDArray[np.int64], weights: npt.NDArray[Any]) -> str:
+    """Return what is wrong with how often samples come in an epoch; "" if nothing is.
+
+    >>> wrong_counts(np.array([0, 1, 1]), np.array([1.0, 2.0])), wrong_counts(np.array([0, 0, 1]), np.array([1.0, 2.0]))
+    ('', '2 samples come more or less often than their weights say')
+    """
+    if numbers.max() >= len(weights):
+        return "there are samples that were never written"
+    expected = len(numbers) * weights / weights.sum()
+    off = np.abs(np.bincount(numbers, minlength=len(weights)) - expected) >= 1
+    return f"{int(off.sum())} samples come more or less often than their weights say" if off.any() else ""
+
+
+def _measure(side: str, repeat: int, batches: Iterable[torch.Tensor], least_s: float) -> Row:
+    """Read as many whole epochs as take some seconds."""
+    count, begin, cpu_begin = 0, time.perf_counter(), time.process_time()
+    while True:
+        count += sum(len(batch) for batch in batches)
+        if (took := time.perf_counter() - begin) >= least_s:
+            return Row(side, repeat, count / took, (time.process_time() - cpu_begin) / count * 1e6)
+
+
+def table(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the lines of the table: medians, and the rate of each side over that of the plain epoch within a round."""
+    rates: dict[str, list[float]] = {}
+    cpu_us: dict[str, list[float]] = {}
+    for row in rows:
+        rates.setdefault(row.side, []).append(row.samples_per_s)
+        cpu_us.setdefault(row.side, []).append(row.cpu_us_per_sample)
+    lines = []
+    for side, measured in rates.items():
+        ratios = [theirs / plain for plain, theirs in zip(rates["plain"], measured, strict=True)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        lines.append([side, f"{median(measured):.0f}", f"{median(ratios):.2f}", spread, f"{median(cpu_us[side]):.1f}"])
+    return lines
+
+
+class _Part:
+    """A part of an epoch of a loader, in each turn."""
+
+    def __init__(self, loader: DataLoader[torch.Tensor], batches: int) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return islice(self._loader, self._batches)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; return the exit status."""
+    options = _parse(arguments)
+    console = make_console()
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        written = write(Path(directory), SCALES[options.scale])
+        data = zarrfeed.open(written.path / "x")
+        length, uneven = len(data), np.random.default_rng(1).random(len(data))
+        described = {
+            "plain": (data, np.ones(length)),
+            "balanced": (data.balance(written.label), written.class_weights),
+            "weights": (data.weight(uneven), uneven),
+            "weights that change": (data.weight(np.ones(length)), np.ones(length)),
+        }
+        ours = {
+            side: stack.enter_context(zarrfeed.ZarrIterableDataset(one, batch_size=_BATCH, shuffle=True))
+            for side, (one, _) in described.items()
+        }
+        decodes = {}
+        for side, (_, weights) in described.items():
+            wrong = wrong_counts(numbers_of(ours[side]), weights)
+            decodes[side] = ours[side].stats().chunks_read * _CHUNK / length
+            console.print(f"{side}: {wrong or 'every sample as often as it should come'}", highlight=False)
+            if wrong:
+                return WRONG
+        sampler = WeightedRandomSampler(written.class_weights.tolist(), length)
+        items: DataLoader[Any] = DataLoader(zarrfeed.ZarrDataset(data), batch_size=_BATCH, sampler=sampler)
+        slices = DataLoader(Slices(written.path), batch_size=_BATCH, sampler=sampler)
+        sides: dict[str, Iterable[torch.Tensor]] = {
+            **ours,
+            "weights that change": Changing(ours["weights that change"]),
+            "WeightedRandomSampler over ZarrDataset": items,
+            "WeightedRandomSampler over zarr-python": _Part(slices, max(1, int(length * _PART_OF_EPOCH / _BATCH))),
+        }
+        for side in list(sides)[len(ours) :]:
+            if numbers_of(islice(sides[side], 4)).max() >= length:
+                console.print(f"{side}: there are samples that were never written", highlight=False)
+                return WRONG
+        if options.checksum_only:
+            return 0
+        rows = [
+            _measure(side, repeat, batches, options.least_s)
+            for repeat in range(options.repeats)
+            for side, batches in sides.items()
+        ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    document = {"machine": describe_machine(), "decodes": decodes, "rows": [asdict(row) for row in rows]}
+    write_whole(options.out / "weights.json", json.dumps(document, indent=1).encode())
+    print_rows(console, ["", "samples/s", "to plain", "of all rounds", "CPU us/sample"], table(rows), words=1)
+    for side, decoded in decodes.items():
+        console.print(f"{side}: a chunk is decoded {decoded:.3f} times an epoch", highlight=False)
+    console.print(machine_line(), highlight=False, soft_wrap=True)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.weights", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--repeats", type=positive, default=5)
+    parser.add_argument("--least-s", type=float, default=0.5, help="that a turn of each side takes, in whole epochs")
+    add_suite_options(parser, SCALES)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
