@@ -14,6 +14,7 @@ import zarr
 
 from tests.support import warm
 from tests.support.compat_ranks import read_cases
+from tests.support.examples import slow
 from tests.support.paths import SUPPORT
 from tests.support.ranks import Ranks
 
@@ -35,11 +36,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[slow(2), 3])
 def results(
     request: pytest.FixtureRequest, directory: Path, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
-    """Read all cases on two ranks, or on three."""
+    """Read all cases on three ranks; with --large on two, too."""
     meeting = tmp_path_factory.mktemp("meeting") / "file"
     return ranks.run(read_cases, directory, str(meeting), world_size=request.param)
 

@@ -125,6 +125,7 @@ def test_lightning_on_two_ranks(tmp_path: Path) -> None:
         assert f"rank {rank}, epoch 2: 0 samples before the stop, 1024 after it, 1024 different ones" in lines
 
 
+@pytest.mark.slow
 def test_a_growing_dataset_is_read_while_simulations_write_it(tmp_path: Path) -> None:
     arguments = ("--directory", str(tmp_path), "--sample-kib", "4", "--window", "200", "--rate", "8", "--seconds", "1")
     out = run(*warm.command(), str(EXAMPLES / "growing_dataset.py"), *arguments)
@@ -146,6 +147,7 @@ def train_on_a_small_head(directory: Path, *arguments: str) -> tuple[list[tuple[
     return epochs, float(re.findall(r"that was not trained on: ([0-9.]+)", out)[0])
 
 
+@pytest.mark.slow
 def test_a_volume_is_segmented_from_patches(tmp_path: Path) -> None:
     """Each voxel comes once in an epoch, also in the one with the stop; the model finds voxels that it never saw."""
     epochs, dice = train_on_a_small_head(tmp_path)

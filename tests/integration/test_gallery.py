@@ -14,6 +14,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.support import warm
+from tests.support.examples import slow
 from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -29,6 +30,8 @@ PRINTS = {
     "numpy_only.py": r"weights \[0\. 1\. 2\. 3\. 4\. 5\. 6\. 7\.\]\nrows by index (True)\n",
     "command_line.sh": r"(?s).*\ngood: 286 chunks of 1 array decode\n.*\nresult +complete, and proved: (2000) .*",
 }
+#: Scripts that train for a second or longer.
+SLOW = {"microscopy.py", "single_cell.py", "robotics.py"}
 MOST_LINES = 60
 #: Modules that a script needs besides those of all warm processes.
 MODULES = {"lightning_module.py": warm.LIGHTNING}
@@ -45,13 +48,14 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", list(PRINTS))
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in PRINTS])
 def test_a_script_does_what_it_says(name: str, tmp_path: Path) -> None:
     out = run(name, tmp_path)
     assert re.fullmatch(PRINTS[name], out), out
     assert not list(tmp_path.glob("**/*.zarr")), "what it made is gone"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_the_notebook_runs_and_shows_its_answers() -> None:
     notebook: Any = nbformat.from_dict(json.loads((EXAMPLES / "first_look.ipynb").read_text()))

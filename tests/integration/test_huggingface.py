@@ -6,6 +6,7 @@ processes, forked from one that has imported transformers, which takes seconds; 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import pytest
 import zarr
 
 from tests.support import warm
+from tests.support.examples import slow
 from tests.support.paths import ROOT
 
 N, BATCH_SIZE, WORLD_SIZE = 211, 6, 2
@@ -88,11 +90,39 @@ def launch(module: str, python: list[str], directory: Path, *arguments: str) -> 
     return [json.loads(output.read_text()) for output in outputs]
 
 
+#: Ways to read by accelerate: (kind of loader, workers, dispatch_batches, split_batches).
+GRID = tuple(itertools.product(("samples", "batches", "zarr"), (0, 2), (None, True, False), (False, True)))
+#: The ways of the usual run: each two values of kind, workers and dispatch_batches, and both of split_batches.
+USUAL = (
+    ("samples", 0, None, False),
+    ("samples", 0, False, False),
+    ("samples", 0, True, True),
+    ("samples", 2, False, True),
+    ("samples", 2, None, False),
+    ("batches", 0, True, False),
+    ("batches", 0, False, False),
+    ("batches", 2, None, False),
+    ("batches", 2, None, True),
+    ("zarr", 0, None, False),
+    ("zarr", 0, True, True),
+    ("zarr", 0, False, True),
+    ("zarr", 2, False, False),
+    ("zarr", 2, True, False),
+)
+
+
+def ways(*kinds: str) -> Any:
+    """Return the ways to read loaders of some kinds as cases of `parametrize`."""
+    return [way if way in USUAL else slow(*way) for way in GRID if way[0] in kinds]
+
+
 @pytest.fixture(scope="module")
-def accelerate(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def accelerate(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Results:
     python = warm.command(*warm.TRAINER)
     directory = tmp_path_factory.mktemp("accelerate")
-    return launch("tests.support.accelerate_rank", python, directory, str(warm.executable()))
+    # a forkserver imports accelerate anew, in each rank
+    of_forkserver, grid = (str(warm.executable()), GRID) if pytestconfig.getoption("--large") else ("", USUAL)
+    return launch("tests.support.accelerate_rank", python, directory, of_forkserver, json.dumps(grid))
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +160,11 @@ def assert_refused(ranks: Results, *patterns: str) -> None:
             assert re.search(pattern, rank["refusal"]), rank["refusal"]
 
 
-@pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("dispatch", [None, True, False])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("kind", "workers", "dispatch", "split"), ways("samples"))
 def test_accelerate_delivers_single_samples_exactly_once(
-    accelerate: Results, workers: int, dispatch: bool | None, split: bool
+    accelerate: Results, kind: str, workers: int, dispatch: bool | None, split: bool
 ) -> None:
-    ranks = case(accelerate, f"samples/{workers}/{dispatch}/{split}")
+    ranks = case(accelerate, f"{kind}/{workers}/{dispatch}/{split}")
     if workers and dispatch is not False:
         return assert_refused(ranks, "^ConfigError", r"dispatch_batches=False", "'dispatch_batches': False", "short")
     assert_exactly_once(ranks)
@@ -148,10 +176,7 @@ def test_accelerate_delivers_single_samples_exactly_once(
     return None
 
 
-@pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("dispatch", [None, True, False])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["batches", "zarr"])
+@pytest.mark.parametrize(("kind", "workers", "dispatch", "split"), ways("batches", "zarr"))
 def test_accelerate_delivers_ready_batches_exactly_once(
     accelerate: Results, kind: str, workers: int, dispatch: bool | None, split: bool
 ) -> None:
@@ -170,8 +195,8 @@ def test_accelerate_delivers_ready_batches_exactly_once(
 @pytest.mark.parametrize(
     "name",
     [
-        "forkserver, split",
-        "forkserver, dispatched",
+        slow("forkserver, split"),
+        slow("forkserver, dispatched"),
         "in order, dispatched",
         "stateful, split",
         "stateful, dispatched",

@@ -15,6 +15,7 @@ import pytest
 import zarr
 
 from tests.support import warm
+from tests.support.examples import slow
 from tests.support.later import Later
 from tests.support.paths import ROOT
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
@@ -81,7 +82,7 @@ def samples_of(batches: list[list[int]]) -> list[int]:
     return sorted(index for batch in batches for index in batch)
 
 
-@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), slow(2, False), (2, True)])
 def test_epochs_advance_though_nobody_calls_set_epoch(
     store: str, tmp_path: Path, num_workers: int, persistent: bool
 ) -> None:
@@ -93,8 +94,7 @@ def test_epochs_advance_though_nobody_calls_set_epoch(
     assert len({str(batches) for batches in epochs.values()}) == 3
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("saved_at", [5, STEPS + 4])
+@pytest.mark.parametrize(("saved_at", "num_workers"), [(5, 0), slow(5, 2), slow(STEPS + 4, 0), (STEPS + 4, 2)])
 def test_a_checkpoint_within_an_epoch_resumes_with_the_unused_samples(
     store: str, tmp_path: Path, num_workers: int, saved_at: int
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_checkpoint_within_an_epoch_resumes_with_the_unused_samples(
         assert resumed[later] == whole[later]
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 3)])
+@pytest.mark.parametrize(("before", "after"), [slow(0, 2), slow(2, 0), (2, 3)])
 def test_a_checkpoint_resumes_with_another_number_of_workers(
     store: str, tmp_path: Path, before: int, after: int
 ) -> None:
@@ -218,7 +218,7 @@ def fit_on_two_ranks(
         yield json.loads((directory / f"rank-{rank}.json").read_text())
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", [0, slow(2)])
 def test_two_ranks_share_epochs_and_resume(tmp_path: Path, num_workers: int) -> None:
     data = np.repeat(np.arange(N), 3).reshape(N, 3)
     zarr.create_array(str(tmp_path / "samples.zarr"), data=data, chunks=(4, 3))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.integration.test_lightning import QUIET, STEPS, N, lightning, make_loader, models, samples_of, store
+from tests.support.examples import slow
 from zarrfeed import ConfigError, ZarrDataLoader
 
 __all__ = ["store"]  # a fixture
@@ -36,10 +37,18 @@ def fit(
     return module.epochs, [str(one.message) for one in caught if TWICE in str(one.message)]
 
 
-@pytest.mark.parametrize("saved_at", [5, STEPS + 4])
 @pytest.mark.parametrize(
-    ("kind", "module"),
-    [("workers 0", "Scheduled"), ("workers 2", "Scheduled"), ("data module", "Scheduled"), ("two loaders", "OfBoth")],
+    ("kind", "module", "saved_at"),
+    [
+        ("workers 0", "Scheduled", STEPS + 4),
+        slow("workers 0", "Scheduled", 5),
+        ("workers 2", "Scheduled", 5),
+        slow("workers 2", "Scheduled", STEPS + 4),
+        slow("data module", "Scheduled", STEPS + 4),
+        ("data module", "Scheduled", 5),
+        ("two loaders", "OfBoth", STEPS + 4),
+        slow("two loaders", "OfBoth", 5),
+    ],
 )
 def test_a_loader_that_is_made_before_the_checkpoint_is_read_gets_its_state(
     store: str, tmp_path: Path, kind: str, module: str, saved_at: int
@@ -87,7 +96,7 @@ def test_a_checkpoint_without_a_state_of_the_loader_is_said_to_repeat_batches(st
     assert not said, "nothing is resumed"
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [slow(0), 2])
 def test_overfit_batches_reads_the_same_batches_in_every_epoch(store: str, num_workers: int) -> None:
     first = [batch[1].tolist() for batch in make_loader(store, num_workers)][:3]
     for batches in (3, 3 / STEPS + 1e-6):

@@ -24,6 +24,7 @@ from zarr.storage import MemoryStore
 import zarrfeed
 from benchmarks.harness.object_server import Act, ObjectServer, Request, Stored
 from tests.support.counting_server import CountingServer
+from tests.support.examples import slow
 from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
 from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
@@ -362,7 +363,7 @@ def test_an_interrupt_ends_the_opening_and_its_threads(by: str, server: ObjectSe
 
 
 @pytest.mark.usefixtures("warm_spawn")
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [slow("spawn"), "forkserver"])
 def test_workers_read_all_stores_and_resume(method: str, server: ObjectServer) -> None:
     urls = write_stores(server, [5, 8, 4] * 4)
     data = zarrfeed.open(urls, storage_options=server.options())

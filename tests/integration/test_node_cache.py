@@ -19,6 +19,7 @@ import zarr
 
 import zarrfeed
 from tests.support.counting_server import CountingServer
+from tests.support.examples import slow
 from tests.support.scripts import run_script
 from zarrfeed import ConfigError
 from zarrfeed.storage.access.cache_options import CacheOptions
@@ -229,7 +230,7 @@ _RANKS = """
 """
 
 
-@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("shards", [slow(False), True])
 def test_eight_processes_on_a_cold_cache_fetch_each_chunk_once(
     site: CountingServer, tmp_path: Path, shards: bool
 ) -> None:

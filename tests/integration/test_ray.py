@@ -49,13 +49,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Start a cluster of two cores, whose workers can import the examples."""
+def cluster(pytestconfig: pytest.Config) -> Iterator[Any]:
+    """Start a cluster whose workers can import the examples; Ray starts one on each core, and each imports torch."""
+    cores = 2 if pytestconfig.getoption("--large") else 1
     environment = {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{EXAMPLES}:{ROOT}:{os.environ.get('PYTHONPATH', '')}",
     }
-    with ray_cluster(environment) as module:
+    with ray_cluster(cores, environment) as module:
         yield module
 
 
@@ -204,7 +205,7 @@ def test_without_ray_the_import_says_what_to_install() -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_ray_data_reads_each_sample_once(store: Path) -> None:
-    """Two workers read; an array in memory, too large to be sent with each task, goes through the object store."""
+    """Workers read; an array in memory, too large to be sent with each task, goes through the object store."""
     large = np.arange(N * 1000).reshape(N, 1000)
     source = compat.ZarrfeedDatasource({"x": store / "x", "large": large}, return_index=True)
     dataset = ray_data.read_datasource(source, override_num_blocks=4)
@@ -242,6 +243,7 @@ def test_a_bad_chunk_is_an_error_on_the_driver(tmp_path: Path) -> None:
     assert isinstance(raised.value.cause, CorruptChunkError)
 
 
+@pytest.mark.slow
 def test_a_ray_cluster_loses_a_worker_and_pack_no_sample(tmp_path: Path, cluster: Any) -> None:
     source, out = tmp_path / "source.zarr", tmp_path / "out.zarr"
     make_source(source, 2000)
@@ -291,6 +293,7 @@ def told(directory: Path, rank: int) -> list[list[list[int]]]:
     return [[[int(index) for index in line.split()] for line in path.read_text().splitlines()] for path in files]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_is_killed_leaves_the_samples_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ import pytest
 import zarr
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tests.support.examples import slow
 from tests.support.flat import iterable_dataset
 from tests.support.ranks import take
 from zarrfeed import ZarrDataLoader
@@ -48,7 +49,8 @@ def make(store: str, num_workers: int, **settings: Any) -> StatefulDataLoader[An
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "persistent", "every"), [(0, False, 1), (0, False, 3), (2, False, 3), (2, True, 1)]
+    ("num_workers", "persistent", "every"),
+    [slow(0, False, 1), (0, False, 3), slow(2, False, 3), (2, True, 1)],
 )
 def test_torchdata_saves_and_resumes_mid_epoch(store: str, num_workers: int, persistent: bool, every: int) -> None:
     settings: dict[str, Any] = {"snapshot_every_n_steps": every, "persistent_workers": persistent}
@@ -74,7 +76,7 @@ def test_torchdata_saves_and_resumes_mid_epoch(store: str, num_workers: int, per
         assert_same(take(iter(resumed)), whole[2])
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [1, slow(2)])
 def test_torchdata_saves_and_resumes_what_our_loader_had_begun(store: str, steps: int) -> None:
     """Workers then begin in the middle of a round, and each saves how far it came with the share that it took over."""
     settings: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60}
@@ -95,7 +97,7 @@ def test_torchdata_saves_and_resumes_what_our_loader_had_begun(store: str, steps
     assert_same(take(iter(resumed)), whole[5 + steps :])
 
 
-@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), slow(2, True)])
 def test_torchdata_saves_after_an_epoch(store: str, num_workers: int, persistent: bool) -> None:
     loader = make(store, num_workers, persistent_workers=persistent)
     take(iter(loader))

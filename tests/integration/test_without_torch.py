@@ -10,7 +10,7 @@ import zarr
 
 import zarrfeed
 from tests.support.paths import SUPPORT
-from tests.support.scripts import run_new_script
+from tests.support.scripts import run_new_script, run_script
 from zarrfeed.tools import cli
 
 SCRIPT = SUPPORT / "without_torch.py"
@@ -29,7 +29,7 @@ def test_metadata_plans_and_the_engine_work_without_torch() -> None:
 
 def test_the_script_refuses_to_run_where_torch_is() -> None:
     run = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    done = run_new_script(run, timeout=120)
+    done = run_script(run, timeout=120)
     assert done.returncode == 1
     assert "torch can be imported here" in done.stderr
 

@@ -41,7 +41,7 @@ def numbers(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("appends", "writers"), [(120, 2), pytest.param(50_000, 2, marks=pytest.mark.slow)], ids=["usual", "large"]
+    ("appends", "writers"), [(60, 2), pytest.param(50_000, 2, marks=pytest.mark.slow)], ids=["usual", "large"]
 )
 def test_no_read_is_torn_beside_writers(tmp_path: Path, appends: int, writers: int) -> None:
     path, until, results = tmp_path / "a", tmp_path / "done", CONTEXT.SimpleQueue()

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.support import warm
 from tests.support.collected import python_of
 
@@ -45,6 +47,7 @@ def test_each_test_process_imports_what_was_collected_or_hides_what_cannot_be(tm
     assert os.environ.get("PYTHONPATH") == before
 
 
+@pytest.mark.slow
 def test_a_test_module_that_leaves_a_thread_or_a_file_is_not_named(tmp_path: Path, monkeypatch: Any) -> None:
     for code, said in ((_THREAD, "test_bad.py starts the threads ['left']"), ("file = open(__file__)", "test_bad.py'")):
         (tmp_path / "test_bad.py").write_text(code)

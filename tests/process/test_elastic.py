@@ -132,6 +132,7 @@ def nodes() -> Iterator[list[Node]]:
         node.lose()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_exactly_after_the_loss_of_a_node_and_with_a_new_one(tmp_path: Path, nodes: list[Node]) -> None:
     """Two ranks, one, two: each step that was kept had other samples, and the epochs had each sample once."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -177,6 +177,7 @@ def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_th
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_dataset_is_of_use_while_the_interpreter_exits(tmp_path: Path) -> None:
     """The file of the epochs had been closed by then, and its number could be another file's."""
     zarr.create_array(tmp_path / "a", data=np.arange(N), chunks=(10,))

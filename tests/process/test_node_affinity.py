@@ -11,6 +11,7 @@ import zarr
 
 from tests.support import growing
 from tests.support import ranks as on_ranks
+from tests.support.examples import slow
 from tests.support.nodes import on_nodes
 from tests.support.ranks import Cell, RankError, Ranks
 from tests.support.shares import assert_shared_out
@@ -37,11 +38,11 @@ def cell(store: str, *, num_workers: int = 0, method: str | None = None, via: st
     [
         *((0, None, "dataset", even) for even in ("drop", "repeat", "off")),
         (2, "fork", "zarrfeed", "drop"),
-        (2, "fork", "zarrfeed", "off"),
-        (3, "fork", "torch", "drop"),
+        slow(2, "fork", "zarrfeed", "off"),
+        slow(3, "fork", "torch", "drop"),
         (3, "fork", "torch", "repeat"),
         (1, "forkserver", "zarrfeed", "off"),
-        pytest.param(2, "spawn", "torch", "repeat", marks=pytest.mark.slow),
+        slow(2, "spawn", "torch", "repeat"),
     ],
 )
 def test_two_nodes_share_out_every_epoch_and_each_reads_its_part(
@@ -71,7 +72,7 @@ def test_one_all_reduce_proves_an_epoch_of_two_nodes_exact(store: str, ranks: Ra
     assert [total == Digest.of_range(N) for total in totals] == [True] * 4
 
 
-@pytest.mark.parametrize("saver", [0, 3])
+@pytest.mark.parametrize("saver", [slow(0), 3])
 def test_an_epoch_goes_on_with_other_ranks_workers_and_batches_on_as_many_nodes(
     store: str, ranks: Ranks, saver: int
 ) -> None:

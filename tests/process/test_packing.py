@@ -20,6 +20,7 @@ import pytest
 import zarr
 
 from tests.support import warm
+from tests.support.examples import slow
 from tests.support.packing import check_packed, files_of, make_source
 from tests.support.paths import ROOT
 from zarrfeed.packing.pack import pack
@@ -74,11 +75,11 @@ def run_and_kill(source: Path, out: Path, arguments: dict[str, Any], after: int,
             return status == 0
 
 
-@pytest.mark.parametrize("seed", [None, SEED])
+@pytest.mark.parametrize("seed", [slow(None), SEED])
 def test_a_run_that_is_killed_again_and_again_loses_nothing(
     source: Path, tmp_path: Path, seed: int | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kills, rng = 100 if request.config.getoption("--large") else 3, random.Random(seed)
+    kills, rng = 100 if request.config.getoption("--large") else 1, random.Random(seed)
     arguments, killed, rounds = SMALL | {"shuffle": seed}, 0, 0
     whole = tmp_path / "whole.zarr"
     monkeypatch.setattr(stored_rows, "_RESIDENT_BYTES", 0)
@@ -110,7 +111,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", path], check=True, timeout=240)
 
 
-@pytest.mark.parametrize("seed", [None, SEED])
+@pytest.mark.parametrize("seed", [None, slow(SEED)])
 def test_a_disk_that_is_full_again_and_again_loses_nothing(
     source: Path,
     tmp_path: Path,
@@ -119,7 +120,7 @@ def test_a_disk_that_is_full_again_and_again_loses_nothing(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted, rng = 50 if request.config.getoption("--large") else 3, random.Random(seed)
+    wanted, rng = 50 if request.config.getoption("--large") else 2, random.Random(seed)
     arguments: dict[str, Any] = SMALL | {"shuffle": seed}
     monkeypatch.setattr(stored_rows, "_RESIDENT_BYTES", 0)
     pack(source, tmp_path / "whole.zarr", **arguments)
@@ -158,7 +159,8 @@ def _leave_room(disk: Path, room: int) -> None:
 def test_processes_do_units_as_threads_do(source: Path, tmp_path: Path) -> None:
     """Units are pickled for any such process; those of a Dask cluster start with nothing imported."""
     with ProcessPoolExecutor(2, get_context("forkserver")) as executor:
-        report = pack(source, tmp_path / "out.zarr", shuffle=SEED, executor=executor, verify=True, **SMALL)
+        few_units = SMALL | {"shard": 3000}
+        report = pack(source, tmp_path / "out.zarr", shuffle=SEED, executor=executor, verify=True, **few_units)
     assert report.proof is not None
     assert report.proof.ok
     check(tmp_path / "out.zarr", source, SEED)

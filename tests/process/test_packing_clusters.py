@@ -53,6 +53,7 @@ def test_a_client_of_dask_gives_an_executor(source: Path, tmp_path: Path, dask_c
     check_many_units(report, tmp_path / "out.zarr", source)
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_loses_a_worker_and_verify_finds_what_threads_find(
     tmp_path: Path, dask_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

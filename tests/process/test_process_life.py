@@ -24,6 +24,7 @@ import torch
 import zarr
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests.support.examples import slow
 from tests.support.oracle import no_thread_left
 from tests.support.preload import preloaded_by
 from tests.support.scripts import run_new_script, run_script
@@ -343,7 +344,7 @@ def send_epochs(dataset: ZarrIterableDataset, pipe: Connection, count: int) -> N
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", slow("spawn")])
 def test_a_process_that_is_given_a_dataset_has_epochs_of_its_own(store: str, method: str) -> None:
     """Ranks are often started with the dataset as an argument; what one reads moves no other's epoch."""
     expected = epochs_of(store, 3)
@@ -468,7 +469,7 @@ def test_two_datasets_are_read_in_one_worker(store: str, persistent: bool) -> No
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_workers_are_forked_while_other_threads_read(store: str) -> None:
+def test_workers_are_forked_while_other_threads_read(store: str, pytestconfig: pytest.Config) -> None:
     """A child must not wait for a lock that a thread of its parent held."""
     expected = epochs_of(store, 1)[0]
     dataset = make(store)
@@ -483,7 +484,7 @@ def test_workers_are_forked_while_other_threads_read(store: str) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(2):
+        for _ in range(20 if pytestconfig.getoption("--large") else 1):
             other = make(store)
             assert indices(loader_of(other, "fork")) == expected
             batches = indices(loader_of(dataset, "fork"))

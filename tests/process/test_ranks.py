@@ -39,16 +39,16 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return paths
 
 
+#: Points of the grid with workers that the usual run has: each world size, number of workers and start method.
+_USUAL = ((1, 2, "fork"), (2, 1, "fork"), (3, 3, "fork"), (4, 2, "fork"), (2, 2, "forkserver"), (2, 1, "spawn"))
+
+
 def grid(*, large: bool) -> Iterator[tuple[int, int, str | None]]:
     """Yield (world size, workers, start method)."""
     for world_size in WORLD_SIZES:
         yield world_size, 0, None
         for num_workers, method in itertools.product((1, 2, 3), ("fork", "forkserver", "spawn")):
-            if (
-                large
-                or method == "fork"
-                or (world_size, num_workers, method) in ((2, 2, "forkserver"), (2, 1, "spawn"))
-            ):
+            if large or (world_size, num_workers, method) in _USUAL:
                 yield world_size, num_workers, method
 
 

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from tests.support.examples import slow
 from tests.support.flat import iterable_dataset
 from tests.support.ranks import take
 from tests.support.shares import rank_batches, unshuffled_order
@@ -382,9 +383,9 @@ def lists(batches: Iterator[Any], count: int | None = None) -> list[list[int]]:
     ("num_workers", "persistent", "options"),
     [
         (3, True, {}),
-        (2, True, {"shuffle": False, "lanes": None}),
+        slow(2, True, {"shuffle": False, "lanes": None}),
         (2, False, {"rank": 1, "world_size": 2, "even": "repeat"}),
-        (3, False, {"rank": 1, "world_size": 2, "drop_last": True}),
+        slow(3, False, {"rank": 1, "world_size": 2, "drop_last": True}),
     ],
 )
 def test_workers_deliver_the_very_same_batches_and_then_the_next_epoch(

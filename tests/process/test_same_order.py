@@ -17,6 +17,7 @@ import zarr
 from torch.utils.data import DataLoader
 
 import zarrfeed
+from tests.support.examples import slow
 from tests.support.ranks import Ranks
 from zarrfeed import ConfigError, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.torch.ranks import same_order
@@ -26,7 +27,7 @@ N, ROWS = 400, 10
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, slow(4)])
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """Ranks of groups of one size: processes that saw more groups than others are not compared with these."""
     ranks = Ranks(request.param)

@@ -123,6 +123,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_process_is_told_apart_from_a_new_interpreter(server: warm.Server, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "whoami.py").write_text(_SELF)
@@ -172,6 +173,7 @@ def test_a_process_is_told_apart_from_a_new_interpreter(server: warm.Server, tmp
     os.close(quiet)
 
 
+@pytest.mark.slow
 def test_a_process_ends_otherwise_than_a_new_interpreter(server: warm.Server, tmp_path: Path) -> None:
     for name, body in _ENDS.items():
         (tmp_path / "script.py").write_text(body)
@@ -187,6 +189,7 @@ def test_a_process_ends_otherwise_than_a_new_interpreter(server: warm.Server, tm
                 assert _comparable(got) == _comparable(expected)
 
 
+@pytest.mark.slow
 def test_a_process_leaves_out_what_runs_at_its_end(tmp_path: Path) -> None:
     """Destructors of libraries are left out; those of the script, of our package and of C code loaded later are not."""
     buffered = {"PYTHONUNBUFFERED": ""}
@@ -411,6 +414,7 @@ def test_a_request_that_differs_in_its_start_is_warm(server: warm.Server, tmp_pa
     assert outcome(["sh", "-c", 'exec "$@" <&-', "sh", *server.command], ["-c", _IS_WARM])[1] == b"False\n"
 
 
+@pytest.mark.slow
 def test_an_environment_of_all_tests_makes_every_request_real(tmp_path: Path) -> None:
     """Users, test runners and clusters set variables around all tests: a request with the same ones is warm."""
     (tmp_path / "sitecustomize.py").write_text("import threading  # nothing unusual\n")
@@ -489,6 +493,7 @@ def test_the_default_server_lacks_a_module_or_repeats_itself() -> None:
     assert not set(lines[0][1].split()) & set(lines[1][1].split())
 
 
+@pytest.mark.slow
 def test_the_executable_is_no_python_of_a_path_or_of_torchrun(tmp_path: Path) -> None:
     """The agent of torchrun and its ranks are warm."""
     module = "zarrfeed.torch.datasets.loader"

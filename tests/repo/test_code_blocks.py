@@ -36,6 +36,7 @@ import zarr
 from benchmarks.harness.loopback import LoopbackServer
 from tests.support import warm
 from tests.support.cases import case
+from tests.support.examples import slow
 from tests.support.paths import ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -237,9 +238,18 @@ def check_blocks(document: Path) -> None:
 SCRIPTS = [(of, number) for of in DOCUMENTS for number in range(len(scripts_of(blocks_of(of.read_text()))))]
 
 
-@pytest.mark.parametrize(
-    ("document", "number"), SCRIPTS, ids=[f"{name_of(document)}-{number}" for document, number in SCRIPTS]
-)
+#: Scripts of many CPU seconds, which run with --large alone: they start Ray, spawn workers, or time codecs or loaders.
+#: Other tests use each of these.
+_SLOW = re.compile(r"^import ray$|multiprocessing_context=\"spawn\"|--advise\b|^zarrfeed bench\b", flags=re.MULTILINE)
+
+
+def case_of(document: Path, number: int) -> Any:
+    """Return a script as a case of `parametrize`."""
+    text = "".join(block.body for block in scripts_of(blocks_of(document.read_text()))[number] if block.is_run)
+    return (slow if _SLOW.search(text) else pytest.param)(document, number, id=f"{name_of(document)}-{number}")
+
+
+@pytest.mark.parametrize(("document", "number"), [case_of(*script) for script in SCRIPTS])
 def test_the_blocks_run_as_they_stand(
     document: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

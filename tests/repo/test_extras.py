@@ -1,6 +1,7 @@
 """Each extra that users have installs into a fresh environment, brings what it is for, and breaks nothing there.
 
-No index is asked: the wheels are made of what is installed here, and pip finds them in a folder. So pip reads the
+In the usual run pip installs one of them, and the requirements of the others are looked up in what is installed here.
+With --large pip installs each.
 metadata of zarrfeed and of all that it requires, as it does for a user. A stand-in without files or
 requirements takes the place of torch, which has hundreds of megabytes and is not what an extra brings.
 """
@@ -11,7 +12,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import distribution
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from packaging.requirements import Requirement
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
+from tests.support.cases import case
+from tests.support.examples import slow
 from tests.support.paths import ROOT
 from tests.support.scripts import run
 
@@ -34,6 +37,8 @@ MODULES = {
     "remote": ["obstore"],
     "virtual": ["obstore", "pyarrow"],
 }
+#: The extra that is installed in the usual run.
+_USUAL = "cli"
 
 
 def requirements(name: str, extras: set[str]) -> Iterator[Requirement]:
@@ -75,11 +80,11 @@ def pack(name: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make wheels of zarrfeed and of all that it and its extras require."""
+def wheels(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """Make wheels of zarrfeed and of all that it and the extras that are installed require."""
     folder = tmp_path_factory.mktemp("wheels")
     found: dict[str, set[str]] = {}
-    find_all("zarrfeed", set(MODULES), found)
+    find_all("zarrfeed", set(MODULES) if pytestconfig.getoption("--large") else {_USUAL}, found)
     for name in found:
         pack(name, folder)
     return folder
@@ -125,11 +130,26 @@ for name in sys.argv[1:]:
     return run(python, "-I", "-c", script, *modules).split()
 
 
-@pytest.mark.parametrize("extra", sorted(MODULES))
+@pytest.mark.parametrize("extra", [extra if extra == _USUAL else slow(extra) for extra in sorted(MODULES)])
 def test_an_extra_brings_what_is_imported(extra: str, wheels: Path, tmp_path: Path) -> None:
     python = install(wheels, f"zarrfeed[{extra}]", tmp_path)
     assert present(python, ["zarrfeed", *MODULES[extra]]) == ["zarrfeed", *MODULES[extra]]
     assert run(python.with_name("zarrfeed"), "--version").strip()
+
+
+def test_an_extra_requires_what_is_imported() -> None:
+    """The requirements of zarrfeed, and theirs in turn, name the distributions of the modules, and no more do so."""
+    distributions = packages_distributions()
+    for extra, modules in MODULES.items():
+        with case(extra):
+            found: dict[str, set[str]] = {}
+            find_all("zarrfeed", {extra}, found)
+            others = {name for names in MODULES.values() for name in names} - set(modules)
+            brought = {
+                name for name in (*modules, *others) if {*map(canonicalize_name, distributions[name])} & set(found)
+            }
+            assert brought >= set(modules)
+            assert extra in ("demo", "pack", "plot", "virtual") or brought == set(modules)
 
 
 def test_without_an_extra_nothing_of_extras_comes_along(wheels: Path, tmp_path: Path) -> None:

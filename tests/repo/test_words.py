@@ -42,8 +42,13 @@ def words_in(name: str) -> frozenset[str]:
     return frozenset(re.sub("(?<=place)(s|d|less)$|(?<=wish)es$|(?<=line|ader)s$", "", word) for word in words)
 
 
+@cache
+def has_banned_sense(name: str) -> bool:
+    return any(re.fullmatch(names, name) for names in NAMES)
+
+
 def is_banned(name: str, words: dict[str, str]) -> bool:
-    return bool(words_in(name) & words.keys()) or any(re.fullmatch(names, name) for names in NAMES)
+    return bool(words_in(name) & words.keys()) or has_banned_sense(name)
 
 
 def banned_in_python(source: str) -> set[str]:

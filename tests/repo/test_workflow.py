@@ -44,6 +44,14 @@ def test_the_workflow_builds_a_wheel_for_every_python_that_is_promised() -> None
     assert wheels == [f"{tag}-manylinux_{machine}" for machine in ("x86_64", "aarch64") for tag in tags]
 
 
+def test_a_weekly_workflow_runs_what_the_usual_run_leaves_out() -> None:
+    workflow: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "large.yml").read_text())
+    assert set(workflow[True]) == {"schedule", "workflow_dispatch"}
+    installs, tests = commands(workflow["jobs"]["large"])
+    assert f"\n{installs} && pytest\n" in (ROOT / "README.md").read_text(), "as the usual run is installed"
+    assert tests == "pytest --large"
+
+
 def test_every_expression_of_the_workflow_is_closed_and_known() -> None:
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     expressions = re.findall(r"\$\{\{ ([\w.]+) \}\}", text)

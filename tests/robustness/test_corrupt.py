@@ -20,6 +20,7 @@ from numcodecs.checksum32 import CRC32C
 
 from tests.support import warm
 from tests.support.cases import case
+from tests.support.examples import slow
 from tests.support.oracle import (
     BLOSC_COMPRESSORS,
     AnyArray,
@@ -175,10 +176,10 @@ def test_bytes_behind_a_chunk_never_change_it(tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_random_bits_that_flip_are_an_error_or_what_numcodecs_reads(name: str) -> None:
+def test_random_bits_that_flip_are_an_error_or_what_numcodecs_reads(name: str, pytestconfig: pytest.Config) -> None:
     stored, _, _ = CHUNKS[name]
     noise = np.random.default_rng(list(CHUNKS).index(name))
-    for _ in range(300):
+    for _ in range(900 if pytestconfig.getoption("--large") else 100):
         damaged = bytearray(stored)
         for _ in range(noise.integers(1, 4)):
             damaged[noise.integers(len(damaged))] ^= 1 << noise.integers(8)
@@ -186,10 +187,12 @@ def test_random_bits_that_flip_are_an_error_or_what_numcodecs_reads(name: str) -
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_random_bytes_at_a_random_offset_are_an_error_or_what_numcodecs_reads(name: str) -> None:
+def test_random_bytes_at_a_random_offset_are_an_error_or_what_numcodecs_reads(
+    name: str, pytestconfig: pytest.Config
+) -> None:
     stored, _, _ = CHUNKS[name]
     noise = np.random.default_rng(list(CHUNKS).index(name) + 1000)
-    for _ in range(200):
+    for _ in range(600 if pytestconfig.getoption("--large") else 70):
         damaged = bytearray(stored)
         begin = int(noise.integers(len(damaged)))
         length = int(noise.integers(1, 20))
@@ -210,7 +213,15 @@ def test_what_is_no_chunk_at_all_is_corrupt(codec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["blosc-lz4-1", "blosc-zstd-2", "blosc-blocks-lz4", "blosc-split", "blosc-typesize1", "blosc-raw"]
+    "name",
+    [
+        "blosc-lz4-1",
+        slow("blosc-zstd-2"),
+        "blosc-blocks-lz4",
+        slow("blosc-split"),
+        slow("blosc-typesize1"),
+        slow("blosc-raw"),
+    ],
 )
 def test_every_value_of_every_blosc_header_byte_is_an_error_or_what_numcodecs_reads(name: str) -> None:
     stored, _, _ = CHUNKS[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,19 @@ from tests.faults.rows import ROWS, SHORT
 from tests.faults.run import main, to_markdown
 from tests.support.fault_rows import mixed
 
+#: Tries of each row with --large, at most.
+_LARGE = 10
 
-@pytest.mark.timeout(600)  # a try that hangs is found by its row, after up to 300 s, and says where it stands
-@pytest.mark.parametrize("row", SHORT, ids=lambda row: row.name)
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With --large each row has a process of its own, and some tries more; `tests.faults.run` makes all tries."""
+    if "row" in metafunc.fixturenames:
+        many = [replace(row, short_runs=min(row.runs, _LARGE)) for row in ROWS]
+        rows = many if metafunc.config.getoption("--large") else SHORT
+        metafunc.parametrize("row", rows, ids=lambda row: row.name)
+
+
+@pytest.mark.timeout(900)  # a try that hangs is found by its row, after up to 300 s, and says where it stands
 def test_row_ends_as_specified(row: Row) -> None:
     count = run_row(row, row.short_runs)
     assert count.is_good, (count.wrong, count.stuck)

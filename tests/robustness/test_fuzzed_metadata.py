@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
 ]
 #: Changes of a whole run; without --large, as many as take this long on a processor, busy with others or not.
-MUTATIONS, SECONDS = 5000, 2.0
+MUTATIONS, SECONDS = 5000, 1.0
 #: More addresses than any of these small stores needs: sizes that metadata declare are not trusted.
 ADDRESSES = 16 << 30
 MOST_ITEMS = 100_000

@@ -122,7 +122,7 @@ def test_an_appender_keeps_what_readers_saw_and_what_was_closed(
     tmp_path: Path, large: bool, shard_rows: int | None
 ) -> None:
     for image, root in images(
-        tmp_path, lambda root, disk: write_and_die(root / "s", disk, shard_rows), MANY if large else FEW, 0.1
+        tmp_path, lambda root, disk: write_and_die(root / "s", disk, shard_rows), MANY if large else FEW // 2, 0.1
     ):
         path = root / "s"
         seen, kept = image.promise

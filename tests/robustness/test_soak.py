@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 SEED = os.environ.get("ZARRFEED_SOAK_SEED", "123271518")
 MINUTES = float(os.environ.get("ZARRFEED_SOAK_MINUTES", "1"))
 #: How many are made where no time is asked for; with --large it is MINUTES.
-CONFIGURATIONS = 30
+CONFIGURATIONS = 20
 
 
 @pytest.mark.timeout(500 + 90 * MINUTES)

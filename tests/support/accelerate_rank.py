@@ -1,7 +1,8 @@
 """One process of a run that `accelerate launch` would start: reads a store in many ways, and writes what it got.
 
-Run as `main(store, output, python)` with torchrun's environment variables, by `python -c`: forkserver's workers would
-import a script again. `python` is a command that starts a forkserver.
+Run as `main(store, output, python, grid)` with torchrun's environment variables, by `python -c`: forkserver's workers
+would import a script again. `python` is a command that starts a forkserver, or "" for no case with one. `grid` is the
+JSON of what `read_all` takes.
 """
 
 from __future__ import annotations
@@ -103,15 +104,17 @@ def read(store: str, kind: str, config: dict[str, Any], **settings: Any) -> dict
     }
 
 
-def read_all(store: str) -> dict[str, Any]:
-    results = {
-        name: read(store, kind, {"dispatch_batches": dispatch, "split_batches": split}, **workers)
-        for name, kind, workers, dispatch, split in grid()
-    }
+def read_all(store: str, grid: list[Any], *, has_forkserver: bool) -> dict[str, Any]:
+    """Return what `read` does for each (kind, workers, dispatch_batches, split_batches) of a grid, and for others."""
+    results = {}
+    for kind, workers, dispatch, split in grid:
+        config = {"dispatch_batches": dispatch, "split_batches": split}
+        results[f"{kind}/{workers}/{dispatch}/{split}"] = read(store, kind, config, **(FORK if workers else {}))
     default: dict[str, Any] = {}
     no_dispatch = {"dispatch_batches": False}
-    results["forkserver, split"] = read(store, "samples", no_dispatch, **FORKSERVER)
-    results["forkserver, dispatched"] = read(store, "batches", default, **FORKSERVER)
+    if has_forkserver:
+        results["forkserver, split"] = read(store, "samples", no_dispatch, **FORKSERVER)
+        results["forkserver, dispatched"] = read(store, "batches", default, **FORKSERVER)
     results["in order, dispatched"] = read(store, "samples", default, dataset={"shuffle": False, "lanes": None})
     results["given rank, dispatched"] = read(store, "samples", default, dataset={"rank": 0, "world_size": 1})
     results["given rank, split"] = read(store, "samples", no_dispatch, dataset={"rank": 0, "world_size": 1})
@@ -129,14 +132,6 @@ def read_all(store: str) -> dict[str, Any]:
     for even in ("repeat", "off"):
         results[f"even={even}"] = read(store, "samples", no_dispatch, dataset={"even": even})
     return results
-
-
-def grid() -> Iterator[tuple[str, str, dict[str, Any], bool | None, bool]]:
-    """Yield (name, kind, workers, dispatch_batches, split_batches)."""
-    for kind, workers, dispatch, split in itertools.product(
-        ("samples", "batches", "zarr"), (0, 2), (None, True, False), (False, True)
-    ):
-        yield f"{kind}/{workers}/{dispatch}/{split}", kind, FORK if workers else {}, dispatch, split
 
 
 def resume(store: str, directory: Path) -> dict[str, Any]:
@@ -221,13 +216,14 @@ def identity(store: str) -> dict[str, Any]:
     return results
 
 
-def main(store: str, output: str, python: str) -> None:
+def main(store: str, output: str, python: str, grid: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    start_forkserver(python, "accelerate.data_loader")
+    if python:
+        start_forkserver(python, "accelerate.data_loader")
     directory = Path(output).parent
     result = {
-        "read": read_all(store),
+        "read": read_all(store, json.loads(grid), has_forkserver=bool(python)),
         "resume": resume(store, directory),
         "accumulate": accumulate(store),
         "gather": gather(store),

@@ -1,4 +1,4 @@
-"""A Ray cluster of two cores, on loopback alone.
+"""A small Ray cluster, on loopback alone.
 
 It takes seconds to start, so all tests that need one are in one file, test_ray.py, which one test process runs.
 """
@@ -29,8 +29,8 @@ _TRAIN = {
 
 
 @contextmanager
-def ray_cluster(environment: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """Start a cluster, and yield the module `ray`; its workers get the variables.
+def ray_cluster(cores: int, environment: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """Start a cluster of some cores, and yield the module `ray`; its workers get the variables.
 
     Ray's handlers of signals are taken away at the end.
     """
@@ -42,7 +42,7 @@ def ray_cluster(environment: Mapping[str, str] | None = None) -> Iterator[Any]:
             patch.setenv(name, value)
         handler = signal.getsignal(signal.SIGINT)
         ray.init(
-            num_cpus=2,
+            num_cpus=cores,
             include_dashboard=False,
             log_to_driver=False,
             object_store_memory=100 << 20,

@@ -69,7 +69,7 @@ class Row:
     expected: str
     attempt: Callable[[Try], str]
     runs: int
-    short_runs: int = 3
+    short_runs: int = 2
     timeout_s: float = 60.0
     variables: Callable[[], Mapping[str, str]] = field(default=_no_variables)
     modules: tuple[str, ...] = ()

@@ -415,7 +415,7 @@ _ROWS = (
         "removes what is left on a disk",
         kill,
         50,
-        2,
+        0,  # its process imports torch, as does each that has LD_PRELOAD
     ),
     Row(
         "checkpoint-reset",
@@ -423,6 +423,7 @@ _ROWS = (
         _WHOLE + "once or twice is made good by retries; else an error, and the older one stays",
         reset,
         50,
+        1,
     ),
     Row(
         "checkpoint-503",
@@ -430,6 +431,7 @@ _ROWS = (
         _WHOLE + "once or twice is made good by retries; else an error, and the older one stays",
         status,
         50,
+        1,
     ),
     Row(
         "checkpoint-short",
@@ -437,6 +439,7 @@ _ROWS = (
         _WHOLE + "a disk's are right; the writer notices missing bytes; the reader reads again, or refuses",
         short,
         50,
+        1,
     ),
     Row(
         "checkpoint-full",
@@ -445,6 +448,7 @@ _ROWS = (
         "succeeds",
         full,
         50,
+        1,
     ),
     Row(
         "checkpoint-flip",
@@ -452,6 +456,7 @@ _ROWS = (
         "what is stored wrong is refused; of a download the part is read again",
         flip,
         50,
+        1,
     ),
 )
 ROWS = tuple(replace(row, variables=_environment) for row in _ROWS)

@@ -205,6 +205,6 @@ ROWS = (
         "user wrote is believed",
         others,
         runs=300,
-        short_runs=8,
+        short_runs=4,
     ),
 )

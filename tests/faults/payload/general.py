@@ -404,7 +404,7 @@ ROWS = (
         "caught, or the same values; never a signal, 1.5 GiB of memory at most",
         cut_and_grow,
         runs=2 * len(CHAINS),
-        short_runs=6,
+        short_runs=3,
         timeout_s=300.0,
     ),
     Row(
@@ -413,7 +413,7 @@ ROWS = (
         "caught, or no other values than zarr-python's, in that chunk alone; with a checksum, caught",
         change_bytes,
         runs=10 * len(CHAINS),
-        short_runs=6,
+        short_runs=3,
         timeout_s=300.0,
     ),
 )

@@ -262,7 +262,7 @@ ROWS = (
         "thread or file left",
         transform_raises,
         runs=400,
-        short_runs=5,
+        short_runs=3,
     ),
     Row(
         "pause",
@@ -279,6 +279,6 @@ ROWS = (
         "`MemoryBudgetError` at construction, which names what suffices; with that, a right epoch",
         budget,
         runs=500,
-        short_runs=6,
+        short_runs=3,
     ),
 )

@@ -107,7 +107,7 @@ def _is_of_a_library(path: Path) -> bool:
 def leave(attempt: Try) -> str:
     """Exit while an epoch is read."""
     folder, choose = stores(attempt), attempt.random
-    is_fresh = attempt.number % _FRESH_EVERY == 2
+    is_fresh = attempt.number % _FRESH_EVERY == _FRESH_EVERY - 1
     way = choose.choice([way for way, (_, number, _) in _WAYS.items() if not (is_fresh and number)])
     kind = choose.choice(_KINDS)
     with_workers = attempt.number % _WORKERS_EVERY == 1 and kind != "access"
@@ -180,7 +180,7 @@ ROWS = (
         "both processes read right epochs and end with 0, without a message",
         fork,
         runs=300,
-        short_runs=6,
+        short_runs=4,
         timeout_s=200,
     ),
     Row(
@@ -190,7 +190,7 @@ ROWS = (
         "that exit status; on stderr the traceback and nothing else",
         leave,
         runs=552,
-        short_runs=8,
+        short_runs=4,
         timeout_s=200,
     ),
 )

@@ -169,7 +169,7 @@ ROWS = (
         "KeyboardInterrupt within 1 s, no thread or file left, epochs right afterwards",
         interrupt,
         runs=1000,
-        short_runs=12,
+        short_runs=4,
         timeout_s=200,
     ),
 )
