@@ -30,7 +30,7 @@
 #include "transform/touched_blocks.h"
 #include "transform/wanted_parts.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::blosc_fuzz {
 namespace {
 
 using testing::Blosc1Compressor;
@@ -277,8 +277,6 @@ void check_table(const Case& c, const std::optional<ByteVector>& whole, bool is_
     CHECK(ranges[i] == ranges[i - 1] || ranges[i].first >= ranges[i - 1].second);
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   Draw draw(input);
   // Numbers first, so that arbitrary bytes may follow to the end.
@@ -341,4 +339,7 @@ std::vector<Finding> findings() {
   return {};
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("blosc", run_input, make_seeds, findings, kQuickChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::blosc_fuzz

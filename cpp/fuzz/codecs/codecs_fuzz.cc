@@ -17,7 +17,7 @@
 #include "tests/support/decoding.h"
 #include "tests/support/guarded_bytes.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::codecs_fuzz {
 namespace {
 
 using testing::Blosc1Compressor;
@@ -115,8 +115,6 @@ Outcome decode(const CodecPipeline& pipeline, Bytes stored, DecodeScratch& scrat
   return outcome;
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   static DecodeScratch used;
   Draw draw(input);
@@ -169,4 +167,7 @@ std::vector<Finding> findings() {
   return {};
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("codecs", run_input, make_seeds, findings, kQuickChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::codecs_fuzz

@@ -18,7 +18,7 @@
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::engine_fuzz {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,8 +169,6 @@ void read(Reader& reader, const Reading& reading, Changer& changer, Draw& draw, 
   reader.engine().stop();
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   Draw draw(input);
   const Store& one = draw_store(draw);
@@ -213,4 +211,7 @@ std::vector<Finding> findings() {
            "05000000 0f010002 07000000 32010000 00000041 0200"}};
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("engine", run_input, make_seeds, findings, kSlowChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::engine_fuzz

@@ -30,7 +30,7 @@
 #include "tests/support/reading.h"
 #include "tests/support/temp_dir.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::fields_fuzz {
 namespace {
 
 using Row = std::vector<uint8_t>;
@@ -392,8 +392,6 @@ bool read(Engine& engine, testing::ProvidedMemory& provided, const Drawn& drawn,
   return true;
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   Draw draw(input);
   const uint8_t manner = draw.byte();
@@ -440,4 +438,7 @@ std::vector<Finding> findings() {
   return {};
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("fields", run_input, make_seeds, findings, kSlowChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::fields_fuzz

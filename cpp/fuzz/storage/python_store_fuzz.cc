@@ -20,7 +20,7 @@
 #include "tests/support/feeding.h"
 #include "tests/support/temp_dir.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::python_store_fuzz {
 namespace {
 
 using testing::OpenPart;
@@ -234,8 +234,6 @@ void read(Reader& reader, Feeder& feeder, Draw& draw, bool works, int64_t stop_a
   }
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   Draw draw(input);
   const Store& one = draw_store(draw);
@@ -269,4 +267,7 @@ std::vector<Finding> findings() {
   return {};
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("python_store", run_input, make_seeds, findings, kSlowChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::python_store_fuzz

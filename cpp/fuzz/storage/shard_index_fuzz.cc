@@ -17,7 +17,7 @@
 #include "tests/support/guarded_bytes.h"
 #include "tests/support/shards.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::shard_index_fuzz {
 namespace {
 
 using testing::kNoChunk;
@@ -108,8 +108,6 @@ bool is_valid(const Case& c, std::vector<ShardEntry>& entries) {
   return true;
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   Draw draw(input);
   const Case c = draw_case(draw);
@@ -185,4 +183,7 @@ std::vector<Finding> findings() {
   };
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("shard_index", run_input, make_seeds, findings, kQuickChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::shard_index_fuzz

@@ -8,6 +8,8 @@
 namespace zarrfeed::fuzzing {
 namespace {
 
+constinit const Target* last_made = nullptr;  // set before main()
+
 /// Bytes of the numbers of a range.
 size_t width(int64_t low, int64_t high) {
   const uint64_t last = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
@@ -25,6 +27,16 @@ void store(ByteVector& out, uint64_t value, size_t size) {
 }
 
 }  // namespace
+
+Target::Target(const char* target_name, void (*run)(Bytes), std::vector<ByteVector> (*seeds)(),
+               std::vector<Finding> (*found)(), int64_t changes) noexcept
+    : name(target_name), run_input(run), make_seeds(seeds), findings(found), num_changes(changes), next(last_made) {
+  last_made = this;
+}
+
+const Target* first_target() {
+  return last_made;
+}
 
 uint8_t Draw::byte() {
   return static_cast<uint8_t>(load(take(1)));

@@ -1,8 +1,10 @@
 #pragma once
-// Fuzz targets: what must hold for whatever bytes a store hands over. A target is one file here, `subject_fuzz.cc`, that
-// defines run_input(), make_seeds() and findings(). Each is built in two ways:
-//   * with libFuzzer, from libfuzzer.cc (preset `fuzz`), where inputs are found by the code that they reach;
-//   * with any compiler as a test, from replay.cc: seeds, random changes of them, and all that was ever found.
+// Fuzz targets: what must hold for whatever bytes a store hands over. A target is one file here, `subject_fuzz.cc`, with a
+// namespace of its own, that makes a Target of run_input(), make_seeds() and findings(). It is built in two ways:
+//   * with libFuzzer, from libfuzzer.cc (preset `fuzz`), where inputs are found by the code that they reach: a program
+//     each;
+//   * with any compiler as a test, from replay.cc: seeds, random changes of them, and all that was ever found. One program
+//     has them all.
 // libblosc2.a is not instrumented, so that targets give decoders GuardedBytes and look at what they leave behind.
 
 #include <cstdint>
@@ -16,18 +18,34 @@ namespace zarrfeed::fuzzing {
 
 using testing::ByteVector;
 
-/// Runs one input. An Error that a damaged store may cause is no finding; what must hold is a CHECK.
-void run_input(Bytes input);
-
-/// Inputs to begin with: well-formed ones, of every kind that the target knows.
-std::vector<ByteVector> make_seeds();
-
 /// An input that once broke something.
 struct Finding {
   const char* what;  ///< what went wrong
   const char* hex;   ///< the input
 };
-std::vector<Finding> findings();
+
+/// Random changes of seeds that a test tries, about a second's: of targets that start threads and write files, fewer.
+constexpr int64_t kQuickChanges = 10000;
+constexpr int64_t kSlowChanges = 300;
+
+/// One target of this program.
+class Target {
+ public:
+  Target(const char* name, void (*run_input)(Bytes), std::vector<ByteVector> (*make_seeds)(),
+         std::vector<Finding> (*findings)(), int64_t num_changes) noexcept;
+
+  const char* const name;
+  /// Runs one input. An Error that a damaged store may cause is no finding; what must hold is a CHECK.
+  void (*const run_input)(Bytes input);
+  /// Inputs to begin with: well-formed ones, of every kind that the target knows.
+  std::vector<ByteVector> (*const make_seeds)();
+  std::vector<Finding> (*const findings)();
+  const int64_t num_changes;
+  const Target* const next;
+};
+
+/// The first target of this program.
+const Target* first_target();
 
 /// Takes an input apart, front to back. Behind its end there are zeros without end.
 class Draw {

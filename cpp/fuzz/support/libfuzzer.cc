@@ -19,10 +19,10 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   if (!option.starts_with(kOption)) return 0;
   const std::filesystem::path directory = option.substr(kOption.size());
   size_t number = 0;
-  for (const ByteVector& seed : make_seeds()) {
+  for (const ByteVector& seed : first_target()->make_seeds()) {
     testing::write_file(directory / ("seed" + std::to_string(number++)), seed);
   }
-  for (const Finding& finding : findings()) {
+  for (const Finding& finding : first_target()->findings()) {
     testing::write_file(directory / ("finding" + std::to_string(number++)), from_hex(finding.hex));
   }
   std::exit(0);
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    run_input({data, size});
+    first_target()->run_input({data, size});
   } catch (const std::exception& error) {
     static_cast<void>(std::fprintf(stderr, "FINDING: %s\n", error.what()));
     std::abort();

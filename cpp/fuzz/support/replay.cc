@@ -1,18 +1,19 @@
-// A target as a test, without libFuzzer: its seeds, random changes of them, and all that was ever found.
-// ZARRFEED_FUZZ_CHANGES is how many changes, about a second's. A longer run is ZARRFEED_STRESS=100 subject_fuzz.
+// The targets as tests, without libFuzzer: their seeds, random changes of them, and all that was ever found.
+// `fuzz_tests [TARGET]` runs one of them, or all; a longer run is `ZARRFEED_STRESS=100 fuzz_tests TARGET`.
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <random>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "fuzz/support/fuzz.h"
 #include "tests/support/check.h"
 
-using namespace zarrfeed;
-using namespace zarrfeed::fuzzing;
-
+namespace zarrfeed::fuzzing {
 namespace {
 
 std::string to_hex(Bytes bytes) {
@@ -25,9 +26,9 @@ std::string to_hex(Bytes bytes) {
   return out;
 }
 
-void run(const ByteVector& input) {
+void run(const Target& target, const ByteVector& input) {
   try {
-    run_input(input);
+    target.run_input(input);
   } catch (const std::exception& error) {
     FAIL(std::string(error.what()) + "\n  input " + to_hex(Bytes(input).first(std::min<size_t>(input.size(), 4096))));
   }
@@ -67,26 +68,53 @@ ByteVector changed(ByteVector input, std::mt19937_64& random) {
   return input;
 }
 
-}  // namespace
-
-TEST(the_empty_input_and_every_seed_run) {
-  run({});
-  for (const ByteVector& seed : make_seeds()) run(seed);
+void run_seeds(const Target& target) {
+  run(target, {});
+  for (const ByteVector& seed : target.make_seeds()) run(target, seed);
 }
 
-TEST(seeds_that_were_changed_at_random_run) {
-  const std::vector<ByteVector> seeds = make_seeds();
+void run_changed_seeds(const Target& target) {
+  const std::vector<ByteVector> seeds = target.make_seeds();
   CHECK(!seeds.empty());
   std::mt19937_64 random(1);
-  for (int64_t i = 0; i < ZARRFEED_FUZZ_CHANGES * testing::stress(); ++i) {
+  for (int64_t i = 0; i < target.num_changes * testing::stress(); ++i) {
     const testing::Context context("change " + std::to_string(i));
-    run(changed(seeds[static_cast<size_t>(i) % seeds.size()], random));
+    run(target, changed(seeds[static_cast<size_t>(i) % seeds.size()], random));
   }
 }
 
-TEST(what_was_found_stays_mended) {
-  for (const Finding& finding : findings()) {
+void run_findings(const Target& target) {
+  for (const Finding& finding : target.findings()) {
     const testing::Context context(finding.what);
-    run(from_hex(finding.hex));
+    run(target, from_hex(finding.hex));
   }
+}
+
+bool passes(const Target& target) {
+  bool passed = true;
+  for (void (*const part)(const Target&) : {run_seeds, run_changed_seeds, run_findings}) {
+    try {
+      part(target);
+    } catch (const std::exception& error) {
+      static_cast<void>(std::fprintf(stderr, "FAILED %s\n  %s\n", target.name, error.what()));
+      passed = false;
+    }
+  }
+  return passed;
+}
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing
+
+int main(int argc, char** argv) {
+  const std::string_view wanted = argc > 1 ? argv[1] : "";
+  int run = 0;
+  int failed = 0;
+  for (const auto* target = zarrfeed::fuzzing::first_target(); target != nullptr; target = target->next) {
+    if (!wanted.empty() && wanted != target->name) continue;
+    ++run;
+    if (!zarrfeed::fuzzing::passes(*target)) ++failed;
+  }
+  static_cast<void>(std::printf("%d targets, %d failed\n", run, failed));
+  return failed == 0 && run > 0 ? 0 : 1;
 }

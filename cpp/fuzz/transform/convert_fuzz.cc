@@ -19,7 +19,7 @@
 #include "tests/support/guarded_bytes.h"
 #include "transform/convert/convert.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::convert_fuzz {
 namespace {
 
 using testing::GuardedBytes;
@@ -210,8 +210,6 @@ bool same_item(ItemType type, const uint8_t* a, const uint8_t* b) {
   return (load<uint16_t>(a) & 0x7fff) > infinity && (load<uint16_t>(b) & 0x7fff) > infinity;
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   Draw draw(input);
   const ConversionSpec spec = draw_spec(draw);
@@ -283,4 +281,7 @@ std::vector<Finding> findings() {
   };
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("convert", run_input, make_seeds, findings, kQuickChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::convert_fuzz

@@ -19,7 +19,7 @@
 #include "tests/support/guarded_bytes.h"
 #include "transform/scatter.h"
 
-namespace zarrfeed::fuzzing {
+namespace zarrfeed::fuzzing::scatter_fuzz {
 namespace {
 
 using testing::GuardedBytes;
@@ -175,8 +175,6 @@ bool same(const Case& c, Bytes got, Bytes expected) {
   return true;
 }
 
-}  // namespace
-
 void run_input(Bytes input) {
   Draw draw(input);
   const Case c = draw_case(draw);
@@ -274,4 +272,7 @@ std::vector<Finding> findings() {
   return {};
 }
 
-}  // namespace zarrfeed::fuzzing
+const Target target("scatter", run_input, make_seeds, findings, kQuickChanges);
+
+}  // namespace
+}  // namespace zarrfeed::fuzzing::scatter_fuzz
