@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,11 @@ class ZarrIterableDataset(StreamingDataset):
         If True, drop the last batch if it is short. Without effect for `batch_size=None`.
     return_index
         If True, add the global sample index (int64) as the last tensor.
+    return_coords
+        Names of coordinates, such as ("time", "member"), whose values come with each batch, as a dict before the index.
+        A name is one that `Data.sel` knows: a dimension of samples, another coordinate along these, a column of
+        segments. Numbers are tensors, text is a list. Dates are int64 nanoseconds since 1970, and spans of time
+        nanoseconds: `values.numpy().view("M8[ns]")`, "m8[ns]". A window has those of its own sample.
     rank, world_size
         The number of this rank, and how many ranks there are; or `rank=` a callable that returns both, such as
         `rank_from_torchrun`. None: torch.distributed's where it is initialised, else one rank. They are looked up in
@@ -118,7 +123,8 @@ class ZarrIterableDataset(StreamingDataset):
     Yields
     ------
     A tensor of shape (batch, *sample_shape) for `samples` alone; with `targets` a tuple (samples, targets); with
-    `return_index` the index behind these. A group, a mapping, or records (structured dtypes) give a dict of tensors.
+    `return_coords` a dict of coordinates behind these, and with `return_index` the index at the end. A group, a
+    mapping, or records (structured dtypes) give a dict of tensors.
     For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists instead of
     tensors.
 
@@ -157,6 +163,7 @@ class ZarrIterableDataset(StreamingDataset):
         seed: int = 0,
         drop_last: bool = False,
         return_index: bool = False,
+        return_coords: Sequence[str] | str | None = None,
         rank: RankLike = None,
         world_size: int | None = None,
         even: Even | None = None,
@@ -189,7 +196,7 @@ class ZarrIterableDataset(StreamingDataset):
         )
         mixing = as_options(Mixing, "mixing", mixing)
         options = given.schedule(mixing, as_options(Requests, "requests", requests))
-        self._data = with_shared_rows(as_data(data, targets, faults), faults)
+        self._data = with_shared_rows(as_data(data, targets, faults, return_coords), faults)
         disposable = disposable_in(one.array for one in self._data.resolved.columns)
         # Each pass over a store that grows holds its own version of the arrays, so the dataset holds none.
         self._leases = () if self._data.growth is not None else hold_opened(self._data.resolved, disposable)
