@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
@@ -23,7 +22,7 @@ from zarrfeed.plan.shares.partition import Even
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
-from zarrfeed.report.store_shares import StoreShares
+from zarrfeed.report.value_meanings import with_meanings
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, as_options
 from zarrfeed.spec.sharding import Requests
@@ -358,9 +357,7 @@ class ZarrIterableDataset(StreamingDataset):
 
         The figures are attributes of what is returned; `str()` of it is a page for people.
         """
-        explanation, described = self._session.explain(), self._data.resolved
-        table = described.origin.stores
-        return explanation if table is None else replace(explanation, stores=StoreShares.of(table, described.choice))
+        return with_meanings(self._session.explain(), self._data.resolved)
 
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""
