@@ -97,7 +97,7 @@ def test_figures_name_labels_and_units(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "a.zarr")
     names = ("time", "level")
     group.create_array("z", data=np.ones((7, 3)), dimension_names=names, attributes={"units": "K"})
-    group.create_array("kind", data=CODES, dimension_names=names[:1], attributes=FLAGS)
+    group.create_array("kind", data=CODES, dimension_names=names[:1], attributes=dict[str, Any](FLAGS))
     group.create_array("level", data=np.array([1000, 850, 500]), dimension_names=names[1:], attributes={"units": "hPa"})
     data = zarrfeed.open(tmp_path / "a.zarr", sample_dim="time", variables=["z", "kind"]).sel(level=[500, 1000])
     with zarrfeed.ZarrIterableDataset(data, batch_size=2) as dataset:

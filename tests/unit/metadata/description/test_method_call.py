@@ -61,7 +61,7 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "balance": lambda data: data.balance(np.arange(N) % 3),
 }
 #: Calls for items of other kinds.
-OTHERS = ("decode", "dense")
+OTHERS = ("decode", "dense", "normalize_total")
 
 
 def write(path: Path, begin: int, end: int) -> None:
