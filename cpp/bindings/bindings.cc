@@ -286,6 +286,7 @@ PYBIND11_MODULE(_core, m) {
 
   bind_specs(m);
   bind_blocks(m);
+  bind_convert(m);
   bind_plans(m);
   bind_cache(m);
   bind_shared_pool(m);

@@ -24,6 +24,8 @@ void bind_specs(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
 /// Binds BlockTable and BlockOrder.
 void bind_blocks(pybind11::module_& m);
+/// Binds convert_items(). After bind_specs(), whose ConversionSpec it takes.
+void bind_convert(pybind11::module_& m);
 /// Binds EpochPlan and CarryPlan. After bind_blocks(), whose classes plans name.
 void bind_plans(pybind11::module_& m);
 /// Binds SharedPool.

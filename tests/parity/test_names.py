@@ -91,3 +91,19 @@ def test_what_was_packed_has_its_names(tmp_path: Path) -> None:
 )
 def test_names_are_those_that_attributes_give_without_contradiction(attributes: Any, names: Any) -> None:
     assert code_names(attributes) == names
+
+
+def test_figures_name_labels_and_units(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "a.zarr")
+    names = ("time", "level")
+    group.create_array("z", data=np.ones((7, 3)), dimension_names=names, attributes={"units": "K"})
+    group.create_array("kind", data=CODES, dimension_names=names[:1], attributes=dict[str, Any](FLAGS))
+    group.create_array("level", data=np.array([1000, 850, 500]), dimension_names=names[1:], attributes={"units": "hPa"})
+    data = zarrfeed.open(tmp_path / "a.zarr", sample_dim="time", variables=["z", "kind"]).sel(level=[500, 1000])
+    with zarrfeed.ZarrIterableDataset(data, batch_size=2) as dataset:
+        found = [one.meaning for one in dataset.explain().fields]
+    assert found == ["in K; level 500, 1000 hPa", "names of codes: water, land, ice"]
+    zarrfeed.stats(data, axis="level", output=tmp_path / "s.json")
+    page = str(zarrfeed.Statistics.load(tmp_path / "s.json"))
+    assert "level 500 hPa: mean 1," in page
+    assert "level 1000 hPa: mean 1," in page

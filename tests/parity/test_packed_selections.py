@@ -337,3 +337,37 @@ def test_the_manifest_names_the_selection(years: Path, tmp_path: Path) -> None:
     manifest: Any = zarr.open_group(tmp_path / "out.zarr", mode="r").attrs["zarrfeed_pack"]
     assert manifest["source"]["kind"] == "data"
     assert re.fullmatch(r"zarrfeed.open\('.*2000.zarr'\).sel\(level=500\)", manifest["source"]["paths"][0])
+
+
+def test_samples_of_several_dimensions_become_one_with_its_coordinates(tmp_path: Path) -> None:
+    shape, dims = (3, 4, 7), ("member", "level", "time")
+    times = np.datetime64("2000-01-01", "ns") + np.arange(7) * np.timedelta64(6, "h")
+    source = xarray.Dataset(
+        {
+            "x": (dims, np.arange(84, dtype="i2").reshape(shape)),
+            "forcing": (("time", "level"), np.arange(28.0).reshape(7, 4)),
+            "mask": ("level", np.arange(4)),
+        },
+        {
+            "member": [5, 3, 9],
+            "level": [850, 500, 300, 100],
+            "time": times,
+            "valid": (("time", "member"), times[:, None] + np.arange(3) * np.timedelta64(1, "h")),
+        },
+    )
+    chunks = {"x": {"chunks": (2, 1, 1)}, "forcing": {"chunks": (3, 2)}}
+    source.to_zarr(tmp_path / "in.zarr", encoding=chunks, consolidated=False)
+    data = zarrfeed.open(tmp_path / "in.zarr", sample_dim=("member", "time"), variables=["x", "forcing"])
+    data = data.sel(member=[9, 5], time=slice("2000-01-01T06", None), level=[300, 850])
+    report = zarrfeed.pack(data, tmp_path / "out.zarr", verify=True)
+    assert report.proof is not None
+    assert report.proof.ok
+    packed = xarray.open_zarr(tmp_path / "out.zarr", consolidated=False)
+    chosen = source.sel(member=[5, 9], time=slice("2000-01-01T06", None), level=[300, 850])
+    stacked = chosen.stack(sample=("member", "time")).transpose("sample", ...)
+    for name in ("x", "forcing", "member", "time", "valid", "level"):
+        np.testing.assert_array_equal(packed[name].values, stacked[name].values)
+    assert set(packed.data_vars) == {"x", "forcing"}
+    again = zarrfeed.open(tmp_path / "out.zarr")
+    assert [len(one.window((0, 1))) for one in (again, data)] == [10, 10]
+    assert len(again.sel(member=5)) == 6

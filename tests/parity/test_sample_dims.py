@@ -140,6 +140,16 @@ def _indices(data: Data) -> list[int]:
     return [int(i) // 3 for i in batch["x"].reshape(len(data), -1)[:, 0].tolist()]
 
 
+@pytest.mark.parametrize("chunks", [(4, 20), (1, 50), (20, 5)])
+def test_ends_of_lanes_cut_few_boxes(chunks: tuple[int, int]) -> None:
+    group = zarr.create_group({})
+    group.create_array("x", shape=(20, 1000), dtype="u1", chunks=chunks, dimension_names=("member", "time"))
+    data = zarrfeed.open(group, sample_dim=("member", "time"), variables=["x"])
+    found = ZarrIterableDataset(data, batch_size=32, shuffle=True).explain()
+    assert found.fields[0].chunk_reads <= 1.05 * (20_000 // math.prod(chunks))
+    assert found.lanes >= 8
+
+
 def test_each_chunk_is_decoded_once_and_a_block_is_its_box(store: str) -> None:
     dataset = ZarrIterableDataset(_open(store), batch_size=8, shuffle=True, num_threads=1, mixing={"lanes": 1})
     assert sum(len(batch["x"]) for batch in dataset) == M * T

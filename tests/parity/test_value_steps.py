@@ -291,6 +291,14 @@ def test_statistics_are_of_the_values_that_normalize_gets(tmp_path: Path) -> Non
     assert (float(scaled.min()), float(scaled.max())) == (0, 1)
 
 
+def test_a_mask_may_be_a_channel_of_the_stack() -> None:
+    values = np.where(np.arange(60).reshape(5, 3, 4) % 7 == 2, np.nan, 1.5).astype("f4")
+    data = zarrfeed.open({"x": values, "y": np.ones_like(values)}).fill_nan(0, field="x", mask=True)
+    stacked = data.cast({"x_is_nan": "float32"}).stack(["y", "x", "x_is_nan"])
+    found = ZarrDataset(stacked)[range(5)].numpy()
+    np.testing.assert_array_equal(found[:, 1:], np.stack([np.nan_to_num(values), np.isnan(values)], axis=1))
+
+
 def test_sparse_rows_keep_their_zeros() -> None:
     group = zarr.create_group({})
     group.attrs.update({"encoding-type": "csr_matrix", "shape": [2, 3]})

@@ -155,3 +155,15 @@ def test_the_command_line_selects_by_labels(tmp_path: Path, capsys: pytest.Captu
     assert "50.0% of its bytes are chosen items" in capsys.readouterr().out
     assert main(["verify", source, "--sample-dim", "time"]) == 2
     assert "--sample-dim is for --sel" in capsys.readouterr().err
+
+
+def test_samples_of_several_dimensions_are_checked_by_their_chunks(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "a.zarr")
+    names = ("member", "y", "time")
+    group.create_array("x", data=np.ones((5, 3, 9)), chunks=(2, 3, 1), shards=(2, 3, 2), dimension_names=names)
+    group.create_array("f", data=np.ones((9, 3)), chunks=(2, 2), dimension_names=names[:0:-1])
+    data = zarrfeed.open(group, sample_dim=("time", "member"), variables=["x", "f"]).select([0, 1, 4, 7, 23])
+    report = zarrfeed.verify(data.isel(y=[0, 1]), num_threads=2)
+    times, members = np.divmod([0, 1, 4, 7, 23], 5)
+    of_x = {(int(member) // 2, int(time)) for member, time in zip(members, times, strict=True)}
+    assert [(one.chunks, one.good) for one in report.arrays] == [(2, 2), (len(of_x), len(of_x))]

@@ -52,6 +52,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
             "plan/samples/split_part",
         )
     },
+    "metadata/description/returned_coords.py": ("parity/test_returned_coords.py",),
+    "report/value_meanings.py": ("parity/test_names.py",),
     "report/weight_shares.py": ("parity/test_weights.py",),
     "report/given_shares.py": ("parity/test_given_order.py",),
     "plan/order/given_order.py": ("parity/test_given_order.py",),

@@ -58,6 +58,8 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
         Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     return_index
         If True, rows have the global sample index (int64), in a column "index".
+    return_coords
+        Names of coordinates, such as ("time", "member"), as in `ZarrDataset`: rows have a column for each.
     num_threads
         Decode threads of each read task; Ray runs one task for each core, unless `num_cpus` says otherwise.
     cache
@@ -98,13 +100,20 @@ class ZarrfeedDatasource(Datasource):  # type: ignore[misc]
         targets: Source | None = None,
         *,
         return_index: bool = False,
+        return_coords: Sequence[str] | str | None = None,
         num_threads: int = 1,
         cache: int | str = "64MiB",
         faults: Faults | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self._runs = runs = _Runs(
-            data, targets, return_index=return_index, num_threads=num_threads, cache=cache, faults=faults
+            data,
+            targets,
+            return_index=return_index,
+            return_coords=return_coords,
+            num_threads=num_threads,
+            cache=cache,
+            faults=faults,
         )
         fields, stored = runs.data.fields, runs.data.resolved.fields
         names = [field.name for field in fields] + ["index"] * return_index

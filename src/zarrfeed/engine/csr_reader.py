@@ -183,28 +183,32 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         total = (int(ends[-1]),)
         bad: list[BadBlock] = []
         pieces = []
+        converts = field.after is not None
         for memory in memories:
             _, block, offset, count = split_rows(memory.elements, begin, end)
             pieces.append((block, offset, count))
             bad += memory.bad_among(block)
         if field.dense:
-            columns, values = np.empty(total, np.int64), np.empty(total, raw_dtype(field.data.dtype))
+            columns, values = np.empty(total, np.int64), np.empty(total, raw_dtype(field.dtype_name))
         else:
             crow, memory_of_crow = self._arrays.empty_items((len(index) + 1,), field.index_dtype)
             memory_of_crow[:] = ends
             column_array, columns = self._arrays.empty_items(total, field.index_dtype)
-            value_array, values = self._arrays.empty_items(total, field.data.dtype)
+            value_array, values = self._arrays.empty_items(total, field.dtype_name)
         memories[0].copy(0, *pieces[0], columns)
-        memories[-1].copy(len(memories[-1].arrays) - 1, *pieces[-1], values)
+        decoded = np.empty(total, raw_dtype(field.data.dtype)) if converts else values
+        memories[-1].copy(len(memories[-1].arrays) - 1, *pieces[-1], decoded)
+        if converts:
+            put_divided(values, decoded, lengths, field)
         if not field.dense:
             shape = (len(index), field.num_columns)
             return _Batch(self._arrays.csr(crow, column_array, value_array, shape), bad)
-        array, dense = self._arrays.empty_items((len(index), field.num_columns), field.data.dtype)
+        array, dense = self._arrays.empty_items((len(index), field.num_columns), field.dtype_name)
         dense[...] = 0
         if bad:  # blocks that could not be had hold anything
             np.clip(columns, 0, field.num_columns - 1, out=columns)
         columns += np.repeat(np.arange(len(index)) * field.num_columns, lengths)
-        put_elements(dense.reshape(-1), columns, values, field.data.dtype)
+        put_elements(dense.reshape(-1), columns, values, field.dtype_name)
         return _Batch(array, bad)
 
     def _error_of(self, bad: BadBlock) -> ZarrfeedError:
@@ -218,6 +222,31 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         kind: Any = getattr(errors, name)
         made: ZarrfeedError = kind(code, text) if issubclass(kind, StoreReadError) else kind(text)
         return made
+
+
+def put_divided(values: npt.NDArray[Any], decoded: npt.NDArray[Any], lengths: Int64, field: CsrField) -> None:
+    """Put elements in `values`, divided so that each row has one total, and converted; rows of zeros stay zeros.
+
+    Source of the formula: `scanpy.pp.normalize_total`, here in float64.
+
+    Parameters
+    ----------
+    values, decoded
+        The values of a batch's elements, as they are delivered and as they were decoded, shape (elements,) both.
+    lengths
+        The elements of each row, shape (rows,).
+    field
+        The field, which says the total and the conversion.
+    """
+    assert field.after is not None
+    assert field.row_total is not None
+    numbers = decode_bfloat16(decoded) if field.data.dtype == "bfloat16" else decoded
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    with np.errstate(all="ignore"):  # blocks that could not be read hold anything
+        totals = np.bincount(row, weights=numbers, minlength=len(lengths))
+        shares = np.where(totals == 0, 1.0, totals) / field.row_total
+        divided = numbers / shares[row]
+    core.convert_items(field.after.to_core(), divided.view(np.uint8), values.view(np.uint8))
 
 
 def put_elements(dense: npt.NDArray[Any], indices: Int64, values: npt.NDArray[Any], dtype: str) -> None:

@@ -1,4 +1,4 @@
-"""Look up the text of segments by the index of a sample: it is in memory, so nothing is read and nothing can fail."""
+"""Look up text that samples share by the index of a sample: in memory, so nothing is read and nothing can fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zarrfeed.spec.segment_text import SegmentTextField
 
 
 class SegmentTextLookup(SampleLookup[NoReturn]):
-    """Looks up the item of each sample's segment.
+    """Looks up the item of each sample.
 
     Parameters
     ----------

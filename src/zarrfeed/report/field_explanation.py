@@ -80,6 +80,8 @@ class FieldExplanation:
         The cast of the description that delivers another dtype, if torch hardly computes with this one; else "".
     reads_slabs
         True if slabs of chunks are decoded, each without the rest of its chunk.
+    meaning
+        The unit of its values, the labels of chosen items, and the names of codes; "" where the store does not say.
     chosen
         The items that `sel` or `isel` chose along other axes than that of samples; "" if samples have all.
     chunk_share
@@ -120,6 +122,7 @@ class FieldExplanation:
     remedy: str = ""
     most_chunk_reads: int | None = None
     reads_slabs: bool = False
+    meaning: str = ""
     chosen: str = ""
     chunk_share: float = 1.0
     byte_share: float = 1.0
@@ -145,7 +148,7 @@ class FieldExplanation:
 
     def rows(self, *, of_stores: bool = True) -> list[Row]:
         """Return the rows of a page; with `of_stores` also the stores that have the array, if they store it alike."""
-        lines = [self.description, *self.details]
+        lines = [self.description, *self.details, *[self.meaning] * bool(self.meaning)]
         lines += [
             f"{what}: {text}"
             for what, text in (("stacked", self.stacked), ("converted", self.conversion), ("decoded", self.images))

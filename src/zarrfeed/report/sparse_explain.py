@@ -32,7 +32,8 @@ def explain_csr(field: CsrField, plan: EpochPlan, batch_size: int, driven: Field
     arrays = {"indices": field.indices, "data": field.data}
     held_bytes = sum(count * _block_bytes(one) for count, one in zip(held, arrays.values(), strict=True))
     codecs = [codec for one in arrays.values() for layout in one.layouts for codec in layout.spec.slow_codecs]
-    conversion = field.data.layouts[0].conversion
+    conversion = field.data.layouts[0].conversion if field.after is None else field.after
+    divided = "" if field.row_total is None else f"rows divided to a total of {field.row_total:g}, "
     stores = len(field.first_row) - 1
     return FieldExplanation(
         name=field.name,
@@ -50,7 +51,7 @@ def explain_csr(field: CsrField, plan: EpochPlan, batch_size: int, driven: Field
         chunk_reads=sum(reads),
         reads_by_array=f"{reads[0]} of indices, {reads[1]} of data",
         amplification=sum(reads) / max(1, used) * RankSharing.of(plan.order, plan.stride).readers,
-        conversion="" if conversion is None else str(conversion),
+        conversion="" if conversion is None else f"{divided}{conversion}",
         choice="chunks are found by indptr" if driven is None else _choice(field, driven),
         stores=_stores(field.first_row) if stores > 1 else "",
     )

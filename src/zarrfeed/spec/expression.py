@@ -14,6 +14,9 @@ from typing import ClassVar
 
 from zarrfeed.spec.freeze import PRINTED_NUMBERS, FrozenMapping, Secrets
 
+#: The side of a batch with coordinates of its samples.
+COORDS = "coords"
+
 
 @dataclass(frozen=True)
 class FieldInfo:
@@ -24,7 +27,7 @@ class FieldInfo:
     name
         The key in the dict of the batch, such as "t2m"; "samples" or "targets" for a single array.
     part
-        The side of the batch: "samples" or "targets".
+        The side of the batch: "samples", "targets", or "coords" for coordinates that a dataset returns.
     shape
         Shape of one sample. A window has its rows along the first axis. Text, and images that differ in size, have the
         lengths of nested lists.

@@ -23,7 +23,7 @@ from zarrfeed.spec.field_kind import Draw, FieldKind
 from zarrfeed.spec.images import Images
 from zarrfeed.spec.patch import FieldPatch
 from zarrfeed.spec.record import Record
-from zarrfeed.spec.row_map import RowMap
+from zarrfeed.spec.row_map import GridRows, RowMap
 from zarrfeed.spec.stack import StackSlice
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Window
@@ -453,6 +453,11 @@ class FieldSet:
         """Decoded bytes of all chunks of the fields that are streamed; an array that two fields have counts twice."""
         layouts = [one for f in self.fields if f.is_streamed for one in f.layouts]
         return sum(one.num_chunks * one.spec.num_cells * one.spec.decoded_bytes for one in layouts)
+
+    @property
+    def has_boxes(self) -> bool:
+        """True if several dimensions number the samples, so that a block is the box of a chunk."""
+        return self.primary is not None and isinstance(self.fields[self.primary].row_map, GridRows)
 
     @property
     def num_blocks(self) -> int:

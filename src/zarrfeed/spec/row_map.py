@@ -1,7 +1,7 @@
 """`RowMap`: the row of a field's array for each sample, where that is not the row with the sample's index.
 
 `OneRow`: the same row for all samples. `SegmentRows`: the same row for all samples of a segment, such as an episode.
-`GridRows`: the rows of samples that several dimensions number.
+`CodeRows`: the number of each sample's value. `GridRows`: the rows of samples that several dimensions number.
 """
 
 from __future__ import annotations
@@ -156,6 +156,14 @@ class SegmentRows(RowMap):
     def describe(self, num_rows: int) -> str:
         """Describe the map in one line, for people."""
         return f"one row for each of {num_rows} segments"
+
+
+class CodeRows(RowMap):
+    """The number of the value that each sample has, of a few different values."""
+
+    def describe(self, num_rows: int) -> str:
+        """Describe the map in one line, for people."""
+        return f"each sample has one of {num_rows} values"
 
 
 class GridRows(_RuleRows):

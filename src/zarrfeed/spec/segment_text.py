@@ -1,4 +1,4 @@
-"""`SegmentTextField`: text that all samples of a segment share, such as the instruction of an episode."""
+"""`SegmentTextField`: text that several samples share, such as the instruction of an episode, or a coordinate."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 
 from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.field_kind import FieldKind
-from zarrfeed.spec.row_map import SegmentRows
+from zarrfeed.spec.row_map import RowMap
 
 
 @dataclass(frozen=True)
 class SegmentTextField(FieldKind):
-    """Text or bytes in memory, one item for each segment: batches have lists, with the item of each sample's segment.
+    """Text or bytes in memory, one item for each segment or each value: batches have lists, with each sample's item.
 
     The engine gives it the index of each sample, and `engine/segment_text.py` looks the item up.
 
     Attributes
     ----------
     items
-        The text of each segment.
+        The text of each segment, or each text that samples have as a coordinate.
     rows
-        The segment of each sample.
+        The number of each sample's text.
     """
 
     name: str
     items: tuple[Any, ...]
-    rows: SegmentRows
+    rows: RowMap
 
     sample_shape: tuple[int, ...] = ()
 
     @property
-    def row_map(self) -> SegmentRows:
-        """The segment of each sample."""
+    def row_map(self) -> RowMap:
+        """The number of each sample's text."""
         return self.rows
 
     @property
@@ -45,7 +45,7 @@ class SegmentTextField(FieldKind):
 
     @property
     def num_rows(self) -> int:
-        """Number of segments."""
+        """Number of texts."""
         return len(self.items)
 
     @property

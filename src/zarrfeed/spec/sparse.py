@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import item_bytes
 from zarrfeed.spec.field_kind import FieldKind
 from zarrfeed.spec.layout import Layout
@@ -169,6 +170,10 @@ class CsrField(FieldKind):
         The columns of elements, and their values.
     dense
         True if batches are dense tensors.
+    row_total
+        The total that each row is divided to have. None: rows are as they are.
+    after
+        The conversion of float64 values that rows are divided to. None: values were converted while they were decoded.
     """
 
     name: str
@@ -179,9 +184,11 @@ class CsrField(FieldKind):
     indices: Elements
     data: Elements
     dense: bool = False
+    row_total: float | None = None
+    after: Conversion | None = None
 
     def __eq__(self, other: object) -> bool:
-        names = ("name", "path", "num_columns", "digest", "indices", "data", "dense")
+        names = ("name", "path", "num_columns", "digest", "indices", "data", "dense", "row_total", "after")
         return isinstance(other, CsrField) and all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __hash__(self) -> int:
@@ -230,7 +237,7 @@ class CsrField(FieldKind):
     @property
     def dtype_name(self) -> str:
         """Name of the dtype of the values in batches."""
-        return self.data.dtype
+        return self.data.dtype if self.after is None else self.after.result
 
     @property
     def described_dtype(self) -> str:
@@ -265,7 +272,7 @@ class CsrField(FieldKind):
     @property
     def element_bytes(self) -> int:
         """Bytes of one element: its column, and its value as it is delivered."""
-        return item_bytes(self.indices.dtype) + item_bytes(self.data.dtype)
+        return item_bytes(self.indices.dtype) + max(item_bytes(self.data.dtype), item_bytes(self.dtype_name))
 
     @property
     def row_bytes(self) -> int:

@@ -128,6 +128,8 @@ class Statistics(Page):
     labels
         Dimension of a sample -> its labels, such as the pressures of "level", where they are stored. Other labels are
         refused by `Data.normalize`.
+    units
+        Dimension of a sample -> the unit of its labels, such as "hPa", for people.
 
     Examples
     --------
@@ -141,6 +143,7 @@ class Statistics(Page):
     samples: int
     data: str
     labels: Mapping[str, Labels] = dataclasses.field(default_factory=dict)
+    units: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> FieldStatistics:
         return self.fields[name]
@@ -179,6 +182,7 @@ class Statistics(Page):
         fields = {name: field.to_json() for name, field in self.fields.items()}
         labels = {name: _to_lists(list(of)) for name, of in self.labels.items()}
         json_object = {"what": _MARK, "data": self.data, "samples": self.samples, "labels": labels, "fields": fields}
+        json_object |= {"units": dict(self.units)} if self.units else {}
         write_whole(Path(path), f"{json.dumps(json_object, indent=1, allow_nan=False)}\n".encode())
 
     @classmethod
@@ -206,7 +210,8 @@ class Statistics(Page):
                 name: tuple(math.nan if one is None else one for one in of)
                 for name, of in content.get("labels", {}).items()
             }
-            return cls(fields, int(content["samples"]), str(content["data"]), labels)
+            units = {str(name): str(of) for name, of in content.get("units", {}).items()}
+            return cls(fields, int(content["samples"]), str(content["data"]), labels, units)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{path}: is damaged ({error!r})") from error
 
@@ -216,22 +221,25 @@ class Statistics(Page):
         for name, field in self.fields.items():
             entries = np.ndindex(*field.mean.shape)
             for number, index in zip(range(_PRINTED), entries, strict=False):
-                where = f"{_where(field, index, self.labels)}: " if field.axes else ""
+                where = f"{_where(field, index, self.labels, self.units)}: " if field.axes else ""
                 rows.append(("" if number else name, f"{where}{_entry(field, index)}"))
             if field.mean.size > _PRINTED:
                 rows.append(("", f"and {field.mean.size - _PRINTED} more"))
         return rows
 
 
-def _where(field: FieldStatistics, index: tuple[int, ...], labels: Mapping[str, Labels]) -> str:
-    """Name an entry of the statistics: "level 850" by its label, or "axis 1 3" by its index."""
+def _where(
+    field: FieldStatistics, index: tuple[int, ...], labels: Mapping[str, Labels], units: Mapping[str, str]
+) -> str:
+    """Name an entry of the statistics: "level 850 hPa" by its label, or "axis 1 3" by its index."""
     numbers = [i for i, n in zip(index, field.mean.shape, strict=True) if n > 1] if field.mean.size > 1 else [0]
     names = ", ".join(str(axis) if isinstance(axis, str) else f"axis {axis}" for axis in field.axes)
     shown: list[Any] = list(numbers)
     if len(numbers) == len(field.axes):
         for at, (axis, number) in enumerate(zip(field.axes, numbers, strict=True)):
             known = labels.get(axis, ()) if isinstance(axis, str) else ()
-            shown[at] = known[number] if number < len(known) else number
+            if number < len(known):
+                shown[at] = f"{known[number]} {units.get(str(axis), '')}".rstrip()
     return f"{names} {', '.join(map(str, shown))}"
 
 

@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 #: Kinds of steps that are functions of a value alone.
 FUNCTIONS = ("log1p", "log", "sqrt", "exp")
+#: The kind of the step that divides each row of a sparse matrix, which its reader does.
+ROW_TOTAL = "normalize_total"
 #: Kinds of steps that lose the values they change, so that nothing gets these back.
-LOSSY = ("clip", "fill_nan")
+LOSSY = ("clip", "fill_nan", ROW_TOTAL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class ValueStep:
     Attributes
     ----------
     kind
-        "normalize", "minmax", "clip", "fill_nan", "is_nan", or one of FUNCTIONS.
+        "normalize", "minmax", "clip", "fill_nan", "is_nan", ROW_TOTAL, or one of FUNCTIONS.
     first, second
         Mean and standard deviation, least and largest value, or what takes the place of NaN and no second number: one
         for all items, or one a channel. Of functions: 1 for the channels that they are for, 0 for others.
@@ -79,7 +81,9 @@ class ValueStep:
     def keeps_zeros(self) -> bool:
         """True if 0 stays 0, and items need not be told apart by their positions."""
         least, most = self.first.array, self.second.array
-        is_kept = self.kind in ("log1p", "sqrt", "fill_nan") or (self.kind == "clip" and least[0] <= 0 <= most[0])
+        is_kept = self.kind in ("log1p", "sqrt", "fill_nan", ROW_TOTAL) or (
+            self.kind == "clip" and least[0] <= 0 <= most[0]
+        )
         return is_kept and len(self.first) == 1
 
     def describe(self) -> list[Any]:
@@ -130,6 +134,8 @@ class ValueStep:
         if self.kind in ("normalize", "is_nan"):
             return ""
         first, second = self.first.array[0], self.second.array[0]
+        if self.kind == ROW_TOTAL:
+            return f" of {first:g}"
         return f" with {first:g}" if self.kind == "fill_nan" else f" {first:g} to {second:g}"
 
 
@@ -138,7 +144,13 @@ def _where(condition: Any, values: Any, others: Any) -> Any:
 
 
 #: Kind -> what people call it, where that is not the kind.
-_CALLED = {"normalize": "normalised", "minmax": "min-max", "fill_nan": "NaN filled", "is_nan": "whether it is NaN"}
+_CALLED = {
+    ROW_TOTAL: "rows divided to a total",
+    "normalize": "normalised",
+    "minmax": "min-max",
+    "fill_nan": "NaN filled",
+    "is_nan": "whether it is NaN",
+}
 #: Kind of a function -> its inverse, of a tensor by its method, of an array by NumPy.
 _INVERSES: dict[str, Any] = {
     "log1p": lambda x: x.expm1() if hasattr(x, "expm1") else np.expm1(x),

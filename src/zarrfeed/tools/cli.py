@@ -19,7 +19,7 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.redaction import remember, without_secrets
 from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
-from zarrfeed.tools.cli_parser import EXAMPLES, EXECUTORS, SuggestingParser, add_sel, select
+from zarrfeed.tools.cli_parser import EXAMPLES, EXECUTORS, SuggestingParser, add_sample_dim, add_sel, select
 from zarrfeed.tools.quiet import quiet
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _add_store_arguments(parser: argparse.ArgumentParser, *, opens: bool = True)
 def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--targets", metavar="PATH", help="another array or group with as many samples")
     parser.add_argument("--sample-axis", type=int, default=0, metavar="AXIS", help="axis of samples (default: 0)")
-    parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")
+    add_sample_dim(parser, "in its place, the name of the dimension")
     parser.add_argument(
         "--variables", nargs="+", metavar="NAME", help="which arrays of a group (default: all data variables)"
     )

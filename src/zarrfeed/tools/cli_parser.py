@@ -56,6 +56,18 @@ class SuggestingParser(argparse.ArgumentParser):
             raise
 
 
+def add_sample_dim(parser: argparse.ArgumentParser, description: str) -> None:
+    """Add `--sample-dim`, which names the dimension of samples, or several."""
+    parser.add_argument(
+        "--sample-dim", type=_parse_dims, metavar="NAME,...", help=f"{description}; or several, such as member,time"
+    )
+
+
+def _parse_dims(text: str) -> str | tuple[str, ...]:
+    names = tuple(text.split(","))
+    return text if len(names) == 1 else names
+
+
 def add_sel(parser: argparse.ArgumentParser) -> None:
     """Add `--sel`, which chooses samples and items by their labels."""
     parser.add_argument(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from zarrfeed.metadata.description.planning import Planning
@@ -19,7 +18,7 @@ from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
-from zarrfeed.report.store_shares import StoreShares
+from zarrfeed.report.value_meanings import with_meanings
 from zarrfeed.spec.feeding import Mixing, as_options
 from zarrfeed.spec.sharding import Requests
 from zarrfeed.torch.batches.accelerators import has_accelerator
@@ -68,5 +67,4 @@ def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) ->
     state = EpochState(schedule.order.typical_epoch(epoch))
     described, pinned = data.resolved, has_accelerator()
     explained = explain_schedule(schedule, rank_info, state, pinned=pinned, statics=tuple(described.statics))
-    table = described.origin.stores
-    return explained if table is None else replace(explained, stores=StoreShares.of(table, described.choice))
+    return with_meanings(explained, described)

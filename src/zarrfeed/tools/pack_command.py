@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zarrfeed.tools.cli_parser import EXECUTORS, add_sel, select
+from zarrfeed.tools.cli_parser import EXECUTORS, add_sample_dim, add_sel, select
 from zarrfeed.tools.progress_bar import show_progress
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     parser.add_argument("--kind", metavar="KIND", help=f"what SOURCE is: {KINDS} (default: as its name tells)")
     parser.add_argument("--variables", nargs="+", metavar="NAME", help="arrays or columns (default: all)")
     parser.add_argument("--sample-axis", type=int, metavar="AXIS", help="axis of samples (default: 0)")
-    parser.add_argument("--sample-dim", metavar="NAME", help="in its place, the name of the dimension")
+    add_sample_dim(parser, "in its place, the name of the dimension")
     add_sel(parser)
     parser.add_argument(
         "--files-are",
@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None
             "zarr_format": arguments.zarr_format,
         }
         source: Any = arguments.source
-        if arguments.sel:
+        selects = bool(arguments.sel) or isinstance(arguments.sample_dim, tuple)
+        if selects:
             data = open_data(
                 source[0] if len(source) == 1 else source,
                 sample_axis=arguments.sample_axis or 0,
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None
             source,
             arguments.out,
             kind=arguments.kind,
-            sample_axis=None if arguments.sel else arguments.sample_axis,
+            sample_axis=None if selects else arguments.sample_axis,
             **opening,
             files_are=arguments.files_are,
             targets=arguments.targets,

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zarrfeed.tools.cli_parser import EXECUTORS, add_sel, select
+from zarrfeed.tools.cli_parser import EXECUTORS, add_sample_dim, add_sel, select
 
 if TYPE_CHECKING:
     from zarrfeed.tools.verify import VerifyReport
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     )
     parser.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)")
     add_sel(parser)
-    parser.add_argument("--sample-dim", metavar="NAME", help="with --sel: the dimension of samples (default: axis 0)")
+    add_sample_dim(parser, "with --sel: the dimension of samples (default: axis 0)")
     parser.add_argument(
         "--missing", choices=("count", "error"), default="count", help="of chunks the store lacks (default: count)"
     )

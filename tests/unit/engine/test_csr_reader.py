@@ -25,6 +25,7 @@ from zarrfeed import (
     ConfigError,
     CorruptChunkError,
     StoreReadError,
+    UnsupportedError,
     ZarrDataLoader,
     ZarrDataset,
     ZarrIterableDataset,
@@ -427,3 +428,35 @@ def test_runs_are_copied_inside_of_their_memory() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             core.copy_runs(source, np.array(begins), np.array(counts), item_bytes=2, out=out)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "u2", "f8"])
+def test_rows_are_divided_to_one_total_as_scanpy_divides_them(dtype: str) -> None:
+    matrix = np.abs(numbered_rows(60, 9))
+    wanted = matrix.astype("f8")
+    totals = wanted.sum(axis=1, keepdims=True)
+    wanted = np.log1p(wanted / ((totals + (totals == 0)) / 1e4))
+    data = zarrfeed.open(put_csr(zarr.create_group({}), matrix, data=dtype, chunks=11)).normalize_total(1e4).log1p()
+    assert data.fields[0].dtype == ("sparse_csr of float64" if dtype == "f8" else "sparse_csr of float32")
+    for shuffle in (False, True):
+        options: dict[str, Any] = {"batch_size": 7, "shuffle": shuffle, "return_index": True}
+        for rows, index in zarrfeed.ZarrIterableDataset(data, **options):
+            expected = wanted[index.numpy()].astype("f8" if dtype == "f8" else "f4")
+            np.testing.assert_array_almost_equal_nulp(rows.to_dense().numpy(), expected, nulp=1)
+    dense = zarrfeed.ZarrDataset(data.cast("float16").dense())[[3, 1, 1, 59]]
+    np.testing.assert_array_equal(dense.numpy(), wanted[[3, 1, 1, 59]].astype("f4").astype("f2"))
+
+
+def test_totals_that_cannot_be_are_refused() -> None:
+    matrix = zarrfeed.open(put_csr(zarr.create_group({}), numbered_rows(5, 3)))
+    for data, what in (
+        (zarrfeed.open(np.ones((3, 2))), "the samples have none"),
+        (matrix.log1p, "must be the first"),
+    ):
+        with pytest.raises(UnsupportedError, match=what):
+            (data() if callable(data) else data).normalize_total()
+    for total in (0, np.nan, [1, 2]):
+        with pytest.raises(ConfigError, match="must be a number above 0"):
+            matrix.normalize_total(total)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot invert rows divided to a total of 100"):
+        matrix.normalize_total(100).denormalize(np.ones((1, 3)))

@@ -93,6 +93,12 @@ class Described:
         values = self.labels[dim] if dim in self.labels else _values_of(self.coordinates[dim])
         return values[np.asarray(self.chosen[dim], dtype=np.int64)] if dim in self.chosen else values
 
+    def unit_along(self, dim: str) -> str:
+        """Return the unit of the coordinate along a dimension, such as "hPa"; "" without one, and for times."""
+        array = self.coordinates.get(dim)
+        units = None if array is None else coordinate_attributes(array).get("units")
+        return "" if units is None or is_time_unit(units) else str(units)
+
 
 def check_same_values(name: str, store: str, other: Described, first_store: str, first: Described) -> None:
     """Raise ConfigError if values of an array mean something else in another store; both must say what they mean."""

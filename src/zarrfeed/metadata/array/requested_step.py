@@ -12,11 +12,11 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.spec.value_step import FUNCTIONS, Numbers, ValueStep
+from zarrfeed.spec.value_step import FUNCTIONS, ROW_TOTAL, Numbers, ValueStep
 
 _Pair = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 #: Kind -> what messages call its two numbers.
-_NUMBERS = {"normalize": ("mean", "std"), "fill_nan": ("value", "value")}
+_NUMBERS = {"normalize": ("mean", "std"), "fill_nan": ("value", "value"), ROW_TOTAL: ("target_sum", "target_sum")}
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,16 @@ def _check_fill(what: str, value: npt.NDArray[np.float64], _: npt.NDArray[np.flo
         raise ConfigError(f"{what}: value = {value}, must be a number")
 
 
+def _check_total(what: str, total: npt.NDArray[np.float64], _: npt.NDArray[np.float64]) -> None:
+    if total.shape or not (np.isfinite(total) and total > 0):
+        raise ConfigError(f"{what}: target_sum = {total}, must be a number above 0, such as 1e4")
+
+
 _CHECKS = {
     "normalize": _check_normalize,
     "minmax": _check_minmax,
     "clip": _check_clip,
     "fill_nan": _check_fill,
     "is_nan": lambda *_: None,
+    ROW_TOTAL: _check_total,
 }

@@ -10,7 +10,7 @@ from zarrfeed.metadata.group.stacking import Stacked, channels_of
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.windows import lead_of
 from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.expression import FieldInfo
+from zarrfeed.spec.expression import COORDS, FieldInfo
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.window_fields import LeadField, PadMaskField
@@ -69,7 +69,7 @@ def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]
 def keys_of_sides(data: _Described) -> list[tuple[str, ...] | None]:
     """Return the keys of the dict of each side of a batch; None for a bare tensor."""
     sides: list[tuple[str, ...] | None] = []
-    for side in ("samples", "targets"):
+    for side in ("samples", "targets", COORDS):
         columns = [one for one in data.columns if one.items.side == side]
         if not columns:
             continue

@@ -7,7 +7,7 @@ a mapping without these checks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -63,6 +63,13 @@ def labels_of(resolved: ResolvedData, items: Sequence[Items]) -> dict[str, Label
         if values is not None and len(values) <= _MOST_LABELS:
             found[dim] = tuple((values.astype(str) if values.dtype.kind in "mM" else values).tolist())
     return found
+
+
+def units_of(items: Sequence[Items], dims: Iterable[str]) -> dict[str, str]:
+    """Return the units of the labels of some dimensions, such as "hPa" of "level", where the first store has them."""
+    described = [one.described for one in items if one.described is not None]
+    found = {dim: next(filter(None, (one.unit_along(dim) for one in described)), "") for dim in dims}
+    return {dim: unit for dim, unit in found.items() if unit}
 
 
 def pairs_of(

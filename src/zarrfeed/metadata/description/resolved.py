@@ -18,6 +18,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.description.batch_sides import field_infos, keys_of_sides, window_fields
 from zarrfeed.metadata.group.batch_columns import Array, Column, Opened, Origin
+from zarrfeed.metadata.group.coordinates import GIVE_COORDS
 from zarrfeed.metadata.group.segment_columns import else_of_segments
 from zarrfeed.metadata.group.stacking import Stacked, with_stack_slices
 from zarrfeed.metadata.group.static_channels import channel_like, templates_of
@@ -134,7 +135,10 @@ class ResolvedData:
     @property
     def num_sample_columns(self) -> int:
         """The number of columns, at the beginning, that are of the samples."""
-        return sum(one.items.side == "samples" for one in self.columns)
+        return self._number_of("samples")
+
+    def _number_of(self, *sides: str) -> int:
+        return sum(one.items.side in sides for one in self.columns)
 
     @property
     def length(self) -> int:
@@ -187,7 +191,7 @@ class ResolvedData:
         choice, given = self.choice.in_order(samples, self.given)
         return replace(self, choice=choice, given=given)
 
-    def coordinate(self, name: str | None = None, given: Any = None) -> Coordinate:
+    def coordinate(self, name: str | None = None, given: Any = None, *, remedy: str = GIVE_COORDS) -> Coordinate:
         """Return a coordinate of all samples of the arrays, chosen or not; it is read when it is first asked for.
 
         Parameters
@@ -196,6 +200,8 @@ class ResolvedData:
             The name, such as "time". None: the coordinate of the sample dimension, which has the dimension's name.
         given
             Its values, of all samples of the arrays, or an array that has them. None: they are stored.
+        remedy
+            Advice for a name that is not stored, as in `Coordinates.read`.
 
         Raises
         ------
@@ -204,7 +210,7 @@ class ResolvedData:
         """
         known = self.origin.coordinates
         if name is not None and given is None:
-            found = else_of_segments(self.origin, name, lambda known: known.read(name))
+            found = else_of_segments(self.origin, name, lambda known: known.read(name, remedy=remedy))
         elif known is None:
             raise ConfigError(f"coordinate {name!r}: these samples have no coordinates")
         else:
@@ -264,13 +270,14 @@ class ResolvedData:
         kind = block or self.choice.kind or "chunk"
         check_choice("block", kind, BLOCK_KINDS)
         aligns = aligns and self.choice.aligned
-        blocks = plan_blocks(self.fields, self.num_sample_columns, block=kind, room=room, aligns=aligns)
-        fields, sides, primary = list(blocks.fields), keys_of_sides(self), blocks.primary
+        ends = {"samples": self.num_sample_columns, "targets": self._number_of("samples", "targets")}
+        first = self.fields[: ends["targets"]]  # coordinates that are returned decide on no block
+        blocks = plan_blocks(first, ends["samples"], block=kind, room=room, aligns=aligns)
+        fields, sides, primary = [*blocks.fields, *self.fields[len(first) :]], keys_of_sides(self), blocks.primary
         for f in fields:
             check_pad(f)
         for side, masks in reversed(window_fields(self).items()):
-            number = int(side == "targets")
-            end = self.num_sample_columns if side == "samples" else len(self.columns)
+            number, end = int(side == "targets"), ends[side]
             fields[end:end] = masks
             if primary is not None and primary >= end:
                 primary += len(masks)

@@ -1,4 +1,4 @@
-"""The methods of `Data` that concern values: log1p, log, sqrt, exp, clip, minmax, fill_nan, drop_missing."""
+"""The methods of `Data` for values: log1p, log, sqrt, exp, clip, minmax, normalize_total, fill_nan, drop_missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.array.conversion import by_field, left_unconverted
 from zarrfeed.metadata.array.requested_step import RequestedStep, channel_axis, check_axis
@@ -18,6 +18,7 @@ from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.spec.freeze import freeze, freeze_names, freeze_rows
+from zarrfeed.spec.sparse import CsrField
 
 
 def _freeze_number(number: Any) -> Any:
@@ -62,7 +63,7 @@ class _StepCall(MethodCall):
     """
 
     field: Any
-    axis: Any
+    axis: Any = None
 
     @property
     def kind(self) -> str:
@@ -155,6 +156,30 @@ class ExpCall(_FunctionCall):
     """`.exp(field=..., axis=..., index=...)`."""
 
     function = ".exp"
+
+
+@dataclass(frozen=True)
+class NormalizeTotalCall(_StepCall):
+    """`.normalize_total(target_sum, field=...)`."""
+
+    function = ".normalize_total"
+
+    target_sum: Any = argument(metadata=frozen_by(_freeze_number))
+    field: Any = argument(default=None, metadata=frozen_by(freeze_names))
+
+    def _concerns(self, column: Column) -> bool:
+        return isinstance(column.field, CsrField)
+
+    def _chosen(self, resolved: ResolvedData) -> Sequence[Column]:
+        chosen = super()._chosen(resolved)
+        others = [one.items.name for one in chosen if not self._concerns(one)]
+        if others or not chosen:
+            what = f"{others[0]} is none" if others else "the samples have none"
+            raise UnsupportedError(f"normalize_total: divides rows of sparse matrices (CSR), and {what}")
+        return chosen
+
+    def _step(self, column: Column) -> RequestedStep:  # noqa: ARG002 (of other steps)
+        return RequestedStep(self.kind, (self.target_sum, self.target_sum))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from zarrfeed.metadata.description.value_calls import (
     Log1pCall,
     LogCall,
     MinMaxCall,
+    NormalizeTotalCall,
     SqrtCall,
 )
 from zarrfeed.metadata.face.data_methods import DataMethods
@@ -111,6 +112,34 @@ class ValueMethods(DataMethods):
         tensor(2.7183)
         """
         return self._then(ExpCall(field, axis, index))
+
+    @checks_option_names_of("Data")
+    def normalize_total(self, target_sum: float = 1e4, field: Fields = None) -> Self:
+        """Divide each row of a sparse matrix (CSR) so that its values add up to one total, as `scanpy.pp` does.
+
+        Parameters
+        ----------
+        target_sum
+            The total. scanpy's default, the median total of all cells, is a number that you calculate once.
+        field
+            The name of a matrix, or several. None: all sparse matrices of `samples`.
+
+        Notes
+        -----
+        Rows are divided in float64 while they are copied into the batch; `log1p()` may follow. Rows without values stay
+        zeros. It is the first of the methods that change values.
+
+        Examples
+        --------
+        >>> import numpy as np, zarr, zarrfeed
+        >>> x = zarr.create_group({}, attributes={"encoding-type": "csr_matrix", "shape": [2, 3]})
+        >>> parts = {"data": np.array([1, 3, 5], "f4"), "indices": np.array([0, 2, 1]), "indptr": np.array([0, 2, 3])}
+        >>> arrays = [x.create_array(name, data=values) for name, values in parts.items()]
+        >>> zarrfeed.ZarrDataset(zarrfeed.open(x).normalize_total(100).dense())[[0, 1]]
+        tensor([[ 25.,   0.,  75.],
+                [  0., 100.,   0.]])
+        """
+        return self._then(NormalizeTotalCall(target_sum, field))
 
     @checks_option_names_of("Data")
     def clip(

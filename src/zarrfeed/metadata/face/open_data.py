@@ -190,7 +190,10 @@ def open(
         if grows is not None:
             raise ConfigError(f"refresh = {refresh!r}: many stores, a list or a pattern, are read as they are now")
         if isinstance(sample_dim, tuple):
-            raise UnsupportedError(f"sample_dim = {sample_dim!r}: many stores have one dimension of samples")
+            raise UnsupportedError(
+                f"sample_dim = {sample_dim!r}: many stores have one dimension of samples: "
+                "zarrfeed.pack each of them, and open the packed stores"
+            )
         of_targets = None if targets is None else as_stores(targets, access) or [targets]
         samples, targets = stores, of_targets
     call = OpenCall(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.metadata.group.coordinates import ALONG_SAMPLES
 from zarrfeed.plan.samples.sample_set import as_index
 
 
@@ -28,7 +29,7 @@ class SampleCoords(Mapping[str, npt.NDArray[Any]]):
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """Return the values of a coordinate; raise ConfigError if none of that name is stored."""
-        values = self._resolved.coordinate(name).values
+        values = self._resolved.coordinate(name, remedy=ALONG_SAMPLES).values
         chosen: npt.NDArray[Any] = values[as_index(self._resolved.choice.listed())]
         return chosen
 

@@ -26,6 +26,7 @@ from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.dtypes import TENSOR_DTYPES
 from zarrfeed.spec.layout import Layout, with_conversions
 from zarrfeed.spec.sparse import CsrField, Elements, Int64, absent_marker
+from zarrfeed.spec.value_step import ROW_TOTAL
 from zarrfeed.spec.window import Window
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
@@ -264,5 +265,14 @@ def with_conversion(
             f"{method} of {field.name}: it is a sparse matrix, whose zeros would not stay zeros; convert the "
             "batches (transform=), or store it as a dense array"
         )
-    layouts = with_conversions(field.data.layouts, conversions)
-    return replace(field, data=replace(field.data, layouts=layouts), dense=dense)
+    first = conversions[0]
+    kinds = [one.kind for of in conversions if of is not None for one in of.steps]
+    if first is None or ROW_TOTAL not in kinds:
+        layouts = with_conversions(field.data.layouts, conversions)
+        return replace(field, data=replace(field.data, layouts=layouts), dense=dense)
+    if kinds.count(ROW_TOTAL) > len(conversions) or first.steps[0].kind != ROW_TOTAL:
+        raise UnsupportedError(f"normalize_total of {field.name}: must be the first of the methods that change values")
+    if any(one is None or one.steps != first.steps for one in conversions):
+        raise UnsupportedError(f"normalize_total of {field.name}: call it behind zarrfeed.concat, for all stores alike")
+    total, after = float(first.steps[0].first.array[0]), replace(first, items="float64", steps=first.steps[1:])
+    return replace(field, row_total=total, after=after, dense=dense)

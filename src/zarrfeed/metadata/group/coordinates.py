@@ -38,6 +38,10 @@ from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.shared_access import SharedAccess
 
+#: Advice for a name that is not stored, where values may be given, and where they may not.
+GIVE_COORDS = "give its values as coords="
+ALONG_SAMPLES = "name a coordinate along the samples"
+
 
 class NoCoordinateError(ConfigError):
     """No coordinate of that name is stored with the samples; `hint` may name another one, behind what can be done."""
@@ -315,7 +319,7 @@ class Coordinates:
         """Number of samples that they are of."""
         return sum(store.num_samples for store in self.stores)
 
-    def read(self, name: str | None = None, *, remedy: str = "give its values as coords=") -> Coordinate:
+    def read(self, name: str | None = None, *, remedy: str = GIVE_COORDS) -> Coordinate:
         """Return a coordinate, decoded by the CF conventions; None: that of the sample dimension.
 
         `remedy` is what the caller can do if there is none, for the message.

@@ -356,7 +356,10 @@ def _check_can_be_cut(one: _Uncut) -> None:
     if not (field.is_stored and field.has_numbers):
         raise UnsupportedError(f"{field.label}: patches are cut out of stored arrays of numbers")
     if isinstance(field.row_map, GridRows):
-        raise UnsupportedError(f"{field.label}: patches are not cut where several dimensions number the samples")
+        raise UnsupportedError(
+            f"{field.label}: patches are not cut where several dimensions "
+            "number the samples: name one of them as sample_dim, and cut 1 along the other, patch({'member': 1, ...})"
+        )
     if field.row_map is not None and not has_levels(field):
         raise UnsupportedError(f"{field.label}: patches are not cut out of joined arrays")
     if window is not None and (window.pad is not None or window.lead is not None):

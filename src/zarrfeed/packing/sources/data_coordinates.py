@@ -9,7 +9,8 @@ others out.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,6 +38,10 @@ _OF_BOUNDS = ("bounds", "climatology")
 _NAMING = (*_OF_BOUNDS, "coordinates", "grid_mapping")
 
 
+#: The dimension of packed samples that several dimensions number.
+SAMPLE = "sample"
+
+
 @dataclass(frozen=True, eq=False)
 class StoreCoordinates:
     """The coordinates of the samples of one store.
@@ -50,7 +55,8 @@ class StoreCoordinates:
     constants
         The coordinates without samples, cut to the selected items.
     scalars
-        Names of constants whose dimension has a single selected item.
+        Names of coordinates that no dimension has: of constants whose dimension has a single selected item, and of all
+        along samples that several dimensions number.
     attributes
         Attributes of the group.
     """
@@ -75,10 +81,21 @@ class CoordinateReader:
         Names of further arrays without samples that go along.
     takes_all
         True if all arrays of the group without samples go along.
+    grid
+        The dimensions of samples and their lengths, where there are several.
     """
 
-    def __init__(self, access: StoreAccess, taken: Sequence[str], others: Sequence[str], *, takes_all: bool) -> None:
+    def __init__(
+        self,
+        access: StoreAccess,
+        taken: Sequence[str],
+        others: Sequence[str],
+        *,
+        takes_all: bool,
+        grid: Mapping[str, int] | None = None,
+    ) -> None:
         self._access, self._taken, self._others, self._takes_all = access, set(taken), others, takes_all
+        self._grid = grid or {}
 
     def read(self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int) -> StoreCoordinates:
         """Return the coordinates of one store's arrays, which have `num_samples` samples, over all of its folders.
@@ -112,47 +129,60 @@ class CoordinateReader:
             whole.scalars.extend(name for name in other.scalars if name not in whole.scalars)
         return whole
 
+    def _axes_of(self, array: zarr.Array[Any], spec: ArraySpec) -> Sequence[str | None]:
+        """Return the names of the axes of a layout, in which those of samples may be one."""
+        names = dimension_names(array) or ()
+        if spec.merged is None:
+            return names
+        others = [name for name in names if name not in self._grid]
+        return (*others[: spec.sample_axis], *list(self._grid)[-1:], *others[spec.sample_axis :])
+
     def _read_folder(self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int) -> StoreCoordinates:
         chosen: dict[str, AxisChoice | None] = {}
         sample_dim = None
         for of_field, spec in arrays:
-            for axis, dim in enumerate(dimension_names(of_field) or ()):
+            for axis, dim in enumerate(self._axes_of(of_field, spec)):
                 if dim is None or axis == spec.sample_axis:
                     sample_dim = dim if axis == spec.sample_axis and dim is not None else sample_dim
                     continue
                 one = None if spec.choice is None else spec.choice.axes[axis]
                 if chosen.setdefault(dim, one) != one:
                     raise ConfigError(f"{node_name(of_field)}: has other items along {dim!r} than the arrays beside it")
+        lengths = self._grid or ({} if sample_dim is None else {sample_dim: num_samples})
         first = arrays[0][0]
         group = self._beside(first, "")
         made = StoreCoordinates(attributes=dict(group.attrs) if isinstance(group, zarr.Group) else {})
-        found = self._named(first, [dict(one.attrs) for one, _ in arrays], made.attributes, sample_dim, chosen)
+        found = self._named(first, [dict(one.attrs) for one, _ in arrays], made.attributes, lengths, chosen)
         if self._takes_all and isinstance(group, zarr.Group):
             for name, member in arrays_in("", group, self._access).items():
-                if sample_dim not in (dimension_names(member) or (sample_dim,)) and name not in self._taken:
+                if {*lengths, sample_dim}.isdisjoint(dimension_names(member) or (sample_dim,)) and (
+                    name not in self._taken
+                ):
                     found.setdefault(name, member)
         inherited = inherited_by_bounds({name: attributes_of(array) for name, array in found.items()})
         for name, array in found.items():
             dims = dimension_names(array) or (None,) * len(array.shape)
             attributes = {**array_attributes(array), **inherited.get(name, {})}
-            if sample_dim is None or sample_dim not in dims:
+            along = [dim for dim in lengths if dim in dims]
+            if not along:
                 values, left = _cut(self._read(array), dims, chosen)
                 made.constants.append(Constant(name, values, left, attributes))
                 if not left and dims:
                     made.scalars.append(name)
                 continue
-            axis = dims.index(sample_dim)
-            others = (*dims[:axis], *dims[axis + 1 :])
-            if array.shape[axis] < num_samples:
-                raise ConfigError(
-                    f"{node_name(array)}: has {array.shape[axis]} values, there are {num_samples} samples"
-                )
-            read = partial(self._read_along, array, axis, others, chosen, num_samples)
+            others = tuple(dim for dim in dims if dim not in along)
+            for dim in along:
+                count = array.shape[dims.index(dim)]
+                if count < lengths[dim]:
+                    raise ConfigError(f"{node_name(array)}: has {count} values, there are {lengths[dim]} samples")
+            read = partial(self._read_along, array, dims, lengths, chosen)
             if is_time_unit(attributes.get("units")) and "_FillValue" not in coordinate_attributes(array):
                 attributes.pop("_FillValue", None)
             made.along_samples[name] = Stored(node_name(array), name, np.dtype(array.dtype), attributes, read)
             dropped = {dim for dim, choice in chosen.items() if choice is not None and choice.dropped}
-            made.dims[name] = (sample_dim, *(dim for dim in others if dim not in dropped))
+            made.dims[name] = (SAMPLE if self._grid else along[0], *(dim for dim in others if dim not in dropped))
+            if self._grid:
+                made.scalars.append(name)
         return made
 
     def _named(
@@ -160,11 +190,11 @@ class CoordinateReader:
         first: zarr.Array[Any],
         attributes: Sequence[Mapping[str, Any]],
         of_group: Mapping[str, Any],
-        sample_dim: str | None,
+        sample_dims: Iterable[str],
         chosen: Mapping[str, Any],
     ) -> dict[str, zarr.Array[Any]]:
         """Return the arrays beside one that dimensions and attributes name, and those that their attributes name."""
-        known_dims = {*chosen, *([] if sample_dim is None else [sample_dim])}
+        known_dims = {*chosen, *sample_dims}
         names = [*known_dims, *self._others, *_names_in(of_group, _NAMING)]
         free = set(self._others)
         for own in attributes:
@@ -204,14 +234,18 @@ class CoordinateReader:
     def _read_along(
         self,
         array: zarr.Array[Any],
-        axis: int,
-        others: Sequence[str | None],
+        dims: Sequence[str | None],
+        lengths: Mapping[str, int],
         chosen: Mapping[str, AxisChoice | None],
-        num_samples: int,
     ) -> Rows:
         """Return the values of all samples, as they are stored."""
-        values = np.moveaxis(self._read(array), axis, 0)[:num_samples]
-        return _cut(values, (None, *others), chosen)[0]
+        along = [dim for dim in lengths if dim in dims]
+        values = np.moveaxis(self._read(array), [dims.index(dim) for dim in along], range(len(along)))
+        values = values[tuple(slice(lengths[dim]) for dim in along)]
+        rows = values.shape[len(along) :]
+        values = values.reshape(*(lengths[dim] if dim in along else 1 for dim in lengths), *rows)
+        values = np.broadcast_to(values, (*lengths.values(), *rows)).reshape(math.prod(lengths.values()), *rows)
+        return _cut(values, (None, *(dim for dim in dims if dim not in along)), chosen)[0]
 
 
 def _names_in(attributes: Mapping[str, Any], keys: Sequence[str]) -> list[str]:

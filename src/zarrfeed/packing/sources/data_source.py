@@ -25,7 +25,7 @@ from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.stores.stored_arrays import StoredPart, stored_parts
-from zarrfeed.packing.sources.data_coordinates import CoordinateReader, StoreCoordinates
+from zarrfeed.packing.sources.data_coordinates import SAMPLE, CoordinateReader, StoreCoordinates
 from zarrfeed.packing.sources.file_reading import runs_of
 from zarrfeed.packing.sources.same_meaning import (
     OF_FIRST_STORE,
@@ -86,8 +86,13 @@ class DataSource(Source):
                 "an array by itself is packed without coordinates: open its group, variables=[...]",
             ) * is_named
         else:
-            reader = CoordinateReader(access, names, _statics_of(data), takes_all=_takes_all(data))
+            grid = {} if known is None else known.grid
+            reader = CoordinateReader(access, names, _statics_of(data), takes_all=_takes_all(data), grid=grid)
             of_stores = _coordinates(parts, opened, reader, access)
+            if grid:
+                self.notes = (
+                    f"{' x '.join(grid)} are one dimension, {SAMPLE!r}, with a value of each for each sample",
+                )
             of_fields += self._with_coordinates(of_stores, samples) if of_stores else []
         self.fields = with_sizes(of_fields, self.num_samples, self.take)
         self.block_samples = self._rows.samples_together(self.fields[: len(names)])
@@ -156,11 +161,7 @@ def check_packable(data: Data) -> None:
         )
     for one in data.resolved.columns:
         name = one.items.key or "the array"
-        if isinstance(one.field.row_map, GridRows):
-            raise UnsupportedError(
-                f"pack: samples of {name} are numbered by several dimensions; open it with one of them"
-            )
-        if one.field.row_map is not None:
+        if one.field.row_map is not None and not isinstance(one.field.row_map, GridRows):
             raise ConfigError(f"pack: {name} is a level of an image pyramid; pack each level by its path")
         if not one.field.has_rows and not one.field.item_type:
             raise UnsupportedError(f"pack: {name} is an element of AnnData; pack the path of the store or file")
@@ -240,7 +241,8 @@ def _describe(name: str, column: Column, field: Field, arrays: Sequence[zarr.Arr
         return SourceField(name, dtype, tuple(field.row_shape))
     dims, axis = column.items.dimensions, column.items.sample_axis
     if dims is not None:
-        dims = (dims[axis], *dims[:axis], *dims[axis + 1 :])
+        own = SAMPLE if isinstance(field.row_map, GridRows) else dims[axis]
+        dims = (own, *dims[:axis], *dims[axis + 1 :])
     shape = () if field.item_type else tuple(column.items.shape[:axis] + column.items.shape[axis + 1 :])
     return describe_array(name, arrays[0], field, shape, dims)
 

@@ -26,6 +26,8 @@ TYPICAL_BATCH = 64
 _GOOD_MIX = 0.9
 #: Largest share that cuts of blocks by the ends of lanes may add to the reads of an epoch.
 _MOST_CUTS = 0.1
+#: The same where samples have several dimensions: there each chunk is to be decoded at most 1.05 times.
+MOST_CUTS_OF_BOXES = 0.05
 #: Small arrays have `LANES_OF_SMALL` lanes in any case; but where blocks share chunks, cuts cost more, and may not add
 #: more than this.
 _MOST_SHARED = 0.15
@@ -53,6 +55,8 @@ class MixingLimits:
         until a batch is mixed well: slabs are there to mix, and one of them is decoded soon.
     typical
         Samples of the batch that is to be mixed well; for a source, its share of them.
+    most_cuts
+        Largest share that cuts of blocks by the ends of lanes may add to the reads of an epoch.
     """
 
     batch_size: int
@@ -61,6 +65,7 @@ class MixingLimits:
     carried_rows: int = 0
     hands_rows_on: bool = False
     typical: int = TYPICAL_BATCH
+    most_cuts: float = _MOST_CUTS
 
     @property
     def quarter_steps(self) -> int:
@@ -96,8 +101,8 @@ class MixingLimits:
         return round_fits and open_batches + carried <= self.max_open_batches
 
     def cuts_little(self, lanes: int, num_blocks: int) -> bool:
-        """Return whether the ends of lanes add at most a tenth to the reads of the blocks."""
-        return self.blocks_cut(lanes) <= _MOST_CUTS * num_blocks
+        """Return whether the ends of lanes add at most `most_cuts` to the reads of the blocks."""
+        return self.blocks_cut(lanes) <= self.most_cuts * num_blocks
 
     def blocks_cut(self, lanes: int) -> float:
         """Return the most blocks that are decoded once more because lanes end in blocks."""
@@ -130,7 +135,7 @@ def expected_mix(lanes: int, mix: int, batch_size: int) -> float:
 def choose_lanes(order: Order, limits: MixingLimits) -> int:
     """Choose the number of lanes for an order with its `mix`.
 
-    The largest count of `LANE_COUNTS` is taken whose cuts add at most a tenth to the reads, or nothing at all; small
+    The largest count of `LANE_COUNTS` is taken whose cuts add little to the reads (a tenth), or nothing at all; small
     arrays get up to 8 lanes in any case. One round of lanes takes at most half of the memory, so that the next one can
     be decoded meanwhile. Beyond 16 lanes it takes at most a quarter, and an eighth once a batch is mixed well: fresh
     memory is slow, and little is left to gain.
@@ -155,7 +160,7 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
         small = lanes <= min(LANES_OF_SMALL, num_blocks) and (
             limits.reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks
         )
-        if even or small or cuts <= _MOST_CUTS * num_blocks:
+        if even or small or limits.cuts_little(lanes, num_blocks):
             best = lanes
     return best
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import MemoryPlan, plan_memory
-from zarrfeed.plan.budget.mixing import MixingLimits
+from zarrfeed.plan.budget.mixing import MOST_CUTS_OF_BOXES, MixingLimits
 from zarrfeed.plan.order.carry import Overlap, carries, lanes_of
 from zarrfeed.plan.order.order import Order, SharedChunks
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
@@ -255,6 +255,8 @@ class ResourcePlanner:
         memory = self.order_memory(order)
         sample_bytes = memory.batch_bytes / self.batch_size
         limits = MixingLimits(self.batch_size, memory.fitting_batches)
+        if self.fields.has_boxes:
+            limits = replace(limits, most_cuts=MOST_CUTS_OF_BOXES)
         if overlap is None:
             return limits
         carried_rows = math.ceil(overlap.carried_bytes / sample_bytes)

@@ -18,7 +18,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.executors import open_executor, run_in_order
 from zarrfeed.base.validate import check_flags, check_num_threads
 from zarrfeed.metadata.description.measured_fields import Axis, MeasuredField, fits, measured
-from zarrfeed.metadata.description.normalize_by import SIDES, Sides, labels_of, parse_sides
+from zarrfeed.metadata.description.normalize_by import SIDES, Sides, labels_of, parse_sides, units_of
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.spec.error_policy import Faults
@@ -152,6 +152,7 @@ def stats(
         len(data),
         str(data),
         labels,
+        units_of(plain.items, labels),
     )
     if path is not None:
         result.save(path)

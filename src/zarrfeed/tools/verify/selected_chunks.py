@@ -7,7 +7,7 @@ that patches are cut out of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +16,8 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.metadata.stores.stored_arrays import StoredPart, stored_parts
 from zarrfeed.plan.samples.field_rows import find_rows
 from zarrfeed.plan.samples.sample_set import Samples, pieces_of
-from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.array import ArraySpec, MergedAxes
 from zarrfeed.spec.field import Field
-from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.sparse import CsrField
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.tools.verify.chunks import Box, Int64
@@ -47,29 +46,25 @@ def find_selected(data: Data, access: StoreAccess) -> tuple[Found, dict[str, lis
     for field, column in zip(resolved.fields, resolved.columns, strict=True):
         if isinstance(field, CsrField):
             raise UnsupportedError(f"verify: {field.name} is a sparse matrix; give the path of its store")
-        if isinstance(field.row_map, GridRows):
-            raise UnsupportedError(
-                f"verify: samples of {field.name} are numbered by several dimensions; give the path of its store"
-            )
         parts = list(stored_parts(field))
         for part in parts:
             key = column.items.key or ""
             path = called.setdefault(part.name, part.name if len(parts) > 1 or key in found.arrays else key)
-            box = _box_of(field, part, samples)
-            if box is None:
+            selected = _boxes_of(field, part, samples)
+            if not selected:
                 continue
             if path not in found.arrays:
                 found.arrays[path] = part.open(access)
-            boxes.setdefault(path, []).append(box)
+            boxes.setdefault(path, []).extend(selected)
     if not found.arrays:
         raise ConfigError("verify: all arrays of the samples are in memory, and none is stored")
     return found, boxes
 
 
-def _box_of(field: Field, part: StoredPart, samples: Samples) -> Box | None:
-    """Return the positions along each axis of an array's chunks that have selected items; None if no chunk has.
+def _boxes_of(field: Field, part: StoredPart, samples: Samples) -> list[Box]:
+    """Return boxes of an array whose chunks have selected items: for each the positions along each axis.
 
-    Along the sample axis these are the first rows of chunks.
+    Along axes of samples these are the first rows of chunks.
     """
     spec = part.layout.spec
     each = spec.rows_per_chunk
@@ -79,10 +74,24 @@ def _box_of(field: Field, part: StoredPart, samples: Samples) -> Box | None:
         for piece in pieces_of(samples)
         for offset in offsets
     ]
-    rows = np.unique(np.concatenate(chunks)) * each
-    if not len(rows):
-        return None
-    return tuple(rows if axis == spec.sample_axis else _items_of(spec, axis) for axis in range(spec.num_key_axes))
+    selected = np.unique(np.concatenate(chunks))
+    if not len(selected):
+        return []
+    if spec.merged is not None:
+        return list(_boxes_of_merged(spec, spec.merged, selected))
+    axes = range(spec.num_key_axes)
+    return [tuple(selected * each if axis == spec.sample_axis else _items_of(spec, axis) for axis in axes)]
+
+
+def _boxes_of_merged(spec: ArraySpec, merged: MergedAxes, chunks: Int64) -> Iterator[Box]:
+    """Yield boxes of the stored array whose axes of samples are one axis of `spec`: one for each outer index."""
+    shape = merged.stored.chunk_shape
+    step, count = min((step, count) for axis, step, count in merged.key_indices if axis == spec.sample_axis)
+    for run in np.split(chunks, np.flatnonzero(np.diff(chunks // (step * count))) + 1):
+        yield tuple(
+            np.unique(run // step % count) * shape[own] if axis == spec.sample_axis else _items_of(spec, axis)
+            for own, (axis, step, count) in enumerate(merged.key_indices)
+        )
 
 
 def _items_of(spec: ArraySpec, axis: int) -> Int64:

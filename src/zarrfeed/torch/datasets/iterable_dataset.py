@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from zarrfeed.plan.shares.partition import Even
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
-from zarrfeed.report.store_shares import StoreShares
+from zarrfeed.report.value_meanings import with_meanings
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.feeding import Mixing, as_options
 from zarrfeed.spec.sharding import Requests
@@ -76,6 +75,11 @@ class ZarrIterableDataset(StreamingDataset):
         If True, drop the last batch if it is short. Without effect for `batch_size=None`.
     return_index
         If True, add the global sample index (int64) as the last tensor.
+    return_coords
+        Names of coordinates, such as ("time", "member"), whose values come with each batch, as a dict before the index.
+        A name is one that `Data.sel` knows: a dimension of samples, another coordinate along these, a column of
+        segments. Numbers are tensors, text is a list. Dates are int64 nanoseconds since 1970, and spans of time
+        nanoseconds: `values.numpy().view("M8[ns]")`, "m8[ns]". A window has those of its own sample.
     rank, world_size
         The number of this rank, and how many ranks there are; or `rank=` a callable that returns both, such as
         `rank_from_torchrun`. None: torch.distributed's where it is initialised, else one rank. They are looked up in
@@ -121,7 +125,8 @@ class ZarrIterableDataset(StreamingDataset):
     Yields
     ------
     A tensor of shape (batch, *sample_shape) for `samples` alone; with `targets` a tuple (samples, targets); with
-    `return_index` the index behind these. A group, a mapping, or records (structured dtypes) give a dict of tensors.
+    `return_coords` a dict of coordinates behind these, and with `return_index` the index at the end. A group, a
+    mapping, or records (structured dtypes) give a dict of tensors.
     For `batch_size=None` the first axis is absent. Text, or bytes of any length, give (nested) lists instead of
     tensors.
 
@@ -160,6 +165,7 @@ class ZarrIterableDataset(StreamingDataset):
         seed: int = 0,
         drop_last: bool = False,
         return_index: bool = False,
+        return_coords: Sequence[str] | str | None = None,
         rank: RankLike = None,
         world_size: int | None = None,
         even: Even | None = None,
@@ -192,7 +198,7 @@ class ZarrIterableDataset(StreamingDataset):
         )
         mixing = as_options(Mixing, "mixing", mixing)
         options = given.schedule(mixing, as_options(Requests, "requests", requests))
-        self._data = with_shared_rows(as_data(data, targets, faults), faults)
+        self._data = with_shared_rows(as_data(data, targets, faults, return_coords), faults)
         disposable = disposable_in(one.array for one in self._data.resolved.columns)
         # Each pass over a store that grows holds its own version of the arrays, so the dataset holds none.
         self._leases = () if self._data.growth is not None else hold_opened(self._data.resolved, disposable)
@@ -395,9 +401,7 @@ class ZarrIterableDataset(StreamingDataset):
 
         The figures are attributes of what is returned; `str()` of it is a page for people.
         """
-        explanation, described = self._session.explain(), self._data.resolved
-        table = described.origin.stores
-        return explanation if table is None else replace(explanation, stores=StoreShares.of(table, described.choice))
+        return with_meanings(self._session.explain(), self._data.resolved)
 
     def close(self) -> None:
         """Stop all threads and free the memory of dropped batches. May be called twice; iterating is over after it."""

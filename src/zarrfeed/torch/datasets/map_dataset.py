@@ -58,6 +58,11 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         Arrays with as many samples along axis 0, as `targets` of `zarrfeed.open`; only if `data` is no `Data`.
     return_index
         If True, add the global sample index (int64) as the last tensor.
+    return_coords
+        Names of coordinates, such as ("time", "member"), whose values come with each batch, as a dict before the index.
+        A name is one that `Data.sel` knows: a dimension of samples, another coordinate along these, a column of
+        segments. Numbers are tensors, text is a list. Dates are int64 nanoseconds since 1970, and spans of time
+        nanoseconds: `values.numpy().view("M8[ns]")`, "m8[ns]". A window has those of its own sample.
     num_threads
         Decode threads. None: the cores that this process may use, shared by the workers of a DataLoader.
     cache
@@ -118,6 +123,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         targets: Source | None = None,
         *,
         return_index: bool = False,
+        return_coords: Sequence[str] | str | None = None,
         num_threads: int | None = None,
         cache: int | str = DEFAULT_CACHE,
         faults: Faults | Mapping[str, Any] | None = None,
@@ -127,7 +133,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
         check_requests(self._policy, num_threads, what="a sample")
         cache_bytes = parse_bytes(cache, "cache", least=0)
         check_flags(return_index=return_index)
-        self._data = with_shared_rows(as_data(data, targets, self._policy), self._policy)
+        self._data = with_shared_rows(as_data(data, targets, self._policy, return_coords), self._policy)
         if self._data.resolved.blend is not None:
             raise ConfigError(
                 "a mixture has an order, and ZarrDataset has none: use ZarrIterableDataset, or zarrfeed.concat"

@@ -5,12 +5,14 @@ For example, `memory_budget="2GiB"` becomes a number of bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int, check_num_threads
+from zarrfeed.metadata.description.returned_coords import with_coords
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open as open_data
 from zarrfeed.metadata.group.fields import Source
@@ -63,19 +65,25 @@ MOVED_TO_OPTIONS = {
 }
 
 
-def as_data(data: Data | Source, targets: Source | None, faults: Faults) -> Data:
+def as_data(
+    data: Data | Source, targets: Source | None, faults: Faults, return_coords: Sequence[str] | str | None = None
+) -> Data:
     """Return the description of the samples: the one given, or that of the opened shorthand (samples, targets).
 
     Raises
     ------
     ConfigError
-        If there are targets beside a description; or if the samples cannot be opened.
+        If there are targets beside a description; if the samples cannot be opened, or lack a coordinate of these names.
     """
     if not isinstance(data, Data):
-        return open_data(data, targets, retries=faults.retries, timeout=faults.timeout)
-    if targets is not None:
+        data = open_data(data, targets, retries=faults.retries, timeout=faults.timeout)
+    elif targets is not None:
         raise ConfigError("targets are given beside a Data: zarrfeed.open(samples, targets) describes both")
-    return data
+    if return_coords is None:
+        return data
+    if data.growth is not None:
+        raise ConfigError("return_coords cannot follow open(..., refresh='epoch'): new samples have other coordinates")
+    return replace(data, resolved=with_coords(data.resolved, return_coords))
 
 
 def faults_for(data: Data, faults: Faults) -> Faults:

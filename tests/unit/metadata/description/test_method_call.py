@@ -62,7 +62,7 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "with_weights": lambda data: data.balance(np.arange(N) % 3).with_weights(np.arange(N)),
 }
 #: Calls for items of other kinds.
-OTHERS = ("decode", "dense")
+OTHERS = ("decode", "dense", "normalize_total")
 
 
 def write(path: Path, begin: int, end: int) -> None:
