@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.order_rules import BATCHES_OF_ROW
 from zarrfeed.plan.order.rank_lanes import LANE_COUNTS, LANES_OF_SMALL
 
 #: Samples of the batch that is to be mixed well, whatever the batches of a rank are.
@@ -29,6 +30,8 @@ _MOST_CUTS = 0.1
 #: Small arrays have `LANES_OF_SMALL` lanes in any case; but where blocks share chunks, cuts cost more, and may not add
 #: more than this.
 _MOST_SHARED = 0.15
+#: Where lanes hand rows of single samples on, and fewer lanes would not mix well, cuts may add so much.
+_MOST_ROW_CUTS = 0.3
 #: More blocks than these are counted by their lengths. The sum over fewer blocks stays as it is, bit by bit: lanes
 #: depend on it.
 _MANY_BLOCKS = 1 << 22
@@ -95,6 +98,14 @@ class MixingLimits:
         open_batches = (min(rows, order.length) - 1) // self.batch_size + 2  # as in `Order.open_batches`
         return round_fits and open_batches + carried <= self.max_open_batches
 
+    def hold_rows(self, order: Order, lanes: int) -> bool:
+        """Return whether so many lanes have room whose groups are single samples, and which hand rows on."""
+        if not self.hands_rows_on or order.mix * order.max_rows > 1:
+            return False
+        carried = -(-lanes * self.carried_rows // self.batch_size)
+        few_cuts = self.blocks_cut(lanes) <= _MOST_ROW_CUTS * order.num_blocks
+        return few_cuts and carried + BATCHES_OF_ROW <= self.max_open_batches
+
     def cuts_little(self, lanes: int, num_blocks: int) -> bool:
         """Return whether the ends of lanes add at most a tenth to the reads of the blocks."""
         return self.blocks_cut(lanes) <= _MOST_CUTS * num_blocks
@@ -156,6 +167,11 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
             limits.reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks
         )
         if even or small or cuts <= _MOST_CUTS * num_blocks:
+            best = lanes
+    for lanes in LANE_COUNTS:
+        if expected_mix(best, order.mix, limits.typical) >= wanted:
+            break
+        if lanes > best and lanes <= order.length and limits.hold_rows(order, lanes):
             best = lanes
     return best
 
