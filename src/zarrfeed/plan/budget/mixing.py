@@ -30,7 +30,7 @@ _MOST_CUTS = 0.1
 #: Small arrays have `LANES_OF_SMALL` lanes in any case; but where blocks share chunks, cuts cost more, and may not add
 #: more than this.
 _MOST_SHARED = 0.15
-#: Where lanes hand rows of single samples on, and fewer lanes would not mix well, cuts may add so much.
+#: Share that cuts may add where lanes hand rows of single samples on, and fewer lanes would not mix well.
 _MOST_ROW_CUTS = 0.3
 #: More blocks than these are counted by their lengths. The sum over fewer blocks stays as it is, bit by bit: lanes
 #: depend on it.
