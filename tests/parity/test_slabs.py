@@ -275,6 +275,25 @@ def test_slabs_that_hand_rows_on_stay_within_their_memory(folder: Path) -> None:
             assert used.batch_memory_bytes + used.scratch_bytes <= 48 << 20
 
 
+@pytest.mark.parametrize("batch_size", [8, 48])
+def test_lanes_of_single_samples_need_two_open_batches_however_many_they_are(folder: Path, batch_size: int) -> None:
+    x, offsets = values(WIDTH, "f4"), tuple(range(6))
+    data = opened(folder, "plain").window(offsets)
+    options: dict[str, Any] = {"batch_size": batch_size, "mixing": {"lanes": 48}, "memory_budget": "48MiB"}
+    ranks = [make(data, 1, rank=rank, world_size=2, even="off", **options) for rank in range(2)]
+    explained = ranks[0].explain()
+    assert explained.strip > 1
+    assert explained.memory.required_batches == 2
+    assert explained.max_open_batches < explained.lanes
+    got = [i for rank in ranks for i in read_windows(rank, x, offsets, 2)]
+    alone = make(data, 1, **options)
+    alone.load_state_dict(ranks[1].state_dict())
+    got += read_windows(alone, x, offsets, N)
+    assert sorted(got) == list(range(N - 5))
+    for dataset in (*ranks, alone):
+        dataset.close()
+
+
 def test_selections_splits_and_windows_are_cut_like_whole_arrays(folder: Path) -> None:
     data = opened(folder, "plain")
     cases: list[tuple[Data, tuple[int, ...]]] = [

@@ -144,6 +144,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/datasets/stitched.py": ("unit/metadata/patches/test_stitching.py",),
     "plan/patches/columns.py": ("parity/test_patches.py", "unit/report/test_patch_explanation.py"),
     "metadata/patches/patching.py": ("parity/test_patches.py",),
+    "metadata/description/alternatives.py": ("unit/report/test_shuffle_advice.py",),
     "metadata/description/planning.py": ("unit/torch/passes/test_versions.py", "unit/tools/test_dry_run.py"),
     "metadata/patches/patch_request.py": ("parity/test_patches.py",),
     "metadata/patches/selected_items.py": ("parity/test_patch_items.py",),

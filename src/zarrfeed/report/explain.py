@@ -11,7 +11,6 @@ from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.budget.mixing import perfect_mix
-from zarrfeed.plan.order.cached_decodes import SharingMemory
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.left_out import LeftOut
@@ -24,12 +23,12 @@ from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.report.cache_forecast import CacheExplanation, explain_cache
 from zarrfeed.report.explain_field import FieldReading, cast_advice, explain_field
 from zarrfeed.report.field_explanation import FieldExplanation
-from zarrfeed.report.field_reads import reads_of_fields
+from zarrfeed.report.field_reads import reads_of_fields, sharing_memory
 from zarrfeed.report.given_shares import GivenShares
 from zarrfeed.report.order_figures import figures_of
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.rank_sharing import RankSharing
-from zarrfeed.report.shuffle_advice import remedy_of
+from zarrfeed.report.shuffle_advice import FindAlternatives, no_alternatives, remedy_of
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.report.verdict import remedy_of_field, verdict
@@ -251,7 +250,7 @@ def explain(
     order = plan.order
     part = part or Part.only(order)
     figures = figures_of(order, plan, fields.fields, memory.keep_bytes)
-    sharing = SharingMemory(memory.carry_bytes, memory.keep_bytes, memory.num_threads, batch_size, max_open_batches)
+    sharing = sharing_memory(memory, batch_size, max_open_batches)
     sources, reads = figures.sources, reads_of_fields(fields.fields, plan, sharing, figures.reads)
     per_batch, ideal = _shuffle_quality(plan, batch_size, sources)
     return Explanation(
@@ -328,10 +327,12 @@ def explain_schedule(
     pinned: bool,
     statics: tuple[StaticField, ...] = (),
     resumed: EpochState | None = None,
+    alternatives: FindAlternatives = no_alternatives,
 ) -> Explanation:
     """Work out the figures of a rank's reads, without workers, in the epoch that begins in a state.
 
-    `resumed` is the state in the middle of an epoch that the next pass goes on from, if it does.
+    `resumed` is the state in the middle of an epoch that the next pass goes on from, if it does. `alternatives` are the
+    schedules with other options.
     """
     consumer = rank_info.consumer()
     settled = schedule.settle(state, consumer)
@@ -347,8 +348,7 @@ def explain_schedule(
         pinned=pinned,
         statics=statics,
     )
-    remedy = remedy_of(schedule, rank_info, explained.shuffling)
-    explained = replace(explained, remedy="" if remedy is None else remedy.page)
+    explained = replace(explained, remedy=remedy_of(schedule, rank_info, explained.shuffling, alternatives))
     if resumed is None:
         return explained
     return replace(

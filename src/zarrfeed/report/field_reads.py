@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.order.cached_decodes import SharingMemory
 from zarrfeed.plan.order.carry import SourceReads, chunks_of_order, chunks_of_plan, source_reads
 from zarrfeed.plan.order.order import EpochPlan
@@ -47,6 +48,11 @@ class FieldReads:
         often = self.decoded / self.distinct if self.distinct else 1.0
         # Other consumers may decode the same ones.
         return max(often, readers * self.decoded / self.of_all) if readers > 1 and self.of_all else often
+
+
+def sharing_memory(memory: MemoryPlan, batch_size: int, max_open_batches: int) -> SharingMemory:
+    """Return the memory for chunks that groups of a plan share."""
+    return SharingMemory(memory.carry_bytes, memory.keep_bytes, memory.num_threads, batch_size, max_open_batches)
 
 
 def reads_of_fields(

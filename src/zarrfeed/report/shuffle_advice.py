@@ -1,130 +1,231 @@
-"""Advise, for a shuffle that hardly shuffles, options that would mix it: a warning, and a row of `explain()`."""
+"""Advise, for a shuffle that hardly shuffles, options that would mix it: a warning, and a row of `explain()`.
+
+Invariant: each option that is named was tried: the figures beside it are those of the dataset that has it.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from zarrfeed.base.errors import ConfigError, MemoryBudgetError
+from zarrfeed.base.errors import ConfigError, MemoryBudgetError, ZarrfeedError
 from zarrfeed.base.redaction import without_secrets
-from zarrfeed.plan.order.order import Order
+from zarrfeed.metadata.description.alternatives import Alternatives
 from zarrfeed.plan.order.rank_lanes import LANE_COUNTS
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.shuffle_measure import NEIGHBOURS, ShuffleMeasure, measure_shuffle
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
+from zarrfeed.report.field_reads import reads_of_fields, sharing_memory
 
 #: Nobody is warned of fewer samples: epochs are so short that they differ however samples are mixed.
 _FEW_SAMPLES = 64 * NEIGHBOURS
 #: Factors of the present budget that are tried.
 _FACTORS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 _MIB, _GIB = 1 << 20, 1 << 30
+#: Decodes of a chunk that are told, and the most that an option may cost which is advised.
+_TOLD_DECODES, _MOST_DECODES = 1.2, 8.0
+#: Decodes are counted in plans of so many blocks at most, as it takes time for each.
+_MOST_BLOCKS = 1 << 16
+
+#: Returns the schedules of a dataset with other options; None: it has no options.
+FindAlternatives = Callable[[], Alternatives | None]
+
+
+def no_alternatives() -> None:
+    """Return None: there are no other options."""
 
 
 @dataclass(frozen=True)
-class ShuffleRemedy:
-    """Options with which the shuffle is not poor any more.
+class Remedy:
+    """An option with which the shuffle is not poor any more.
 
     Attributes
     ----------
-    budget
-        Bytes for all readers of a machine.
-    lanes
-        The number of lanes, for `mixing`. None: the number that the planner chooses.
+    option
+        The option as a user names it.
     measure
-        The quality of the shuffle with these options.
-    shorter
-        Samples of a chunk with which the shuffle would be good in today's memory, and its quality. None: no length is
-        known.
+        The quality of the shuffle with it.
+    decodes
+        Number of times that a chunk is decoded in an epoch with it.
     """
 
-    budget: int
-    lanes: int | None
+    option: str
     measure: ShuffleMeasure
-    shorter: tuple[int, ShuffleMeasure] | None = None
+    decodes: float = 1.0
 
     @property
-    def page(self) -> str:
-        """The options that would do, with the figures."""
-        packed = ""
-        if self.shorter is not None:
-            rows, measure = self.shorter
-            packed = f", and so would chunks of `zarrfeed pack --sample-chunk {rows}` {_figures(measure)}"
-        return f"{self} would do {_figures(self.measure)}{packed}"
-
-    def __str__(self) -> str:
-        whole = self.budget % _GIB == 0
-        size = f"{self.budget // _GIB}GiB" if whole else f"{-(-self.budget // _MIB)}MiB"
-        lanes = "" if self.lanes is None else f' with mixing={{"lanes": {self.lanes}}}'
-        return f'memory_budget="{size}"{lanes}'
+    def figures(self) -> str:
+        """The quality of the shuffle, and the decodes where they are many."""
+        again = f"; each chunk decoded {self.decodes:.1f} times" if self.decodes > _TOLD_DECODES else ""
+        return f"({self.measure.share:.0%}, {self.measure.correlation:.2f}{again})"
 
 
-def _figures(measure: ShuffleMeasure) -> str:
-    return f"({measure.share:.0%}, {measure.correlation:.2f})"
+def page_of(remedies: Sequence[Remedy]) -> str:
+    """Return options in words, with their figures; "" without any."""
+    told = [f"{one.option} would do {one.figures}" for one in remedies[:1]]
+    told += [f"so would {one.option} {one.figures}" for one in remedies[1:]]
+    return ", and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
-def find_remedy(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | None:
-    """Return the least memory that mixes a schedule's order well enough, or else lanes, with the memory for these.
+def find_remedies(schedule: Schedule, rank_info: RankInfo, find: FindAlternatives) -> list[Remedy]:
+    """Return options with which a schedule's order is mixed well enough, each by itself.
 
-    Beside these, the longest chunks that would do in the memory that there is. None where neither memory nor lanes do:
-    there are no more blocks to mix.
+    These are the least memory, the fewest lanes, the longest blocks, and the longest chunks that would do; lanes with
+    more memory where neither does alone.
     """
-    found = _find_options(schedule, rank_info)
-    return None if found is None else replace(found, shorter=_find_shorter(schedule, rank_info))
+    alternatives = None if schedule.options.whole_blocks else find()
+    return [] if alternatives is None else _Search(schedule, rank_info, alternatives).remedies()
 
 
-def _find_options(schedule: Schedule, rank_info: RankInfo) -> ShuffleRemedy | None:
-    now, order = schedule.options.order_budget, schedule.part.whole
-    budgets = [-(-int(now * factor) // _MIB) * _MIB for factor in _FACTORS]
-    found = _least(budgets, lambda budget: _with(schedule, order, budget=budget), rank_info)
-    if found is not None:
-        return ShuffleRemedy(found[0], None, found[1])
-    # each lane more cuts one more block in two
-    wider = schedule.order.wider_lanes(LANE_COUNTS)
-    found = _least(wider, lambda lanes: _with(schedule, order, budget=budgets[-1], lanes=lanes), rank_info)
-    if found is None:
+@dataclass(frozen=True)
+class _Search:
+    """The search for options that mix an order.
+
+    Attributes
+    ----------
+    schedule
+        The schedule of the order.
+    rank_info
+        The rank that reads it.
+    alternatives
+        The schedules with other options.
+    """
+
+    schedule: Schedule
+    rank_info: RankInfo
+    alternatives: Alternatives
+
+    def remedies(self) -> list[Remedy]:
+        found = [*self._memory(), *self._lanes()]
+        return [*(found or self._memory_and_lanes()), *self._block(), *self._chunks()]
+
+    @property
+    def _budgets(self) -> list[int]:
+        return [-(-int(self.schedule.options.order_budget * factor) // _MIB) * _MIB for factor in _FACTORS]
+
+    @property
+    def _wider(self) -> list[int]:
+        """Numbers of lanes that cut more blocks in two."""
+        return self.schedule.order.wider_lanes(LANE_COUNTS)
+
+    @property
+    def _named_block(self) -> Any:
+        """The block that has to be named beside lanes, without which blocks are whole chunks. None: they are."""
+        slabs, named = self.schedule.order.slabs, self.alternatives.planning.mixing.block
+        return None if slabs is None and named == "chunk" else named if slabs is None else slabs.rows
+
+    def _memory(self) -> Iterator[Remedy]:
+        found = self._least(self._budgets, lambda budget: self.alternatives.with_options(budget=budget))
+        if found is not None:
+            yield self._remedy(_memory_of(found), self.alternatives.with_options(budget=found))
+
+    def _lanes(self) -> Iterator[Remedy]:
+        for lanes in self._wider:
+            made = self._made(partial(self._with_lanes, lanes))
+            if made is None:  # there is no memory for more of them
+                return
+            if self._is_mixed(made):
+                yield self._remedy(self._mixing(lanes), made)
+                return
+
+    def _memory_and_lanes(self) -> Iterator[Remedy]:
+        most = self._budgets[-1]
+        lanes = self._least(self._wider, lambda lanes: self._with_lanes(lanes, most))
+        if lanes is not None:
+            budget = self._least(self._budgets, lambda budget: self._with_lanes(lanes, budget))
+            assert budget is not None
+            yield self._remedy(f"{_memory_of(budget)} with {self._mixing(lanes)}", self._with_lanes(lanes, budget))
+
+    def _block(self) -> Iterator[Remedy]:
+        """Find slabs, where the user named other blocks; else slabs that decode more than those that were chosen."""
+        rows = self.schedule.order.full_rows
+        chosen = self.alternatives.planning.mixing.block in (None, "auto")
+        blocks: list[Any] = [rows >> halves for halves in range(1, rows.bit_length())] if chosen else ["auto"]
+        block = self._least(blocks, lambda block: self.alternatives.with_options(block=block))
+        if block is not None:
+            made = self._remedy(f'mixing={{"block": {_quoted(block)}}}', self.alternatives.with_options(block=block))
+            if made.decodes <= _MOST_DECODES:
+                yield made
+
+    def _chunks(self) -> Iterator[Remedy]:
+        rows = self.schedule.part.whole.block_rows
+        shorter = [rows >> halves for halves in range(1, rows.bit_length())]
+        found = self._least(shorter, self.alternatives.with_chunks)
+        if found is not None:
+            made = self.alternatives.with_chunks(found)
+            assert made is not None
+            yield self._remedy(f"chunks of `zarrfeed pack --sample-chunk {found}`", made)
+
+    def _with_lanes(self, lanes: int, budget: int | None = None) -> Schedule:
+        return self.alternatives.with_options(budget=budget, lanes=lanes, block=self._named_block)
+
+    def _mixing(self, lanes: int) -> str:
+        block = self._named_block
+        return f'mixing={{"lanes": {lanes}' + ("" if block is None else f', "block": {_quoted(block)}') + "}"
+
+    def _least(self, numbers: Sequence[Any], make: Callable[[Any], Schedule | None]) -> Any:
+        """Return the first option with which, as with all behind it, the order is mixed well; None if none does."""
+
+        def does(number: Any) -> bool:
+            made = self._made(lambda: make(number))
+            return made is not None and self._is_mixed(made)
+
+        if not numbers or not does(numbers[-1]):
+            return None
+        low, high = 0, len(numbers) - 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if does(numbers[middle]) else (middle + 1, high)
+        return numbers[high]
+
+    def _made(self, make: Callable[[], Schedule | None]) -> Schedule | None:
+        """Return a schedule that memory has room for; None if there is no such one."""
+        with suppress(ZarrfeedError):
+            made = make()
+            if made is not None:
+                made.check_memory(self.rank_info, 0, EpochState(0))
+                return made
         return None
-    lanes = found[0]
-    found = _least([now, *budgets], lambda budget: _with(schedule, order, budget=budget, lanes=lanes), rank_info)
-    return None if found is None else ShuffleRemedy(found[0], lanes, found[1])
+
+    def _is_mixed(self, made: Schedule) -> bool:
+        measure = _measured(made, self.rank_info)
+        return measure is not None and not measure.is_poor
+
+    def _remedy(self, option: str, made: Schedule) -> Remedy:
+        measure = _measured(made, self.rank_info)
+        assert measure is not None
+        return Remedy(option, measure, _decodes(made, self.rank_info))
 
 
-def _find_shorter(schedule: Schedule, rank_info: RankInfo) -> tuple[int, ShuffleMeasure] | None:
-    """Return the most samples of a chunk that mix the order well enough: today's number, halved again and again."""
-    order = schedule.part.whole
-    if order.selection is not None or order.orders != (order,) or schedule.planner.known.share_chunks:
-        return None  # chunks of windows, stores and patches would have to be described anew
-    shorter = [order.block_rows >> halves for halves in range(1, order.block_rows.bit_length())]
-    return _least(shorter, lambda rows: _with(schedule, replace(order, block_rows=rows, slabs=None)), rank_info)
+def _memory_of(budget: int) -> str:
+    whole = budget % _GIB == 0
+    return f'memory_budget="{budget // _GIB}GiB"' if whole else f'memory_budget="{-(-budget // _MIB)}MiB"'
 
 
-def _least(
-    numbers: Sequence[int], make: Callable[[int], Schedule], rank_info: RankInfo
-) -> tuple[int, ShuffleMeasure] | None:
-    """Return the first number with which, as with all behind it, the schedule shuffles well; None if none does."""
-
-    def tried(number: int) -> tuple[int, ShuffleMeasure] | None:
-        measure = _measured(make(number), rank_info)
-        return None if measure is None or measure.is_poor else (number, measure)
-
-    found = tried(numbers[-1]) if numbers else None
-    low, high = 0, len(numbers) - 1
-    while found is not None and low < high:
-        middle = (low + high) // 2
-        better = tried(numbers[middle])
-        low, high = (low, middle) if better is not None else (middle + 1, high)
-        found = better or found
-    return found
+def _quoted(block: str | int) -> str:
+    return f'"{block}"' if isinstance(block, str) else str(block)
 
 
-def _with(schedule: Schedule, order: Order, **options: int) -> Schedule:
-    """Return the schedule of another order of the samples, with some options; lanes that these do not name suit it."""
-    made = replace(schedule, dealt=None).with_options(**{"lanes": None, **options})
-    return replace(made, order=made.planner.suited(order.unmixed(), made.options.lanes, None))
+def _decodes(schedule: Schedule, rank_info: RankInfo) -> float:
+    """Return the decodes of a chunk in an epoch, of the array whose chunks are decoded most often; 1.0: not counted."""
+    consumer = rank_info.consumer()
+    state = schedule.settle(EpochState(0), consumer)
+    order = schedule.order_of(state)
+    if order.num_blocks > _MOST_BLOCKS:
+        return 1.0
+    resources = schedule.resources(order, rank_info, consumer)
+    plan = schedule.plan(state, consumer, resources)
+    sharing = sharing_memory(resources.memory, schedule.engine_batch_size, resources.max_open_batches)
+    reads = reads_of_fields(schedule.fields.fields, plan, sharing, None)
+    return max(one.amplification(plan.stride) for one in reads.values())
 
 
-def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
+def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo, find: FindAlternatives) -> None:
     """Warn, on rank 0, if an order hardly shuffles and options would mix it better.
 
     Nobody is warned of epochs of few samples, or of lanes and `mix` that he named.
@@ -135,13 +236,11 @@ def warn_of_shuffle(schedule: Schedule, rank_info: RankInfo) -> None:
     if schedule.fields.are_objects or order.length < _FEW_SAMPLES:
         return
     found = _measured(schedule, rank_info)
-    if found is None or not found.is_poor:
-        return
-    remedy = find_remedy(schedule, rank_info)
-    if remedy is None:
+    remedy = remedy_of(schedule, rank_info, found, find)
+    if not remedy:
         return
     warnings.warn(  # of this line, so that it is shown once
-        without_secrets(f"this order hardly shuffles: {found}. {remedy.page}; docs/tasks/shuffling.md says more"),
+        without_secrets(f"this order hardly shuffles: {found}. {remedy}; docs/tasks/shuffling.md says more"),
         stacklevel=1,
     )
 
@@ -157,8 +256,8 @@ def _measured(schedule: Schedule, rank_info: RankInfo) -> ShuffleMeasure | None:
     return measure_shuffle(order)
 
 
-def remedy_of(schedule: Schedule, rank_info: RankInfo, measure: ShuffleMeasure | None) -> ShuffleRemedy | None:
-    """Return options that would mix an order that is poorly shuffled; None for other orders."""
+def remedy_of(schedule: Schedule, rank_info: RankInfo, measure: ShuffleMeasure | None, find: FindAlternatives) -> str:
+    """Return options that would mix an order that is poorly shuffled, in words; "" for other orders."""
     if measure is None or not measure.is_poor or schedule.fields.are_objects:
-        return None
-    return find_remedy(schedule, rank_info)
+        return ""
+    return page_of(find_remedies(schedule, rank_info, find))

@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from zarrfeed.metadata.description.alternatives import Alternatives
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.slab_choice import choose_schedule
 from zarrfeed.metadata.face.data import Data
@@ -35,8 +36,8 @@ def schedule_of(
     num_threads: int | None,
     memory_budget: int | str | None,
     mixing: Mapping[str, Any],
-) -> Schedule:
-    """Return the schedule of a dataset with these arguments, of samples whose arrays lie in stores.
+) -> tuple[Schedule, Alternatives]:
+    """Return the schedule of a dataset with these arguments, of samples whose arrays lie in stores, and all others.
 
     Raises
     ------
@@ -48,10 +49,13 @@ def schedule_of(
     )
     given = as_options(Mixing, "mixing", mixing)
     options = stream.schedule(given, Requests())
-    return choose_schedule(Planning(False, shuffle, seed, given, options), data.resolved)[1]
+    planning = Planning(False, shuffle, seed, given, options)
+    return choose_schedule(planning, data.resolved)[1], Alternatives(planning, data.resolved)
 
 
-def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) -> Explanation:
+def explain(
+    data: Data, schedule: Schedule, alternatives: Alternatives, *, ranks: int | None, epoch: int
+) -> Explanation:
     """Return the explanation that the dataset of a schedule would give, on rank 0 of so many, or on the only one.
 
     Raises
@@ -66,5 +70,12 @@ def explain(data: Data, schedule: Schedule, *, ranks: int | None, epoch: int) ->
     warn_of_sharing(schedule, rank_info)
     state = EpochState(schedule.order.typical_epoch(epoch))
     described, pinned = data.resolved, has_accelerator()
-    explained = explain_schedule(schedule, rank_info, state, pinned=pinned, statics=tuple(described.statics))
+    explained = explain_schedule(
+        schedule,
+        rank_info,
+        state,
+        pinned=pinned,
+        statics=tuple(described.statics),
+        alternatives=lambda: alternatives,
+    )
     return with_meanings(explained, described)

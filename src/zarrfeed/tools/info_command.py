@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
             stride=arguments.stride,
             border=arguments.border,
         )
-    schedule = dry_run.schedule_of(
+    schedule, alternatives = dry_run.schedule_of(
         data,
         batch_size=arguments.batch_size,
         shuffle=arguments.shuffle,
@@ -121,7 +121,8 @@ def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Call
         memory_budget=arguments.memory_budget,
         mixing={"lanes": arguments.lanes, "mix": arguments.mix},
     )
-    page = f"{data}\n\n{dry_run.explain(data, schedule, ranks=arguments.ranks, epoch=arguments.epoch)}"
+    explained = dry_run.explain(data, schedule, alternatives, ranks=arguments.ranks, epoch=arguments.epoch)
+    page = f"{data}\n\n{explained}"
     if arguments.plot is not None:
         _draw(data, schedule, arguments)
         page += f"\n\norder drawn in {arguments.plot}"

@@ -10,16 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs import BloscCodec
 
 import zarrfeed
 
 N = 6000
+LZ4 = BloscCodec(cname="lz4", clevel=1, blocksize=4096)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     zarr.create_array(tmp_path / "x", shape=(N, 4000), chunks=(375, 4000), dtype="f4")
     return tmp_path / "x"
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a store whose chunks can be cut; one of them is stored."""
+    path = tmp_path_factory.mktemp("cut") / "x"
+    array = zarr.create_array(path, shape=(N, 2000), chunks=(300, 2000), dtype="f4", compressors=LZ4)
+    array[:300] = np.random.default_rng(0).integers(0, 9, (300, 2000))
+    return path
 
 
 def made(data: Any, **options: Any) -> tuple[zarrfeed.ZarrIterableDataset, list[str]]:
@@ -32,7 +43,7 @@ def made(data: Any, **options: Any) -> tuple[zarrfeed.ZarrIterableDataset, list[
 
 def options_in(text: str) -> dict[str, Any]:
     """Return the options that a warning names, as a user would copy them."""
-    (found,) = re.findall(r"(memory_budget=.*?) would do", text)
+    (found,) = re.findall(r"((?:memory_budget|mixing)=.*?) would do", text)
     return dict(eval(f"dict({found.replace(' with ', ', ')})"))
 
 
@@ -80,9 +91,50 @@ def test_shorter_chunks_that_are_named_mix_no_better(path: Path, tmp_path: Path)
     assert not measured.is_poor
 
 
-def test_windows_are_told_of_chunks_that_were_not_tried(path: Path) -> None:
-    _, (text,) = made(zarrfeed.open(path).window((-1, 0, 4)))
-    assert "--sample-chunk" not in text
+@pytest.mark.parametrize(
+    ("offsets", "options", "kinds"),
+    [
+        ((), {"memory_budget": "48MiB", "mixing": {"block": "chunk"}}, ["memory", "lanes", "auto", "pack"]),
+        ((0, 1), {"memory_budget": "24MiB"}, ["memory", "rows", "pack"]),
+        ((0, 1), {"memory_budget": "24MiB", "mixing": {"block": 60}}, ["memory", "lanes", "pack"]),
+        ((0, 1), {"memory_budget": "48MiB", "mixing": {"block": "chunk"}}, ["memory and lanes", "pack"]),
+    ],
+)
+def test_each_option_that_is_told_has_the_figures_beside_it(
+    cut: Path, tmp_path: Path, offsets: tuple[int, ...], options: dict[str, Any], kinds: list[str]
+) -> None:
+    def read(path: Path) -> Any:
+        return zarrfeed.open(path).window(offsets) if offsets else path
+
+    options = {**options, "num_threads": 1}
+    dataset, (text,) = made(read(cut), **options)
+    remedy = dataset.explain().remedy
+    assert f". {remedy}; docs" in text
+    found = []
+    for told in remedy.replace(" would do", "").replace(", and so would", ", so would").split(", so would "):
+        option, share, correlation, decodes = re.fullmatch(
+            r"(.*) \((\d+)%, ([\d.]+)(?:; each chunk decoded ([\d.]+) times)?\)", told
+        ).groups()  # type: ignore[union-attr]
+        if "pack" in option:
+            found.append("pack")
+            (rows,) = re.findall(r"--sample-chunk (\d+)", option)
+            path = tmp_path / "packed"
+            zarr.create_array(path, shape=(N, 2000), chunks=(int(rows), 2000), dtype="f4", compressors=LZ4)
+            better, _ = made(read(path), **{**options, "mixing": {"block": "chunk"}})
+        else:
+            named: dict[str, Any] = eval(f"dict({option.replace(' with ', ', ')})")
+            block = named.get("mixing", {}).get("block")
+            kind = "auto" if block == "auto" else "lanes" if "lanes" in option else "rows" if block else "memory"
+            found.append("memory and lanes" if len(named) == 2 else kind)
+            better, _ = made(read(cut), **{**options, **named})
+        explained = better.explain()
+        measured = explained.shuffling
+        assert measured is not None
+        assert not measured.is_poor
+        assert (f"{measured.share:.0%}", f"{measured.correlation:.2f}") == (f"{share}%", correlation), option
+        counted = max(field.amplification for field in explained.fields)
+        assert counted == pytest.approx(float(decodes or 1), abs=0.06 if decodes else 0.2)
+    assert found == kinds
 
 
 def test_what_cannot_be_mixed_better_or_was_asked_for_does_not_warn(path: Path, tmp_path: Path) -> None:

@@ -50,11 +50,11 @@ def test_it_explains_what_the_dataset_explains(
     arguments |= {"memory_budget": "32MiB", "mixing": {"lanes": 3}}
     rank_options: dict[str, Any] = {} if ranks is None else {"rank": 0, "world_size": ranks}
     pages = []
-    schedule = dry_run.schedule_of(data, **arguments)
+    planned = dry_run.schedule_of(data, **arguments)
     with zarrfeed.ZarrIterableDataset(data, **arguments, **rank_options) as dataset:
         for epoch in (0, 4):
             dataset.set_epoch(epoch)
-            pages.append(str(dry_run.explain(data, schedule, ranks=ranks, epoch=epoch)))
+            pages.append(str(dry_run.explain(data, *planned, ranks=ranks, epoch=epoch)))
             assert pages[-1] == str(dataset.explain())
     assert str(N) in pages[0] or make is patches
 
@@ -63,8 +63,8 @@ def test_it_refuses_what_the_dataset_refuses(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"shuffle": True, "num_threads": 2, "mixing": {}}
     with pytest.raises(ConfigError, match="seed"):
         dry_run.schedule_of(rows(tmp_path), batch_size=5, seed=-1, memory_budget=None, **arguments)
-    schedule = dry_run.schedule_of(
+    planned = dry_run.schedule_of(
         zarrfeed.open(tmp_path / "a.zarr"), batch_size=5, seed=0, memory_budget=64, **arguments
     )
     with pytest.raises(MemoryBudgetError):
-        dry_run.explain(zarrfeed.open(tmp_path / "a.zarr"), schedule, ranks=None, epoch=0)
+        dry_run.explain(zarrfeed.open(tmp_path / "a.zarr"), *planned, ranks=None, epoch=0)

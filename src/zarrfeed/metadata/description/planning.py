@@ -64,6 +64,11 @@ class Planning:
             return mixing.lanes is None and mixing.mix is None
         return mixing.block not in BLOCK_KINDS
 
+    @property
+    def whole(self) -> Planning:
+        """The planning with whole blocks, before slabs are chosen."""
+        return replace(self, slab_rows=0, grains=(), carries_rows=False)
+
     def takes_shards(self, resolved: ResolvedData) -> bool:
         """Return True if samples were dealt by whole shards, which make the blocks unless the user names others."""
         return resolved.choice.kind == "shard"

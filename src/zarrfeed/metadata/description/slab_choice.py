@@ -82,10 +82,9 @@ def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries
     """
     if (rows, carries_rows) == (planning.slab_rows, planning.carries_rows):
         return planning
-    whole = replace(planning, slab_rows=0, grains=(), carries_rows=False)
     if not rows:
-        return whole
-    fields, _ = whole.order(resolved)
+        return planning.whole
+    fields, _ = planning.whole.order(resolved)
     reason = _why_whole(fields, resolved)
     if reason:
         raise ConfigError(f"the state is of an order of slabs of {rows} rows, but {reason}")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.order_rules import BATCHES_OF_ROW
 from zarrfeed.plan.order.rank_lanes import LANE_COUNTS, LANES_OF_SMALL
 
 #: Samples of the batch that is to be mixed well, whatever the batches of a rank are.
@@ -31,6 +32,8 @@ MOST_CUTS_OF_BOXES = 0.05
 #: Small arrays have `LANES_OF_SMALL` lanes in any case; but where blocks share chunks, cuts cost more, and may not add
 #: more than this.
 _MOST_SHARED = 0.15
+#: Share that cuts may add where lanes hand rows of single samples on, and fewer lanes would not mix well.
+_MOST_ROW_CUTS = 0.3
 #: More blocks than these are counted by their lengths. The sum over fewer blocks stays as it is, bit by bit: lanes
 #: depend on it.
 _MANY_BLOCKS = 1 << 22
@@ -100,6 +103,14 @@ class MixingLimits:
         open_batches = (min(rows, order.length) - 1) // self.batch_size + 2  # as in `Order.open_batches`
         return round_fits and open_batches + carried <= self.max_open_batches
 
+    def hold_rows(self, order: Order, lanes: int) -> bool:
+        """Return whether so many lanes have room whose groups are single samples, and which hand rows on."""
+        if not self.hands_rows_on or order.mix * order.max_rows > 1:
+            return False
+        carried = -(-lanes * self.carried_rows // self.batch_size)
+        few_cuts = self.blocks_cut(lanes) <= _MOST_ROW_CUTS * order.num_blocks
+        return few_cuts and carried + BATCHES_OF_ROW <= self.max_open_batches
+
     def cuts_little(self, lanes: int, num_blocks: int) -> bool:
         """Return whether the ends of lanes add at most `most_cuts` to the reads of the blocks."""
         return self.blocks_cut(lanes) <= self.most_cuts * num_blocks
@@ -161,6 +172,11 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
             limits.reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks
         )
         if even or small or limits.cuts_little(lanes, num_blocks):
+            best = lanes
+    for lanes in LANE_COUNTS:
+        if expected_mix(best, order.mix, limits.typical) >= wanted:
+            break
+        if lanes > best and lanes <= order.length and limits.hold_rows(order, lanes):
             best = lanes
     return best
 

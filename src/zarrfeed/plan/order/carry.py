@@ -40,6 +40,8 @@ from zarrfeed.spec.sparse import CsrField
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
 STRIP_REACHES = 8
+#: Strips that an epoch permutes, at least, where lanes are shorter than strips.
+_LEAST_STRIPS = 32
 #: A lane carries chunks to its next group, while the ones from the group before are still in use.
 _GROUPS_AT_ONCE = 2
 
@@ -105,8 +107,14 @@ class Overlap:
         return 1 + self.chunks
 
     def strip(self, order: Order) -> int:
-        """Return the length of a strip in blocks: so many that strips share little, but less than a lane."""
-        return max(1, min(self.wanted_strip, order.num_blocks // order.lanes))
+        """Return the length of a strip in blocks: so many that strips share little, but less than a lane.
+
+        Lanes that hand rows of slabs on may be shorter than strips, as long as there are enough of these to permute:
+        the end of a lane costs as much as that of a strip.
+        """
+        hands_rows_on = order.slabs is not None and order.slabs.carries_rows
+        pieces = min(order.lanes, _LEAST_STRIPS) if hands_rows_on else order.lanes
+        return max(1, min(self.wanted_strip, order.num_blocks // pieces))
 
     @property
     def wanted_strip(self) -> int:

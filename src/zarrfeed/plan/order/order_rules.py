@@ -19,6 +19,10 @@ from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.spec.block_edges import Edges
 from zarrfeed.spec.field import Field
 
+#: Batches that must be open at once where each group is a single sample.
+BATCHES_OF_ROW = 2
+#: Samples that are open for decode threads where each group is a single one, and as many again.
+_SAMPLES_AHEAD = 32
 #: A group of a plan and its segment, in Python and for the engine, and the chunks that it shares.
 _BYTES_OF_GROUP = 460
 #: A group of a mixture's plan, or of one of patches, in Python and for the engine.
@@ -169,11 +173,22 @@ class OrderRules(ReadBlocks):
 
     def required_batches(self, batch_size: int, stride: int) -> int:
         """Return the number of batches that must be open at once."""
-        return self.open_batches(batch_size, stride)
+        return BATCHES_OF_ROW if self._has_single_samples else self.open_batches(batch_size, stride)
 
     def wanted_batches(self, batch_size: int, stride: int) -> int:
-        """Return the number of batches that a round of lanes serves, so that each chunk is decoded once."""
-        return self.open_batches(batch_size, stride)
+        """Return the number of batches that a round of lanes serves, so that each chunk is decoded once.
+
+        Groups of single samples need none of a round; so many are open that threads have enough to decode.
+        """
+        of_round = self.open_batches(batch_size, stride)
+        if not self._has_single_samples:
+            return of_round
+        return min(of_round, max(BATCHES_OF_ROW, -(-_SAMPLES_AHEAD // batch_size)))
+
+    @property
+    def _has_single_samples(self) -> bool:
+        """True if each group is a single sample, which serves one step; of orders whose lanes hand rows on alone."""
+        return self.slabs is not None and self.slabs.carries_rows and self.mix * self.max_rows == 1
 
     def most_steps(self, open_batches: int, batch_size: int) -> int | None:
         """Return the most steps that a group may serve at a time, with so many open batches. None: all of its steps."""

@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.metadata.description.alternatives import Alternatives
 from zarrfeed.metadata.description.planning import Planning
+from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.slab_choice import with_slabs
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.schedule.epoch_plan import Schedule
@@ -83,21 +85,26 @@ class Editions:
         made = self._schedules.get(edition.key)
         if made is None:
             assert self._planning is not None
-            if self.versions is not None and edition.version is not None:
-                resolved = self.versions.resolved(edition.version)
-            elif edition.offsets is not None:
-                resolved = self.data_with(edition.offsets).resolved
-            else:
-                assert self._data is not None
-                resolved = self._data.resolved
-            if self.weightings is not None:
-                resolved = replace(resolved, expected=self.weightings.find(edition.weights))
+            resolved = self._resolved(edition)
             planning = with_slabs(self._planning, resolved, edition.slab_rows, carries_rows=edition.carries_rows)
             made = Schedule.make(*planning.order(resolved), planning.options)
             while len(self._schedules) >= _REMEMBERED:
                 del self._schedules[next(iter(self._schedules))]
             self._schedules[edition.key] = made
         return made
+
+    def alternatives(self) -> Alternatives | None:
+        """Return the schedules of the current edition with other options. None: nobody planned it."""
+        return None if self._planning is None else Alternatives(self._planning, self._resolved(self.current))
+
+    def _resolved(self, edition: Edition) -> ResolvedData:
+        if self.versions is not None and edition.version is not None:
+            return self.versions.resolved(edition.version)
+        if edition.offsets is not None:
+            return self.data_with(edition.offsets).resolved
+        assert self._data is not None
+        resolved = self._data.resolved
+        return resolved if self.weightings is None else replace(resolved, expected=self.weightings.find(edition.weights))
 
     def data_with(self, offsets: Mapping[str, Any] | None) -> Data:
         """Return the description with other offsets of its windows; None: as it was.

@@ -84,7 +84,7 @@ class Session:
         of_node, consumer = self._schedule_of(rank_info), rank_info.consumer()
         of_node.check_memory(rank_info, 0, EpochState(0))
         warn_of_sharing(of_node, rank_info)
-        warn_of_shuffle(of_node, rank_info)
+        warn_of_shuffle(of_node, rank_info, self.editions.alternatives)
         if self.editions.versions is None:  # a store that grows may have too few samples yet
             self._check_has_batches(of_node.division(EpochState(0), consumer), consumer)
         self.epochs = EpochTable(EpochState(0, edition=self.editions.current.lasting).to_json())
@@ -206,6 +206,7 @@ class Session:
             pinned=self._pins(),
             statics=self.statics,
             resumed=None if upcoming.lanes is None else upcoming,
+            alternatives=self.editions.alternatives,
         )
 
     # Versions and editions of the data
