@@ -285,6 +285,7 @@ PYBIND11_MODULE(_core, m) {
   py::register_exception_translator(translate);
 
   bind_specs(m);
+  bind_converter(m);
   bind_blocks(m);
   bind_plans(m);
   bind_cache(m);

@@ -20,6 +20,8 @@ struct PythonPlan {
 
 /// Binds CodecSpec, ShardSpec, ArraySpec, ConversionSpec and FieldSpec.
 void bind_specs(pybind11::module_& m);
+/// Binds Converter. After bind_specs(), whose ConversionSpec it takes.
+void bind_converter(pybind11::module_& m);
 /// Binds CacheDirectory, ObjectVersions and CachedArray.
 void bind_cache(pybind11::module_& m);
 /// Binds BlockTable and BlockOrder.

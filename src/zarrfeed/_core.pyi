@@ -1,5 +1,5 @@
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,10 @@ class ConversionSpec:
         channel_items: int,
         steps: Sequence[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.float64], int]] = [],
     ) -> None: ...
+
+class Converter:
+    def __init__(self, spec: ConversionSpec) -> None: ...
+    def convert(self, dest: npt.NDArray[Any], source: npt.NDArray[Any], position: int) -> None: ...
 
 class ArrayParts:
     def __init__(
