@@ -200,9 +200,9 @@ def test_windows_over_several_stores_and_a_broken_image(tmp_path: Path) -> None:
     data = zarrfeed.open([tmp_path / "0.zarr", tmp_path / "1.zarr"]).decode("image", size=(3, 4)).window((-1, 0))
     good = [i for i in range(1, N) if i not in (10, 13, 14)]
     orders = []
-    for options in ({"batch_size": 4}, {"batch_size": 7, "num_threads": 1}):
-        faults: Any = {"on_error": "skip"}
-        with ZarrIterableDataset(data, shuffle=True, return_index=True, faults=faults, **options) as dataset:
+    options: dict[str, Any] = {"shuffle": True, "return_index": True, "faults": {"on_error": "skip"}}
+    for batch_size, num_threads in ((4, None), (7, 1)):
+        with ZarrIterableDataset(data, batch_size=batch_size, num_threads=num_threads, **options) as dataset:
             with pytest.warns(zarrfeed.ChunkSkippedWarning, match="sample 13"):
                 batches = list(dataset)
             assert [chunk.key for chunk in dataset.skipped_chunks()] == ["0 sample 13"]

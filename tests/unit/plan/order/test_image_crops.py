@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,12 +45,13 @@ def test_boxes_have_the_distribution_of_torchvision(width: int, height: int) -> 
     ours = np.array([draw(sample).box(width, height) for sample in range(count)])
     numbers = random.Random(1)
     theirs = np.array([torchvision_box(width, height, numbers) for _ in range(count)])
-    for of in (
+    measures: list[Callable[[Any], Any]] = [
         lambda box: (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]),
         lambda box: (box[:, 2] - box[:, 0]) / (box[:, 3] - box[:, 1]),
         lambda box: box[:, 0],
         lambda box: box[:, 1],
-    ):
+    ]
+    for of in measures:
         both = np.sort(np.concatenate([of(ours), of(theirs)]))
         shares = [np.searchsorted(np.sort(of(boxes)), both, side="right") / count for boxes in (ours, theirs)]
         # the limit of Kolmogorov and Smirnov at a level of 0.0001, for two series of this length
