@@ -61,7 +61,7 @@ def pixels_of(
     data
         The encoded image.
     images
-        What becomes of it.
+        The mode, the size and the crop of the pixels.
     draw
         The numbers that its sample draws. None: images are neither cropped nor mirrored.
     resize

@@ -117,8 +117,8 @@ def test_pillow_says_what_is_broken_and_decodes_what_simplejpeg_refuses(monkeypa
     data = encoded(picture(2, 40, 50), "jpeg")
     cmyk = encoded(picture(2, 40, 50).convert("CMYK"), "jpeg")
     rng = np.random.default_rng(0)
-    places = zip(rng.integers(0, len(data), 60).tolist(), rng.bytes(60), strict=True)
-    altered = [data[:place] + bytes([byte]) + data[place + 1 :] for place, byte in places]
+    changes = zip(rng.integers(0, len(data), 60).tolist(), rng.bytes(60), strict=True)
+    altered = [data[:at] + bytes([byte]) + data[at + 1 :] for at, byte in changes]
     for broken in (cmyk, data[:-20], data[: len(data) // 2], data + b"more", *altered):
         ours, theirs = both(broken, Images("RGB"), monkeypatch)
         assert ours is theirs if isinstance(theirs, type) else np.array_equal(ours, theirs)
