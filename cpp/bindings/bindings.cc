@@ -285,8 +285,8 @@ PYBIND11_MODULE(_core, m) {
   py::register_exception_translator(translate);
 
   bind_specs(m);
+  bind_converter(m);
   bind_blocks(m);
-  bind_convert(m);
   bind_plans(m);
   bind_cache(m);
   bind_shared_pool(m);

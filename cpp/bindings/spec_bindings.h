@@ -20,12 +20,12 @@ struct PythonPlan {
 
 /// Binds CodecSpec, ShardSpec, ArraySpec, ConversionSpec and FieldSpec.
 void bind_specs(pybind11::module_& m);
+/// Binds Converter. After bind_specs(), whose ConversionSpec it takes.
+void bind_converter(pybind11::module_& m);
 /// Binds CacheDirectory, ObjectVersions and CachedArray.
 void bind_cache(pybind11::module_& m);
 /// Binds BlockTable and BlockOrder.
 void bind_blocks(pybind11::module_& m);
-/// Binds convert_items(). After bind_specs(), whose ConversionSpec it takes.
-void bind_convert(pybind11::module_& m);
 /// Binds EpochPlan and CarryPlan. After bind_blocks(), whose classes plans name.
 void bind_plans(pybind11::module_& m);
 /// Binds SharedPool.

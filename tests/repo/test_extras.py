@@ -32,6 +32,7 @@ MODULES = {
     "cli": ["argcomplete", "rich"],
     "demo": ["argcomplete", "h5py", "iris_sample_data", "rich"],
     "hdf5": ["h5py"],
+    "images": ["PIL", "simplejpeg"],
     "pack": ["h5netcdf", "h5py", "pyarrow", "xarray"],
     "plot": ["matplotlib"],
     "remote": ["obstore"],

@@ -246,7 +246,7 @@ def put_divided(values: npt.NDArray[Any], decoded: npt.NDArray[Any], lengths: In
         totals = np.bincount(row, weights=numbers, minlength=len(lengths))
         shares = np.where(totals == 0, 1.0, totals) / field.row_total
         divided = numbers / shares[row]
-    core.convert_items(field.after.to_core(), divided.view(np.uint8), values.view(np.uint8))
+    core.Converter(field.after.to_core()).convert(values, divided, 0)
 
 
 def put_elements(dense: npt.NDArray[Any], indices: Int64, values: npt.NDArray[Any], dtype: str) -> None:

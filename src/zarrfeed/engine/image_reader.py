@@ -4,12 +4,13 @@ Batches are asked for before they are wanted (`engine/ahead.py`): their bytes ar
 batch at a time, and their images are decoded side by side in threads of their own.
 
 Invariants: each image is written by one thread, to memory of its own. Images of no one size count as what the largest
-batch so far took.
+batch so far took. Crops are drawn by (seed, epoch, sample), so they depend on no thread, rank or worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +26,14 @@ from zarrfeed.base.native import core
 from zarrfeed.engine.ahead import AheadReader
 from zarrfeed.engine.batch_arrays import Array, BatchArrays
 from zarrfeed.engine.image_decoder import pixels_of
-from zarrfeed.engine.sample_lookup import skipped_alone, skipped_part
+from zarrfeed.engine.sample_lookup import skipped_part
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.engine.vlen import ChunkError, Int64, Objects, VlenReader
 from zarrfeed.engine.vlen_parts import PartedVlenReader
+from zarrfeed.plan.order.image_crops import ImageDraw
 from zarrfeed.plan.order.unfolding import ReadPlan
+from zarrfeed.spec.dtypes import encode_item
 from zarrfeed.spec.field import VlenField
 from zarrfeed.storage.access.zarr_internals import event_loop, sync
 from zarrfeed.storage.chunks.location import StoreSource
@@ -42,9 +45,9 @@ _PIECES_PER_THREAD = 4
 
 @dataclass(frozen=True)
 class BadImage:
-    """An image that cannot be decoded: its sample, its name in messages, and the reason."""
+    """An image that cannot be decoded: the row of its array, its name in messages, and the reason."""
 
-    sample: int
+    row: int
     key: str
     error: CorruptChunkError
 
@@ -62,10 +65,13 @@ class _Decoding:
     index
         The indices of the samples.
     items
-        Encoded images, of all samples one after the other; None for an image whose chunk could not be read.
+        Encoded images, of all samples one after the other; None for an image whose chunk could not be read, or that is
+        padded.
     array, memory
         The destination of images of one shape: an array of the array library, and its memory as an array of shape
         (items, channels, height, width).
+    copies
+        Number of an item -> number of an earlier one that becomes the same pixels.
     values
         The decoded images, one an item, where images have different shapes.
     errors
@@ -76,7 +82,8 @@ class _Decoding:
     items: Objects
     errors: list[ImageError]
     array: Array = None
-    memory: npt.NDArray[np.uint8] | None = None
+    memory: npt.NDArray[Any] | None = None
+    copies: dict[int, int] = field(default_factory=dict)
     values: Objects | None = None
     bad: list[tuple[int, Exception]] = field(default_factory=list)
 
@@ -115,7 +122,12 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
             planned_bytes=batch_size * field.sample_bytes,
         )
         self._images = field.images
-        self._sample_shape = field.spec.sample_shape
+        self._field = field
+        conversion = field.conversion
+        self._converter = None if conversion is None else core.Converter(conversion.to_core())
+        self._per_row = math.prod(field.spec.sample_shape)
+        self._seed = 0
+        self._epoch_of_draws = 0
         self._encoded = encoded
         self._arrays = arrays
         self._one_at_a_time = asyncio.Lock()
@@ -129,6 +141,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
 
     def _begin(self, plan: ReadPlan, max_open_batches: int) -> Iterator[Int64]:
         self._encoded.open(plan, max_open_batches)
+        self._seed, self._epoch_of_draws = plan.order.seed, plan.epoch
         self._start_threads()
         return _batches_of(plan, self._batch_size)
 
@@ -139,11 +152,12 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         are lists, nested as deep as the array has axes, of arrays of shape (channels, height, width).
         """
         with self._lock:
-            self._stats += Stats(images_decoded=int(np.count_nonzero(made.items != None)) - len(made.bad))  # noqa: E711 (item by item)
+            decoded = int(np.count_nonzero(made.items != None)) - len(made.copies) - len(made.bad)  # noqa: E711 (item by item)
+            self._stats += Stats(images_decoded=decoded)
         if made.values is None:
             values = made.array
         else:
-            values = made.values.reshape(len(made.index), *self._sample_shape).tolist()
+            values = made.values.reshape(len(made.index), *self._field.sample_shape).tolist()
             self._batch_bytes = max(self._batch_bytes, sum(one.nbytes for one in made.values if one is not None))
         return values, made.errors + self._errors_of(made)
 
@@ -152,7 +166,8 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
         """Map the skip ids of array `number` to its chunks; `~number` is the id of single samples."""
-        return {**self._encoded.skippable(number, name), ~number: skipped_alone(name)}
+        alone = SkippedField(name, self._encoded.find_rows, self._encoded.offsets)
+        return {**self._encoded.skippable(number, name), ~number: alone}
 
     def skipped(self, number: int, index: Int64, errors: list[ImageError]) -> Skipped:
         """Return the slots of a batch that lack their sample, because a chunk or an image of field `number` is bad.
@@ -165,9 +180,10 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         slots, _, chunks = self._encoded.skipped(
             number, index, [one for one in errors if not isinstance(one, BadImage)]
         )
-        bad = {one.sample: one for one in reversed(errors) if isinstance(one, BadImage)}  # of a sample the first
-        chunks += [skipped_part(~number, sample, one.key, one.error) for sample, one in bad.items()]
-        every = np.union1d(slots, np.flatnonzero(np.isin(index, list(bad)))).astype(np.int64)
+        bad = {one.row: one for one in reversed(errors) if isinstance(one, BadImage)}  # of a row the first
+        chunks += [skipped_part(~number, row, one.key, one.error) for row, one in bad.items()]
+        has_bad = np.isin(self._encoded.rows_of(index), list(bad)).any(axis=1)
+        every = np.union1d(slots, np.flatnonzero(has_bad)).astype(np.int64)
         return every.tolist(), index[every].tolist(), chunks
 
     def stats(self) -> Stats:
@@ -181,20 +197,21 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
     async def _decoded_ahead(self, index: Int64, epoch: int) -> _Decoding:
         """Look up and decode a batch; on zarr-python's loop."""
         async with self._one_at_a_time:
-            items, errors = await self._encoded.look_up(index)
+            items, errors = await self._encoded.look_up_samples(index)
         loop, threads = asyncio.get_running_loop(), self._threads
         if threads is None:
             raise asyncio.CancelledError
         decoding = await loop.run_in_executor(threads, self._begun, index, items, errors)
         pieces = self._pieces(decoding)
         await asyncio.gather(*(loop.run_in_executor(threads, self._decode, decoding, piece, epoch) for piece in pieces))
+        await loop.run_in_executor(threads, _copy, decoding)
         return decoding
 
     def _make_now(self, index: Int64) -> _Decoding:
         """Look up and decode a batch while the caller waits."""
         if self._threads is None:
             raise ClosedError("this dataset was closed")
-        items, errors = sync(self._encoded.look_up(index))
+        items, errors = sync(self._encoded.look_up_samples(index))
         decoding = self._begun(index, items, errors)
         pieces = self._pieces(decoding)
         if len(pieces) == 1 or self._threads is None:
@@ -204,6 +221,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
             work: Callable[[Sequence[int]], None] = lambda piece: self._decode(decoding, piece, epoch)  # noqa: E731
             epoch = self._epoch
             list(self._threads.map(work, pieces))
+        _copy(decoding)
         return decoding
 
     def _begun(self, index: Int64, items: Objects, errors: list[ChunkError]) -> _Decoding:
@@ -211,18 +229,29 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         flat = items.reshape(-1)
         if not self._images.shape:
             return _Decoding(index, flat, [*errors], values=np.empty(len(flat), object))
-        array, memory = self._arrays.empty((len(index), *self._sample_shape, *self._images.shape))
-        return _Decoding(index, flat, [*errors], array, memory.reshape(len(flat), *self._images.shape))
+        field, shape = self._field, (len(index), *self._field.sample_shape)
+        array, memory = self._arrays.empty_items(shape, field.dtype_name)
+        memory = memory.reshape(len(flat), *self._images.shape)
+        decoding = _Decoding(index, flat, [*errors], array, memory)
+        if field.fill_value is not None:
+            memory[flat == None] = np.frombuffer(encode_item(field.dtype_name, field.fill_value), memory.dtype)[0]  # noqa: E711 (item by item)
+        if not self._images.draws:
+            first: dict[int, int] = {}
+            for number, item in enumerate(flat):
+                if (same := first.setdefault(id(item), number)) != number and item is not None:
+                    decoding.copies[number] = same
+        return decoding
 
-    def _pieces(self, decoding: _Decoding) -> list[range]:
+    def _pieces(self, decoding: _Decoding) -> list[list[int]]:
         """Return the numbers of the items that are decoded together."""
-        count = len(decoding.items)
-        pieces = min(count, _PIECES_PER_THREAD * self._num_threads)
-        return [range(first, count, pieces) for first in range(pieces)]
+        numbers = [number for number in range(len(decoding.items)) if number not in decoding.copies]
+        pieces = min(len(numbers), _PIECES_PER_THREAD * self._num_threads)
+        return [numbers[first::pieces] for first in range(pieces)]
 
     def _decode(self, decoding: _Decoding, piece: Sequence[int], epoch: int) -> None:
         """Decode some images of a batch, on any thread."""
         begin = time.perf_counter()
+        per_sample = max(1, len(decoding.items) // max(1, len(decoding.index)))
         for number in piece:
             data = decoding.items[number]
             if epoch != self._epoch:
@@ -230,8 +259,12 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
             if data is None:
                 continue
             try:
-                pixels = pixels_of(data, self._images)
-                if decoding.memory is not None:
+                draw = self._draw_of(int(decoding.index[number // per_sample]))
+                pixels = pixels_of(data, self._images, draw, self._arrays.resized)
+                if decoding.memory is not None and self._converter is not None:
+                    first = number % self._per_row * pixels.size
+                    self._converter.convert(decoding.memory[number], np.ascontiguousarray(pixels), first)
+                elif decoding.memory is not None:
                     decoding.memory[number] = pixels
                 else:
                     assert decoding.values is not None
@@ -242,22 +275,34 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
         with self._lock:
             self._stats += Stats(image_s=time.perf_counter() - begin)
 
+    def _draw_of(self, sample: int) -> ImageDraw | None:
+        """Return the numbers that a sample draws; None if its images are neither cropped nor mirrored."""
+        if self._images.crop is None and not self._images.draws:
+            return None
+        return ImageDraw(self._images, seed=self._seed, epoch=self._epoch_of_draws, sample=sample)
+
     def _errors_of(self, decoding: _Decoding) -> list[BadImage]:
         """Return the errors of images, in the order of the batch."""
-        per_sample = max(1, len(decoding.items) // max(1, len(decoding.index)))
-        made = []
+        row_shape, made = self._field.spec.sample_shape, []
+        rows = self._encoded.rows_of(decoding.index).reshape(-1) if decoding.bad else decoding.index
         for number, error in sorted(decoding.bad, key=lambda one: one[0]):
-            slot, item = divmod(number, per_sample)
-            sample = int(decoding.index[slot])
-            item_index = tuple(map(int, np.unravel_index(item, self._sample_shape))) if self._sample_shape else ()
-            at = self._encoded.chunk_index_of(sample, item_index)
+            row = int(rows[number // self._per_row])
+            item_index = tuple(map(int, np.unravel_index(number % self._per_row, row_shape))) if row_shape else ()
+            at = self._encoded.chunk_index_of(row, item_index)
             chunk = self._encoded.label(at)
-            name = f"sample {sample}" + f" {list(item_index)}" * bool(item_index)
+            name = f"sample {row}" + f" {list(item_index)}" * bool(item_index)
             why = f"is no image that can be decoded: {_reason(error)}"
             failed = CorruptChunkError(f"{self._encoded.array_of(at)} chunk {chunk}: {name} {why}")
             failed.__cause__ = error
-            made.append(BadImage(sample, f"{chunk} {name}", failed))
+            made.append(BadImage(row, f"{chunk} {name}", failed))
         return made
+
+
+def _copy(decoding: _Decoding) -> None:
+    """Copy the images that a batch has several times, such as those of windows that overlap."""
+    for number, same in decoding.copies.items():
+        assert decoding.memory is not None
+        decoding.memory[number] = decoding.memory[same]
 
 
 def _batches_of(plan: ReadPlan, batch_size: int) -> Iterator[Int64]:

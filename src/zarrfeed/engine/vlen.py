@@ -27,6 +27,7 @@ from zarrfeed.engine.sample_lookup import SampleLookup, skipped_part
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.plan.order.unfolding import ReadPlan
+from zarrfeed.plan.samples.field_rows import find_rows
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import VlenField
 from zarrfeed.spec.item_choice import ItemChoice
@@ -59,15 +60,51 @@ class _CachedChunk:
 
 
 class EncodedLookup(SampleLookup[ChunkError]):
-    """Looks up text and bytes of any length: `VlenReader` in one store, `PartedVlenReader` in several."""
+    """Looks up text and bytes of any length: `VlenReader` in one store, `PartedVlenReader` in several.
+
+    Attributes
+    ----------
+    field
+        The field. A sample is the row of its array with the sample's index, or the rows of a window.
+    """
+
+    field: VlenField
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples, with the first axis along `index`, and the unreadable chunks; on zarr-python's loop."""
+        """Return rows, with the first axis along their `index`, and the unreadable chunks; on zarr-python's loop."""
         raise NotImplementedError
 
-    def find_chunks(self, samples: Int64, offset: int) -> Int64:
-        """Return the number of the chunk of the item at an offset from each sample, along the sample axis."""
+    def chunks_of_rows(self, rows: Int64) -> Int64:
+        """Return the number of the chunk of each row, along the sample axis."""
         raise NotImplementedError
+
+    async def look_up_samples(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
+        """Like `look_up`, but return the rows of samples, whose window makes an axis; None for rows that are filled."""
+        window = self.field.window
+        if window is None:
+            return await self.look_up(index)
+        rows = self.rows_of(index)
+        distinct, number = np.unique(rows, return_inverse=True)
+        first = int(np.searchsorted(distinct, 0))  # -1 comes before it
+        items, errors = await self.look_up(distinct[first:])
+        none = np.full((first, *items.shape[1:]), None, dtype=object)
+        taken = np.concatenate([none, items])[number.reshape(rows.shape)]
+        return taken.reshape(len(index), *window.shape, *items.shape[1:]), errors
+
+    def rows_of(self, samples: Int64) -> Int64:
+        """Return the rows of samples, shape (samples, rows of the window); -1 for a row that is filled."""
+        return np.stack([self.find_rows(samples, offset) for offset in self.offsets], axis=1)
+
+    def find_rows(self, samples: Int64, offset: int) -> Int64:
+        """Return the row at an offset from each sample; -1 for a row that is filled."""
+        rows = find_rows(self.field, samples, offset)
+        is_filled = self.field.fill_value is not None
+        return np.where(rows == samples + offset, rows, -1) if is_filled else rows
+
+    def find_chunks(self, samples: Int64, offset: int) -> Int64:
+        """Return the number of the chunk of the row at an offset from each sample; -1 for a row that is filled."""
+        rows = self.find_rows(samples, offset)
+        return np.where(rows < 0, -1, self.chunks_of_rows(np.maximum(rows, 0)))
 
     def chunk_index_of(self, sample: int, item: tuple[int, ...]) -> ChunkIndex:
         """Return the chunk in which an item of a sample lies."""
@@ -89,7 +126,7 @@ class EncodedLookup(SampleLookup[ChunkError]):
 
         Samples are nested lists, as deep as the array has axes.
         """
-        taken, errors = sync(self.look_up(index))
+        taken, errors = sync(self.look_up_samples(index))
         listed: list[Any] = taken.tolist()
         return listed, errors
 
@@ -98,7 +135,12 @@ class EncodedLookup(SampleLookup[ChunkError]):
 
     def skippable(self, number: int, name: str) -> dict[int, SkippedField]:
         """Map the skip id of array `number` to its chunks."""
-        return {number: SkippedField(name, self.find_chunks, (0,))}
+        return {number: SkippedField(name, self.find_chunks, self.offsets)}
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The distances of the rows of a sample from its own."""
+        return (0,) if self.field.window is None else self.field.window.offsets
 
     def skipped(self, number: int, index: Int64, errors: list[ChunkError]) -> Skipped:
         """Return the slots that lack their sample because a chunk of array `number` is bad, as the engine does.
@@ -108,7 +150,9 @@ class EncodedLookup(SampleLookup[ChunkError]):
         BaseException
             Any of the errors that says nothing of a chunk.
         """
-        bad = np.flatnonzero(np.isin(self.find_chunks(index, 0), [chunk_index[0] for chunk_index, _ in errors]))
+        named = [chunk_index[0] for chunk_index, _ in errors]
+        chunks_of = np.stack([self.find_chunks(index, offset) for offset in self.offsets], axis=1)
+        bad = np.flatnonzero(np.isin(chunks_of, named).any(axis=1))
         chunks = [skipped_part(number, chunk_index[0], self.label(chunk_index), error) for chunk_index, error in errors]
         return bad.tolist(), index[bad].tolist(), chunks
 
@@ -127,6 +171,7 @@ class VlenReader(EncodedLookup):
     """
 
     def __init__(self, field: VlenField, *, cache_bytes: int, max_decodes: int, policy: Faults) -> None:
+        self.field = field
         spec = field.spec
         source = spec.source
         assert isinstance(source, StoreSource)
@@ -163,9 +208,9 @@ class VlenReader(EncodedLookup):
         """The source of the chunks."""
         return self._source
 
-    def find_chunks(self, samples: Int64, offset: int) -> Int64:
-        """Return the chunk along the sample axis of the item at an offset from each sample."""
-        return (samples + offset) // self._spec.rows_per_chunk
+    def chunks_of_rows(self, rows: Int64) -> Int64:
+        """Return the number of the chunk of each row, along the sample axis."""
+        return rows // self._spec.rows_per_chunk
 
     def open(self, plan: ReadPlan, max_open_batches: int) -> None:  # noqa: ARG002 (samples are looked up when wanted)
         """Begin an epoch: make the store ready, forget indices of shards.
@@ -216,7 +261,7 @@ class VlenReader(EncodedLookup):
         )
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples, with the first axis along `index`, and the unreadable chunks; on zarr-python's loop."""
+        """Return rows, with the first axis along their `index`, and the unreadable chunks; on zarr-python's loop."""
         taken = np.empty((len(index), *map(len, self._chosen)), dtype=object)
         chunk = index // self._spec.rows_per_chunk
         # chunk along the sample axis -> slots of the batch that it fills

@@ -43,7 +43,7 @@ class PartedVlenReader(EncodedLookup):
         self.name = field.spec.name
         assert isinstance(field.spec.source, PartedSource)
         self._source = field.spec.source
-        self._field = field
+        self.field = field
         self._options: dict[str, Any] = {
             "cache_bytes": cache_bytes // _MOST_READERS,
             "max_decodes": max_decodes,
@@ -58,11 +58,11 @@ class PartedVlenReader(EncodedLookup):
         """The source of the chunks."""
         return self._source
 
-    def find_chunks(self, samples: Int64, offset: int) -> Int64:
-        """Return the number of the chunk of the item at an offset from each sample."""
-        found = np.full(len(samples), -1)
-        for first, layout in zip(self._first_chunk, self._field.layouts, strict=False):
-            chunk = layout.chunk_of(samples + offset)
+    def chunks_of_rows(self, rows: Int64) -> Int64:
+        """Return the number of the chunk of each row, along the sample axis."""
+        found = np.full(len(rows), -1)
+        for first, layout in zip(self._first_chunk, self.field.layouts, strict=False):
+            chunk = layout.chunk_of(rows)
             found = np.where(chunk >= 0, first + chunk, found)
         return found
 
@@ -73,14 +73,14 @@ class PartedVlenReader(EncodedLookup):
         self._readers.clear()
 
     async def look_up(self, index: Int64) -> tuple[Objects, list[ChunkError]]:
-        """Return samples by their index, and the chunks that could not be read; as `VlenReader.look_up`."""
-        taken = np.empty((len(index), *self._field.spec.sample_shape), dtype=object)
+        """Return rows by their index, and the chunks that could not be read; as `VlenReader.look_up`."""
+        taken = np.empty((len(index), *self.field.spec.sample_shape), dtype=object)
         errors: list[ChunkError] = []
 
         at_once = asyncio.Semaphore(_MOST_READERS)
 
         async def take(number: int, part: int, slots: Int64) -> None:
-            parts = self._field.layouts[number].parts
+            parts = self.field.layouts[number].parts
             assert parts is not None
             async with at_once:
                 reader = await self._opened(number, part)
@@ -98,7 +98,7 @@ class PartedVlenReader(EncodedLookup):
     def chunk_index_of(self, sample: int, item: tuple[int, ...]) -> ChunkIndex:
         """Return the chunk in which an item of a sample lies."""
         ((number, part, _),) = self._parts_of(np.array([sample]))
-        parts = self._field.layouts[number].parts
+        parts = self.field.layouts[number].parts
         assert parts is not None
         chunk, cell = self._reader(number, part).chunk_index_of(sample - int(parts.begin[part]), item)
         return self._first_of(number, part) + chunk, cell
@@ -111,7 +111,7 @@ class PartedVlenReader(EncodedLookup):
     def array_of(self, chunk_index: ChunkIndex) -> str:
         """Return the name in errors of the array that has a chunk."""
         number, part = self._part_at(chunk_index)
-        parts = self._field.layouts[number].parts
+        parts = self.field.layouts[number].parts
         assert parts is not None
         return parts.names[part]
 
@@ -121,7 +121,7 @@ class PartedVlenReader(EncodedLookup):
 
     def _parts_of(self, index: Int64) -> Iterator[tuple[int, int, Int64]]:
         """Yield the layouts and parts that hold some samples, and the slots of these samples."""
-        for number, layout in enumerate(self._field.layouts):
+        for number, layout in enumerate(self.field.layouts):
             assert layout.parts is not None
             part = layout.parts.part_of(index)
             for one in np.unique(part[part >= 0]).tolist():
@@ -130,14 +130,14 @@ class PartedVlenReader(EncodedLookup):
     def _part_at(self, chunk_index: ChunkIndex) -> tuple[int, int]:
         """Return the layout and the part of a chunk."""
         number = int(np.searchsorted(self._first_chunk, chunk_index[0], side="right")) - 1
-        parts = self._field.layouts[number].parts
+        parts = self.field.layouts[number].parts
         assert parts is not None
         row, _ = parts.rows_of(chunk_index[0] - self._first_chunk[number])
         return number, int(parts.part_of(np.array([row]))[0])
 
     def _first_of(self, number: int, part: int) -> int:
         """Return the number of the first chunk of a part."""
-        parts = self._field.layouts[number].parts
+        parts = self.field.layouts[number].parts
         assert parts is not None
         return self._first_chunk[number] + int(parts.chunk_of(parts.begin[part : part + 1])[0])
 
@@ -156,11 +156,11 @@ class PartedVlenReader(EncodedLookup):
         reader = self._readers.get((number, part))
         if reader is not None:
             return reader
-        layout = self._field.layouts[number]
+        layout = self.field.layouts[number]
         assert layout.parts is not None
         assert isinstance(layout.spec.source, PartedSource)
         shape = list(layout.spec.shape)
         shape[layout.spec.sample_axis] = int(layout.parts.end[part] - layout.parts.begin[part])
         source = layout.spec.source.sources[part]
         spec = replace(layout.spec, name=layout.parts.names[part], shape=tuple(shape), source=source)
-        return VlenReader(replace(self._field, spec=spec, parts=None, others=()), **self._options)
+        return VlenReader(replace(self.field, spec=spec, parts=None, others=(), window=None), **self._options)

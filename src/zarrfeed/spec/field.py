@@ -313,9 +313,13 @@ class VlenField(ArrayField):
     ----------
     images
         The decoding of bytes to images (`engine/image_reader.py`). None: the bytes are delivered as they are.
+    conversion
+        The conversion of the pixels of images that have one size.
     """
 
     images: Images | None = None
+    conversion: Conversion | None = None
+    window: Window | None = None
 
     @property
     def is_lookup(self) -> bool:
@@ -330,7 +334,14 @@ class VlenField(ArrayField):
     @property
     def dtype_name(self) -> str:
         """The items of a batch: "str", "bytes", or of decoded images the name of their dtype."""
+        if self.conversion is not None:
+            return self.conversion.result
         return self.spec.item_type if self.images is None else self.images.dtype
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Lengths of the nested lists of one row, () for one item; for images of one size, the tensor's shape."""
+        return self.spec.sample_shape + (() if self.images is None else self.images.shape)
 
     @cached_property
     def sample_bytes(self) -> int:
@@ -338,12 +349,18 @@ class VlenField(ArrayField):
         index = item_bytes("int64")
         if self.images is None:
             return index
-        return index + math.prod(self.spec.sample_shape) * self.images.image_bytes
+        rows = 1 if self.window is None else len(self.window.offsets)
+        item = 1 if self.conversion is None else item_bytes(self.conversion.result)
+        return index + rows * math.prod(self.spec.sample_shape) * self.images.image_pixels * item
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Lengths of the nested lists of one sample, () for one item; for images of one size, the tensor's shape."""
-        return self.spec.sample_shape + (() if self.images is None else self.images.shape)
+        """Shape of one sample; for a window, of its rows."""
+        return (() if self.window is None else self.window.shape) + self.row_shape
+
+    def without_window(self) -> Self:
+        """Return the field with samples of one row each."""
+        return replace(self, window=None)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from PIL import Image
 from tests.support.pictures import encoded, picture
 from zarrfeed import ConfigError
 from zarrfeed.base.optional_pillow import check_pillow
+from zarrfeed.engine import image_decoder
 from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.spec.images import Images
 
@@ -80,3 +81,44 @@ def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ConfigError, match=r"decode\('image'\) needs Pillow: pip install pillow"):
         check_pillow("decode('image')")
+
+
+def both(data: bytes, images: Images, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the pixels, or the class of the error, with simplejpeg and without."""
+    found: list[Any] = []
+    for module in (image_decoder._simplejpeg(), None):
+        monkeypatch.setattr(image_decoder, "_simplejpeg", lambda module=module: module)
+        try:
+            found.append(pixels_of(data, images))
+        except Exception as error:  # noqa: BLE001 (of any class)
+            found.append(type(error))
+        monkeypatch.undo()
+    return found
+
+
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_simplejpeg_makes_the_pixels_of_pillow(
+    subsampling: int, progressive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("simplejpeg")
+    for height, width in ((187, 249), (17, 9), (1, 1)):
+        for mode in ("RGB", "L"):
+            options: dict[str, Any] = {"quality": 80, "progressive": progressive}
+            options |= {"subsampling": subsampling} if mode == "RGB" else {}
+            data = encoded(picture(3, height, width).convert(mode), "jpeg", **options)
+            for images in (Images("RGB"), Images("L"), *(Images("RGB", (n, n)) for n in (11, 23, 46))):
+                ours, theirs = both(data, images, monkeypatch)
+                assert np.array_equal(ours, theirs), (height, width, mode, images)
+
+
+def test_pillow_says_what_is_broken_and_decodes_what_simplejpeg_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("simplejpeg")
+    data = encoded(picture(2, 40, 50), "jpeg")
+    cmyk = encoded(picture(2, 40, 50).convert("CMYK"), "jpeg")
+    rng = np.random.default_rng(0)
+    changes = zip(rng.integers(0, len(data), 60).tolist(), rng.bytes(60), strict=True)
+    altered = [data[:at] + bytes([byte]) + data[at + 1 :] for at, byte in changes]
+    for broken in (cmyk, data[:-20], data[: len(data) // 2], data + b"more", *altered):
+        ours, theirs = both(broken, Images("RGB"), monkeypatch)
+        assert ours is theirs if isinstance(theirs, type) else np.array_equal(ours, theirs)

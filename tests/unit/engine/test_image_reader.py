@@ -520,6 +520,14 @@ def test_images_of_one_sample_are_replaced_together(tmp_path: Path) -> None:
     [
         ({"what": "video"}, "what = 'video', must be one of 'image'"),
         ({"size": 224}, r"size = 224, must be \(height, width\)"),
+        ({"crop": "random"}, "crop = 'random': give the size of the crops, such as size=224"),
+        ({"size": 224, "crop": "middle"}, "crop = 'middle', must be one of 'random', 'center'"),
+        ({"size": 224, "crop": "random", "scale": (0, 1)}, r"scale = \(0, 1\), must be \(least, greatest\)"),
+        ({"size": 224, "crop": "random", "scale": 0.5}, "scale = 0.5, must be .least, greatest.*at most 1"),
+        ({"size": 224, "crop": "random", "ratio": (2, 1)}, r"ratio = \(2, 1\), must be .least, greatest."),
+        ({"size": 224, "crop": "center", "ratio": (1, 2)}, "ratio = .* is for crop='random'"),
+        ({"size": (4, 4), "scale": 0.5}, "scale = 0.5 is for crops: give crop='random' or crop='center', too"),
+        ({"size": (4, 4), "flip": 2}, "flip = 2, must be a probability"),
         ({"size": (224,)}, "must be .height, width."),
         ({"size": (0, 4)}, "must be .height, width."),
         ({"size": (4.0, 4)}, "must be .height, width."),
@@ -548,12 +556,19 @@ def test_what_cannot_be_decoded_or_done_with_images_is_refused() -> None:
     data = decoded(numbered())
     with pytest.raises(ConfigError, match="decode of samples: it was decoded before"):
         data.decode("image")
-    with pytest.raises(UnsupportedError, match="offsets of samples: samples are encoded images, and windows are of"):
-        data.window((-1, 0))
-    with pytest.raises(UnsupportedError, match="windows are of tensors"):
-        zarrfeed.open(numbered()).window((-1, 0)).decode("image")
+    with pytest.raises(UnsupportedError, match=r"offsets of samples: zarrfeed.lead draws rows of tensors"):
+        data.window((zarrfeed.lead(1, 3),))
+    with pytest.raises(UnsupportedError, match=r"samples are lists of images of their own sizes; pad with 'edge'"):
+        decoded(numbered(), None).window((-1, 0), pad=0)
+    with pytest.raises(ConfigError, match="pad of samples = nan: batches have uint8, which cannot hold it"):
+        ZarrDataset(data.window((-1, 0), pad="nan"))
     with pytest.raises(ConfigError, match="cannot convert text or bytes"):
-        data.cast("float32")
+        zarrfeed.open(numbered()).cast("float32")
+    with pytest.raises(ConfigError, match=r"images of their own sizes are not converted; give decode\(\) a size"):
+        decoded(numbered(), None).cast("float32")
+    drawn = decoded(numbered(), flip=0.5)
+    with pytest.raises(ConfigError, match="are drawn anew in each epoch, and ZarrDataset has none"):
+        ZarrDataset(drawn)
 
 
 def test_the_order_of_an_epoch_is_not_listed_before_its_first_batch(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from zarrfeed.base.optional_torch import is_torch_dtype
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.described import Described
 from zarrfeed.spec.conversion import Conversion, Decoding
+from zarrfeed.spec.images import IMAGE_DIMS, RAGGED
 from zarrfeed.spec.value_step import ValueStep
 
 #: A dtype of torch, or what NumPy takes for one; this layer does not import torch to name its type.
@@ -57,7 +58,7 @@ class Items:
     side, key
         "samples" or "targets", and the name in the mapping or group; None for a single array.
     dtype
-        Name of the dtype as stored, or in memory; None for text and bytes, which are not converted.
+        Name of the dtype as stored, in memory, or of decoded images; None for text and bytes, which are not converted.
     shape
         Shape of the array, the sample axis included.
     dimensions
@@ -70,6 +71,8 @@ class Items:
         True if items are records: batches have their members.
     is_mask
         True if items say which values of another array are missing.
+    channel_axis
+        The axis that arrays of numbers with one axis are along unless the user names another one: of decoded images.
     described
         The meaning of the values in a batch, by attributes, and the coordinates along the axes. None: an array in
         memory.
@@ -85,12 +88,19 @@ class Items:
     is_coordinate: bool = False
     is_record: bool = False
     is_mask: bool = False
+    channel_axis: int | None = None
     described: Described | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """The name of the field in messages."""
         return self.side if self.key is None else f"{self.side}[{self.key!r}]"
+
+    def with_image_axes(self, image_shape: tuple[int, ...]) -> Items:
+        """Return the items of decoded images, each of shape (channels, height, width), in place of encoded ones."""
+        ndim = len(self.shape)
+        names = (*(self.dimensions or (None,) * ndim), *IMAGE_DIMS)
+        return replace(self, shape=(*self.shape, *image_shape), dimensions=names, channel_axis=ndim)
 
     def axis_of(self, dim: str | int) -> int | None:
         """Return the axis that has a name or a number, counted from 0; None if the array has no such axis."""
@@ -167,8 +177,8 @@ def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: boo
 
     A single value is for the side `samples`. In a mapping, the key "samples" or "targets" stands for every array of
     that side, unless an array has this name; what is said of an array by its name goes before what is said of its side.
-    What is said of a side leaves text alone, and unless it is `of_rows` and not of items, coordinates, records and
-    masks, too; where the side has nothing else, it is for all of it.
+    What is said of a side leaves text alone, and unless it is `of_rows` and not of items, coordinates, records, masks
+    and images of their own sizes, too; where the side has nothing else, it is for all of it.
 
     Raises
     ------
@@ -181,7 +191,7 @@ def by_field(argument: str, value: Any, fields: Sequence[Items], *, of_rows: boo
     for side, one in of_side.items() if isinstance(value, Mapping) else [("samples", value)]:
         members = [i for i, f in enumerate(fields) if f.side == side]
         numbers = [i for i in members if fields[i].dtype is not None] or members
-        left = [f.is_coordinate or f.is_record or f.is_mask for f in fields]
+        left = [f.is_coordinate or f.is_record or f.is_mask or f.dtype == RAGGED for f in fields]
         data = [i for i in numbers if of_rows or not left[i]]
         for i in data or numbers:
             result[i] = one

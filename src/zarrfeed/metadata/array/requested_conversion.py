@@ -45,6 +45,10 @@ class RequestedConversion:
         ConfigError
             If it is impossible; the message names the field.
         """
+        if self.images is not None and self.images.shape:
+            items = items.with_image_axes(self.images.shape)
+        elif self.images is not None and (self.dtype is not None or self.steps):
+            raise ConfigError(f"{items.name}: images of their own sizes are not converted; give decode() a size")
         if self.dtype is not None or self.steps:
             check_converts(items)
         return conversion_of(items, self.dtype, tuple(one.made_for(items) for one in self.steps))

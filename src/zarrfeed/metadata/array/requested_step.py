@@ -47,8 +47,9 @@ class RequestedStep:
         """
         first, second = self._parsed(field.name)
         made = ValueStep(self.kind, Numbers.of(first), Numbers.of(second))
+        axis = field.channel_axis if self.axis is None and first.ndim == 1 else self.axis
         # Statistics of samples with one axis are arrays with one number; of `normalize`, mean_std() made it a number.
-        if first.ndim == 0 or (first.shape == (1,) and self.axis is None and self.kind != "normalize"):
+        if first.ndim == 0 or (first.shape == (1,) and axis is None and self.kind != "normalize"):
             return made
         if self.axis is None and first.ndim > 1:
             return self._by_item(field, first, second)
@@ -57,7 +58,7 @@ class RequestedStep:
                 f"{self.kind} of {field.name}: got arrays of shape {first.shape} with axis = {self.axis!r}, must have "
                 "one axis, or broadcast against a sample without axis="
             )
-        number = channel_axis(self.kind, field, len(first), self.axis)
+        number = channel_axis(self.kind, field, len(first), axis)
         if len(first) != field.shape[number]:
             raise ConfigError(
                 f"{self.kind} of {field.name}: {len(first)} values, axis {number} has length {field.shape[number]} "

@@ -24,7 +24,7 @@ from zarrfeed.metadata.group.static_channels import make_channel, named_in
 from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.group.time_features import check_features, make_field
 from zarrfeed.spec.freeze import FrozenMapping, freeze, freeze_names, freeze_pairs
-from zarrfeed.spec.images import Images
+from zarrfeed.spec.images import Crop, Images
 from zarrfeed.spec.static import StaticField
 
 
@@ -33,6 +33,11 @@ def _freeze_dtypes(dtype: Any) -> Any:
     if not isinstance(dtype, Mapping):
         return freeze(parse_dtype("dtype", dtype))
     return freeze({key: None if one is None else parse_dtype("dtype", one) for key, one in dtype.items()})
+
+
+def _freeze_pair(numbers: Any) -> Any:
+    """Return numbers, or one of them, in the one way in which an expression writes them."""
+    return freeze(tuple(numbers) if isinstance(numbers, list) else numbers)
 
 
 @dataclass(frozen=True)
@@ -197,25 +202,30 @@ class TimeFeaturesCall(MethodCall):
 
 @dataclass(frozen=True)
 class DecodeCall(MethodCall):
-    """`.decode(what, field=..., size=..., mode=...)`."""
+    """`.decode(what, field=..., size=..., mode=..., crop=..., scale=..., ratio=..., flip=...)`."""
 
     function = ".decode"
 
     what: str
     field: Any = argument(default=None, metadata=frozen_by(freeze_names))
-    size: Any = argument(default=None, metadata=frozen_by(lambda size: size and freeze(tuple(size))))
+    size: Any = argument(default=None, metadata=frozen_by(_freeze_pair))
     mode: Any = "RGB"
+    crop: Any = None
+    scale: Any = argument(default=None, metadata=frozen_by(_freeze_pair))
+    ratio: Any = argument(default=None, metadata=frozen_by(_freeze_pair))
+    flip: Any = 0.0
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Decode encoded images on the way into the batch."""
         check_choice("what", self.what, DECODED)
-        images = Images.parse(self.mode, self.size)
+        crop = Crop.parse(self.crop, self.scale, self.ratio)
+        images = Images.parse(self.mode, self.size, crop, self.flip)
         check_pillow(f"decode({self.what!r})")
         chosen = encoded_columns(self.field, resolved.columns)
         for one in chosen:
             if one.conversions[0].images is not None:
                 raise ConfigError(f"decode of {one.items.name}: it was decoded before")
-        return resolved.changed(chosen, lambda one: one.requesting(images=images))
+        return resolved.changed(chosen, lambda one: one.decoding(images))
 
 
 @dataclass(frozen=True)

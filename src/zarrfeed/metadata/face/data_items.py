@@ -22,7 +22,7 @@ from zarrfeed.metadata.description.normalize_by import Sides, of_sides, parse_si
 from zarrfeed.metadata.description.statics import open_statics
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.fields import FieldSource
-from zarrfeed.spec.images import Mode
+from zarrfeed.spec.images import CropKind, Mode
 from zarrfeed.spec.statistics import Statistics
 
 
@@ -191,8 +191,12 @@ class ItemMethods(DataMethods):
         what: Literal["image"],
         *,
         field: str | Sequence[str] | None = None,
-        size: tuple[int, int] | None = None,
+        size: int | tuple[int, int] | None = None,
         mode: Mode | None = "RGB",
+        crop: CropKind | None = None,
+        scale: float | tuple[float, float] | None = None,
+        ratio: tuple[float, float] | None = None,
+        flip: float = 0.0,
     ) -> Self:
         """Decode encoded images (JPEG, PNG and what else Pillow reads) to uint8 tensors, in threads.
 
@@ -206,17 +210,33 @@ class ItemMethods(DataMethods):
             (height, width) in pixels to which images are resized, whatever their own aspect ratio: bilinear, with
             antialiasing; a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size before. The batch has one uint8 tensor
             of shape (batch, channels, height, width). None: images keep their size, and the batch has a list of uint8
-            tensors of shape (channels, height, width), as in `zarrfeed.objects`.
+            tensors of shape (channels, height, width), as in `zarrfeed.objects`. With `crop`, one number makes squares.
         mode
             "RGB", "L" (grey) or "RGBA": images are converted to it. None: images of these modes keep theirs, others
             become RGB; only without `size`.
+        crop
+            "random": a box is drawn for each sample, anew in each epoch, as torchvision's `RandomResizedCrop` draws it,
+            and resized to `size`. "center": the largest box in the middle with the aspect ratio of `size` is.
+        scale
+            With "random", the least and the greatest area of the box as a share of the image, (0.08, 1) by default.
+            With "center", the area as a share of that largest box, 1 by default: (224 / 256) ** 2 is torchvision's
+            `Resize(256), CenterCrop(224)`.
+        ratio
+            With "random", the least and the greatest width / height of the box; (3 / 4, 4 / 3) by default.
+        flip
+            The probability that the images of a sample are mirrored, left to right; drawn anew in each epoch.
 
         Notes
         -----
-        Where a sample has several images, such as those of cameras, their axes come before the channels. Pixels lie as
-        they are stored: an orientation in EXIF is not applied. An image that cannot be decoded, or has more than 8 bits
-        a channel, is a CorruptChunkError that names the chunk and the sample, or is replaced
-        (`faults={"on_error": "skip"}`). Needs Pillow.
+        Boxes and mirroring are drawn by (seed of the dataset, epoch, sample): the same on any ranks and workers and
+        after resuming, and for all images of a sample that have one size. Crops of RGB are resized by torch, where a
+        few values differ by 1, seldom 2, from Pillow's. `cast`, `normalize` and their like, called after this method,
+        convert images that have a `size`; numbers of one axis are those of the channels. `window` makes samples of
+        several images. Where a sample has several images, such as those of cameras, their axes come before the
+        channels. Pixels lie as they are stored: an orientation in EXIF is not applied. An image that cannot be decoded,
+        or has more than 8 bits a channel, is a CorruptChunkError that names the chunk and the sample, or is replaced
+        (`faults={"on_error": "skip"}`). Needs Pillow. `pip install "zarrfeed[images]"` has simplejpeg, too, which
+        decodes JPEGs to the same pixels in three fifths of the time.
 
         Examples
         --------
@@ -231,7 +251,7 @@ class ItemMethods(DataMethods):
         >>> next(iter(dataset)).shape
         torch.Size([4, 3, 24, 32])
         """
-        return self._then(DecodeCall(what, field, size, mode))
+        return self._then(DecodeCall(what, field, size, mode, crop, scale, ratio, flip))
 
     def dense(self, field: str | Sequence[str] | None = None) -> Self:
         """Deliver rows of sparse matrices as dense tensors of shape (batch, columns), zeros filled in.

@@ -24,6 +24,7 @@ from zarrfeed.metadata.patches.patching import PatchAxes
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.spec.conversion import Conversion
 from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField
+from zarrfeed.spec.images import Images
 from zarrfeed.spec.layout import with_conversions
 from zarrfeed.spec.segment_text import SegmentTextField
 from zarrfeed.spec.segments import Segments
@@ -115,6 +116,12 @@ class Column:
         """Return the column with changes of the requested conversion."""
         return replace(self, requested=replace(self.requested, **changes))
 
+    def decoding(self, images: Images) -> Self:
+        """Return the column with decoded images in place of encoded ones."""
+        items, *others = [replace(one, dtype=images.dtype) for one in self.array.all_items]
+        array = replace(self.array, items=items, other_items=tuple(others))
+        return replace(self, array=array).requesting(images=images)
+
     def stepped(self, step: RequestedStep) -> Self:
         """Return the column with one more step of its values."""
         return replace(self, requested=self.requested.stepped(step, self.items.name))
@@ -204,15 +211,19 @@ def _(
 
 @_deliver.register
 def _(
-    opened: VlenField,
-    requested: RequestedConversion,
-    conversions: Sequence[Conversion | None],  # noqa: ARG001 (of other kinds)
-    window: Window | None,
+    opened: VlenField, requested: RequestedConversion, conversions: Sequence[Conversion | None], window: Window | None
 ) -> Field:
-    if window is not None:
-        kind = opened.spec.item_type if requested.images is None else "encoded images"
-        raise UnsupportedError(f"offsets of {opened.name}: samples are {kind}, and windows are of tensors")
-    return opened if requested.images is None else replace(opened, images=requested.images)
+    if any(one != conversions[0] for one in conversions):
+        raise UnsupportedError(f"{opened.name}: images of several stores are converted alike, after zarrfeed.concat()")
+    images = requested.images
+    if window is not None and window.lead is not None:
+        raise UnsupportedError(
+            f"offsets of {opened.name}: zarrfeed.lead draws rows of tensors, and these are {opened.item_type}"
+        )
+    if window is not None and window.pad is not None and window.pad.mode == "fill" and not (images and images.shape):
+        lists = "images of their own sizes" if images else opened.item_type
+        raise UnsupportedError(f"pad of {opened.name}: samples are lists of {lists}; pad with 'edge'")
+    return replace(opened, images=images, conversion=conversions[0], window=window)
 
 
 @_deliver.register

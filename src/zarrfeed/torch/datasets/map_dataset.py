@@ -140,6 +140,11 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
             )
         if self._data.resolved.expected is not None:
             raise ConfigError("weights make an order, and ZarrDataset has none: use ZarrIterableDataset")
+        if any(one.images is not None and one.images.draws for one in self._data.resolved.fields):
+            raise ConfigError(
+                "crop='random' and flip= are drawn anew in each epoch, and ZarrDataset has none: use "
+                "ZarrIterableDataset, or crop='center'"
+            )
         self._policy = faults_for(self._data, self._policy)
         disposable = disposable_in(one.array for one in self._data.resolved.columns)
         self._leases = hold_opened(self._data.resolved, disposable, self._data.version)
