@@ -134,7 +134,7 @@ class ResolvedData:
     @property
     def num_sample_columns(self) -> int:
         """The number of columns, at the beginning, that are of the samples."""
-        return sum(one.items.side == "samples" for one in self.columns)
+        return [one.items.side for one in self.columns].count("samples")
 
     @property
     def length(self) -> int:

@@ -91,7 +91,7 @@ class Session:
             self._check_has_batches(of_node.division(EpochState(0), consumer), consumer)
         self.epochs = EpochTable(EpochState(0, edition=self.editions.current.lasting).to_json())
         terms = OrderTerms(schedule, options.affinity, grows=self.editions.versions is not None)
-        self._same_order = SameOrder((one.spec.name for one in array_sources(schedule.fields.fields)), terms)
+        self._same_order = SameOrder([one.spec.name for one in array_sources(schedule.fields.fields)], terms)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_own"}
