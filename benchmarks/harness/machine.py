@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from benchmarks.loaders.ceiling import usable_cores
+from zarrfeed.base.atomic_file import write_whole
 
 _PACKAGES = ("zarrfeed", "zarr", "numcodecs", "numpy", "torch")
 
@@ -22,6 +25,12 @@ def describe_machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
     }
+
+
+def write_document(path: Path, **found: Any) -> None:
+    """Write results and the machine to a JSON file, in a folder that is made if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"machine": describe_machine(), **found}, indent=1).encode())
 
 
 def processor() -> tuple[str, int]:

@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import importlib.util
 import io
-import json
 import os
 import subprocess
 import sys
@@ -30,13 +29,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.measure import CpuWatch, process_cpu_s
 from benchmarks.harness.object_server import BUCKET, options
 from benchmarks.harness.options import not_negative, positive
 from benchmarks.report.tables import make_console, number, print_rows, say_if_not_quiet
 from zarrfeed import checkpoint
-from zarrfeed.base.atomic_file import write_whole
 
 #: Exit status: a side loaded something else than was saved.
 WRONG = 1
@@ -282,9 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(_LEGEND, highlight=False, soft_wrap=True)
     say_if_not_quiet(console, foreign_cores, "on average")
     if chosen.out is not None:
-        chosen.out.mkdir(parents=True, exist_ok=True)
-        found = {"machine": describe_machine(), "foreign_cores": foreign_cores, "rows": [asdict(row) for row in rows]}
-        write_whole(chosen.out / "checkpoint.json", (json.dumps(found, indent=1) + "\n").encode())
+        write_document(chosen.out / "checkpoint.json", foreign_cores=foreign_cores, rows=[asdict(row) for row in rows])
     return 0
 
 

@@ -15,7 +15,6 @@ Before each turn the kernel is told to drop the files of the store (POSIX_FADV_D
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import subprocess
@@ -30,11 +29,10 @@ from statistics import median
 
 from benchmarks.data.layouts import LAYOUTS, SCALES
 from benchmarks.data.stores import Store, prepare_store, warm_page_cache
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 #: As many as zarrfeed has threads that wait for the disk.
@@ -158,9 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table.append([name, side, f"{median(rate):.2f}", *(f"{ratio:.2f}" for ratio in ratios)])
     print_rows(console, ["", "", "stored GB/s", "to cat", "to ranges"], table, words=2)
     say(machine_line())
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "cold.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "cold.json", rows=[asdict(row) for row in rows])
     return 0
 
 

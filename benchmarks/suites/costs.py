@@ -17,7 +17,7 @@ from statistics import median
 
 from benchmarks.data.layouts import LAYOUTS, SCALES
 from benchmarks.data.stores import prepare_store, warm_page_cache
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.measure import CpuWatch
 from benchmarks.harness.options import names, positive
 from benchmarks.loaders import OURS, why_not
@@ -179,10 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = [(r.cost, r.what, _measured(r), _goal(r), verdict) for r, verdict in zip(rows, verdicts, strict=True)]
     print_rows(console, ("what", "", "measured", "goal", ""), cells, words=5)
     say_if_not_quiet(console, foreign_cores, "on average")
-    options.out.mkdir(parents=True, exist_ok=True)
-    about = {"machine": describe_machine(), "scale": options.scale, "foreign_cores": foreign_cores}
-    everything = {**about, "rows": [{**asdict(row), "met": row.met} for row in rows]}
-    write_whole(options.out / "costs.json", json.dumps(everything, indent=1).encode())
+    of_rows = [{**asdict(row), "met": row.met} for row in rows]
+    write_document(options.out / "costs.json", scale=options.scale, foreign_cores=foreign_cores, rows=of_rows)
     write_whole(options.out / "costs.md", to_markdown(rows).encode())
     curves: dict[str, dict[int, float]] = {}
     for row in rows:

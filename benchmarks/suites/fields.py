@@ -12,7 +12,6 @@ those that NumPy makes of the arrays that were written, each once. The sides of 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -31,11 +30,10 @@ import zarr
 from numpy.typing import NDArray
 
 import zarrfeed
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive, rate
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.report.turns import Turn
-from zarrfeed.base.atomic_file import write_whole
 
 _BATCH = 64
 #: A sixteenth of it has no room for an array of the full scale, which would be decoded once and kept in memory.
@@ -234,9 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for repeat in range(options.repeats):
             for (case, side), reader in readers.items():
                 rows.append(Turn(case, side, repeat, reader.samples_per_s(options.seconds)))
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "scale": options.scale, "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "fields.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "fields.json", scale=options.scale, rows=[asdict(row) for row in rows])
     print_rows(console, ["", "", "samples/s", "first side to this", "range"], _table(rows), words=2)
     console.print(machine_line(), highlight=False, soft_wrap=True)
     return 0

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -39,13 +38,12 @@ import torch
 import xarray
 
 import zarrfeed
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.loaders.ceiling import usable_cores, window_chunks
 from benchmarks.loaders.single_rows import ReadRow, SingleRows, row_loader
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import _core
-from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.spec.field import StoredField
 
 #: Sides that read in this process alone, so that its CPU seconds are theirs.
@@ -398,10 +396,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     found[name] = _turns(case, dataset, peers, options.repeats, options.rows)
     if options.checksum_only:
         return 0
-    options.out.mkdir(parents=True, exist_ok=True)
     turns = {name: {side: [vars(t) for t in turns] for side, turns in sides.items()} for name, sides in found.items()}
-    document = {"machine": describe_machine(), "scale": options.scale, "turns": turns}
-    write_whole(options.out / "files.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "files.json", scale=options.scale, turns=turns)
     print_rows(console, ["", "samples/s", "of the ceiling", *options.peers], _rates(found, options.peers), words=1)
     print_rows(console, ["CPU s/GB", *_IN_PROCESS], _cpu_seconds(found, _IN_PROCESS), words=1)
     console.print(machine_line(), highlight=False, soft_wrap=True)

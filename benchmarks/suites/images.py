@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import sys
 import tempfile
 import time
@@ -36,10 +35,9 @@ from torch.utils.data import DataLoader
 
 import zarrfeed
 import zarrfeed.objects
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, not_negative, positive
 from benchmarks.report.tables import make_console, print_rows
-from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.system import usable_cores
 
 _ROOT = Path(__file__).parents[2]
@@ -223,10 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with SIDES[side](task) as batches:
                     _rate(batches, 0)  # workers start
                     rows.append(Row(side, repeat, _rate(batches, options.step_ms)))
-    options.out.mkdir(parents=True, exist_ok=True)
-    machine = describe_machine()
-    document = {"machine": machine, "step_ms": options.step_ms, "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "images.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "images.json", step_ms=options.step_ms, rows=[asdict(row) for row in rows])
     rates = {side: median(row.images_per_s for row in rows if row.side == side) for side in options.sides}
     first = rates[options.sides[0]]
     print_rows(

@@ -25,10 +25,9 @@ from typing import Any
 
 from benchmarks.data.layouts import LAYOUTS, SCALES
 from benchmarks.harness.compile import compiled
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.report.tables import make_console, print_rows
-from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 _METER = Path(__file__).parents[1] / "harness" / "lock_meter.c"
@@ -118,9 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     heads = ["", "CPU us a chunk", "holds", "held us", "all mutexes us", "cores at most", *map(str, options.cores)]
     print_rows(console, heads, table_of(measured, options.cores), words=1)
     console.print(machine_line(), highlight=False, soft_wrap=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "layouts": [asdict(locks) for locks in measured]}
-    write_whole(options.out / "locks.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "locks.json", layouts=[asdict(locks) for locks in measured])
     return 0
 
 

@@ -11,7 +11,6 @@ and keeps its dataset and its workers; a ratio is the median of those within a r
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -25,11 +24,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from benchmarks.data.layouts import LAYOUTS, SCALES
 from benchmarks.data.stores import Store, prepare_store, warm_page_cache
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import LookAhead, ZarrDataset
-from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 _PLAIN = "plain"
@@ -107,9 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += measure(store, options.batches, num_workers, options.repeats)
     print_rows(console, ["", "workers", "", "GB/s", "to plain"], table_of(rows), words=3)
     console.print(machine_line(), highlight=False, soft_wrap=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "look_ahead.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "look_ahead.json", rows=[asdict(row) for row in rows])
     return 0
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import os
 import sys
@@ -39,13 +38,12 @@ import zarr
 import zarrfeed
 from benchmarks.data.layouts import Layout, blosc
 from benchmarks.data.stores import chunk_samples, warm_page_cache
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive, rate
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.report.turns import Turn, rates_of, ratios_of
 from zarrfeed import _core
-from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.packing.targets.timed_passes import time_passes
 
 _BATCH = 16
@@ -229,14 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         turns.append(Turn(case.name, "ceiling", repeat, case.ceiling()))
     if options.checksum_only:
         return 0
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "machine": describe_machine(),
-        "scale": options.scale,
-        "orders": known,
-        "turns": [asdict(turn) for turn in turns],
-    }
-    write_whole(options.out / "mixing.json", json.dumps(document, indent=1).encode())
+    write_document(
+        options.out / "mixing.json", scale=options.scale, orders=known, turns=[asdict(turn) for turn in turns]
+    )
     head = ["", "order", "of perfect", "correlation", "memory", "decodes", "samples/s", "of the ceiling", "range"]
     print_rows(console, head, _table(turns, known), words=2)
     console.print(machine_line(), highlight=False, soft_wrap=True)

@@ -33,10 +33,9 @@ import torch
 import zarr
 
 import zarrfeed
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.report.tables import make_console, print_rows
-from zarrfeed.base.atomic_file import write_whole
 
 _PROBE = Path(__file__).with_name("mixtures_probe.py")
 _BATCH, _TIMEOUT_S = 64, 600
@@ -270,9 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 answer = probe(options.peer_python, peer, written, folder, 3)
                 assert not isinstance(answer, str), answer
                 rows.append(Row(peer, repeat, median(one["samples"] / one["seconds"] for one in answer[1:])))
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "decodes": decodes, "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "mixtures.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "mixtures.json", decodes=decodes, rows=[asdict(row) for row in rows])
     print_rows(console, ["", "samples/s", "mixture to this", "of all rounds", "CPU us/sample"], table(rows), words=1)
     for who, decoded in decodes.items():
         console.print(f"{who}: a chunk is decoded {decoded:.3f} times a pass", highlight=False)

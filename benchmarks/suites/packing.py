@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
@@ -23,10 +22,9 @@ from statistics import median
 import numpy as np
 import zarr
 
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.suites.packing_probe import SIDES
-from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 #: Samples of 64 KiB.
@@ -102,7 +100,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ratio = best[side] / best[sides[0]]
         print(f"{side:12} {best[side]:6.2f} s  {gigabytes / best[side]:5.2f} GB/s  {ratio:5.2f} times {sides[0]}")
     if asked.out is not None:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        found = {"machine": describe_machine(), "samples": samples, "seconds": seconds}
-        write_whole(asked.out / "packing.json", json.dumps(found, indent=1).encode())
+        write_document(asked.out / "packing.json", samples=samples, seconds=seconds)
     return 0

@@ -28,10 +28,9 @@ from statistics import median
 import numpy as np
 from PIL import Image
 
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.suites.packing_images_probe import SIDES, Task, digest, items_of_folder
-from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 #: Images, images that are resized as well, and the size that they get. With less than half of the images' own size, our
@@ -154,9 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         return WRONG
             _print(case, expected[0], of_case, is_timed=not asked.checksum_only)
     if asked.out is not None:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        document = {"machine": describe_machine(), "scale": asked.scale, "seconds_and_cpu_seconds": seconds}
-        write_whole(asked.out / "packing_images.json", json.dumps(document, indent=1).encode())
+        write_document(asked.out / "packing_images.json", scale=asked.scale, seconds_and_cpu_seconds=seconds)
     return 0
 
 

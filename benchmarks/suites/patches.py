@@ -13,7 +13,6 @@ disk at a time.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
 import zarrfeed
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, not_negative, positive
 from benchmarks.harness.process import reset_peak, status_mib
 from benchmarks.loaders.ceiling import usable_cores
@@ -42,7 +41,6 @@ from benchmarks.suites.patch_peers import PEERS, Peer, Turn, box, clip, parse_pe
 from benchmarks.suites.patch_turns import TURNED, turned_back, turned_dims
 from benchmarks.suites.patches_probe import decoded_by_slicing
 from zarrfeed import _core
-from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.engine.stats import Stats
 from zarrfeed.spec.field import StoredField
 
@@ -365,17 +363,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         decoded = f"a chunk would be decoded {counted:.3f} times, by the formula {formula:.3f} times"
         text = f"{decoded}, in {mib} MiB; {goal}"
         console.print(f"{name}, not written: {text}", highlight=False, soft_wrap=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "machine": describe_machine(),
-        "scale": options.scale,
-        "turns": [asdict(turn) for turn in turns],
-        "first_epochs": {
-            name: {side: asdict(one) for side, one in sides.items()} for name, sides in first_epochs.items()
-        },
-        "planned": plans,
-    }
-    write_whole(options.out / "patches.json", json.dumps(document, indent=1).encode())
+    write_document(
+        options.out / "patches.json",
+        scale=options.scale,
+        turns=[asdict(turn) for turn in turns],
+        first_epochs={name: {side: asdict(one) for side, one in sides.items()} for name, sides in first_epochs.items()},
+        planned=plans,
+    )
     console.print(machine_line(), highlight=False, soft_wrap=True)
     return 0
 

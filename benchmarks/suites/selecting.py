@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -38,13 +37,12 @@ import zarr
 import zarrfeed
 from benchmarks.data.layouts import Layout, blosc
 from benchmarks.data.stores import chunk_samples, warm_page_cache
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.loaders.ceiling import usable_cores
 from benchmarks.loaders.single_rows import ReadRow, SingleRows, row_loader
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import _core
-from zarrfeed.base.atomic_file import write_whole
 
 _BATCH = 4
 _DISTINCT = 2
@@ -278,15 +276,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                             rates[case.name] = _turns(case, dataset, peers, options.repeats)
     if options.checksum_only:
         return 0
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "machine": describe_machine(),
-        "scale": options.scale,
-        "decoded": decoded,
-        "least_of_chosen": of_chosen,
-        "rates": rates,
-    }
-    write_whole(options.out / "selecting.json", json.dumps(document, indent=1).encode())
+    write_document(
+        options.out / "selecting.json", scale=options.scale, decoded=decoded, least_of_chosen=of_chosen, rates=rates
+    )
     head = [
         "",
         "decoded, of the least",

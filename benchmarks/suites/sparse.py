@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 import zarr
 
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.suites.sparse_probe import SIDES
-from zarrfeed.base.atomic_file import write_whole
 
 _PROBE = Path(__file__).with_name("sparse_probe.py")
 #: Rows, columns, and rows of a batch.
@@ -122,9 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(f"{', '.join(options.sides)}: the sums of the matrix", highlight=False)
     if options.checksum_only:
         return 0
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "sparse.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "sparse.json", rows=[asdict(row) for row in rows])
     table = []
     for layout in options.layouts:
         rate = {

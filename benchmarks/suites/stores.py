@@ -12,7 +12,6 @@ those that were written, each once. The sides take turns.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -33,10 +32,9 @@ import zarr
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler
 
 import zarrfeed
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.report.tables import make_console, print_rows
-from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 _BATCH = 64
@@ -264,14 +262,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             for one in made.values():
                 one.__exit__(None, None, None)
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "machine": describe_machine(),
-        "opened": asdict(opened),
-        "served": None if served is None else asdict(served),
-        "rows": [asdict(row) for row in rows],
-    }
-    write_whole(options.out / "stores.json", json.dumps(document, indent=1).encode())
+    write_document(
+        options.out / "stores.json",
+        opened=asdict(opened),
+        served=None if served is None else asdict(served),
+        rows=[asdict(row) for row in rows],
+    )
     rates = {side: [row.samples_per_s for row in rows if row.side == side] for side in options.sides}
     first = rates[options.sides[0]]
     table = [

@@ -11,7 +11,6 @@ epoch in each round; a ratio is the median of those within a round.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +23,10 @@ import torch
 
 from benchmarks.data.layouts import LAYOUTS, SCALES
 from benchmarks.data.stores import Store, prepare_store, warm_page_cache
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import ZarrIterableDataset
-from zarrfeed.base.atomic_file import write_whole
 
 _ROOT = Path(__file__).parents[2]
 _NUMBERS = "numbers"
@@ -158,9 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += measure(store, batch_size, options.workers, options.repeats)
     print_rows(console, ["", "batch", "workers", "us a batch", "GB/s", "to 0"], table_of(rows), words=1)
     console.print(machine_line(), highlight=False, soft_wrap=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "workers.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "workers.json", rows=[asdict(row) for row in rows])
     return 0
 
 

@@ -151,6 +151,7 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one o
     __getattr__, __dir__ = lazy_names(
         __name__,
         _MODULES,
+        own=("checkpoint", "compat", "device", "objects"),
         gone={
             "split": "zarrfeed.split is now Data.split: zarrfeed.open(path).split((0.8, 0.2))",
             **{

@@ -207,6 +207,26 @@ def test_a_state_of_slabs_that_hand_no_rows_on_goes_on_in_its_order_and_in_later
             resumed.load_state_dict({**new, **damaged})
 
 
+def test_slabs_that_hand_no_rows_on_find_the_rows_that_they_share_cached(folder: Path) -> None:
+    offsets, x = (-1, 0, 4), values(WIDTH, "f4")
+    for name in ("plain", "big"):
+        data = opened(folder, name).window(offsets)
+        decodes = {}
+        for budget in ("256MiB", "8MiB"):
+            with make(data, 5, memory_budget=budget, mixing={"lanes": 4, "mix": 2}) as dataset:
+                state = dataset.state_dict()
+                dataset.load_state_dict(as_version_4(state) if state["version"] == 5 else state)
+                told = dataset.explain()
+                assert (told.slab_rows, told.strip) == (5, 1)
+                assert sorted(read_windows(dataset, x, offsets, 1000)) == list(range(1, N - 4))
+                decodes[budget] = told.fields[0].amplification
+                used = dataset.stats()
+                predicted = decodes[budget] * told.fields[0].chunks * ROWS * WIDTH * 4
+                assert used.bytes_decoded == pytest.approx(predicted, rel=0.1), (name, budget)
+                assert used.batch_memory_bytes + used.scratch_bytes <= 256 << 20
+        assert decodes["256MiB"] <= 1.02 < 1.3 < decodes["8MiB"]
+
+
 def as_version_4(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a dataset from which nothing was read, as an earlier release would have saved it."""
     assert state["version"] == 5

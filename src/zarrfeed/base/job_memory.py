@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from zarrfeed.base.system import physical_bytes
@@ -28,8 +28,9 @@ def job_bytes() -> int:
     return min([physical_bytes(), *cgroup_limits(_PROC), *slurm_limits(os.environ), *_process_limits()])
 
 
-def cgroup_limits(process: Path) -> Iterator[int]:
-    """Yield the limits of the control groups of a process, given by its folder in /proc, and of those around them."""
+def cgroup_limits(process: Path) -> list[int]:
+    """Return the limits of the control groups of a process, given by its folder in /proc, and of those around them."""
+    limits: list[int] = []
     groups = [line.split(":", 2) for line in _lines(process / "cgroup")]
     for mount in _lines(process / "mountinfo"):
         before, _, after = mount.partition(" - ")
@@ -39,34 +40,31 @@ def cgroup_limits(process: Path) -> Iterator[int]:
         root, folder = before.split(" ")[3:5]
         for _, controllers, path in groups:
             if ("memory" in controllers.split(",")) if kind == "cgroup" else not controllers:
-                yield from _limits_up_to(Path(folder), os.path.relpath(path, root), _LIMIT_FILES[kind])
+                limits += _limits_up_to(Path(folder), os.path.relpath(path, root), _LIMIT_FILES[kind])
+    return limits
 
 
-def slurm_limits(environment: Mapping[str, str]) -> Iterator[int]:
-    """Yield the memory that a job of Slurm asked for on each node, if it is one and asked; 0 means all of a node."""
-    node = _number(environment.get("SLURM_MEM_PER_NODE"))
-    cpus = _number(environment.get("SLURM_CPUS_ON_NODE"))
-    cpu = _number(environment.get("SLURM_MEM_PER_CPU"))
-    if node:
-        yield node * _MIB
-    if cpu and cpus:
-        yield cpu * cpus * _MIB
+def slurm_limits(environment: Mapping[str, str]) -> list[int]:
+    """Return the memory that a job of Slurm asked for on each node, if it is one and asked; 0 means all of a node."""
+    names = "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE"
+    of_node, of_cpu, cpus = [_number(environment.get(name)) or 0 for name in names]
+    return [limit * _MIB for limit in (of_node, of_cpu * cpus) if limit]
 
 
-def _process_limits() -> Iterator[int]:
+def _process_limits() -> list[int]:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        yield soft
+    return [] if soft == resource.RLIM_INFINITY else [soft]
 
 
-def _limits_up_to(top: Path, group: str, file: str) -> Iterator[int]:
-    """Yield the limits of a group and of those that it lies in, below the folder where groups are mounted."""
+def _limits_up_to(top: Path, group: str, file: str) -> list[int]:
+    """Return the limits of a group and of those that it lies in, below the folder where groups are mounted."""
     inside = [] if group.startswith("..") else [part for part in group.split("/") if part not in ("", ".")]
+    limits: list[int] = []
     for depth in range(len(inside) + 1):  # a group outside of the mount has the limit of the mount, too
         for line in _lines(top.joinpath(*inside[:depth]) / file):
             limit = _number(line)
-            if limit is not None:
-                yield limit
+            limits += [] if limit is None else [limit]
+    return limits
 
 
 def _number(text: str | None) -> int | None:

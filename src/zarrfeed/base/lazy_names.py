@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def lazy_names(
-    module: str, modules: Mapping[str, str], gone: Mapping[str, str] | None = None
+    module: str, modules: Mapping[str, str], *, own: Collection[str] = (), gone: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a module; `dir()` lists the names of its `__all__`, imported or not.
 
@@ -20,6 +20,8 @@ def lazy_names(
     modules
         Public name -> the module below `zarrfeed` that defines it. None of them has the name that it defines:
         importing it would replace that.
+    own
+        Public modules in this one, which are attributes of it before anybody imports them, too.
     gone
         Name that the module no longer has -> the name to use in its place, for the message.
     """
@@ -27,6 +29,8 @@ def lazy_names(
 
     def import_name(name: str) -> Any:
         """Import a public name when it is first used."""
+        if name in own:
+            return import_module(f"{module}.{name}")  # which makes it an attribute
         if name not in modules:
             raise AttributeError((gone or {}).get(name, f"module {module!r} has no attribute {name!r}"))
         try:

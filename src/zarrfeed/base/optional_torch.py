@@ -7,12 +7,11 @@ torch.distributed, only where somebody has imported torch before.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
-
-def imported(name: str) -> Any:
-    """Return torch, or a module of torch, if this process has imported it; else None."""
-    return sys.modules.get(name)
+#: Returns torch, or a module of torch, by its name, if this process has imported it; else None.
+imported: Callable[[str], Any] = sys.modules.get
 
 
 def is_tensor(value: object) -> TypeGuard[Any]:

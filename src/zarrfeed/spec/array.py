@@ -279,9 +279,11 @@ class ArraySpec:
         """Read chunks that hold the parts of one sample; chunks without a chosen item hold none."""
         choice = self.choice
         return math.prod(
-            -(-n // c) if choice is None else choice.num_chunks(axis, n, c)
-            for axis, (n, c) in enumerate(zip(self.shape, self.chunk_shape, strict=True))
-            if axis != self.sample_axis
+            [
+                -(-n // c) if choice is None else choice.num_chunks(axis, n, c)
+                for axis, (n, c) in enumerate(zip(self.shape, self.chunk_shape, strict=True))
+                if axis != self.sample_axis
+            ]
         )
 
     @cached_property

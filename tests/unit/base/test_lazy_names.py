@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import types
+from importlib import import_module
 
 import pytest
 
+import zarrfeed
 from zarrfeed.base import units
 from zarrfeed.base.lazy_names import lazy_names
 
@@ -28,6 +30,12 @@ def test_a_name_is_imported_once_and_listed_before(made_up: types.ModuleType) ->
     assert "parse_bytes" not in vars(made_up)
     assert made_up.parse_bytes is units.parse_bytes
     assert vars(made_up)["parse_bytes"] is units.parse_bytes
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "compat", "device", "objects"])
+def test_a_public_module_is_an_attribute_before_it_is_imported(name: str) -> None:
+    import_name = vars(zarrfeed)["__getattr__"]
+    assert import_name(name) is import_module(f"zarrfeed.{name}")
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error_that_names_the_module(made_up: types.ModuleType) -> None:

@@ -76,21 +76,22 @@ class FieldNeeds:
         local = [spec for spec in streamed if not spec.in_python]
         fed = [(spec, spec.source) for spec in streamed if spec.source is not None and spec.in_python]
         matrices = [f for f in fields if isinstance(f, CsrField)]
-        resident = sum(fields[number].resident_bytes for number in set(loaded_with(fields).values()))
+        resident = [fields[number].resident_bytes for number in set(loaded_with(fields).values())]
+        decoded = [spec.decoded_bytes for spec in streamed]
         return cls(
             num_fields=len(fields),
-            sample_bytes=sum(f.sample_bytes for f in fields),
-            resident_bytes=resident + sum(f.indptr.nbytes for f in matrices),
+            sample_bytes=sum([f.sample_bytes for f in fields]),
+            resident_bytes=sum(resident) + sum([f.indptr.nbytes for f in matrices]),
             scratch_bytes=_scratch_bytes(sources, fields),
-            chunk_bytes=max((spec.decoded_bytes for spec in streamed), default=0),
+            chunk_bytes=max(decoded, default=0),
             block_bytes=max(map(_block_bytes, streamed), default=0),
             local_bytes=max(map(_stored_bytes, local), default=0),
-            local_chunk_bytes=max((spec.decoded_bytes for spec in local), default=0),
-            fed_bytes=max((spec.decoded_bytes for spec, _ in fed), default=0),
-            fed_shard_bytes=max((spec.shard_bytes for spec, _ in fed if spec.shard is not None), default=0),
-            fed_requests=min((store.max_requests for _, store in fed), default=0),
+            local_chunk_bytes=max([spec.decoded_bytes for spec in local], default=0),
+            fed_bytes=max([spec.decoded_bytes for spec, _ in fed], default=0),
+            fed_shard_bytes=max([spec.shard_bytes for spec, _ in fed if spec.shard is not None], default=0),
+            fed_requests=min([store.max_requests for _, store in fed], default=0),
             index_bytes=_index_bytes(sources, len(fields)),
-            num_lists=sum(f.is_lookup and f.is_stored for f in fields),
+            num_lists=len([f for f in fields if f.is_lookup and f.is_stored]),
             elements=tuple(
                 cls.of(element_fields(side, layout))
                 for matrix in matrices
@@ -102,12 +103,12 @@ class FieldNeeds:
     @property
     def least_index_bytes(self) -> int:
         """One index of shards for each array that has them."""
-        return sum(one for one, _ in self.index_bytes)
+        return sum([one for one, _ in self.index_bytes])
 
     @property
     def num_indexed(self) -> int:
         """Number of fields with indices of shards."""
-        return sum(one > 0 for one, _ in self.index_bytes)
+        return len([one for one, _ in self.index_bytes if one])
 
 
 def _stored_bytes(spec: ArraySpec) -> int:
@@ -141,9 +142,9 @@ def _scratch_bytes(sources: Sequence[ArraySource], fields: Sequence[Field]) -> i
     """Return the temporary memory of one decode thread, at most: each buffer is as large as any array needs it."""
     buffers = [0] * 5
     for source in sources:
-        spec, size = source.spec, source.spec.decoded_bytes
-        block = _buffer_bytes(_block_bytes(spec))
-        steps = sum(not c.is_checksum for c in spec.codecs)
+        spec = source.spec
+        size, block = spec.decoded_bytes, _buffer_bytes(_block_bytes(spec))
+        steps = len([c for c in spec.codecs if not c.is_checksum])
         # of several fields that draw from it, one may need the decoded chunk
         (number, layout), *others = source.draws
         fused = not others and goes_by_blocks(fields[number].layouts[layout])

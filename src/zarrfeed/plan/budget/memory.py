@@ -242,11 +242,11 @@ def plan_memory(
     left -= carry_bytes
     element_spare = max(0, left - local * fetches) // _ELEMENT_DIVISOR // max(1, len(needs.elements))
     of_elements = [plan_elements(one, num_threads=num_threads, spare=element_spare) for one in needs.elements]
-    element_bytes = sum(one.used_bytes for one in of_elements)
+    element_bytes = sum([one.used_bytes for one in of_elements])
     left -= element_bytes - least_elements
     spare = max(0, left - local * fetches) // 2
     index_share = min(budget // _INDEX_DIVISOR, spare // 2) // max(1, needs.num_indexed)
-    index_cache_bytes = tuple(one and max(one, min(every, index_share)) for one, every in needs.index_bytes)
+    index_cache_bytes = tuple([one and max(one, min(every, index_share)) for one, every in needs.index_bytes])
     num_lists = needs.num_lists
     list_cache_bytes = min(budget // _VLEN_DIVISOR, spare) // num_lists if num_lists else 0
     left += fed - (sum(index_cache_bytes) - one_index) - num_lists * list_cache_bytes

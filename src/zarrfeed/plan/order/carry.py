@@ -65,14 +65,16 @@ class Overlap:
     def of(cls, fields: Sequence[Field], block_rows: int, slabs: Slabs | None = None) -> Overlap | None:
         """Measure the chunks that blocks of `block_rows` samples share; None if they share none.
 
-        Blocks that are `slabs` which hand rows on share runs of rows.
+        Blocks that are `slabs` share runs of rows.
         """
         shared, carried_bytes = 0.0, 0
         sources = array_sources(fields)
         runs_of_sources = runs_of(sources, slabs)
-        cut = {runs.layout.spec.rows_per_chunk for runs in runs_of_sources if not runs.are_chunks}
+        cut = {(runs.layout.spec.rows_per_chunk, runs.rows) for runs in runs_of_sources if not runs.are_chunks}
         # runs of several arrays end where slabs do, if chunks have whole slabs, or all end together
-        are_even = len(cut) <= 1 or not any(length % block_rows for length in cut)
+        are_even = (len(cut) <= 1 or not any(length % block_rows for length, _ in cut)) and all(
+            rows == block_rows for _, rows in cut
+        )
 
         grids = [f.row_map.grid for f in fields if isinstance(f.row_map, GridRows)]
         box = tuple(map(max, zip(*(grid.box for grid in grids), strict=True)))

@@ -211,19 +211,15 @@ class OrderRules(ReadBlocks):
     @property
     def carries_chunks(self) -> bool:
         """True if lanes may hand chunks from group to group, or runs of their rows, where blocks are slabs."""
-        return self.shuffle and self._shares_chunks
+        return self.shuffle and (self.slabs is None or self.slabs.carries_rows)
 
     @property
     def caches_chunks(self) -> bool:
         """True if memory that is left caches decoded chunks that several strips of blocks, or lanes, need.
 
-        Where blocks are slabs, runs of rows are cached, if lanes hand these on.
+        Where blocks are slabs, runs of rows are cached.
         """
-        return self._shares_chunks
-
-    @property
-    def _shares_chunks(self) -> bool:
-        return self.slabs is None or self.slabs.carries_rows
+        return True
 
     def groups_bytes(self, *, are_shared: bool) -> int:
         """Return the bytes of the groups of an epoch's plan; `are_shared` says whether blocks share chunks."""

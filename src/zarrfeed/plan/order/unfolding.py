@@ -77,7 +77,7 @@ def unfold(order: Order, epoch: int, portion: Portion = WHOLE) -> ReadPlan:
     strides, position, step = portion.settled(order.length)
     last = strides.first + strides.stride * (strides.count - 1)
     strided = np.array([strides.first, last][: min(2, strides.count)], dtype=np.int64)
-    head, tail = (of[of < order.length] for of in (portion.head, portion.tail))
+    head, tail = portion.head[portion.head < order.length], portion.tail[portion.tail < order.length]
     if not order.length or not _ascends(head, strided, tail):
         return listed()
     return UnfoldingPlan(order, epoch, strides, position, step, listed)

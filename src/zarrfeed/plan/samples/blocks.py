@@ -89,7 +89,7 @@ def plan_blocks(
     """
     num_samples = fields[0].num_samples
     primary = choose_primary(fields[:num_sample_fields], fields, block)
-    bytes_of_sample = sum(f.sample_bytes for f in fields)
+    bytes_of_sample = sum([f.sample_bytes for f in fields])
     if primary is None:
         if block == "shard":
             raise ConfigError("block = 'shard', but no array is stored; must be 'chunk'")

@@ -12,6 +12,7 @@ Pure: slabs follow from the layout of the array that makes the blocks, and from 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ from zarrfeed.plan.samples.held_blocks import ListedBlocks, RunBlocks
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Selection
+from zarrfeed.spec.array import ArraySpec
 from zarrfeed.spec.array_sources import ArraySource
 from zarrfeed.spec.block_edges import Int64, StoreEdges
 from zarrfeed.spec.layout import Layout
@@ -82,13 +84,23 @@ class Slabs:
         return cls(rows, StoreEdges(np.append(first[ascending], num_samples), np.concatenate(each)[ascending]))
 
     def runs_of(self, sources: Sequence[ArraySource]) -> tuple[RowRuns, ...]:
-        """Return the runs that lanes hand on of each of the `array_sources`: runs of rows, or whole chunks."""
-        if not self.carries_rows or not self.grains:
+        """Return the runs of each of the `array_sources` that slabs share: runs of rows, or whole chunks.
+
+        Runs that lanes hand on are as long as a slab. Those that are cached alone end where grains do, if grains have
+        no more rows than a slab: no grain is decoded for two of them.
+        """
+        if not self.grains:
             return tuple(RowRuns(source.layout) for source in sources)
         return tuple(
-            RowRuns(source.layout, self.rows if can_be_cut(source.spec, grain) else 0)
+            RowRuns(source.layout, self._rows_of_run(source.spec, grain) if can_be_cut(source.spec, grain) else 0)
             for source, grain in zip(sources, self.grains, strict=True)
         )
+
+    def _rows_of_run(self, spec: ArraySpec, grain: Grain) -> int:
+        row_bytes = max(1, spec.decoded_bytes // spec.rows_per_chunk)
+        rows_of_grains = grain.nbytes // math.gcd(grain.nbytes, row_bytes)  # the fewest rows that are whole grains
+        whole = max(1, round(self.rows / rows_of_grains)) * rows_of_grains
+        return self.rows if self.carries_rows or whole > 2 * self.rows else whole
 
     def cut(self, selection: Selection | None, num_samples: int) -> Selection:
         """Cut a selection whose blocks are whole chunks into slabs, with the same samples; None: all samples.

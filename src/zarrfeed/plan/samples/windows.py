@@ -133,7 +133,8 @@ def chunks_in_block(rows_per_chunk: int, sample_bytes: int, windows: Sequence[Wi
 
     Without windows it is one.
     """
-    wanted = _BLOCK_REACHES * sum(-(-rows // rows_per_chunk) for rows in reach(windows))
+    before, after = reach(windows)
+    wanted = _BLOCK_REACHES * (-(-before // rows_per_chunk) - (-after // rows_per_chunk))
     return max(1, min(wanted, block_bytes // max(1, rows_per_chunk * sample_bytes)))
 
 

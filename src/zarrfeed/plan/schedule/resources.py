@@ -79,7 +79,7 @@ class FieldFacts:
     @cached_property
     def num_listed(self) -> int:
         """The number of fields that have their whole order listed."""
-        return sum(f.lists_order for f in self._fields.fields)
+        return len([f for f in self._fields.fields if f.lists_order])
 
     @cached_property
     def map_bytes(self) -> int:

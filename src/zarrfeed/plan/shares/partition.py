@@ -44,12 +44,12 @@ class Consumer:
     node: int = 0
     is_gathered: bool = field(default=False, compare=False)
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """S, the number of consumers."""
         return self.world_size * self.num_workers
 
-    @property
+    @cached_property
     def num_receivers(self) -> int:
         """Number of processes that get samples in the end, whoever shares them out."""
         return self.world_size * self.split_over

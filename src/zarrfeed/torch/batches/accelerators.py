@@ -10,6 +10,7 @@ Nothing here imports torch: a command that needs none asks `has_accelerator`, to
 
 from __future__ import annotations
 
+from operator import call
 from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ConfigError
@@ -41,8 +42,7 @@ def is_lost_by_fork(api: Any = None) -> bool:
         return False
     # torch documents no other way to ask, and asks like this itself.
     apis = (torch.cuda, getattr(torch, "xpu", None)) if api is None else (api,)
-    asks = [getattr(one, "_is_in_bad_fork", None) for one in apis]
-    return any(ask() for ask in asks if ask is not None)
+    return any(map(call, [getattr(one, "_is_in_bad_fork", bool) for one in apis]))
 
 
 def check_not_lost_by_fork(what: str, api: Any = None) -> None:

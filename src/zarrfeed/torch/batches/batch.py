@@ -37,7 +37,8 @@ class BatchAssembler:
         self.fields = fields
         self._shown = [tensor.field for tensor in tensors_of(fields.fields)]
         self.statics = StaticTensors() if statics is None else statics
-        if any(f.is_sparse for f in fields.fields):
+        self._has_records = bool([f for f in fields.fields if f.record is not None])
+        if [f for f in fields.fields if f.is_sparse]:
             expect_sparse_tensors()  # a loader's workers send them
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
@@ -51,9 +52,7 @@ class BatchAssembler:
 
     @property
     def _has_dicts(self) -> bool:
-        return any(keys is not None for keys in self.fields.sides) or any(
-            f.record is not None for f in self.fields.fields
-        )
+        return self.fields.sides.count(None) < len(self.fields.sides) or self._has_records
 
     def assemble(self, tensors: Sequence[Any]) -> Batch:
         """Return a batch as the user gets it, from one tensor (or list) a field."""

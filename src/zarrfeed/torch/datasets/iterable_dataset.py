@@ -199,7 +199,7 @@ class ZarrIterableDataset(StreamingDataset):
         mixing = as_options(Mixing, "mixing", mixing)
         options = given.schedule(mixing, as_options(Requests, "requests", requests))
         self._data = with_shared_rows(as_data(data, targets, faults, return_coords), faults)
-        disposable = disposable_in(one.array for one in self._data.resolved.columns)
+        disposable = disposable_in([one.array for one in self._data.resolved.columns])
         # Each pass over a store that grows holds its own version of the arrays, so the dataset holds none.
         self._leases = () if self._data.growth is not None else hold_opened(self._data.resolved, disposable)
         check_counts(epoch_size=epoch_size)

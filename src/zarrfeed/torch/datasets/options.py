@@ -116,16 +116,14 @@ class StreamOptions:
     transform: Transform | None = None
 
     def __post_init__(self) -> None:
-        check_flags(shuffle=self.shuffle)
+        check_flags(shuffle=self.shuffle, drop_last=self.drop_last, return_index=self.return_index)
         check_int("seed", self.seed, 0, 2**64 - 1)
         if self.affinity is not None:
             check_choice("affinity", self.affinity, get_args(Affinity))
         check_counts(batch_size=self.batch_size)
         check_num_threads(self.num_threads)
-        check_flags(drop_last=self.drop_last)
         if self.even is not None:
             check_choice("even", self.even, EVEN_MODES)
-        check_flags(return_index=self.return_index)
 
     def schedule(self, mixing: Mixing, requests: Requests) -> ScheduleOptions:
         """Return the options of a schedule."""

@@ -242,8 +242,8 @@ def looks_here(rank_info: RankInfo, worker: int) -> bool:
 
 def _is_near(layouts: Sequence[Layout]) -> bool:
     """Return whether all arrays are files, and so few that a look takes less time than a batch."""
-    arrays = sum(1 if layout.parts is None else len(layout.parts.names) for layout in layouts)
-    return arrays <= _FEW_ARRAYS and all(layout.spec.source is None for layout in layouts)
+    arrays = sum([1 if layout.parts is None else len(layout.parts.names) for layout in layouts])
+    return arrays <= _FEW_ARRAYS and not [layout for layout in layouts if layout.spec.source is not None]
 
 
 def begin_look(session: Session, cursor: Cursor) -> Look | None:

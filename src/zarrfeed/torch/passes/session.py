@@ -249,7 +249,7 @@ class Session:
     def _new_comparison(self) -> SameOrder:
         """Return the comparison of the order that the next pass has with that of other ranks."""
         terms = OrderTerms(self.schedule, self.options.affinity, grows=self.editions.versions is not None)
-        return SameOrder((one.spec.name for one in array_sources(self.schedule.fields.fields)), terms)
+        return SameOrder([one.spec.name for one in array_sources(self.schedule.fields.fields)], terms)
 
     def _name_edition(self, upcoming: EpochState, edition: Edition) -> None:
         """Let the next pass, whose state is given, read an edition."""

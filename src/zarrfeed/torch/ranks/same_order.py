@@ -85,7 +85,7 @@ class _Entry:
         self._read.append(self._digest)
 
     def compare(self) -> None:
-        rank = _distributed().get_rank()
+        rank = imported("torch.distributed").get_rank()
         mine = {"rank": rank, "digest": self._digest, "terms": self._terms, "causes": self._causes}
         first_number = self.board.lowest(f"{self._site}/of/{self._digest}", self._number)
         theirs = self.board.meet(f"{self._site}/{self._number}", mine)
@@ -164,7 +164,7 @@ class _Board:
         """Return the answer of the store; after one that failed it is not asked again."""
         if not self._fails:
             try:
-                answer = request(_distributed().distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public way
+                answer = request(imported("torch.distributed").distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public way
             except (RuntimeError, KeyError, AttributeError):  # gone, too old, or of another backend such as MPI
                 self._fails = True
             else:
@@ -178,7 +178,7 @@ _boards: list[_Board] = []
 
 def _find_board() -> _Board | None:
     """Return the board of the default process group; None if there is none, of one rank, or one of another process."""
-    distributed = _distributed()
+    distributed = imported("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     group = distributed.group.WORLD
@@ -189,10 +189,6 @@ def _find_board() -> _Board | None:
     board = _boards[-1]
     # The sockets of a forked child are those of its parent.
     return board if board.owner.is_here and board.world_size > 1 else None
-
-
-def _distributed() -> Any:
-    return imported("torch.distributed")
 
 
 def _calls() -> list[Any]:
