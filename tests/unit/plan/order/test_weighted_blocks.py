@@ -20,7 +20,7 @@ POOL, POOLS, PHASE = 0x706F6F6C, 0x706F6F6C73, 0x7068617365
 
 
 def counts_in_numpy(expected: ExpectedCounts, rows: Int64, seed: int, epoch: int) -> Int64:
-    """Return how often each sample comes: docs/design/order.md, Weights, word by word."""
+    """Return how often each sample comes: the head of cpp/plan/weighted_counts.h, word by word."""
     one, pools, small, begin = 1 << expected.bits, [], [], 0
     for of_block in rows.tolist():
         block = list(range(begin, begin + of_block))
