@@ -373,7 +373,7 @@ def test_explain_predicts_what_is_decoded(store: str, spread: str) -> None:
             if expected_of(weights).max() <= 2:
                 assert shares.visits == shares.num_blocks <= N // CHUNK
             text = str(explained)
-            may_come = np.count_nonzero(dataset.data.resolved.expected.units)  # type: ignore[union-attr]
+            may_come = np.count_nonzero(dataset.data.resolved.expected.shares)  # type: ignore[union-attr]
             assert f"{N} samples an epoch, of {may_come} that may come" in text
             assert ("a block is read" in text) == (shares.visits > shares.num_blocks)
 
