@@ -1,5 +1,5 @@
 #pragma once
-// The meaning of an I/O error: whether another try may succeed and when, and whether it is about the chunk at all.
+// The meaning of an I/O error: whether a retry may succeed and when, and whether the error is about the chunk at all.
 
 #include <chrono>
 #include <cstddef>

@@ -179,7 +179,7 @@ class TimeFeaturesCall(MethodCall):
     coords: Any = argument(default=None, metadata=frozen_by(name_source))
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
-        """Add the times of samples as one more array in memory."""
+        """Add the time features of each sample as one more array in memory."""
         check_features(self.features)
         coordinate = resolved.coordinate() if self.coords is None else resolved.coordinate("time", self.coords)
         if TIME_FEATURES in resolved.taken_names():

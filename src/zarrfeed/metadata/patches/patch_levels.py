@@ -107,7 +107,7 @@ def level_axes(
     sizes: Sequence[int],
     context: Mapping[str | int, int],
 ) -> tuple[PatchAxis, ...]:
-    """Return the axes of patches of an array, given those that it had if its voxels were those of the first one."""
+    """Return the patch axes of an array: `axes`, scaled to its level of the pyramid and widened by its context."""
     level = field.row_map.level if isinstance(field.row_map, LevelRows) else None
     choice = field.layouts[0].spec.choice
     made = []

@@ -46,7 +46,7 @@ class Run:
     lengths
         Samples of each store.
     stores
-        Their names.
+        Names of the stores.
     located
         For each column, the name and the location of the array of each store. Empty: the run is `resolved` itself.
     unopened

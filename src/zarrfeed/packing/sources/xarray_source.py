@@ -240,7 +240,8 @@ def _sample_dim(file: DataFile, dataset: Any, axis: int) -> str:
 def _sampled(file: DataFile, dataset: Any, dim: str) -> list[str]:
     """Return the names of the variables that have samples.
 
-    If the dimension is a scalar coordinate, these are all but coordinates with axes and grid mappings.
+    If `dim` is a scalar coordinate, each file is one sample: every variable has samples, except for coordinates that
+    have axes, and grid mappings.
 
     Raises
     ------

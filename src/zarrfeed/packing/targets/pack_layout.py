@@ -42,7 +42,7 @@ class SparseLayout:
     stored
         Dtype of the values in the source, as `.npy` files have it.
     data, indices, indptr
-        The arrays.
+        Layouts of the three arrays of the matrix.
     elements
         Number of stored values in each part of the store.
     """

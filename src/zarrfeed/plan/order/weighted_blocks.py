@@ -48,7 +48,7 @@ class WeightedBlocks:
     samples
         The samples that have a weight above 0, each once.
     expected
-        Their expected counts.
+        Expected counts of the samples.
     seed
         Key of the counts.
     visits_again

@@ -39,7 +39,7 @@ class KeyUrl:
     Attributes
     ----------
     scheme
-        In lower case.
+        Scheme of the URL, such as s3, in lower case.
     authority
         The bucket, or the user, the host and the port.
     path
