@@ -108,7 +108,7 @@ class StaticCall(MethodCall):
         assert self.fields is not None
         for one in self.fields:
             if one.name in resolved.taken_names():
-                raise ConfigError(f"static {one.name!r}: the samples have an array of this name")
+                raise ConfigError(f"static {one.name!r}: the samples already have an array of this name")
         return replace(resolved, statics=(*resolved.statics, *self.fields))
 
     def _arguments(self) -> Iterator[str]:
@@ -183,7 +183,7 @@ class TimeFeaturesCall(MethodCall):
         check_features(self.features)
         coordinate = resolved.coordinate() if self.coords is None else resolved.coordinate("time", self.coords)
         if TIME_FEATURES in resolved.taken_names():
-            raise ConfigError(f"{TIME_FEATURES}: the samples have an array of this name")
+            raise ConfigError(f"{TIME_FEATURES}: the samples already have an array of this name")
         return resolved.with_array(make_field(coordinate, self.features))
 
     def check_may_grow(self) -> None:

@@ -118,7 +118,7 @@ class Planning:
     def _patch_order(self, patching: Patching, fields: FieldSet) -> Order:
         """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""
         if self.mixing.block is not None or self.mixing.mix is not None:
-            raise ConfigError("mixing: blocks of patches are layers of columns, and have no block unit and no mix")
+            raise ConfigError("mixing: patches take neither block= nor mix=, as their blocks are layers of columns")
         sweep = Sweep(0, (1,) * len(patching.sizes))
         lanes = self.mixing.lanes or 1 if self.shuffle else 1
         if patching.positions is None:

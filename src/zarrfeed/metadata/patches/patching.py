@@ -334,7 +334,7 @@ class Patching:
         wanted = np.asarray(numbers)
         numbering = Numbering.of(self.all_extents, np.array(self.sizes))
         if wanted.dtype.kind not in "iu":
-            raise ConfigError(f"index of dtype {wanted.dtype}, must be an integer, or an array of integers")
+            raise ConfigError(f"index has the dtype {wanted.dtype}, must be an integer, or an array of integers")
         flat = wanted.ravel().astype(np.int64)
         if len(flat) and (flat.min() < 0 or flat.max() >= numbering.first[-1]):
             raise IndexError(

@@ -233,7 +233,7 @@ def _sample_dim(file: DataFile, dataset: Any, axis: int) -> str:
         found = set(unlimited)
     if len(found) != 1:
         told = ", ".join(map(str, dataset.sizes))
-        raise ConfigError(f"{file}: sample_dim = None, must say which dimension counts samples: {told}")
+        raise ConfigError(f"{file}: sample_dim = None, must name the dimension that counts samples: {told}")
     return str(next(iter(found)))
 
 

@@ -201,7 +201,7 @@ def _deal_groups(fields: FieldSet, selection: Selection | None, rule: SplitRule)
         if not all(map(len, parts)):
             raise ConfigError(
                 f"split by the hash of {groups.name}: its {len(there)} groups give {list(map(len, parts))} to parts: "
-                "every part must have one; give another seed, or more of a part"
+                "every part must have one; give another seed, or larger fractions to the small parts"
             )
     elif len(there) < len(fractions):
         raise ConfigError(

@@ -72,7 +72,7 @@ class Cursor:
             delivered = begin.worker.batches
         else:
             raise ConfigError(
-                f"the state is of {begin.worker}, this is {consumer}: a worker resumes its own state alone"
+                f"the state is of {begin.worker}, this is {consumer}: a worker can load only its own state"
             )
         return cls(begin, division, consumer, delivered, in_worker=in_worker, rank_info=rank_info)
 
