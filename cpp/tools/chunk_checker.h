@@ -50,7 +50,7 @@ class ChunkChecker {
   ChunkChecker(const ChunkChecker&) = delete;
   ChunkChecker& operator=(const ChunkChecker&) = delete;
 
-  /// Numbers of chunks: [0, num_numbers()).
+  /// One more than the largest number of a chunk; numbers begin with 0.
   [[nodiscard]] int64_t num_numbers() const;
   /// Reads and decodes chunks [begin, end). Whatever is wrong is a finding; none takes longer than the policy's
   /// timeout.

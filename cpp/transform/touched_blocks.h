@@ -34,12 +34,12 @@ namespace zarrfeed {
 /// Not thread-safe: part of a thread's scratch, used for one chunk after another.
 class TouchedBlocks {
  public:
-  /// Begins with a chunk, which must decode to `decoded_bytes`, and of which nothing is wanted. Borrows `array`, and
+  /// Begins with a chunk, which must decode to `decoded_bytes`; nothing of it is wanted yet. Borrows `array`, and
   /// `stored` until the next chunk. False, and nothing else may be called: there is one block, or they are too small to be
   /// told apart in little memory. Throws Error(kCorrupt).
   [[nodiscard]] bool begin(const ArraySpec& array, const StoredBytes& stored, size_t decoded_bytes);
-  /// The same for a chunk that is stored as it decodes, and of which parts were read. It is told apart in blocks of kRawBlock,
-  /// and copied from where it lies: decode() decodes nothing, and returns 0.
+  /// Begins with a chunk that is stored as it decodes, and of which parts were read. It is divided into blocks of
+  /// kRawBlock, and copied from where it lies: decode() decodes nothing, and returns 0.
   [[nodiscard]] bool begin_raw(const ArraySpec& array, const StoredBytes& stored, size_t decoded_bytes);
   /// Bytes [begin, begin + size) of the decoded chunk are wanted; size is not 0.
   void add(size_t begin, size_t size) {

@@ -36,7 +36,7 @@ struct ItemRange {
 /// Sets `out` to the items that runs come from, ascending, in as few ranges as there can be.
 void find_ranges(const std::vector<AxisRun>& runs, std::vector<ItemRange>& out);
 
-/// Makes runs, which ascend in the patch, those of the patch with its `size` items in reverse order.
+/// Reverses a patch of `size` items: maps its runs, which ascend in the patch, to those of the reversed patch.
 void mirror_runs(int64_t size, std::vector<AxisRun>& runs);
 
 }  // namespace zarrfeed

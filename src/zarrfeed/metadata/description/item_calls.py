@@ -29,7 +29,7 @@ from zarrfeed.spec.static import StaticField
 
 
 def _freeze_dtypes(dtype: Any) -> Any:
-    """Return the names of dtypes."""
+    """Return the name of a dtype, or a frozen mapping of keys to names of dtypes."""
     if not isinstance(dtype, Mapping):
         return freeze(parse_dtype("dtype", dtype))
     return freeze({key: None if one is None else parse_dtype("dtype", one) for key, one in dtype.items()})

@@ -90,7 +90,7 @@ class Cursor:
 
     @property
     def at_end(self) -> bool:
-        """True if all ranks have all of their batches: where nothing is evened out, rank 0 has most."""
+        """True if all ranks have all of their batches; without evening out, rank 0 has the most batches."""
         return self.ended or self.delivered >= self.division.batches(0)
 
     @property

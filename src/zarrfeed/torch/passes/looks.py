@@ -133,7 +133,7 @@ class Look:
         return any(self._found.ended.wait(seconds) for seconds in looks(timeout_s, _GLANCE_S))
 
     def check_batch(self, *, is_end: bool) -> None:
-        """Raise the finding, with each batch; the end of the pass waits until the look has ended.
+        """Raise the finding if there is one; called with each batch. At the end of the pass, wait for the look first.
 
         The first batch waits a moment for a look at few files, which takes less time than to decode the batch.
         """
