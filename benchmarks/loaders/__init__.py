@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from zarr.core import codec_pipeline
+
 from benchmarks.data.layouts import Layout
 from benchmarks.data.stores import Store
 from benchmarks.loaders.beluga_stream import BelugaStream
@@ -40,6 +42,8 @@ OURS = "zarrfeed"
 OURS_IN_WORKERS = "zarrfeed-workers"
 
 _ZARRS = "zarrs.ZarrsCodecPipeline"
+#: The pipeline of zarr-python 3.4 that decodes without a coroutine for each chunk; its default is another one.
+_FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
 #: Loaders get as many decode threads, or worker processes, as zarrfeed has decode threads.
 _CORES = usable_cores()
 
@@ -49,6 +53,10 @@ LOADERS: dict[str, Callable[[Store, int], Loader]] = {
     OURS_IN_WORKERS: lambda store, _: ZarrfeedWorkers(store, num_workers=_CORES),
     "zarr-chunkwise-0w": lambda store, _: ZarrChunkwise(store, num_workers=0, num_threads=_CORES),
     "zarr-chunkwise-workers": lambda store, _: ZarrChunkwise(store, num_workers=_CORES, num_threads=1),
+    "zarr-fused-0w": lambda store, _: ZarrChunkwise(store, num_workers=0, num_threads=_CORES, codec_pipeline=_FUSED),
+    "zarr-fused-workers": lambda store, _: ZarrChunkwise(
+        store, num_workers=_CORES, num_threads=1, codec_pipeline=_FUSED
+    ),
     "zarr-map-0w": lambda store, part: ZarrMap(store, num_workers=0, max_samples=part),
     "zarr-map-workers": lambda store, part: ZarrMap(store, num_workers=_CORES, max_samples=part),
     "zarrs-chunkwise-0w": lambda store, _: ZarrChunkwise(
@@ -66,7 +74,10 @@ LOADERS: dict[str, Callable[[Store, int], Loader]] = {
 }
 
 #: The loaders over zarr-python alone.
-PLAIN_ZARR = ("zarr-chunkwise-0w", "zarr-chunkwise-workers", "zarr-map-0w", "zarr-map-workers")
+PLAIN_ZARR = (
+    *("zarr-chunkwise-0w", "zarr-chunkwise-workers", "zarr-fused-0w", "zarr-fused-workers"),
+    *("zarr-map-0w", "zarr-map-workers"),
+)
 #: Those that read no Zarr while they are timed.
 WITHOUT_CODEC = ("numpy-memmap", "torch-in-memory")
 
@@ -94,6 +105,8 @@ def why_not(name: str, layout: Layout) -> str:
     for beginning, module in _MODULES.items():
         if name.startswith(beginning) and find_spec(module) is None:
             return f"{module} is not installed"
+    if name.startswith("zarr-fused") and not hasattr(codec_pipeline, "FusedCodecPipeline"):
+        return "zarr-python 3.4 or later has its pipeline"
     if name == "zarr-beluga" and layout.name != "C":
         return "reads single time steps of float32 fields, as layout C has them"
     if name == OURS_IN_WORKERS and layout.name not in ("A", "D", "E", "G"):

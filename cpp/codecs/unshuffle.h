@@ -20,7 +20,7 @@ UnshuffleRange find_unshuffle_range(size_t typesize);
 
 /// Writes all elements of `in` to `out`, of in.size() bytes. Bytes behind the last whole element stay where they are.
 void unshuffle(size_t typesize, Bytes in, uint8_t* out);
-/// The same byte by byte, for whole elements of any size and number.
+/// Undoes the byte shuffle byte by byte, for whole elements of any size and number.
 void unshuffle_portably(size_t typesize, Bytes in, uint8_t* out);
 
 /// blosc2 picks its kernels for this processor at first use, without a lock. This must come before its first use.

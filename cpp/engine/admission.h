@@ -94,7 +94,7 @@ class Admission {
   [[nodiscard]] int64_t delivered() const { return delivered_; }
 
  private:
-  /// Goes on with the next part of a plan that is unfolded.
+  /// Unfolds the next groups of the plan.
   void go_on();
   void check_part();
   [[nodiscard]] int64_t last_batch_of_next() const { return part_->plan.last_step[next_group_] / batch_size_; }

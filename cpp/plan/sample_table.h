@@ -38,8 +38,8 @@ class SampleTable {
   /// Borrows the offsets.
   static std::shared_ptr<const SampleTable> of_pages(std::span<const uint16_t> offset, std::span<const int64_t> before,
                                                      unsigned bits, std::shared_ptr<const void> owner);
-  /// The same of pages that begin at any samples: base[p] + offset[i]. Samples of a page ascend, and may repeat. Pages with
-  /// the same base follow each other; all others have ranges of their own, which ascend. Borrows the offsets.
+  /// The table of pages that begin at any samples: base[p] + offset[i]. Samples of a page ascend, and may repeat. Pages
+  /// with the same base follow each other; all others have ranges of their own, which ascend. Borrows the offsets.
   static std::shared_ptr<const SampleTable> of_repeats(std::span<const uint16_t> offset,
                                                        std::span<const int64_t> before, std::span<const int64_t> base,
                                                        std::shared_ptr<const void> owner);

@@ -2,19 +2,18 @@
 // The chunks of one array: the engine, `verify` and the yardsticks ask for a chunk and get its stored bytes or an
 // error.
 //
-// Here, and nowhere else, is what lies between a chunk and a ByteStore: keys, indices of shards, further tries after
-// errors that may pass, how long a read may take, and what an error says. Invariants:
+// Here, and nowhere else, is what lies between a chunk and a ByteStore: keys, indices of shards, retries after
+// transient errors, timeouts, and the text of errors. Invariants:
 //   * A read ends exactly once: in bytes, in "the store lacks the chunk", or in an error that names the array and the
 //     chunk's key. It is dropped without a word only by stop().
-//   * A read is tried again after an error of which is_transient() holds, up to `max_retries` times, after
-//     pause_after(), and as long as all tries together stay below `timeout`. An error that stays is the one of the last
-//     try.
-//   * Reads are overdue if storage has answered none of them for `timeout`: find_overdue() tells, and the storage is
-//     not to be waited for any more. A read that waits for its turn behind others, which are answered one by one, is
-//     not: a slow store is no dead store. As only so many reads are asked for at once, one that is never answered is
-//     soon the only one. Somebody has to look; nobody here does by himself.
-//   * No more bytes are handed over than a chunk of this array may have. Where parts of a chunk are enough for whoever asks,
-//     a store may hand over these alone (base/stored_bytes.h); a further try reads all of them anew.
+//   * A read is retried after a transient error (is_transient()), up to `max_retries` times, each after pause_after(),
+//     as long as all attempts together stay below `timeout`. The error of the last attempt is reported.
+//   * Reads are overdue if storage has answered none of them for `timeout`: then find_overdue() returns an error, and
+//     nobody may wait for the storage any more. A read that waits for its turn behind others, which are answered one by
+//     one, is not overdue: a slow store is no dead store. Only so many reads are asked for at once, so a read that is
+//     never answered is soon the only one. The caller polls find_overdue(); there is no timer.
+//   * No more bytes are handed over than a chunk of this array may have. Where parts of a chunk are enough for the
+//     caller, a store may hand over these alone (base/stored_bytes.h); a retry reads all of them anew.
 // Threads: any thread may read. A completion runs on a thread of the store's, or on the one that
 // calls.
 
@@ -66,7 +65,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `max_chunk_bytes`: more are no chunk of this array. `io` is the clock of further tries, which `retries` counts.
+  /// `max_chunk_bytes`: more are no chunk of this array. `io` is the clock of retries, which `retries` counts.
   ChunkReader(ArraySpec array, std::shared_ptr<ByteStore> store, std::shared_ptr<IoThreads> io, size_t max_chunk_bytes,
               ReadPolicy policy, std::atomic<uint64_t>* retries = nullptr);
 
@@ -87,7 +86,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   [[nodiscard]] const std::string& name(const ChunkLocation& at) const {
     return at.part ? array_.parts->name[*at.part] : array_.name;
   }
-  /// The same error, with the array and the chunk.
+  /// Adds the array and the chunk to the text of an error.
   [[nodiscard]] Error at_chunk(const Error& error, int64_t chunk, size_t cell) const {
     const ChunkLocation at = locate(chunk, cell);
     return error.at(name(at), label(at));
@@ -106,13 +105,13 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   [[nodiscard]] bool is_at_hand(const ChunkLocation& at) const {
     return shards_ ? shards_->is_at_hand(at.key, *at.inner_chunk) : store_->is_at_hand(at.key, {});
   }
-  /// Reads, with further tries. Chunks that are asked for together may be read together.
+  /// Reads chunks, with retries. The store may read chunks of one call together.
   void read(std::vector<ChunkRequest> requests);
-  /// Reads, with further tries, on this thread, of which others see where it waits. For stores without threads of their
-  /// own (Limits::requests = 0). Throws Error; LeftBehind if it was.
+  /// Reads a chunk on this thread, with retries, in stores without threads of their own (Limits::requests = 0). `watch`
+  /// shows others where the thread waits. Throws Error; LeftBehind if the thread was left behind.
   ReadResult read_here(const ChunkLocation& at, Buffer& room, StallWatch& watch, StallWatch::Wait wait,
                        const std::shared_ptr<const ChunkParts>& parts = nullptr);
-  /// The same for a thread that nobody watches.
+  /// Reads a chunk on this thread, with retries, where no other thread watches it.
   ReadResult read_here(const ChunkLocation& at, Buffer& room);
   /// True if there is the shard that a chunk lies in: reads its index, unless that is cached. As read_here().
   bool has_shard(const ChunkLocation& at, StallWatch& watch, StallWatch::Wait wait);
@@ -122,7 +121,7 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
   /// The error of the read()s that have been waiting for longer than they may, if there are any: of the one that
   /// storage was asked for first.
   [[nodiscard]] std::optional<Error> find_overdue(Clock::time_point now);
-  /// The same of a thread that went to storage for a chunk then.
+  /// Returns the error of a thread that has waited for a chunk since then, if that is longer than it may.
   [[nodiscard]] std::optional<Error> find_overdue(int64_t chunk, size_t cell, Clock::time_point since,
                                                   Clock::time_point now) const;
 

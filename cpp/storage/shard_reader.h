@@ -7,8 +7,8 @@
 //     device is waited for. If the index is not to be had without waiting, or is being read, it returns kWouldBlock.
 //   * read() of an index that another request reads waits for that one: without a thread, in a list, where the store
 //     reads on threads of its own; else on the thread that calls, as the store does. The request that reads waits for the
-//     store alone. If it fails, the next one tries anew, so that each has an error of its own; but where the store itself
-//     tries again, its error is that of all who waited.
+//     store alone. If it fails, the next one reads anew, so that each has an error of its own; but where the store itself
+//     retries, its error is that of all who waited.
 //   * An index belongs to one version of the shard, where the store tells versions apart. A read of another version drops
 //     the index and begins again, so that a shard which is replaced is never read by the old one's index.
 
@@ -71,7 +71,7 @@ class ShardReader : public ByteStore, public std::enable_shared_from_this<ShardR
     std::optional<ObjectVersion> version;
   };
   using ShardPtr = std::shared_ptr<const Shard>;
-  /// Takes a shard, or the error that its index ends in.
+  /// Takes a shard, or the error with which the read of its index ended.
   using UseShard = std::function<void(ShardPtr, const std::optional<Error>&)>;
 
   struct Slot {

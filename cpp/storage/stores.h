@@ -33,7 +33,7 @@ class Stores {
   /// After a thread was left behind: what is made from here on shares nothing with what was made before.
   void renew() { io_ = std::make_shared<IoThreads>(io_->max_threads()); }
 
-  /// Threads that wait for storage, and the clock of further tries.
+  /// Threads that wait for storage, and the clock of retries.
   [[nodiscard]] const std::shared_ptr<IoThreads>& io() const { return io_; }
   /// The way to stores that Python reads; null if there are none.
   [[nodiscard]] StoreBridge* bridge() const { return bridge_.get(); }

@@ -5,7 +5,7 @@
 // that a run of numbers reads few indices. Positions of a shard that lie beyond the end of the array have numbers, too,
 // and are passed over. Where there are no shards, a number is the chunk's position in the grid, in C order.
 //
-// Chunks are read through a ChunkReader, as the engine reads them: with further tries after errors that may pass, and
+// Chunks are read through a ChunkReader, as the engine reads them: with retries after transient errors, and
 // no longer than `timeout`. A run of chunks is checked by a thread of the checker's own, which is left behind where
 // storage does not answer; the chunk that it waits for is then a finding, and another thread goes on with the next one.
 
@@ -50,7 +50,7 @@ class ChunkChecker {
   ChunkChecker(const ChunkChecker&) = delete;
   ChunkChecker& operator=(const ChunkChecker&) = delete;
 
-  /// Numbers of chunks: [0, num_numbers()).
+  /// One more than the largest number of a chunk; numbers begin with 0.
   [[nodiscard]] int64_t num_numbers() const;
   /// Reads and decodes chunks [begin, end). Whatever is wrong is a finding; none takes longer than the policy's
   /// timeout.

@@ -25,7 +25,7 @@ inline std::shared_ptr<ChunkReader> open_local(const Output& output, ReadPolicy 
   return reader;
 }
 
-/// Reads a chunk: what is in the page cache at once, and else with further tries. Throws Error.
+/// Reads a chunk: at once if it is in the page cache, else with retries. Throws Error.
 inline ReadResult read_chunk(ChunkReader& reader, int64_t chunk, size_t cell, Buffer& room) {
   const ChunkLocation at = reader.locate(chunk, cell);
   ReadResult result = reader.try_read(at, room);

@@ -33,11 +33,11 @@ bool may_be_most(size_t count, size_t bytes, const ArraySource& source);
 /// Error(kCorrupt).
 bool touch_few_blocks(size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
                       std::span<const RowTarget> rows, WorkerScratch& scratch);
-/// The same for an array with chosen items: makes `scratch.touched` know the Blosc blocks that the rows touch, few or not.
+/// For an array with chosen items: adds the Blosc blocks that the rows touch to `scratch.touched`, few or not.
 /// False where blocks cannot be told apart.
 bool touch_rows_of_chosen(size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
                           std::span<const RowTarget> rows, WorkerScratch& scratch);
-/// The same as touch_few_blocks() for outputs that all have patches, of which there are so many of each.
+/// touch_few_blocks() for outputs that all have patches, as many of each.
 bool touch_few_blocks(PatchCell from, const StoredBytes& stored, std::span<const OutputRows> outputs,
                       std::span<const PatchTarget> patches, WorkerScratch& scratch);
 
@@ -50,7 +50,7 @@ std::vector<ChunkCrop> list_crops(PatchCell from, std::span<const OutputRows> ou
 size_t scatter_from_few_blocks(size_t cell, const StoredBytes& stored, std::span<const OutputRows> outputs,
                                std::span<RowTarget> rows, bool streaming, WorkerScratch& scratch, StageTimer& timer,
                                Stats& stats);
-/// The same for patches.
+/// Cuts patches out of few Blosc blocks, as the function above copies rows.
 size_t cut_from_few_blocks(PatchCell from, const StoredBytes& stored, std::span<const OutputRows> outputs,
                            std::span<const PatchTarget> patches, WorkerScratch& scratch, StageTimer& timer,
                            Stats& stats);

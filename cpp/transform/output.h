@@ -71,9 +71,9 @@ class Output {
   /// `streaming` says that the slots are more than the cache holds.
   void scatter_decoded(int64_t first_row, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
                        Stats& stats, bool streaming = false) const;
-  /// The same for a chunk that does not exist: the fill value.
+  /// Writes the fill value to the slots of a chunk that does not exist.
   void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
-  /// The same for fields that are not stored.
+  /// Copies the rows of a field in memory to their slots.
   void scatter_resident(std::span<RowTarget> targets) const;
 
   /// The description of the field; the array is in source().
@@ -96,7 +96,7 @@ void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, s
                         const DecodedCopy& copy = {});
 /// True if decode_and_scatter() writes rows as it decodes, and not after it.
 [[nodiscard]] bool scatters_blocks(size_t cell, std::span<const OutputRows> outputs);
-/// The same as decode_and_scatter() for outputs that all have patches.
+/// decode_and_scatter() for outputs that all have patches.
 void decode_and_cut(PatchCell from, const StoredBytes& stored, std::span<const OutputRows> outputs,
                     std::span<const PatchTarget> patches, WorkerScratch& scratch, Stats& stats);
 

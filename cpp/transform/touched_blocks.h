@@ -34,12 +34,12 @@ namespace zarrfeed {
 /// Not thread-safe: part of a thread's scratch, used for one chunk after another.
 class TouchedBlocks {
  public:
-  /// Begins with a chunk, which must decode to `decoded_bytes`, and of which nothing is wanted. Borrows `array`, and
+  /// Begins with a chunk, which must decode to `decoded_bytes`; nothing of it is wanted yet. Borrows `array`, and
   /// `stored` until the next chunk. False, and nothing else may be called: there is one block, or they are too small to be
   /// told apart in little memory. Throws Error(kCorrupt).
   [[nodiscard]] bool begin(const ArraySpec& array, const StoredBytes& stored, size_t decoded_bytes);
-  /// The same for a chunk that is stored as it decodes, and of which parts were read. It is told apart in blocks of kRawBlock,
-  /// and copied from where it lies: decode() decodes nothing, and returns 0.
+  /// Begins with a chunk that is stored as it decodes, and of which parts were read. It is divided into blocks of
+  /// kRawBlock, and copied from where it lies: decode() decodes nothing, and returns 0.
   [[nodiscard]] bool begin_raw(const ArraySpec& array, const StoredBytes& stored, size_t decoded_bytes);
   /// Bytes [begin, begin + size) of the decoded chunk are wanted; size is not 0.
   void add(size_t begin, size_t size) {
@@ -74,12 +74,12 @@ class TouchedBlocks {
   /// The stored bytes of each block that was touched, by block: they may overlap, or descend, if the chunk's table says so.
   [[nodiscard]] std::vector<StoredRange> stored_ranges() const;
 
-  /// Decodes what was touched to `room`, and returns how many bytes that is. With `row_bytes`, bytes lie so in memory that
-  /// row_at() can tell. Throws Error(kCorrupt).
+  /// Decodes the touched blocks to `room`, and returns how many bytes these are. row_at() then counts in rows of
+  /// `row_bytes`. Throws Error(kCorrupt).
   size_t decode(Buffer& room, DecodeScratch& scratch, size_t row_bytes = 1);
 
-  /// Decodes what was touched to where it lies in `chunk`, memory for the whole chunk, whose other bytes stay as they are.
-  /// Returns how many bytes that is; the functions below may not be called. Throws Error(kCorrupt).
+  /// Decodes the touched blocks to their places in `chunk`, memory for the whole chunk, whose other bytes stay as they are.
+  /// Returns how many bytes these are; the functions below may not be called. Throws Error(kCorrupt).
   size_t decode_in_place(MutableBytes chunk, DecodeScratch& scratch) const;
 
   /// The decoded bytes [begin, begin + size), all of which were wanted. Throws Error(kConfig) if some were not decoded.
@@ -88,8 +88,8 @@ class TouchedBlocks {
   [[nodiscard]] const uint8_t* crop(const ChunkCrop& crop) const;
   /// Copies the items of a crop, which was wanted, to `out`, which has room for crop_bytes().
   void copy(const ChunkCrop& crop, uint8_t* out) const;
-  /// The begin of row `row` of the chunk, in rows of `row_bytes` behind memory(); the row was wanted, and is one run of
-  /// bytes.
+  /// The position of row `row` of the chunk in memory(), counted in rows of `row_bytes`. The row was wanted, and is one
+  /// run of bytes.
   [[nodiscard]] int64_t row_at(int64_t row) const {
     const size_t block = block_of(static_cast<size_t>(row) * row_bytes_);
     if (at_[block] == kNowhere) refuse(static_cast<size_t>(row) * row_bytes_, row_bytes_);

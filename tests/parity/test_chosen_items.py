@@ -404,7 +404,7 @@ def test_a_lazy_selection_of_xarray_is_read_from_the_store(tmp_path: Path) -> No
             np.testing.assert_array_equal(got[name].numpy(), expected[name].values, err_msg=repr(data))
         of_array = ZarrDataset(zarrfeed.from_xarray(select(lazy["z"])))[np.arange(expected.sizes["time"])]
         np.testing.assert_array_equal(of_array.numpy(), expected["z"].values)
-    with pytest.raises(zarrfeed.ConfigError, match="say which dimension samples lie along: sample_dim="):
+    with pytest.raises(zarrfeed.ConfigError, match="name the dimension of samples: sample_dim="):
         zarrfeed.from_xarray(lazy["z"].isel(level=0), sample_axis=2)
 
 

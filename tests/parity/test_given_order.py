@@ -390,8 +390,11 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
     "split": (lambda data: data.split((0.5, 0.5)), f"split: .*{LAST}"),
     "weight": (lambda data: data.weight(np.ones(450)), "which says how often each comes"),
     "patch": (lambda data: data.patch({0: 2}), r"patch\(positions=\) lists patches"),
-    "mix": (lambda data: zarrfeed.mix([data, data]), "cannot be one of several; mix takes"),
-    "concat": (lambda data: zarrfeed.concat([data, data]), "cannot be one of several; select of the result"),
+    "mix": (lambda data: zarrfeed.mix([data, data]), "cannot be an input of zarrfeed.mix; mix takes"),
+    "concat": (
+        lambda data: zarrfeed.concat([data, data]),
+        "an input of zarrfeed.concat; select of the result",
+    ),
     "join": (lambda data: zarrfeed.join({"a": data, "b": data}), "select of the result"),
     "pack": (check_packable, "pack: .*pack without keep_order"),
     "no flag": (

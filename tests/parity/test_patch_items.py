@@ -114,9 +114,9 @@ def test_selected_channels_are_turned_stacked_and_stitched(tmp_path: Path) -> No
         ([0], "must be a mapping"),
         ({"q": 0}, "no array has this dimension; there are"),
         ({"chan": 0}, "no array has this dimension"),
-        ({"y": 0}, "which patches are cut along"),
+        ({"y": 0}, "along which patches are cut"),
         ({2: 0}, "patches of samples are cut along it"),
-        ({"z": 0}, "which patches are cut along"),
+        ({"z": 0}, "along which patches are cut"),
         ({"c": 7}, "has 7 items along it"),
         ({"c": []}, "must be an integer, a slice"),
         ({"c": slice(9, None)}, "chooses none of the 7 items"),
@@ -124,7 +124,7 @@ def test_selected_channels_are_turned_stacked_and_stitched(tmp_path: Path) -> No
         ({"c": [0.5]}, "must be an integer, a slice"),
         ({"c": True}, "must be an integer, a slice"),
         ({"c": [True, False]}, "has 7 items along it"),
-        ({True: 0}, "must be of the name of a dimension"),
+        ({True: 0}, "must name a dimension, or the number of an axis"),
     ],
 )
 def test_what_selects_nothing_is_refused(isel: Any, message: str, tmp_path: Path) -> None:

@@ -238,18 +238,18 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"flip": "zy"}, "flip = 'zy', must be a list"),
     ({"flip": 1}, "flip = 1, must be a list"),
     ({"flip": None}, "flip = None, must be a list"),
-    ({"flip": ["w"]}, "flip of 'w', must be of a dimension that size names"),
-    ({"flip": [True]}, "flip of True"),
-    ({"flip": [["z"]]}, "flip of"),
+    ({"flip": ["w"]}, "flip names 'w', must name a dimension that size names"),
+    ({"flip": [True]}, "flip names True"),
+    ({"flip": [["z"]]}, "flip names"),
     ({"flip": ["z", "x", "z"]}, "names a dimension twice"),
-    ({"flip": ["c"]}, "flip of 'c'"),
+    ({"flip": ["c"]}, "flip names 'c'"),
     ({"rotate": "yx"}, "rotate = 'yx', must be a list"),
     ({"rotate": ["y"]}, "two dimensions"),
     ({"rotate": ["y", "y"]}, "names a dimension twice"),
-    ({"rotate": ["y", "w"]}, "rotate of 'w'"),
+    ({"rotate": ["y", "w"]}, "rotate names 'w'"),
     ({"rotate": ["z", "y"]}, r"sizes \{'z': 4, 'y': 8\}"),
     ({"rotate": ["z", "y", "x"]}, "the same"),
-    ({"size": {"y": 8, "x": 8}, "flip": ["z"]}, "flip of 'z'"),  # samples have no such axis
+    ({"size": {"y": 8, "x": 8}, "flip": ["z"]}, "flip names 'z'"),  # samples have no such axis
     ({"size": {"z": 8, "y": 8, "c": 2, "x": 8}, "rotate": ["z", "y", "x", "c"]}, "or three"),
 ]
 

@@ -373,7 +373,7 @@ def test_explain_predicts_what_is_decoded(store: str, spread: str) -> None:
             if expected_of(weights).max() <= 2:
                 assert shares.visits == shares.num_blocks <= N // CHUNK
             text = str(explained)
-            may_come = np.count_nonzero(dataset.data.resolved.expected.units)  # type: ignore[union-attr]
+            may_come = np.count_nonzero(dataset.data.resolved.expected.shares)  # type: ignore[union-attr]
             assert f"{N} samples an epoch, of {may_come} that may come" in text
             assert ("a block is read" in text) == (shares.visits > shares.num_blocks)
 
@@ -443,7 +443,10 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
     "patch": (lambda data: data.balance("label").patch({"y": 1}), r"patch: samples are weighted.*patch\(weights=\)"),
     "patches": (lambda data: data.patch({"y": 1}).weight("quality"), r"weight: samples are patches.*patch\(weights=\)"),
     "mixture": (lambda data: zarrfeed.mix([data, data]).weight([1.0] * 2 * N), r"mixture.*mix\(weights=\)"),
-    "a source": (lambda data: zarrfeed.mix([data.balance("label"), data]), "weighted samples cannot be one of several"),
+    "a source": (
+        lambda data: zarrfeed.mix([data.balance("label"), data]),
+        "weighted samples cannot be an input",
+    ),
     "concat": (lambda data: zarrfeed.concat([data.balance("label"), data]), "weight the result"),
     "map style": (lambda data: ZarrDataset(data.balance("label")), "use ZarrIterableDataset"),
     "nodes": (

@@ -13,7 +13,7 @@
 //   * An object that is not there is kMissing, and that is all that kMissing says. Storage that cannot be reached, an
 //     array that was deleted and an object that may not be read are errors.
 //   * Errors: Error(kIo) with an errno if the store could not be read, of which is_transient() (retry.h) says whether
-//     another try may succeed; Error(kCorrupt) for a part that the object does not have. Without the array and the key:
+//     a retry may succeed; Error(kCorrupt) for a part that the object does not have. Without the array and the key:
 //     ChunkReader adds those.
 
 #include <chrono>
@@ -120,7 +120,7 @@ class ByteStore {
     bool needs_room = true;         ///< false: bytes lie in memory of the store's own
     Coalesce coalesce{};            ///< the ranges of one object that come in one read() are read together
     PartCosts part_costs{};         ///< when ByteRange::parts are of use; never, unless told
-    bool retries = false;           ///< its errors are final: it tried again where that is of use
+    bool retries = false;           ///< its errors are final: it retried where a retry may succeed
   };
 
   ByteStore() = default;

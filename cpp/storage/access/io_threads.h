@@ -1,5 +1,5 @@
 #pragma once
-// Threads that wait for storage, so that others need not; and the clock by which reads are tried again.
+// Threads that wait for storage, so that others need not; and the clock by which reads are retried.
 
 #include <chrono>
 #include <condition_variable>

@@ -1,5 +1,5 @@
 #pragma once
-// The meaning of an I/O error: whether another try may succeed and when, and whether it is about the chunk at all.
+// The meaning of an I/O error: whether a retry may succeed and when, and whether the error is about the chunk at all.
 
 #include <chrono>
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace zarrfeed {
 /// True for an I/O error that says something of the chunk; false for storage that does not answer, and for what this
 /// process lacks to read any.
 [[nodiscard]] bool is_of_chunk(int errno_value);
-/// The same for any error: a chunk that does not decode is bad, a plan that does not work is not the chunk's fault.
+/// True if an error of any kind is about the chunk, as one of decoding is, and one of a plan that does not work is not.
 [[nodiscard]] bool is_of_chunk(const Error& error);
 
 }  // namespace zarrfeed

@@ -63,7 +63,7 @@ struct FileOwners {
 
 /// Opens a file or folder by its path below a folder. Without a file, errno tells why; ELOOP or ENOTDIR: there is a link.
 File open_beneath(int folder, const std::string& path, int flags, mode_t mode = 0);
-/// The same, one component after the other: for systems that have no call which walks a path without following links.
+/// Opens a file one component of its path after the other, on systems whose calls cannot refuse links on a path.
 File open_stepwise(int folder, const std::string& path, int flags, mode_t mode = 0);
 /// Makes a new file. Without one, errno tells why; EEXIST: there is something of that name.
 File make_file(int folder, const std::string& path, const FileOwners& owners);

@@ -96,7 +96,7 @@ ZARRFEED_INLINE float without_rounding(double value) {
   return static_cast<float>(std::bit_cast<double>(is_tiny ? tiny : with_sticky));
 }
 
-/// The same for an integer that float64 may not hold.
+/// Converts an integer that float64 may not hold without rounding it.
 template <typename T>
 inline double without_rounding_int(T item) {
   constexpr uint64_t kDropped = (uint64_t{1} << 11) - 1;

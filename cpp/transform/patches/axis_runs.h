@@ -21,7 +21,7 @@ struct AxisRun {
 /// its grid. Items that are padded are in no run.
 void find_runs(const PatchAxis& axis, int64_t start, int64_t extent, std::vector<AxisRun>& out);
 
-/// Makes runs that count along a list of items those of the array: `items` has the item at each index.
+/// Maps runs of indices into `items` to runs of items of the array: index i becomes items[i].
 void take_items(std::span<const int64_t> items, std::vector<AxisRun>& runs);
 
 /// Keeps of runs what comes from the items [begin, end).
@@ -36,7 +36,7 @@ struct ItemRange {
 /// Sets `out` to the items that runs come from, ascending, in as few ranges as there can be.
 void find_ranges(const std::vector<AxisRun>& runs, std::vector<ItemRange>& out);
 
-/// Makes runs, which ascend in the patch, those of the patch with its `size` items in reverse order.
+/// Reverses a patch of `size` items: maps its runs, which ascend in the patch, to those of the reversed patch.
 void mirror_runs(int64_t size, std::vector<AxisRun>& runs);
 
 }  // namespace zarrfeed

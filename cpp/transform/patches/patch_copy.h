@@ -128,7 +128,7 @@ class PatchCopy {
   /// Throws Error(kConfig) unless a crop of the chunk that begins at `begin` has all of a run along an axis.
   void check_crop(const ChunkCrop& crop, size_t axis, int64_t begin, const AxisRun& run) const;
   void copy_box(const Loops& loops, uint8_t* sample, int64_t dest, const uint8_t* source) const;
-  /// The same where one loop runs along consecutive items of the source, but not the innermost one: by transposing.
+  /// Copies by transposing, where a loop other than the innermost one runs along consecutive items of the source.
   void copy_across(const Loops& loops, size_t crossing, uint8_t* sample, int64_t dest, const uint8_t* source) const;
   /// The loop that runs along consecutive items of the source, where runs do not, and that pays to be transposed; the
   /// number of loops if there is none.

@@ -13,7 +13,7 @@ def parse_json(text: str | bytes, of_object: Callable[[list[tuple[str, Any]]], A
     Parameters
     ----------
     text
-        The document.
+        Text of the JSON document.
     of_object
         A function that makes the value of an object from its members, in order. None: a dict.
 

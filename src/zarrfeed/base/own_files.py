@@ -116,7 +116,7 @@ def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = Tr
     with os.fdopen(descriptor, "rb") as file:
         is_for_group = path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
         if not is_for_group and not is_made_by(status, path.parent, owner, may_write=may_write):
-            raise ConfigError(f"{path}: belongs to {name_of(status.st_uid)}, so it is not believed; delete it")
+            raise ConfigError(f"{path}: belongs to {name_of(status.st_uid)}, so it is not trusted; delete it")
         return file.read()
 
 

@@ -24,7 +24,7 @@ class Page:
     """Describes itself by rows: `str()` and `repr()` are a page for people, and notebooks show a table."""
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         raise NotImplementedError
 
     def __str__(self) -> str:

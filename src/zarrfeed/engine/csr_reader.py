@@ -55,7 +55,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
     batch_size
         Rows of a batch.
     num_threads
-        Threads that decode.
+        Number of threads that decode.
     cache_bytes
         Memory for decoded blocks that are cached for requests in any order.
     spare_bytes
@@ -255,7 +255,7 @@ def put_elements(dense: npt.NDArray[Any], indices: Int64, values: npt.NDArray[An
     Parameters
     ----------
     dense
-        Zeros, shape (items,).
+        Array of zeros, shape (items,), which gets the elements.
     indices, values
         The index and the value of each element, shape (elements,) both.
     dtype

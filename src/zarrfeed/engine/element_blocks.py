@@ -48,7 +48,7 @@ class BlockMemory:
     columns_of
         The matrix whose columns the first array has, which are checked; None: the arrays have values alone.
     num_threads
-        Threads that decode.
+        Number of threads that decode.
     spare_bytes
         Memory of each reader beyond the least that it needs.
     policy

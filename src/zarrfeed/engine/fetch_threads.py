@@ -117,13 +117,13 @@ class FetchThreads:
     Parameters
     ----------
     engine
-        Posts requests.
+        The engine whose requests the threads take.
     reads
         Number of the field -> how its objects are read. Requests of other fields are left to `leave`.
     provided
         Request id -> the bytes that the engine may still read.
     counts
-        Counts requests.
+        The counters of requests.
     leave
         Leaves a request to the event loop, with the error that it met; called by any thread.
     """

@@ -100,7 +100,7 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
     batch_size
         Samples of a batch.
     num_threads
-        Threads that decode.
+        Number of threads that decode.
     arrays
         The array library that batches are made with.
     """

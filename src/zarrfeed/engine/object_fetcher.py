@@ -111,7 +111,7 @@ class ObjectFetcher:
     decoder
         Called with the bytes and the key; None: the bytes are the value.
     num_threads
-        Threads that decode.
+        Number of threads that decode.
     policy
         The error policy: number of retries of a read, and the longest silence of the store.
     """

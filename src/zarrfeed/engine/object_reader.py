@@ -43,7 +43,7 @@ class ObjectReader:
     Parameters
     ----------
     fetcher
-        Fetches objects.
+        The fetcher that reads the objects.
     listing
         The sizes of the objects.
     batch_size

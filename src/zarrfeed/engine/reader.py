@@ -65,7 +65,7 @@ class Reader:
     batch_size
         Samples of a batch.
     num_threads
-        Decode threads.
+        Number of decode threads.
     memory
         The division of the memory budget.
     arrays

@@ -219,7 +219,7 @@ class Stats(Page):
         return self.limit.stage
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         limit = self.limit
         stages = {"fetch": self.fetch_s, "decode": self.decode_s, "scatter": self.scatter_s, "order": self.order_s}
         return [
@@ -231,7 +231,7 @@ class Stats(Page):
                 f"{format_bytes(self.bytes_decoded)} decoded, {format_bytes(self.bytes_scattered)} written to batches",
             ),
             ("missing", f"{self.chunks_missing} chunks (fill value)"),
-            ("errors", f"{self.chunks_skipped} chunks skipped, {self.retries} reads tried again"),
+            ("errors", f"{self.chunks_skipped} chunks skipped, {self.retries} reads retried"),
             ("not cached", f"{self.chunks_waited} chunks, {self.requests} requests"),
             *self._rows_of_far_stores(),
             ("indices", f"{self.indices_read} of shards read"),

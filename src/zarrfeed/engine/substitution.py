@@ -197,7 +197,7 @@ class _BlockOrder:
         return self._order.num_blocks
 
     def successors(self, samples: Int64) -> Int64:
-        """Return, for each sample, the same row of the next block, counted anew from its start if it is shorter."""
+        """Return the replacement of each sample: the same row of the next block, modulo the length of that block."""
         if self._followers is None:
             self._followers = self._order.followers(self._epoch)
         held_index, row = self._order.locate(samples)

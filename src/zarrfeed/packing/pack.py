@@ -468,7 +468,7 @@ def _checked_out(out: str | PathLike[str]) -> Path:
         raise ConfigError(f"out = {out!r}, must be the path of a local directory")
     path = Path(out).absolute()
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "is no directory, in which the store is to be made", str(path.parent))
+        raise FileNotFoundError(errno.ENOENT, "is no directory; the store is made in this one", str(path.parent))
     return path
 
 

@@ -47,7 +47,7 @@ class PackReport(Page):
     units, done
         Units of work, and how many of them are done, by this run or others.
     complete
-        True if the store is at its path. False: other parts have not done theirs.
+        True if the store is at its path. False: other shares of the work (`--part`) are not done yet.
     layout
         A line for each array.
     proof
@@ -79,7 +79,7 @@ class PackReport(Page):
         return self.proof is None or self.proof.ok
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         rows: list[Row] = [("store", self.out), ("samples", f"{self.num_samples}")]
         rows += [("arrays" if not number else "", line) for number, line in enumerate(self.layout)]
         rows += [("note", note) for note in self.notes]

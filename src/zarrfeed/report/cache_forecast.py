@@ -70,7 +70,7 @@ class CacheExplanation:
     troubles: tuple[str, ...] = ()
 
     def rows(self) -> list[Row]:
-        """Return the rows of a page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         ratio = self.expected_hit_ratio
         expected = f"hit ratio not known: {self.why_unknown}" if ratio is None else f"{ratio:.1%} of the reads will hit"
         wanted = "" if self.wanted_bytes is None else f" of {format_bytes(self.wanted_bytes)}"

@@ -142,7 +142,7 @@ class Explanation(Page):
         )
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         memory = self.memory
         selected = f"{self.num_selected} selected, " * (self.num_selected < self.num_samples)
         where = "patches in this epoch" if self.patches is not None else "in the array"

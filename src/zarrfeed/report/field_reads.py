@@ -20,7 +20,7 @@ class FieldReads:
     Attributes
     ----------
     decoded
-        Chunks that are decoded; of text and bytes, if all are cached.
+        Number of chunks that are decoded. For text and bytes: if all chunks fit in the cache.
     distinct
         Number of different chunks among these.
     of_all

@@ -40,7 +40,7 @@ class ObjectExplanation(Page):
     decode
         The name of the decoder; "" if the bytes are delivered.
     num_threads
-        Threads that decode.
+        Number of threads that decode.
     ahead_bytes
         Memory that objects which are read ahead of the batches may take.
     requested_by
@@ -71,7 +71,7 @@ class ObjectExplanation(Page):
     cache_trouble: str = ""
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         known = f"{format_bytes(self.stored_bytes)}, {format_bytes(self.mean_bytes)} each on average, the largest "
         sizes = known + format_bytes(self.largest_bytes) if self.stored_bytes else "of unknown size"
         if self.stored_bytes and self.num_unknown:

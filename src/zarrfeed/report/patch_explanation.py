@@ -73,7 +73,7 @@ class PatchExplanation:
         )
 
     def rows(self) -> list[Row]:
-        """Return the rows of a page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         size = " x ".join(map(str, self.size))
         volumes = f" of {self.volumes} volumes" * (self.volumes > 1)
         how = _SAMPLINGS[self.sampling]

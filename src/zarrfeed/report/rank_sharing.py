@@ -28,7 +28,7 @@ class RankSharing:
     ranks
         Ranks that divide the epoch order, without workers.
     lanes
-        The lanes of the epoch order; of a mixture, the lanes of the source whose chunks most ranks decode.
+        The lanes of the epoch order. In a mixture, those of the source whose chunks most ranks decode.
     readers
         Number of ranks that decode each chunk, except for chunks that the end of a lane cuts. 1 if the number of ranks
         divides the number of lanes.
@@ -81,7 +81,7 @@ class RankSharing:
 
 
 def warn_of_sharing(schedule: Schedule, rank_info: RankInfo) -> None:
-    """Warn, on rank 0, if several ranks decode each chunk because of the lanes; of few blocks it matters to nobody."""
+    """Warn, on rank 0, if several ranks decode each chunk because of the lanes; not if there are few blocks."""
     if rank_info.rank != 0 or rank_info.world_size == 1:
         return
     if schedule.order.why_one_lane or not any(f.is_stored and not f.resident for f in schedule.fields.fields):

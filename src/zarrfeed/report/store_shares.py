@@ -23,7 +23,7 @@ class StoreShares:
     Attributes
     ----------
     table
-        The stores.
+        Table of the stores.
     selected
         Number of samples that are read of each store, shape (stores,).
     """
@@ -44,7 +44,7 @@ class StoreShares:
         return np.diff(self.table.first)
 
     def rows(self) -> list[Row]:
-        """Return the rows of a page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         lengths, count = self.lengths, len(self.selected)
         least = f"{lengths.min()} to " * bool(lengths.min() < lengths.max())
         rows = [("stores", f"in {count} stores of {least}{lengths.max()} samples")]

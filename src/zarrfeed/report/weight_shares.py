@@ -60,7 +60,7 @@ class WeightShares:
         return self.visits > self.num_blocks
 
     def rows(self) -> list[Row]:
-        """Return the rows of a page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         rows = [
             (
                 "weights",

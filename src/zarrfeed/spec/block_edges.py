@@ -61,7 +61,7 @@ class StoreEdges:
 
     @property
     def max_rows(self) -> int:
-        """Samples of the longest block."""
+        """Number of samples of the longest block."""
         return int(np.minimum(self.rows, np.diff(self.begin)).max())
 
     def block_of(self, samples: Int64) -> Int64:

@@ -69,7 +69,7 @@ class Edition:
         Raises
         ------
         ValueError, KeyError, TypeError
-            If it cannot be one; of offsets a ConfigError, which is a ValueError.
+            If `json` is no edition. Bad offsets raise a ConfigError, which is a ValueError.
         """
         version = Version.from_json(json["store"]) if "store" in json else None
         return cls(version, offsets_in(json), *slabs_in(json), weights_in(json))

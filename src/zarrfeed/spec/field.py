@@ -370,7 +370,7 @@ class ObjectField(FieldKind):
     Attributes
     ----------
     num_samples
-        Objects.
+        Number of objects.
     digest
         Hash of the objects' keys.
     mean_bytes

@@ -30,7 +30,7 @@ class Layout:
 
     @property
     def num_chunks(self) -> int:
-        """Read chunks along the sample axis."""
+        """Number of read chunks along the sample axis."""
         return -(-self.spec.num_samples // self.spec.rows_per_chunk) if self.parts is None else self.parts.num_chunks
 
     @property

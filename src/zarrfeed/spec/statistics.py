@@ -216,7 +216,7 @@ class Statistics(Page):
             raise ConfigError(f"{path}: is damaged ({error!r})") from error
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         rows = [("data", self.data), ("samples", str(self.samples))]
         for name, field in self.fields.items():
             entries = np.ndindex(*field.mean.shape)

@@ -88,7 +88,7 @@ def test_what_another_user_made_is_refused_unless_that_user_owns_what_was_named(
                 ):
                     call(side)
                 call(side, OTHER)
-            with pytest.raises(ConfigError, match=rf"file: belongs to uid {OTHER}, so it is not believed"):
+            with pytest.raises(ConfigError, match=rf"file: belongs to uid {OTHER}, so it is not trusted"):
                 read_side_file(side / "file")
             assert read_side_file(side / "file", OTHER) == b"{}"
 

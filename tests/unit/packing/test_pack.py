@@ -325,7 +325,7 @@ def test_an_unfinished_run_is_gone_on_with_by_the_same_arguments_alone(source: P
         ({"codec": "gzip"}, "codec = 'gzip', must be compressor-level-shuffle"),
         ({"codec": {"y": "lz4"}}, "codec names 'y', must"),
         ({"dtype": "int8"}, "dtype of x: float32 cannot become int8"),
-        ({"dtype": {"name": "f2"}}, "dtype of name: it has text, and no numbers"),
+        ({"dtype": {"name": "f2"}}, "dtype of name: it has text, must have numbers"),
         ({"dtype": "float17"}, "must be the name of a dtype"),
         ({"shuffle": -1}, "shuffle = -1, must be at least 0"),
         ({"split": (0.5, 0.6)}, "shares must be positive and add up to 1"),
@@ -350,7 +350,7 @@ def test_arguments_that_cannot_work_are_refused(
 
 
 def test_targets_that_cannot_hold_a_store_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no directory, in which the store is to be made"):
+    with pytest.raises(FileNotFoundError, match="is no directory; the store is made in this one"):
         pack(source, tmp_path / "no" / "out.zarr")
     with pytest.raises(ConfigError, match="must be the path of a local directory"):
         pack(source, "s3://bucket/out.zarr")

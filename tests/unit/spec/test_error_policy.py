@@ -441,7 +441,7 @@ def test_reads_of_stores_are_tried_again(error: Exception, tmp_path: Path) -> No
     dataset = ZarrIterableDataset(array, batch_size=16, return_index=True)
     assert read(dataset, data) == list(range(N))
     assert dataset.stats().retries == 3
-    assert "3 reads tried again" in str(dataset.stats())
+    assert "3 reads retried" in str(dataset.stats())
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_a_state_of_a_worker_is_refused_on_another_node(make: Make, monkeypatch:
     own.load_state_dict(state)
     assert read(own) == make(2, 2, 2).sample_order(0)[5:].tolist()
     other.load_state_dict(state)
-    with pytest.raises(ConfigError, match="a worker resumes its own state alone"):
+    with pytest.raises(ConfigError, match="a worker can load only its own state"):
         next(other)
 
 

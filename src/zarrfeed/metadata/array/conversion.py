@@ -130,7 +130,7 @@ def conversion_of(
     Parameters
     ----------
     field
-        The items.
+        The field whose items are converted.
     dtype
         Dtype of the tensors. None: as decoded; float32 for integers that become other values.
     steps

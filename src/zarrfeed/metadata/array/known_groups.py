@@ -200,7 +200,7 @@ def _of_anndata(group: zarr.Group, attributes: dict[str, Any]) -> ZarrfeedError 
     if kind == "categorical":
         return ConfigError(f"{name}; give its integers: {member_path(group, 'codes')}, indices to its categories")
     if kind in NULLABLE:
-        return ConfigError(f"{name}; give {member_path(group, 'values')}: they say nothing where its `mask` is true")
+        return ConfigError(f"{name}; give {member_path(group, 'values')}: these mean nothing where `mask` is true")
     return None
 
 

@@ -100,7 +100,7 @@ def read_own(arrays: Sequence[zarr.Array[Any]], access: StoreAccess) -> list[Own
 
 
 async def _documents(array: zarr.Array[Any]) -> dict[str, bytes | None]:
-    """Return the document of an array; and that of its attributes, where it is another one and costs no request."""
+    """Return the documents of an array by key; the one of its attributes only in a local store of format 2."""
     store, path = array.store_path.store, array.store_path.path
     keys = ["zarr.json"] if array.metadata.zarr_format == 3 else [".zarray"]
     is_local = type(store) is LocalStore

@@ -29,7 +29,7 @@ from zarrfeed.spec.static import StaticField
 
 
 def _freeze_dtypes(dtype: Any) -> Any:
-    """Return the names of dtypes."""
+    """Return the name of a dtype, or a frozen mapping of keys to names of dtypes."""
     if not isinstance(dtype, Mapping):
         return freeze(parse_dtype("dtype", dtype))
     return freeze({key: None if one is None else parse_dtype("dtype", one) for key, one in dtype.items()})
@@ -113,7 +113,7 @@ class StaticCall(MethodCall):
         assert self.fields is not None
         for one in self.fields:
             if one.name in resolved.taken_names():
-                raise ConfigError(f"static {one.name!r}: the samples have an array of this name")
+                raise ConfigError(f"static {one.name!r}: the samples already have an array of this name")
         return replace(resolved, statics=(*resolved.statics, *self.fields))
 
     def _arguments(self) -> Iterator[str]:
@@ -184,11 +184,11 @@ class TimeFeaturesCall(MethodCall):
     coords: Any = argument(default=None, metadata=frozen_by(name_source))
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
-        """Add the times of samples as one more array in memory."""
+        """Add the time features of each sample as one more array in memory."""
         check_features(self.features)
         coordinate = resolved.coordinate() if self.coords is None else resolved.coordinate("time", self.coords)
         if TIME_FEATURES in resolved.taken_names():
-            raise ConfigError(f"{TIME_FEATURES}: the samples have an array of this name")
+            raise ConfigError(f"{TIME_FEATURES}: the samples already have an array of this name")
         return resolved.with_array(make_field(coordinate, self.features))
 
     def check_may_grow(self) -> None:

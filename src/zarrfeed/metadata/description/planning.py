@@ -123,15 +123,19 @@ class Planning:
     def _patch_order(self, patching: Patching, fields: FieldSet) -> Order:
         """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""
         if self.mixing.block is not None or self.mixing.mix is not None:
-            raise ConfigError("mixing: blocks of patches are layers of columns, and have no block unit and no mix")
+            raise ConfigError("mixing: patches take neither block= nor mix=, as their blocks are layers of columns")
         sweep = Sweep(0, (1,) * len(patching.sizes))
         lanes = self.mixing.lanes or 1 if self.shuffle else 1
-        if patching.source is None:
+        if patching.positions is None:
             tiling = patching.tiling(self.seed)
             phase, turns = self.shuffle, patching.turns
             return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=phase, turns=turns).at(0)
         cells = Cells.of(
-            patching.source, patching.all_extents, patching.sizes, patching.wraps, patch_fields(fields.fields)[0].chunk
+            patching.positions,
+            patching.all_extents,
+            patching.sizes,
+            patching.wraps,
+            patch_fields(fields.fields)[0].chunk,
         )
         return ListedOrder(
             cells.tiling,
@@ -141,7 +145,7 @@ class Planning:
             lanes,
             phase=self.shuffle,
             turns=patching.turns,
-            source=patching.source,
+            positions=patching.positions,
             cells=cells,
             sampling=patching.request.sampling,
             border=patching.borders,

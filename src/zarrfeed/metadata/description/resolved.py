@@ -72,7 +72,7 @@ class ResolvedData:
     origin
         The facts about the samples that are not in their arrays.
     choice
-        The chosen samples.
+        The chosen samples, of all that the arrays have.
     masks
         True if a batch says, for each column whose windows are padded, which rows are padded.
     windowing

@@ -256,7 +256,9 @@ class WindowCall(MethodCall):
                 "these"
             )
         if lead_of(windows) is not None and "lead" in resolved.taken_names():
-            raise ConfigError("a batch has the drawn distance as 'lead', and the samples have an array of this name")
+            raise ConfigError(
+                "a batch has the drawn distance as 'lead', and the samples already have an array of this name"
+            )
         choice, chosen = resolved.choice.window(
             windows,
             segment_ends=self.segment_ends,

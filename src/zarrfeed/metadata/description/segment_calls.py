@@ -85,7 +85,7 @@ class SegmentFieldCall(MethodCall):
         segments = segments_known(resolved.origin, "segment_field")
         for name, values in self.values.items():
             if name in resolved.taken_names():
-                raise ConfigError(f"segment_field {name!r}: the samples have an array of this name")
+                raise ConfigError(f"segment_field {name!r}: the samples already have an array of this name")
             resolved = resolved.with_array(_made(name, values, segments))
         known = {**resolved.origin.segment_values, **self.values}
         return replace(resolved, origin=replace(resolved.origin, segment_values=known))

@@ -77,25 +77,33 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
         raise ConfigError(f"zarrfeed.{function}: got no description, must get at least one")
     for one in given:
         if one.growth is not None:
-            raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be one of several")
+            raise ConfigError(f"{one!r}: a store that is opened with refresh cannot be an input of zarrfeed.{function}")
         if one.resolved.blend is not None:
-            raise ConfigError(f"{one!r}: a mixture cannot be one of several; give its sources to one zarrfeed.mix")
+            raise ConfigError(
+                f"{one!r}: a mixture cannot be an input of zarrfeed.{function}; give its sources to one zarrfeed.mix"
+            )
         if one.resolved.patching is not None and function != "concat":
             raise ConfigError(f"{one!r}: patches cannot be a source of zarrfeed.{function}")
         if one.resolved.expected is not None:
             remedy = "weight the result" if function == "concat" else "mix takes its sources by weights"
-            raise ConfigError(f"{one!r}: weighted samples cannot be one of several; {remedy}")
+            raise ConfigError(f"{one!r}: weighted samples cannot be an input of zarrfeed.{function}; {remedy}")
         if one.resolved.given is not None:
             remedy = "select of the result" if function == "concat" else "mix takes its sources by weights"
-            raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be one of several; {remedy}")
+            raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be an input of zarrfeed.{function}; {remedy}")
         if one.resolved.stacks:
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(field.is_of_segments for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: call segment_field() after zarrfeed.{function}()")
         if any(isinstance(field.row_map, GridRows) for field in one.resolved.fields):
-            raise ConfigError(f"{one!r}: samples of several dimensions cannot be one of several; open all as one store")
+            raise ConfigError(
+                f"{one!r}: samples of several dimensions cannot be an input of zarrfeed.{function}; "
+                "open all as one store"
+            )
         if any(field.row_map is not None for field in one.resolved.fields):
-            raise ConfigError(f"{one!r}: a join cannot be one of several; concatenate its inputs, and join the results")
+            raise ConfigError(
+                f"{one!r}: a join cannot be an input of zarrfeed.{function}; "
+                "concatenate its inputs, and join the results"
+            )
     check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
     runs = [Run(one.resolved, [one.resolved.choice.num_samples], [_name_of(one)]) for one in converted]

@@ -15,7 +15,7 @@ from zarrfeed.spec.static import StaticField
 
 
 def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
-    """Return the rows of the page of a `Data`."""
+    """Return the rows of the table that `str()` and notebooks show of a `Data`."""
     first, *others = expression.lines()
     choice = resolved.choice
     rows = [("expression", first), *(("", line) for line in others)]

@@ -86,6 +86,6 @@ def _filtered(method: str, resolved: ResolvedData, names: list[str], find: Find)
         chosen &= has_label[tuple(index[dim] for dim in dims)]
     positions = np.flatnonzero(chosen)
     if not len(positions):
-        raise ConfigError(f"{method}: no sample that was chosen before has what {', '.join(map(repr, names))} name")
+        raise ConfigError(f"{method}: no chosen sample has the labels that {', '.join(map(repr, names))} name")
     evenly = as_range(positions)
     return slice(evenly.start, evenly.stop, evenly.step) if isinstance(evenly, range) else positions

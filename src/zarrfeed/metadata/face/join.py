@@ -177,11 +177,11 @@ def _name_of(parts: Mapping[str, Data], on: str | None, given: Mapping[str, Any]
         if known is not None and known.dims:
             found[key] = known.dims[0]
         elif key not in given:
-            raise ConfigError(f"join: {key!r} has no names of dimensions: say on= which coordinate, or coords=")
+            raise ConfigError(f"join: {key!r} has no names of dimensions: name the coordinate, on=, or coords=")
     names = set(found.values())
     if len(names) > 1:
         described = ", ".join(f"{key!r} has {name!r}" for key, name in found.items())
-        raise ConfigError(f"join: the sample dimensions differ: {described}; say on= which coordinate")
+        raise ConfigError(f"join: the sample dimensions differ: {described}; name the coordinate, on=")
     return names.pop() if names else "samples"
 
 
@@ -257,7 +257,7 @@ def _check_names_differ(side: Sequence[Column]) -> None:
     keys = [one.items.key for one in side]
     for key in keys:
         if keys.count(key) > 1:
-            raise ConfigError(f"join: two arrays would be called {key!r}: give an input another name")
+            raise ConfigError(f"join: two arrays would have the name {key!r}: give an input another name")
 
 
 def _check_hold_nan(resolved: ResolvedData) -> None:

@@ -161,7 +161,7 @@ class UnopenedCoordinates:
     num_samples
         Number of samples of the store.
     source
-        Its path.
+        Path of the store.
     open
         Opens it, and returns what can be looked up of its samples.
     """
@@ -400,7 +400,7 @@ class Coordinates:
         return self._first.access
 
     def array_beside(self, name: str) -> tuple[zarr.Array[Any], StoreAccess]:
-        """Return the array of a name, with any axes, that lies beside those of the samples; of many stores the first.
+        """Return the array called `name` beside those of the samples, with any axes; with many stores, the first one.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class ImageLevel:
     Attributes
     ----------
     array
-        Its voxels.
+        The array that holds the voxels of the level.
     axes
         The names of the axes; empty if the image does not name them.
     kinds, units
@@ -75,7 +75,7 @@ def levels_of(group: zarr.Group, wanted: Any) -> dict[str, ImageLevel]:
     Parameters
     ----------
     group
-        The image.
+        The group of the image.
     wanted
         Paths of levels, as `datasets[].path` of the image has them; numbers of levels; and paths of images in it, such
         as "labels/cells", or of their levels.

@@ -51,7 +51,7 @@ def read_segments(origin: Origin, segments: Segments, name: str, *, decodes: boo
     origin
         Facts about the samples beside their arrays.
     segments
-        Their segments.
+        The segments of the samples.
     name
         The name of an array, or its path with slashes; or the name of values in memory.
     decodes

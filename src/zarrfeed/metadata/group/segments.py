@@ -91,7 +91,7 @@ def _checked(ends: npt.ArrayLike, num_samples: int, stores: StoreTable | None) -
 def _read_each(
     named: str | Path | zarr.Array[Any], columns: Sequence[Column], stores: StoreTable | None
 ) -> list[npt.NDArray[Any]]:
-    """Return the ends that a stored array has; of a path in each of several stores, those of each store."""
+    """Return the ends that a stored array has, or those of each store if a path names an array of several stores."""
     if isinstance(named, zarr.Array):
         return [read_stored(named)]
     if is_url(named) or Path(named).exists():

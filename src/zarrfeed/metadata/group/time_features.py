@@ -89,7 +89,7 @@ def calculate(coordinate: Coordinate, features: Sequence[str]) -> npt.NDArray[np
     if not coordinate.is_time:
         if coordinate.values.dtype.kind == "O":
             raise UnsupportedError(f"{coordinate.where}: has a calendar that NumPy lacks; time features need its dates")
-        raise ConfigError(f"{coordinate.where}: has the dtype {coordinate.values.dtype}, time features are of dates")
+        raise ConfigError(f"{coordinate.where}: has the dtype {coordinate.values.dtype}, must have dates")
     columns = []
     for feature in features:
         angle = 2 * np.pi * _SHARES[feature](coordinate.values)

@@ -86,7 +86,7 @@ def _folders(root: Any, folder: str, access: StoreAccess, shared: SharedAccess) 
         raise
     except Exception as error:  # of any class
         if says_no_bucket(error):
-            raise StoreReadError(errno.ENOENT, f"{root}: there is no such bucket") from error
+            raise StoreReadError(errno.ENOENT, f"{root}: the bucket does not exist") from error
         raise StoreReadError(errno_of(error), f"{name}: {what_is_wrong(root, error)}") from error
     folders = [str(one).rstrip("/").rpartition("/")[2] for one in listed["common_prefixes"]]
     return folders if folders or listed["objects"] else None

@@ -93,7 +93,8 @@ def stored_arrays(
     if decode_cf is None:
         if raw and decoded:
             raise ConfigError(
-                f"{', '.join(sorted(raw))} were opened as stored, {', '.join(sorted(decoded))} decoded: say decode_cf="
+                f"{', '.join(sorted(raw))} were opened without decoding, {', '.join(sorted(decoded))} with it: "
+                "give decode_cf="
             )
         decode_cf = not raw
     rows = {name: rows for side in sides for name, rows in side.rows.items()}
@@ -158,7 +159,7 @@ class _Side:
         if not is_named and axis != kept[self._sample_axis % len(dims)]:
             raise ConfigError(
                 f"{name}: has the dimensions {dims}, stored are {stored}, so axis {self._sample_axis} is another one; "
-                "say which dimension samples lie along: sample_dim="
+                "name the dimension of samples: sample_dim="
             )
         rows, *_ = [_selected_rows(name, selected[one].positions) for one in named or [axis]]
         several = len(self._sample_dims) > 1  # samples are then chosen along each of them

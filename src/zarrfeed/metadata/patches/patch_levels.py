@@ -107,7 +107,7 @@ def level_axes(
     sizes: Sequence[int],
     context: Mapping[str | int, int],
 ) -> tuple[PatchAxis, ...]:
-    """Return the axes of patches of an array, given those that it had if its voxels were those of the first one."""
+    """Return the patch axes of an array: `axes`, scaled to its level of the pyramid and widened by its context."""
     level = field.row_map.level if isinstance(field.row_map, LevelRows) else None
     choice = field.layouts[0].spec.choice
     made = []
@@ -211,7 +211,7 @@ def _check_extents(axis: PatchAxis, name: str, dim: str | int, of_first: Int64, 
 def level_of(
     scale: Sequence[float], before: Sequence[float], names: Sequence[str], name: str, shape: Sequence[int]
 ) -> Level:
-    """Return the level with these scales, in voxels of the first array, along axes with names and lengths.
+    """Return the level whose voxels are `scale` times as long as those of the first array, along named axes.
 
     Writers that scale an odd number of voxels may divide the lengths, so a scale may differ from a whole number by what
     makes a voxel over the whole length.

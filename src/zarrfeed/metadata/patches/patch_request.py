@@ -143,7 +143,7 @@ def _numbers(name: str, value: Any) -> tuple[tuple[Dim, int], ...]:
         )
     for dim, one in value.items():
         if isinstance(dim, bool) or not isinstance(dim, str | int):
-            raise ConfigError(f"{name} of {dim!r}, must be of the name of a dimension, or the number of an axis")
+            raise ConfigError(f"{name} names {dim!r}, must name a dimension, or the number of an axis")
         check_int(f"{name} of {dim!r}", one, 1, 2**31)
     return tuple((dim, int(one)) for dim, one in value.items())
 
@@ -151,4 +151,6 @@ def _numbers(name: str, value: Any) -> tuple[tuple[Dim, int], ...]:
 def _check_named(name: str, given: Mapping[Dim, Any], named: Sequence[tuple[Dim, int]]) -> None:
     for dim in given:
         if dim not in dict(named):
-            raise ConfigError(f"{name} of {dim!r}, must be of a dimension that size names: {[one for one, _ in named]}")
+            raise ConfigError(
+                f"{name} names {dim!r}, must name a dimension that size names: {[one for one, _ in named]}"
+            )

@@ -97,7 +97,7 @@ class Patching:
         Extent of each volume along all dimensions but the first, shape (volumes, D - 1).
     volumes
         Runs of samples that patches do not leave.
-    source
+    positions
         The positions of patches that lie on no grid. None: they lie on one.
     """
 
@@ -108,7 +108,7 @@ class Patching:
     borders: tuple[Border, ...]
     extents: Int64
     volumes: Volumes
-    source: PatchPositions | None = None
+    positions: PatchPositions | None = None
 
     @classmethod
     def of(
@@ -166,7 +166,7 @@ class Patching:
         contexts = contexts_by_field(request.context, every)
         check_isel_is_of_an_array(request.isel, every)
         axes = tuple(made._axes_of(one, of, store_ends) for one, of in zip(arrays, contexts, strict=True))
-        return made._with_source(axes[0], store_ends, first.shape[first.sample_axis]), axes
+        return made._with_positions(axes[0], store_ends, first.shape[first.sample_axis]), axes
 
     def _axes_of(self, one: _Uncut, context: Mapping[Dim, int], store_ends: Sequence[int] | Int64) -> PatchAxes:
         """Return the axes of an array with the selected items, at its level and with its context."""
@@ -197,7 +197,7 @@ class Patching:
             border = "wrap"
         return PatchAxis(number, self.sizes[number], border, dropped=dim not in dict(self.request.size))
 
-    def _with_source(self, first: PatchAxes, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
+    def _with_positions(self, first: PatchAxes, store_ends: Sequence[int] | Int64, num_samples: int) -> Patching:
         """Add the positions that the request has, or draws; `first` is of the first array."""
         if self.request.sampling not in ("positions", "random"):
             return self
@@ -210,7 +210,7 @@ class Patching:
             drawn = draw_positions(
                 self.all_extents, self.sizes, self.borders, n, weights, begin, shape, self.dims, stored_order
             )
-            return replace(self, source=drawn)
+            return replace(self, positions=drawn)
         assert self.request.positions is not None
         stores = np.asarray(store_ends, dtype=np.int64)
         listed = locate_positions(
@@ -222,7 +222,7 @@ class Patching:
             self.volumes,
             stores if len(stores) else np.array([0, 2**62]),
         )
-        return replace(self, source=listed)
+        return replace(self, positions=listed)
 
     @property
     def turns(self) -> Turns | None:
@@ -238,7 +238,7 @@ class Patching:
     @property
     def typical_length(self) -> int:
         """Number of patches of a typical epoch."""
-        return self.tiling(0).typical().num_tiles if self.source is None else self.source.num_samples
+        return self.tiling(0).typical().num_tiles if self.positions is None else self.positions.num_samples
 
     @classmethod
     def concat(cls, parts: Sequence[Patching], bases: Sequence[int]) -> Patching:
@@ -248,10 +248,14 @@ class Patching:
             np.concatenate([one.volumes.begin + base for one, base in zip(parts, bases, strict=True)]),
             np.concatenate([one.volumes.end + base for one, base in zip(parts, bases, strict=True)]),
         )
-        source = (
-            None if first.source is None else first.source.concat([(one.source, len(one.volumes)) for one in parts])
+        positions = (
+            None
+            if first.positions is None
+            else first.positions.concat([(one.positions, len(one.volumes)) for one in parts])
         )
-        return replace(first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes, source=source)
+        return replace(
+            first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes, positions=positions
+        )
 
     def __str__(self) -> str:
         """Describe the patches for people."""
@@ -290,12 +294,12 @@ class Patching:
             )
         if self.request.sampling == "grid":
             return TileRequests(self.tiling(0).at(0))
-        if not isinstance(self.source, ListedPositions):
+        if not isinstance(self.positions, ListedPositions):
             raise ConfigError(
                 f'sampling = "{self.request.sampling}", must be "grid" or "positions" for patches by index: it has '
                 "other patches in each epoch"
             )
-        volume, start = self.source.at(0, 0)
+        volume, start = self.positions.at(0, 0)
         # any grid has the volumes and the size of a patch
         grid = Tiling(self.all_extents, self.sizes, "grid", tuple("wrap" if one else "pad" for one in self.wraps)).at(0)
         return ListedRequests(grid, volume, start)
@@ -330,7 +334,7 @@ class Patching:
         wanted = np.asarray(numbers)
         numbering = Numbering.of(self.all_extents, np.array(self.sizes))
         if wanted.dtype.kind not in "iu":
-            raise ConfigError(f"index of dtype {wanted.dtype}, must be an integer, or an array of integers")
+            raise ConfigError(f"index has the dtype {wanted.dtype}, must be an integer, or an array of integers")
         flat = wanted.ravel().astype(np.int64)
         if len(flat) and (flat.min() < 0 or flat.max() >= numbering.first[-1]):
             raise IndexError(

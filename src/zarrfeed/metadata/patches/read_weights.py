@@ -128,7 +128,7 @@ def _in_order(
         raise ConfigError(f"weights have the dimensions {weights.dims}, patches have {tuple(dims)}: must be the same")
     if len(weights.shape) != len(dims) or tuple(weights.shape[a] for a in order) != tuple(shape):
         raise ConfigError(
-            f"weights are of {weights.shape} voxels, must be of {tuple(shape)} along {tuple(dims)}, all samples first"
+            f"weights cover {weights.shape} voxels, must cover {tuple(shape)} along {tuple(dims)}, all samples first"
         )
     values = np.ascontiguousarray(weights.values.transpose(order))
     return values, tuple(weights.cell[a] for a in order)

@@ -30,9 +30,9 @@ def parse_isel(isel: Any, size: Mapping[str | int, int]) -> Indexers:
     made: list[tuple[str | int, Indexer]] = []
     for dim, value in isel.items():
         if isinstance(dim, bool) or not isinstance(dim, str | int):
-            raise ConfigError(f"isel of {dim!r}, must be of the name of a dimension, or the number of an axis")
+            raise ConfigError(f"isel names {dim!r}, must name a dimension, or the number of an axis")
         if dim in size:
-            raise ConfigError(f"isel of {dim!r}, which patches are cut along, must be of another dimension")
+            raise ConfigError(f"isel names {dim!r}, along which patches are cut; name another dimension")
         made.append((dim, parse_indexer("isel", dim, value)))
     return tuple(made)
 
@@ -56,7 +56,7 @@ def select_items(axes: Sequence[PatchAxis], items: Items, isel: Indexers) -> tup
                 "name another sample axis: zarrfeed.open(..., sample_dim=)"
             )
         if axes[axis].dim is not None:
-            raise ConfigError(f"isel of {dim!r}: patches of {items.name} are cut along it, must be of another axis")
+            raise ConfigError(f"isel of {dim!r}: patches of {items.name} are cut along it; name another axis")
         chosen = tuple(find_positions("isel", dim, indexer, items.shape[axis], items.name))
         made[axis] = PatchAxis(None, len(chosen), dropped=isinstance(indexer, int), offsets=chosen)
     return tuple(made)

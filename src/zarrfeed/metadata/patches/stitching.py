@@ -84,7 +84,7 @@ class BlockMemory:
     Parameters
     ----------
     limit
-        Bytes.
+        Bytes that blocks may take together.
     """
 
     def __init__(self, limit: int) -> None:

@@ -27,7 +27,7 @@ def parse_turned(name: str, value: Any, size: Mapping[str | int, int]) -> tuple[
         raise ConfigError(f"{name} = {value!r}, must be a list of dimensions that size names: {list(size)}")
     for dim in value:
         if isinstance(dim, bool) or not isinstance(dim, str | int) or dim not in size:
-            raise ConfigError(f"{name} of {dim!r}, must be of a dimension that size names: {list(size)}")
+            raise ConfigError(f"{name} names {dim!r}, must name a dimension that size names: {list(size)}")
     if len(set(value)) < len(value):
         raise ConfigError(f"{name} = {list(value)} names a dimension twice")
     if name == "rotate" and value:

@@ -7,6 +7,10 @@ looks at the metadata documents, and compares what they say with the description
 Invariant: an array that was opened as its document says, and whose document says the same now, passes whatever its
 bytes. A look that cannot be made, because a store does not answer, finds nothing and is no error of the pass. A look
 reads documents alone.
+
+A file is known again by its times, size and inode, if it is older than two seconds; an object of obstore by its ETag.
+Otherwise the document is read. An epoch asks for at most 64 far arrays and 16384 local ones, and subsequent epochs have
+all of them. Zip files and snapshots of Icechunk do not change, and are left out.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Run:
     lengths
         Samples of each store.
     stores
-        Their names.
+        Names of the stores.
     located
         For each column, the name and the location of the array of each store. Empty: the run is `resolved` itself.
     unopened
@@ -240,7 +240,7 @@ def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str
     """Raise ConfigError if two descriptions have other fields, or other windows."""
     ours, theirs = ([items.name for items in one.items] for one in (first, other))
     if ours != theirs:
-        raise ConfigError(f"{name}: has {', '.join(theirs)}; {store} has {', '.join(ours)}: they must have the same")
+        raise ConfigError(f"{name}: has {', '.join(theirs)}, {store} has {', '.join(ours)}; they must have the same")
     if first.origin.categories != other.origin.categories:
         keys = [key for key, names in first.origin.categories.items() if other.origin.categories.get(key) != names]
         raise ConfigError(

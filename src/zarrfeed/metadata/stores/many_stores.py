@@ -80,7 +80,7 @@ def open_stores(
     samples, targets
         The arrays of each store; as many of both.
     open_one
-        Opens one store.
+        Function that opens one store.
     describe
         Describes the samples of one store.
     progress
@@ -152,7 +152,7 @@ class _Opener:
         return known
 
     def add(self, samples: Any, targets: Any) -> None:
-        """Open one store, and append it to the runs."""
+        """Open one store and append it to `runs`; a store like an earlier one is described from its template."""
         metadata = None
         if targets is None and isinstance(samples, str | Path):
             metadata = StoreMetadata.read(local_path(samples))

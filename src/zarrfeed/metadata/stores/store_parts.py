@@ -71,7 +71,7 @@ class LayoutParts:
 
 
 def normalised(spec: ArraySpec) -> Hashable:
-    """Return the identity of the way in which a store holds an array: without its length, its location and its name."""
+    """Return a key that is equal for arrays that differ in nothing but length, location and name."""
     source = spec.source if isinstance(spec.source, StoreSource) else None
     decoder = None if source is None or source.decoder is None else source.decoder.signature
     return _without_location(spec), source is None, decoder, _without_location(spec.as_documented)

@@ -222,7 +222,7 @@ def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) ->
     rows = next(one.rows for path, one in found.elements.items() if path == index or path.startswith(f"{index}/"))
     for path, one in found.elements.items():
         if one.rows != rows:
-            raise ConfigError(f"{file}: {path!r} has {one.rows} rows, and there are {rows} cells")
+            raise ConfigError(f"{file}: {path!r} has {one.rows} rows, must have {rows}, one for each cell")
     found.left_out += [f"{path}: pairs of cells are not packed" for path in ("obsp",) if len(list(root.get(path, ())))]
     _trim_columns(found)
     return found
@@ -312,7 +312,9 @@ def _array(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) -> 
             raise ConfigError(f"{file}: {path!r} has texts of shape {shape[1:]}: leave it out with `variables`")
         return Element(path, "text", _OBJECT, (), attributes, shape[0])
     if dtype.names is not None or dtype.kind not in "biufc":
-        raise ConfigError(f"{file}: {path!r} has the dtype {dtype}, which is not packed: leave it out with `variables`")
+        raise ConfigError(
+            f"{file}: {path!r} has the dtype {dtype}, which pack does not support: leave it out with `variables`"
+        )
     of_row = max(1, bytes_of(shape[1:], dtype))
     chunk = node.chunks[0] if node.chunks else _PIECE_BYTES // of_row
     return Element(
@@ -345,7 +347,9 @@ def _matrix(node: Any, path: str, file: DataFile, attributes: dict[str, Any]) ->
         indptr = np.asarray(stored[:]).astype(np.int64)
         check_indptr(indptr, data.shape[0], f"{file}: {path}")
     if data.dtype.kind not in "biufc" or indices.dtype.kind not in "iu":
-        raise ConfigError(f"{file}: {path!r} has the dtypes {data.dtype} and {indices.dtype}, which are not packed")
+        raise ConfigError(
+            f"{file}: {path!r} has the dtypes {data.dtype} and {indices.dtype}, which pack does not support"
+        )
     del attributes["shape"]  # that of the packed store is another one
     chunk = data.chunks[0] if data.chunks else _PIECE_BYTES // data.dtype.itemsize
     together = max(2, -(-chunk * rows // max(1, data.shape[0])))

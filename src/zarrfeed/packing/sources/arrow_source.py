@@ -36,7 +36,7 @@ class ArrowSource(FileSource):
     paths
         Files or folders of them; a folder that `Dataset.save_to_disk` of Hugging Face wrote, too.
     options
-        `variables` chooses columns.
+        Options of the source; `variables` chooses columns.
 
     Raises
     ------

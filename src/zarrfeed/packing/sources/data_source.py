@@ -153,7 +153,7 @@ def check_packable(data: Data) -> None:
     if data.growth is not None:
         raise ConfigError("pack: the store is opened with refresh='epoch', and may grow; open it without refresh")
     if data.resolved.given is not None:
-        raise ConfigError(f"pack: {IN_ORDER}; a store has that of the array: pack without keep_order")
+        raise ConfigError(f"pack: {IN_ORDER}; a packed store keeps the order of the array: pack without keep_order")
     if any(one.items.side == "targets" for one in data.resolved.columns):
         raise ConfigError(
             "pack: a store has no sides: open samples and targets as one mapping, {'x': samples, 'y': targets}, and "
@@ -237,7 +237,7 @@ def _describe(name: str, column: Column, field: Field, arrays: Sequence[zarr.Arr
         try:
             dtype = np.dtype(field.dtype_name)
         except TypeError as error:
-            raise UnsupportedError(f"pack: {name or 'the array'} is {field.dtype_name}, which Zarr has not") from error
+            raise UnsupportedError(f"pack: {name or 'the array'} is {field.dtype_name}, which Zarr lacks") from error
         return SourceField(name, dtype, tuple(field.row_shape))
     dims, axis = column.items.dimensions, column.items.sample_axis
     if dims is not None:

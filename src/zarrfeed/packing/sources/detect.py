@@ -61,7 +61,7 @@ def call_of(paths: Sequence[str], kind: str | None = None, options: SourceOption
     found = [one for path in paths for one in expanded(path, options)]
     twice = [path for path, count in Counter(found).items() if count > 1]
     if twice:
-        raise ConfigError(f"sources: got {some_of(twice)} twice, must get each once")
+        raise ConfigError(f"sources: got {some_of(twice)} twice; give each once")
     by_kind: dict[str, list[str]] = {}
     for path in found:
         by_kind.setdefault(kind or _kind_of(path), []).append(path)

@@ -50,7 +50,7 @@ def data_files(paths: Sequence[str], kind: str, suffixes: Sequence[str]) -> list
         else:
             some = [Path(one) for one in glob.glob(str(path_or_pattern), recursive=True) if Path(one).is_file()]  # noqa: PTH207
         if not some:
-            raise ConfigError(f"{printable(path)}: no such file, nor a folder with files that end in {_any(suffixes)}")
+            raise ConfigError(f"{printable(path)}: no such file, and no folder with files that end in {_any(suffixes)}")
         found += sorted(some)
     return [DataFile.of(path) for path in found]
 

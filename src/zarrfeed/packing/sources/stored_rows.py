@@ -133,7 +133,7 @@ def describe_array(
     attributes = array_attributes(array)
     if field.item_type:
         if shape:
-            raise UnsupportedError(f"{name or 'the array'}: text of shape {shape} a sample is not packed")
+            raise UnsupportedError(f"{name or 'the array'}: text of shape {shape} for each sample is not packed")
         kind: Kind = "text" if field.item_type == "str" else "bytes"
         return SourceField(name, np.dtype(object), (), kind, dims, attributes)
     if not field.has_rows:

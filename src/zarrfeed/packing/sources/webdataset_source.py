@@ -82,7 +82,7 @@ class WebDatasetSource(Source):
         names = [*index.ranges, "key"]
         if "key" in index.ranges:
             raise ConfigError(
-                f"{some_of(paths)}: files .key cannot be a field, as the keys of samples are the field key"
+                f"{some_of(paths)}: files .key cannot be a field: the field key holds the keys of samples"
             )
         wanted = chosen(names, options, printable(paths[0]))
         self._offsets: dict[str, Int64] = {}

@@ -233,14 +233,15 @@ def _sample_dim(file: DataFile, dataset: Any, axis: int) -> str:
         found = set(unlimited)
     if len(found) != 1:
         told = ", ".join(map(str, dataset.sizes))
-        raise ConfigError(f"{file}: sample_dim = None, must say which dimension counts samples: {told}")
+        raise ConfigError(f"{file}: sample_dim = None, must name the dimension that counts samples: {told}")
     return str(next(iter(found)))
 
 
 def _sampled(file: DataFile, dataset: Any, dim: str) -> list[str]:
     """Return the names of the variables that have samples.
 
-    If the dimension is a scalar coordinate, these are all but coordinates with axes and grid mappings.
+    If `dim` is a scalar coordinate, each file is one sample: every variable has samples, except for coordinates that
+    have axes, and grid mappings.
 
     Raises
     ------

@@ -122,7 +122,7 @@ def measure_codecs(
     rows
         Samples, of shape (n, *shape of a sample), as they are to be stored; repeated where they fill no chunk.
     encodings
-        The candidates.
+        The encodings to time.
     chunk_rows
         Samples of a chunk.
     shard_chunks

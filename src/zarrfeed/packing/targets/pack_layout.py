@@ -42,7 +42,7 @@ class SparseLayout:
     stored
         Dtype of the values in the source, as `.npy` files have it.
     data, indices, indptr
-        The arrays.
+        Layouts of the three arrays of the matrix.
     elements
         Number of stored values in each part of the store.
     """
@@ -266,7 +266,7 @@ def _packed_dtype(field: SourceField, wanted: Mapping[str, str]) -> Any:
     stored_dtype = field.dtype if field.csr is None else field.csr.value
     if field.kind != "number" and field.csr is None:
         if field.name in wanted:
-            raise ConfigError(f"dtype of {field.name}: it has {field.kind}, and no numbers")
+            raise ConfigError(f"dtype of {field.name}: it has {field.kind}, must have numbers")
         return "|O"
     stored = np.lib.format.dtype_to_descr(stored_dtype.newbyteorder("="))
     text = wanted.get(field.name, wanted.get("", "") if stored_dtype.kind == "f" else "")

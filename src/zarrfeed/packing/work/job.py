@@ -193,7 +193,7 @@ class PackJob:
             If another version wrote it.
         """
         if known.get("format") != FORMAT:
-            raise ConfigError(f"{out}: another version of zarrfeed began to pack it, format {known.get('format')!r}")
+            raise ConfigError(f"{out}: was begun by another version of zarrfeed, format {known.get('format')!r}")
         rest = {name: value for name, value in known.items() if name not in ("format", "layouts", "parts")}
         layouts = tuple(_layout(one) for one in known["layouts"])
         return cls(

@@ -127,7 +127,7 @@ class Mixture:
         check_int("columns", self.columns, 1, MOST_COLUMNS)
         count, last = len(self.weights), 0
         if not 1 <= count <= MOST_SOURCES:
-            raise ConfigError(f"{count} weights, must be of 1 to {MOST_SOURCES} sources")
+            raise ConfigError(f"weights has {count} numbers, must have 1 to {MOST_SOURCES}, one for each source")
         for step, weights in self._stages:
             named = f"weights = {weights}" + f" from step {step} on" * (step > 0)
             if len(weights) != count:
@@ -136,7 +136,7 @@ class Mixture:
                 raise ConfigError(f"{named}: must be integers in [0, {MOST_WEIGHT}], and one above 0")
         for step, _ in self.changes:
             if not last < step < END:
-                raise ConfigError(f"changes at step {step}, must be above {last}, in ascending order")
+                raise ConfigError(f"weights: step = {step}, must be above {last}, as steps ascend")
             last = step
         for source in range(count):
             if not any(weights[source] for _, weights in self._stages):

@@ -53,7 +53,7 @@ class Overlap:
     Attributes
     ----------
     chunks
-        Chunks that a block shares with its neighbours, as a part of its own; of the field that shares most.
+        Fraction of its own chunks that a block shares with its neighbours, for the field that shares most.
     carried_bytes
         Decoded bytes that one lane carries, of all arrays, each once however many fields draw from it.
     """

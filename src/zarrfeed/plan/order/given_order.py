@@ -166,7 +166,7 @@ class GivenOrder(Order):
 
     @property
     def caches_chunks(self) -> bool:
-        """Never: memory is for longer spans."""
+        """Always False: memory goes into longer spans instead."""
         return False
 
     # Plans and reports

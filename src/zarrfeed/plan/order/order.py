@@ -92,7 +92,7 @@ class Order(OrderRules, unfolds=True):
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        """The orders that lanes are of: this one; of a mixture, those of its sources."""
+        """The orders that have lanes: this one, or those of the sources of a mixture."""
         return (self,)
 
     @property

@@ -295,7 +295,7 @@ class OrderRules(ReadBlocks):
         return replace(self, lanes=1, mix=1, strip=1)
 
     def wider_lanes(self, counts: Iterable[int]) -> list[int]:
-        """Return the numbers of lanes, among some, that would mix more blocks."""
+        """Return those `counts` that, as numbers of lanes, would mix more blocks than this order's lanes."""
         return [lanes for lanes in counts if self.lanes < lanes <= self.num_blocks]
 
     def columns_for(self, ranks: int) -> int:

@@ -29,7 +29,7 @@ class RandomBijection:
     n
         Number of numbers, from 1 to 2**62.
     seed
-        In [0, 2**64).
+        Seed of the bijection, in [0, 2**64).
 
     Examples
     --------

@@ -77,7 +77,7 @@ def ranks_of_chunk(ranks: int, lanes: int) -> int:
 
 
 def nearest_multiple(lanes: int, ranks: int) -> int:
-    """Return the multiple of the ranks that is nearest to a number of lanes; of two the larger one.
+    """Return the multiple of the ranks that is nearest to a number of lanes; the larger one if two are as near.
 
     Examples
     --------

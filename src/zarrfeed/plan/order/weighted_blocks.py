@@ -48,7 +48,7 @@ class WeightedBlocks:
     samples
         The samples that have a weight above 0, each once.
     expected
-        Their expected counts.
+        Expected counts of the samples.
     seed
         Key of the counts.
     visits_again
@@ -86,7 +86,7 @@ class WeightedBlocks:
         """Draw the number of times that each sample comes in an epoch, shape (samples,)."""
         expected = self.expected
         counts: Int64 = core.draw_counts(
-            expected=expected.units, bits=expected.bits, rows=self.samples.rows, seed=self.seed, epoch=epoch
+            expected=expected.shares, bits=expected.bits, rows=self.samples.rows, seed=self.seed, epoch=epoch
         )
         return counts
 
@@ -106,13 +106,13 @@ class WeightedBlocks:
     @cached_property
     def max_rows(self) -> int:
         """Samples of a visit in any epoch, at most."""
-        least = np.maximum.reduceat(self.expected.units >> self.expected.bits, self._begin)
+        least = np.maximum.reduceat(self.expected.shares >> self.expected.bits, self._begin)
         fewest_visits = np.maximum(1, -(-least // self.repeats))
         # of rows that are drawn with those of other blocks, all may come often in one epoch
         alone = self.samples.rows >= _LEAST_ROWS
-        units = np.add.reduceat(self.expected.units, self._begin)
-        each = np.add.reduceat(_ceil(self.expected.units, self.expected.bits), self._begin)
-        rows = np.where(alone, _ceil(units, self.expected.bits), each)
+        shares = np.add.reduceat(self.expected.shares, self._begin)
+        each = np.add.reduceat(_ceil(self.expected.shares, self.expected.bits), self._begin)
+        rows = np.where(alone, _ceil(shares, self.expected.bits), each)
         return int((-(-rows // fewest_visits)).max())
 
     @cached_property
@@ -120,7 +120,7 @@ class WeightedBlocks:
         """Bytes that the expected counts take, and the samples of any epoch, at most."""
         visits = int((-(-self._most_of_row // self.repeats)).sum())
         of_sample = 2 if self._have_short_offsets else 8
-        return self.expected.units.nbytes + of_sample * self.expected.total + _BYTES_OF_VISIT * visits
+        return self.expected.shares.nbytes + of_sample * self.expected.total + _BYTES_OF_VISIT * visits
 
     @cached_property
     def _begin(self) -> Int64:
@@ -131,7 +131,7 @@ class WeightedBlocks:
     @cached_property
     def _most_of_row(self) -> Int64:
         """Largest number of times that a row of each block comes."""
-        most: Int64 = _ceil(np.maximum.reduceat(self.expected.units, self._begin), self.expected.bits)
+        most: Int64 = _ceil(np.maximum.reduceat(self.expected.shares, self._begin), self.expected.bits)
         return most
 
     @cached_property
@@ -155,8 +155,8 @@ class WeightedBlocks:
         return (self.samples.listed() - np.repeat(base, rows)).astype(dtype)
 
 
-def _ceil(units: Int64, bits: int) -> Int64:
-    return (units + ((1 << bits) - 1)) >> bits
+def _ceil(shares: Int64, bits: int) -> Int64:
+    return (shares + ((1 << bits) - 1)) >> bits
 
 
 def _deal_to_visits(entries: npt.NDArray[np.integer], begin: Int64, rows: Int64, visits: Int64) -> None:

@@ -89,7 +89,7 @@ class WeightedOrder(Order, unfolds=True):
         named = {one.name: getattr(order, one.name) for one in dataclasses.fields(order)}
         if order.selection is not None and order.selection.are_boxes:  # whose samples come box by box
             expected = expected.taken(np.argsort(np.argsort(order.selection.listed())))
-        some = expected.units > 0
+        some = expected.shares > 0
         if not some.all():
             whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows, order.edges)
             chosen = Selection.of_samples(np.sort(whole.listed()[some]), order.block_rows, order.edges)

@@ -15,15 +15,15 @@ class ListedOrder(PatchOrder):
 
     Attributes
     ----------
-    source
-        The source of the patches' first voxels. Without a phase, the patches of epoch 0 are read in each epoch.
+    positions
+        The first voxels of the patches. Without a phase, the patches of epoch 0 are read in each epoch.
     cells
         The cells that patches are sorted into.
     sampling, border
         The values that the user gave for these arguments.
     """
 
-    source: PatchPositions
+    positions: PatchPositions
     cells: Cells
     sampling: str
     border: tuple[str, ...]
@@ -61,31 +61,31 @@ class ListedOrder(PatchOrder):
             "sampling": self.sampling,
             "border": list(self.border),
             "cell": list(self.tiling.step),
-            **self.source.describe(),
+            **self.positions.describe(),
             **({} if self.turns is None else self.turns.describe()),
         }
 
     def blocks(self, epoch: int) -> PositionBlocks:
         """Return the blocks of an epoch."""
-        volume, start = self.source.at(self.seed, epoch if self.phase else 0)
+        volume, start = self.positions.at(self.seed, epoch if self.phase else 0)
         return PositionBlocks.of(self.cells, self.sweep, volume, start)
 
     def length(self, epoch: int) -> int:
         """Return the number of samples of an epoch, which is the same for all epochs."""
         del epoch
-        return self.source.num_samples
+        return self.positions.num_samples
 
     @property
     def changes(self) -> bool:
         """True if epochs have different patches."""
-        return self.phase and self.source.changes
+        return self.phase and self.positions.changes
 
     @property
     def longest(self) -> int:
         """Samples of an epoch."""
-        return self.source.num_samples
+        return self.positions.num_samples
 
     @property
     def shortest(self) -> int:
         """Samples of an epoch."""
-        return self.source.num_samples
+        return self.positions.num_samples

@@ -188,7 +188,7 @@ def choose_sweep(
     memory
         Bytes for open batches and for chunks that are carried from layer to layer.
     num_threads
-        Decode threads.
+        Number of decode threads.
     lanes
         Number of lanes, as the user gave it. None: chosen.
     shuffle

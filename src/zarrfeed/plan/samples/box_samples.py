@@ -41,7 +41,7 @@ class BoxSamples(SampleSet):
 
     @classmethod
     def of(cls, samples: Samples, edges: GridEdges) -> BoxSamples:
-        """Return some samples, ascending and each once, box by box."""
+        """Return ascending samples, each given once, in the order of the boxes."""
         if len(samples) == edges.grid.num_samples:
             return cls(grid=edges.grid, rows=_as_set(runs_of(*edges.grid.stored_runs(), 1)))
         rows = np.concatenate([edges.grid.rows_of(piece) for piece in pieces_of(samples)])

@@ -71,7 +71,7 @@ class SampleLabels:
                 values = np.asarray(sorted(set(values.tolist())) and values.tolist())
             except TypeError:
                 kinds = sorted({type(value).__name__ for value in values.tolist()})
-                raise ConfigError(f"{name}: has labels of the types {', '.join(kinds)}, must be of one") from None
+                raise ConfigError(f"{name}: has labels of the types {', '.join(kinds)}, must have one type") from None
         distinct, of_each = np.unique(values, return_inverse=True)
         codes = np.zeros(num_samples, dtype=np.int64)
         codes[as_index(samples)] = of_each

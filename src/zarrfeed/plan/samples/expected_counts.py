@@ -1,12 +1,12 @@
-"""`ExpectedCounts`: how often each sample is to come in an epoch, on average, in whole units.
+"""`ExpectedCounts`: how often each sample is to come in an epoch, on average, in whole shares of a sample.
 
 Invariants, for weights w and an epoch of n samples:
 
-1. Sample i is expected `c_i = n w_i / sum(w)` times, in units of 2^-32 (of 2^-31 or more beyond 2^30 samples). All
-   units together are n samples exactly.
-2. Where each c_i is a whole number, so are its units. A weight of 0 has no units, and neither has one that lets its
+1. Sample i is expected `c_i = n w_i / sum(w)` times, in shares of 2^-32 (of 2^-31 or more beyond 2^30 samples). All
+   shares together are n samples exactly.
+2. Where each c_i is a whole number, so are its shares. A weight of 0 has no shares, and neither has one that lets its
    sample come in fewer than one of 2^33 epochs.
-3. Equal weights give the same units on every machine: no sum depends on how NumPy adds.
+3. Equal weights give the same shares on every machine: no sum depends on how NumPy adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zarrfeed.plan.samples.sample_set import AT_ONCE, Int64
 
 #: Units of a sample are this power of two, at most.
 _BITS = 32
-#: All units together are less than this power of two.
+#: All shares together are less than this power of two.
 _MOST_BITS = 62
 #: Units that rounding leaves over go to samples that have more than this part of what the largest one has.
 _LEAST_SHARE = 1 / 16
@@ -39,20 +39,20 @@ class ExpectedCounts:
     ----------
     total
         Samples of an epoch.
-    units
-        The expected count of each sample, in units of 2^-bits; shape (samples,).
+    shares
+        The expected count of each sample, in shares of 2^-bits; shape (samples,).
     bits
-        2^bits units are one sample.
+        2^bits shares are one sample.
 
     Examples
     --------
     >>> expected = ExpectedCounts.of(np.array([1.0, 0.0, 3.0]), 8)
-    >>> (expected.units / 2**expected.bits).tolist()
+    >>> (expected.shares / 2**expected.bits).tolist()
     [2.0, 0.0, 6.0]
     """
 
     total: int
-    units: Int64
+    shares: Int64
     bits: int
 
     @classmethod
@@ -76,38 +76,38 @@ class ExpectedCounts:
             raise ConfigError(f"weights: all {len(given)} are 0, at least one must be above 0")
         given /= largest  # no sum overflows
         bits = min(_BITS, _MOST_BITS - total.bit_length())
-        units = np.rint(given * (total / math.fsum(given) * 2.0**bits)).astype(np.int64)
-        return cls(total, _with_sum(units, total << bits, bits), bits)
+        shares = np.rint(given * (total / math.fsum(given) * 2.0**bits)).astype(np.int64)
+        return cls(total, _with_sum(shares, total << bits, bits), bits)
 
     def taken(self, samples: Int64) -> ExpectedCounts:
-        """Return the expected counts of some of the samples, which have all units."""
-        return ExpectedCounts(self.total, self.units[samples], self.bits)
+        """Return the expected counts of some of the samples, which have all shares."""
+        return ExpectedCounts(self.total, self.shares[samples], self.bits)
 
     @property
     def most(self) -> float:
         """The expected count of the sample that comes most often."""
-        return int(self.units.max()) / (1 << self.bits)
+        return int(self.shares.max()) / (1 << self.bits)
 
     @cached_property
     def digest(self) -> str:
         """The number of samples of an epoch, and a hash that tells expected counts apart."""
         hashed = hashlib.sha256(str(self.bits).encode())
-        for begin in range(0, len(self.units), AT_ONCE):
-            hashed.update(self.units[begin : begin + AT_ONCE].astype("<i8").tobytes())
+        for begin in range(0, len(self.shares), AT_ONCE):
+            hashed.update(self.shares[begin : begin + AT_ONCE].astype("<i8").tobytes())
         return f"{self.total} ({hashed.hexdigest()[:16]})"
 
 
-def _with_sum(units: Int64, wanted: int, bits: int) -> Int64:
-    """Return units whose sum is as wanted: what rounding left over goes to samples that come no whole number of times.
+def _with_sum(shares: Int64, wanted: int, bits: int) -> Int64:
+    """Return shares whose sum is as wanted: what rounding left over goes to samples that come no whole number of times.
 
-    The rest goes to samples that come often, so that it is small beside their units.
+    The rest goes to samples that come often, so that it is small beside their shares.
     """
-    left = wanted - int(units.sum())
+    left = wanted - int(shares.sum())
     if left:
-        is_whole = (units & ((1 << bits) - 1)) == 0
-        of_parts = np.where(is_whole, 0, units) if not is_whole.all() else units
+        is_whole = (shares & ((1 << bits) - 1)) == 0
+        of_parts = np.where(is_whole, 0, shares) if not is_whole.all() else shares
         takers = np.flatnonzero(of_parts > of_parts.max() * _LEAST_SHARE)
         each, rest = divmod(left, len(takers))
-        units[takers] += each
-        units[takers[:rest]] += 1
-    return units
+        shares[takers] += each
+        shares[takers[:rest]] += 1
+    return shares

@@ -109,11 +109,11 @@ class Gaps:
         raise IndexError(number)
 
     def examples(self, numbers: Int64) -> str:
-        """Describe the places of the first few of some gaps."""
+        """Describe where the first few gaps lie."""
         return "; ".join(map(self.text, numbers[:_LISTED].tolist()))
 
     def largest(self, numbers: Int64) -> tuple[float, str]:
-        """Return the size of the largest of some gaps, and where it is."""
+        """Return the size of the largest gap, and where it lies."""
         number = int(numbers[np.argmax(self.sizes[numbers])])
         return float(self.sizes[number]), self.text(number)
 
@@ -295,7 +295,7 @@ def _calendar_units(times: npt.NDArray[Any], unit: str) -> Int64:
 
 
 def _commonest(differences: npt.NDArray[Any]) -> tuple[float, int]:
-    """Return the commonest of some differences above 0, and how often it comes; of those as common, the smallest.
+    """Return the commonest difference above 0, the smallest one of several such, and how often it comes.
 
     Differences that are nearly alike are counted together, since times that jitter have no difference twice.
 

@@ -374,7 +374,7 @@ class LabelIndex:
         return ConfigError(f"sel: {self.name} has no {_shown(label)}: {self._range_text()}{near}{advice}")
 
     def _near_text(self, label: Any) -> str:
-        """Return the values around a label that is not there; of text, those that are written alike."""
+        """Return the values next to a label that is not there; for text, those with a similar spelling."""
         if self._kind == "U":
             return did_you_mean(str(label), self.coordinate.values.tolist())
         if self._kind not in "mMif":
@@ -433,7 +433,7 @@ def _first_where(flags: npt.NDArray[np.bool_]) -> int | None:
 
 
 def nearest_indices(keys: npt.NDArray[Any], wanted: npt.NDArray[Any], index: Int64) -> Int64:
-    """Return the indices of the nearest keys; of two that are as near, the larger one, as pandas has it."""
+    """Return the indices of the nearest keys; the larger one of two that are as near, as in pandas."""
     above, below = np.minimum(index, len(keys) - 1), np.maximum(index - 1, 0)
     up, down = keys[above] - wanted, wanted - keys[below]
     if keys.dtype == np.int64 and wanted.dtype == np.int64:

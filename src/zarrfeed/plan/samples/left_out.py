@@ -53,7 +53,7 @@ class LeftOut:
 
 
 def merged(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return one entry a reason for samples of several arrays, which are different ones."""
+    """Add up entries of several arrays, which left out different samples: one entry for each reason."""
     by_reason: dict[str, LeftOut] = {}
     for one in left_out:
         before = by_reason.get(one.reason, LeftOut(0, 0, one.reason))

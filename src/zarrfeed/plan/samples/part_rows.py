@@ -108,7 +108,7 @@ class _OwnedRuns:
     Attributes
     ----------
     runs
-        The rows.
+        Runs of the rows.
     part
         The number of the part of each run.
     """

@@ -1,5 +1,8 @@
 """Choose the number of rows of a slab: as few as cost little more than decoding each chunk once.
 
+The number is the fewest rows that decode at most 1.13 times the bytes of the chunks, and have 1 MiB, but at most a
+third of a chunk.
+
 Invariant: the number is one for a dataset. It follows from the layout and from the grains alone, and is counted over
 whole chunks, for the bytes of all arrays together: a Blosc block at the end of a slab is decoded for both slabs that it
 lies in, so more rows are not always cheaper. An array that cannot be cut bounds the rows by its chunks, as each slab

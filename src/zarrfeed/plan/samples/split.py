@@ -1,4 +1,17 @@
-"""Splits: the samples of a description dealt to parts, disjoint and together all of them but for what a gap takes."""
+"""Splits: the samples of a description dealt to parts, disjoint and together all of them but for what a gap takes.
+
+Invariants:
+
+- Units are dealt: blocks, all samples of a group, single samples or runs of these. Every unit comes to one part, and
+  every part has a unit.
+- With groups or strata, units with most of a class come first, each to the part for which the sum of
+  (share of a class)^2 / (fraction of the part) grows least. Single samples of strata are dealt in turn, class by class,
+  which is exact to two samples.
+- By hash, the part of a group is a function of its label, the seed and the fractions alone.
+- Fold k of n is part k of n parts of one size, with all others as training.
+- A gap leaves out samples right before another part. A gap in time is, for each row, the rows before it that are less
+  than the time away.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +201,7 @@ def _deal_groups(fields: FieldSet, selection: Selection | None, rule: SplitRule)
         if not all(map(len, parts)):
             raise ConfigError(
                 f"split by the hash of {groups.name}: its {len(there)} groups give {list(map(len, parts))} to parts: "
-                "every part must have one; give another seed, or more of a part"
+                "every part must have one; give another seed, or larger fractions to the small parts"
             )
     elif len(there) < len(fractions):
         raise ConfigError(

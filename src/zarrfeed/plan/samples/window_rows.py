@@ -60,7 +60,7 @@ class ChosenWindows:
     Attributes
     ----------
     samples
-        The samples, ascending.
+        Ascending samples that have windows.
     left_out
         Why others are left out.
     borders
@@ -97,7 +97,7 @@ def choose_windows(
     Parameters
     ----------
     named
-        Samples, ascending.
+        Ascending samples that the user named.
     windows
         The rows of a sample in each field; at least one is not None.
     num_samples

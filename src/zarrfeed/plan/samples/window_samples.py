@@ -60,7 +60,7 @@ def reading_only(
     Parameters
     ----------
     samples
-        To choose among.
+        The samples to choose among.
     offsets
         Distances of rows from a sample, ascending.
     rows

@@ -72,7 +72,7 @@ class Cursor:
             delivered = begin.worker.batches
         else:
             raise ConfigError(
-                f"the state is of {begin.worker}, this is {consumer}: a worker resumes its own state alone"
+                f"the state is of {begin.worker}, this is {consumer}: a worker can load only its own state"
             )
         return cls(begin, division, consumer, delivered, in_worker=in_worker, rank_info=rank_info)
 
@@ -90,7 +90,7 @@ class Cursor:
 
     @property
     def at_end(self) -> bool:
-        """True if all ranks have all of their batches: where nothing is evened out, rank 0 has most."""
+        """True if all ranks have all of their batches; without evening out, rank 0 has the most batches."""
         return self.ended or self.delivered >= self.division.batches(0)
 
     @property

@@ -130,7 +130,7 @@ class _BlockSequence:
     rows, first
         Samples of each block, by its held index, and the number of the first one.
     order
-        The epoch order.
+        The epoch order that is measured.
     """
 
     held_indices: Int64

@@ -87,7 +87,7 @@ class Dealing:
     Attributes
     ----------
     whole
-        All samples.
+        The selection of all samples, which is dealt to nodes.
     drawn
         The held indices of all blocks, in the order in which they are dealt, shape (blocks,).
     num_nodes

@@ -93,7 +93,7 @@ class Division:
     length
         Positions that are left.
     world_size, num_workers
-        W and K.
+        Number of ranks W, and number of workers K of each rank.
     batch_size
         Samples of a batch of a worker; 1 where single samples are handed out.
     even
@@ -176,7 +176,7 @@ class Division:
         return Share(first, self.world_size, end - begin, tail, self.batch_size, period)
 
     def continued(self, consumer: Consumer, batches: int) -> tuple[Consumer, int]:
-        """Return the consumer whose share this one takes over, and the first batch of it that is due.
+        """Return the consumer whose share `consumer` takes over, and how many batches of that share were delivered.
 
         A DataLoader asks worker 0 first. In a run that continues this division, worker 0 therefore delivers the next
         batch that is due: it takes over the share of worker `batches` mod K, worker 1 that of the worker after it, ...

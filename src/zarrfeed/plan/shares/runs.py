@@ -36,7 +36,7 @@ class RunDivision:
     length
         Positions that are left.
     world_size, num_workers
-        W and K.
+        Number of ranks W, and number of workers K of each rank.
     batch_size
         Samples of a batch of a worker; 1 where single samples are handed out.
     block_rows

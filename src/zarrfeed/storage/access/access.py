@@ -68,7 +68,7 @@ class StoreAccess:
         Parameters
         ----------
         read
-            Makes one attempt.
+            Function that makes one attempt to read.
         name
             The name of the array, the group or the store in messages.
         failed

@@ -205,7 +205,7 @@ def group_number(group: str | int) -> int:
         number = group  # containers have groups without a name
     if os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
         raise ConfigError(
-            f"cache_group = {group!r}: this process is not in that group; its groups are "
+            f"cache_group = {group!r}: this process does not belong to that group; its groups are "
             f"{', '.join(map(str, sorted({os.getegid(), *os.getgroups()})))}"
         )
     return number

@@ -29,7 +29,7 @@ _ENOUGH_OF_FAR, _ENOUGH_OF_NEAR = (8, 0.02), (64, 0.1)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 #: A request stalls, such as one whose connection was dropped, if it takes so long, and so many times the others' mean.
 _STALL_S, _STALL_FACTOR = 0.9, 20.0
-#: Stalls come without an error, and each costs seconds: growth is tried again after so many.
+#: Stalls come without an error, and each costs seconds: growth is attempted again after so many.
 _PAUSE_AFTER_STALLS_S = 30.0
 #: More than one stall in so many requests is congestion.
 _REQUESTS_PER_STALL = 200

@@ -39,7 +39,7 @@ class KeyUrl:
     Attributes
     ----------
     scheme
-        In lower case.
+        Scheme of the URL, such as s3, in lower case.
     authority
         The bucket, or the user, the host and the port.
     path
@@ -107,7 +107,7 @@ class KeyUrl:
         try:
             return unquote(self.path, errors="strict")
         except UnicodeDecodeError:
-            raise ConfigError(f"{printable(self)}: its escapes are not UTF-8, which keys are") from None
+            raise ConfigError(f"{printable(self)}: its escapes are not UTF-8, must be UTF-8 as keys are") from None
 
     @property
     def quoted(self) -> str:
@@ -199,7 +199,7 @@ def check_key(name: str, key: str, *, may_have_empty_names: bool = False) -> Non
     """
     names = key.split("/")
     if not may_have_empty_names and "" in names:
-        raise ConfigError(f"{name}: has two slashes in a row or at an end; keys with an empty name cannot be read")
+        raise ConfigError(f"{name}: has two slashes in a row or at an end; keys with an empty part cannot be read")
     for one in names:
         if one in (".", ".."):
             raise ConfigError(f"{name}: has the name {one!r}, which clients of object stores resolve")
@@ -209,7 +209,7 @@ def check_key(name: str, key: str, *, may_have_empty_names: bool = False) -> Non
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{name}: is not UTF-8, which keys are") from None
+        raise ConfigError(f"{name}: is not UTF-8, must be UTF-8 as keys are") from None
 
 
 def as_glob(text: str, errors: str = "strict") -> str:
@@ -226,4 +226,4 @@ def as_glob(text: str, errors: str = "strict") -> str:
     try:
         return _ESCAPES.sub(lambda found: glob.escape(unquote(found[0], errors=errors)), text)
     except UnicodeDecodeError:
-        raise ConfigError(f"{printable(text)}: its escapes are not UTF-8, which keys are") from None
+        raise ConfigError(f"{printable(text)}: its escapes are not UTF-8, must be UTF-8 as keys are") from None

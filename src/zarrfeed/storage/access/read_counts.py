@@ -33,7 +33,7 @@ class ReadCounts:
     hedges, hedges_won
         Second requests beside slow ones, and how many of them were answered first.
     indices_read
-        Indices of shards.
+        Number of shard indices that were read.
     cache
         The work of the node cache.
     decode_s
@@ -55,6 +55,6 @@ class ReadCounts:
             self.requests += 1
 
     def on_retry(self) -> None:
-        """Count another try."""
+        """Count a retry."""
         with self._lock:
             self.retries += 1

@@ -1,4 +1,4 @@
-"""Reads that fail are tried again, as the error policy of a dataset says."""
+"""Retries of failed reads, as the error policy of a dataset says."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def retrying(
     policy
         The number of further attempts, and the timeout.
     read
-        Makes one attempt.
+        Function that makes one attempt to read.
     on_retry
         Called before each further attempt.
     is_far

@@ -1,4 +1,4 @@
-"""The meaning of errors of stores: whether another try may succeed, the errno that stands for them, and a sentence.
+"""The meaning of errors of stores: whether a retry may succeed, the errno that stands for them, and a sentence.
 
 Clients of object stores report errors in their own classes and texts. obstore's texts end in a dump of Rust structures
 over dozens of lines; that dump is read here and never shown. Nothing here imports such a client.
@@ -13,7 +13,7 @@ from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.native import core
 from zarrfeed.base.redaction import redact, without_secrets
 
-#: Names of the errors of object stores' clients that another try does not mend: none of the clients is a dependency.
+#: Names of the errors of object stores' clients that no retry mends: none of the clients is a dependency.
 _LASTING = frozenset(
     {
         "NotFoundError",
@@ -161,7 +161,7 @@ def array_is_gone(metadata_path: str) -> FileNotFoundError:
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether another try may succeed: after an error of a network, a device or a busy machine.
+    """Return whether a retry may succeed: after an error of a network, a device or a busy machine.
 
     Errors that only the store's client knows are lasting if their name or text says so.
     """

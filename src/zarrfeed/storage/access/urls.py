@@ -86,7 +86,7 @@ def open_url(url: str, access: StoreAccess | None = None) -> zarr.Array[Any] | z
         If obstore is not installed, does not take the URL or the options, or there is nothing that zarr-python can
         read.
     StoreReadError
-        If there is no such bucket, no array, no permission, or the store cannot be read.
+        If the bucket does not exist, no array, no permission, or the store cannot be read.
     UnsupportedError
         If the scheme is none of `URL_SCHEMES`.
     """

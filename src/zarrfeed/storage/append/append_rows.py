@@ -37,7 +37,7 @@ def rows_of(batch: Any) -> Rows:
         try:
             array = np.asarray(values)
         except Exception as error:  # of torch, for a tensor on a device or of a dtype that NumPy lacks
-            raise ConfigError(f"batch {name!r}: cannot be an array of NumPy: {error}") from error
+            raise ConfigError(f"batch {name!r}: cannot become a NumPy array: {error}") from error
         if array.ndim == 0 or array.dtype.hasobject:
             raise ConfigError(f"batch {name!r}: shape {array.shape}, dtype {array.dtype}; must be numbers of samples")
         rows[name] = _as_native(array)

@@ -25,7 +25,7 @@ ATTRIBUTE = "zarrfeed"
 
 @dataclass(frozen=True)
 class Marks:
-    """The mark of a store.
+    """The attributes by which an `Appender` marks a store.
 
     Attributes
     ----------

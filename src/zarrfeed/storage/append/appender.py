@@ -181,7 +181,10 @@ class Appender:
             self._write_unit()
 
     def flush(self) -> int:
-        """Return the number of samples that readers can see; samples that fill no unit stay in memory, as a copy."""
+        """Copy pending samples, so that the caller may reuse its arrays; return the number of samples that readers see.
+
+        Pending samples fill no unit yet. They stay in memory until later ones fill it, or until `close()`.
+        """
         self._check_open()
         with self._lock:
             self._buffer.own()

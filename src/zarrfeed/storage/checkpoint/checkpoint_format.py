@@ -134,7 +134,7 @@ def footer_bytes(stored_bytes: int, trailer: bytes, name: str) -> int | None:
     size = 0 if part_bytes == 0 else -(-length // part_bytes) * sizes[kind] + TRAILER_BYTES
     if length + size != stored_bytes:
         raise CorruptCheckpointError(
-            f"{name}: has {stored_bytes} bytes, but its footer speaks of {length} bytes of content in parts of "
+            f"{name}: has {stored_bytes} bytes, but its footer says {length} bytes of content in parts of "
             f"{part_bytes}: it was damaged"
         )
     return size

@@ -329,4 +329,4 @@ class _ObjectSink:
             return
         if error is not None:
             raise _cannot_be_written(name, error) from error
-        raise StoreWriteError(errno.EIO, f"{name}: the store said that it has it, and has other bytes")
+        raise StoreWriteError(errno.EIO, f"{name}: the store confirmed the upload, and holds other bytes")

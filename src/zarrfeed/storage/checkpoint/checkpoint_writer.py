@@ -61,7 +61,7 @@ class CheckpointWriter(_BinaryFile):
     def digest(self) -> str:
         """The digest of the written content, once it is complete: 64 hexadecimal digits, equal for equal content."""
         if self._footer is None:
-            raise ConfigError(f"{self.name}: has no digest before the writer was closed")
+            raise ConfigError(f"{self.name}: has no digest yet; close the writer first")
         return self._footer.digest
 
     def write(self, data: Any) -> int:

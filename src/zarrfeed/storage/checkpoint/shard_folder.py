@@ -152,7 +152,7 @@ class ShardFolder:
         Parameters
         ----------
         pickled
-            Torch's metadata.
+            Torch's metadata of the checkpoint, pickled.
         manifest
             Manifest of the new checkpoint.
         previous

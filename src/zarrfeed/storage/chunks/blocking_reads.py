@@ -141,7 +141,7 @@ class BlockingReads:
         Parameters
         ----------
         key
-            Below the array.
+            Key of the object below the array.
         begin, end
             The range, as a slice has it: (0, None) is the whole object, (-n, None) are its last n bytes.
 

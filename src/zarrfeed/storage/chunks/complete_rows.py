@@ -33,7 +33,7 @@ def complete_rows(
     stored_shape
         Shape of a stored object: of a shard, or of a chunk where there are none.
     axis
-        The sample axis.
+        Number of the sample axis.
     known
         Rows that are complete without asking.
     access

@@ -52,7 +52,7 @@ class DocumentLocation:
     root
         Directory of the array in a local store; "" for others.
     source
-        Its store otherwise.
+        Store of the document, if it is no local file.
     """
 
     keys: tuple[str, ...]

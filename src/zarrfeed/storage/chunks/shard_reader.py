@@ -45,7 +45,7 @@ class ShardReader:
     get, get_ranges, spawn
         Functions that read objects and parts of them, and that run tasks.
     counts
-        Counts the indices.
+        Counters, which count the indices that are read.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ class ChunkTable:
         file_indices: npt.NDArray[np.int32] | None = None,
         in_memory: bytes = b"",
     ) -> ChunkTable:
-        """Return the same for chunks in several files and in memory; `file_indices` has the file of each."""
+        """Return a table of chunks in several files and in memory; `file_indices` has the file of each chunk."""
         order = np.argsort(numbers, kind="stable")
         numbers, extents = numbers[order], extents[order]
         if np.any(np.diff(numbers) == 0) or (len(numbers) and not 0 <= numbers[0] <= numbers[-1] < math.prod(grid)):

@@ -174,7 +174,9 @@ def _document_of(dataset: Any) -> tuple[dict[str, Any], bool]:
 def _codecs_of(dataset: Any) -> list[dict[str, Any]]:
     filters = filters_of(dataset)
     if [one.number for one in filters] == [_SHUFFLE] and _may_leave_edges(dataset):
-        raise UnsupportedError("it is shuffled alone, so that nothing tells edge chunks without the filter")
+        raise UnsupportedError(
+            "it has the shuffle filter alone, so chunks without the filter cannot be told from others"
+        )
     return codecs_of(filters, dataset.dtype.itemsize)
 
 
@@ -199,7 +201,7 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
     else:
         is_plain = bool(h5py.h5t.py_create(plain, logical=True).equal(stored))
     if not is_plain:
-        raise UnsupportedError(f"its items are stored otherwise than NumPy has {plain}")
+        raise UnsupportedError(f"its items are not stored as NumPy stores {plain}")
     return plain
 
 

@@ -115,7 +115,7 @@ class KeyRanges:
         one
             The range whose worker asked for the page.
         keys
-            Strictly ascending.
+            Keys of the page, strictly ascending.
         is_last
             True if the server has no further keys.
         """

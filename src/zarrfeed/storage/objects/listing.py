@@ -122,7 +122,7 @@ class Listing(Sequence[StoredObject]):
         pairs = [_checked(number, one) for number, one in enumerate(named)]
         if len({key for key, _ in pairs}) < len(pairs):
             twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-            raise ConfigError(f"keys: got {twice!r} twice, must get each once")
+            raise ConfigError(f"keys: got {twice!r} twice; give each once")
         return cls.of(pairs)
 
     @classmethod

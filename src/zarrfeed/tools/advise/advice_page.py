@@ -69,7 +69,7 @@ class StoreAdvice(Page):
         return self.better.bytes_per_s / self.now.bytes_per_s
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         threads = f"{self.num_threads} decode thread{'s' * (self.num_threads > 1)}"
         rows = [("store", f"{self.store}: shuffled, in batches of {self.batch_size}, {threads}")]
         first = "" if self.first_bytes_per_s is None else f", {self.first_bytes_per_s / 1e9:.2f} in the first pass"

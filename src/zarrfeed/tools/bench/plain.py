@@ -110,7 +110,7 @@ class _Settings:
 
 
 class _Batches(IterableDataset[list[PlainValues]]):
-    """The batches of the blocks that belong to this process; of a worker several small ones at once, still to be split.
+    """The batches of the blocks that belong to this process. A worker sends several small batches as one, to be split.
 
     A group of blocks whose rows are no multiple of the batch size ends with a short batch.
     """

@@ -38,7 +38,7 @@ class CacheInfo(Page):
     stores: dict[str, tuple[int, int]]
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         rows = [
             ("cache", self.directory),
             ("used", f"{format_bytes(self.used_bytes)}; {format_bytes(self.free_bytes)} free on its file system"),
@@ -63,7 +63,7 @@ class CheckedCache(Page):
         return not self.damaged
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         rows = [
             ("cache", self.directory),
             ("good", f"{self.good} entries, {format_bytes(self.good_bytes)}"),

@@ -103,7 +103,7 @@ class WarmReport(Page):
         self.arrays += [WarmedArray(name, problem=why) for name, why in problems.items()]
 
     def rows(self) -> list[Row]:
-        """Return the rows of the page."""
+        """Return the rows of the table that `str()` and notebooks show."""
         rows = [("store", self.store), ("cache", f"{self.directory}, limit {format_bytes(self.limit)}")]
         for array in self.arrays:
             what = (

@@ -31,7 +31,7 @@ class Finding:
     cause
         "corrupt", "unreadable", "missing" or "link".
     chunks
-        Read chunks concerned.
+        Number of read chunks that the finding concerns.
     message
         The fault, in one line.
     """

@@ -1,7 +1,8 @@
 """Look if the arrays of a pass have changed since they were opened, beside its first batches.
 
 One process of a machine looks for all that read there: the first rank, and among its DataLoader workers worker 0. The
-`next()` of that process raises the finding of the look, at the latest the one that would end the pass.
+`next()` of that process raises the finding of the look, at the latest the one that would end the pass, which waits for
+the look up to 30 s. The first batch waits up to 0.1 s for a look at 256 files at most.
 
 Invariants: the look delays no batch but the last `next()`. No thread of it outlives its pass, but for one inside a read
 that storage does not answer: that thread is left behind, and ends by itself. A look that cannot be made is told by a
@@ -132,7 +133,7 @@ class Look:
         return any(self._found.ended.wait(seconds) for seconds in looks(timeout_s, _GLANCE_S))
 
     def check_batch(self, *, is_end: bool) -> None:
-        """Raise the finding, with each batch; the end of the pass waits until the look has ended.
+        """Raise the finding if there is one; called with each batch. At the end of the pass, wait for the look first.
 
         The first batch waits a moment for a look at few files, which takes less time than to decode the batch.
         """

@@ -174,7 +174,7 @@ class Session:
         return division.batches(rank_info.rank, rank_info.node)
 
     def _typical(self, schedule: Schedule) -> EpochState:
-        """Return the beginning of an epoch that is like all others; of patches, which differ, of the next one."""
+        """Return the beginning of a typical epoch. Epochs of patches differ in length: of these, the next one."""
         upcoming = self.upcoming()
         return upcoming.at_epoch(schedule.order.typical_epoch(upcoming.epoch))
 

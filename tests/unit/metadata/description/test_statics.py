@@ -247,7 +247,7 @@ def test_a_damaged_chunk_is_an_error_when_the_dataset_is_made(store: Path) -> No
         (("time",), {}, ConfigError, "has the sample dimension 'time'"),
         (("scalar",), {}, ConfigError, "is a scalar; give its value, scalar="),
         (("name",), {}, UnsupportedError, "static 'name': has items of .*, must have numbers"),
-        ((), {"t2m": 1}, ConfigError, "the samples have an array of this name"),
+        ((), {"t2m": 1}, ConfigError, "the samples already have an array of this name"),
         ((), {"x": None}, ConfigError, "static 'x': got a NoneType"),
         ((), {"x": [1, 2]}, ConfigError, "static 'x': got a list"),
         ((), {"x": np.array(["a"])}, UnsupportedError, "no torch equivalent"),
@@ -264,9 +264,9 @@ def test_what_cannot_be_static_is_refused(
 
 
 def test_a_name_is_taken_once(store: Path) -> None:
-    with pytest.raises(ConfigError, match="the samples have an array of this name"):
+    with pytest.raises(ConfigError, match="the samples already have an array of this name"):
         opened(store).static("lsm").static(lsm=1)
-    with pytest.raises(ConfigError, match="the samples have an array of this name"):
+    with pytest.raises(ConfigError, match="the samples already have an array of this name"):
         zarrfeed.open(np.arange(3)).static(samples=1)
     with pytest.raises(ConfigError, match="no array 'lsm' lies beside"):
         zarrfeed.open(np.arange(3)).static("lsm")

@@ -176,7 +176,7 @@ def test_sources_that_do_not_fit_together_are_named(stores: list[str], tmp_path:
     zarr.create_group(tmp_path / "group.zarr").create_array("x", data=np.zeros((4, 2), "i8"))
     for name, message in (
         ("wide", r"wide\.zarr: samples is int64 of shape \(5,\), in .*0\.zarr it is int64 of shape \(2,\)"),
-        ("group", r"group\.zarr: has samples\['x'\]; .*0\.zarr has samples: they must have the same"),
+        ("group", r"group\.zarr: has samples\['x'\], .*0\.zarr has samples; they must have the same"),
         ("empty", r"empty\.zarr: has the shape"),
         ("none", r"none\.zarr: no Zarr array is there"),
     ):
@@ -189,14 +189,14 @@ def test_sources_that_do_not_fit_together_are_named(stores: list[str], tmp_path:
 
 
 def test_a_store_that_grows_is_no_source(stores: list[str]) -> None:
-    with pytest.raises(ConfigError, match="a store that is opened with refresh cannot be one of several"):
+    with pytest.raises(ConfigError, match="a store that is opened with refresh cannot be an input of zarrfeed"):
         zarrfeed.mix([zarrfeed.open(stores[0], refresh="epoch"), stores[1]])
 
 
 def test_a_mixture_is_no_source_and_no_mapping(stores: list[str]) -> None:
     mixture = zarrfeed.mix(stores[:2])
     for make in (zarrfeed.mix, zarrfeed.concat):
-        with pytest.raises(ConfigError, match="a mixture cannot be one of several"):
+        with pytest.raises(ConfigError, match="a mixture cannot be an input of zarrfeed"):
             make([mixture, stores[2]])
     with pytest.raises(ConfigError, match="join: 'a' is a mixture"):
         zarrfeed.join({"a": mixture, "b": stores[2]})

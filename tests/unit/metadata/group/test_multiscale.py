@@ -324,7 +324,7 @@ def test_images_with_other_levels_are_not_one(tmp_path: Path) -> None:
     data = [zarrfeed.open(tmp_path / "a", multiscale=[0, 2]).patch({0: 4, 1: 4, 2: 4}), zarrfeed.open(tmp_path / "c")]
     with pytest.raises(ConfigError):
         zarrfeed.concat([data[0], data[1].patch({0: 4})])
-    with pytest.raises(ConfigError, match="a join cannot be one of several"):
+    with pytest.raises(ConfigError, match="a join cannot be an input of zarrfeed"):
         zarrfeed.concat([zarrfeed.open(tmp_path / "a", multiscale=[0, 2]), data[1]])
 
 

@@ -143,7 +143,7 @@ def test_they_are_printed_pickled_compared_and_explained(store: Path) -> None:
         ((3,), {}, "time_features = 3, must be one of"),
         (("hour", "hour"), {}, "'hour' is named twice"),
         (("hour",), {"coords": np.zeros(29, "M8[s]")}, r"has the shape \(29,\), must have one value a sample, \(30,\)"),
-        (("hour",), {"coords": np.zeros(30)}, "has the dtype float64, time features are of dates"),
+        (("hour",), {"coords": np.zeros(30)}, "has the dtype float64, must have dates"),
     ],
 )
 def test_bad_arguments_are_refused(features: Any, options: dict[str, Any], message: str, store: Path) -> None:
@@ -155,11 +155,11 @@ def test_what_has_no_times_or_two_is_refused(store: Path) -> None:
     data = zarrfeed.open(store, sample_dim="time")
     with pytest.raises(ConfigError, match="no names of dimensions"):
         zarrfeed.open(np.zeros(3)).time_features("hour")
-    with pytest.raises(ConfigError, match="time_features: the samples have an array of this name"):
+    with pytest.raises(ConfigError, match="time_features: the samples already have an array of this name"):
         data.time_features("hour").time_features("month")
-    with pytest.raises(ConfigError, match="time_features: the samples have an array of this name"):
+    with pytest.raises(ConfigError, match="time_features: the samples already have an array of this name"):
         data.static(time_features=1).time_features("month")
-    with pytest.raises(ConfigError, match="the samples have an array of this name"):
+    with pytest.raises(ConfigError, match="the samples already have an array of this name"):
         data.time_features("month").static(time_features=1)
     with pytest.raises(ConfigError, match="cannot follow open"):
         zarrfeed.open(store, sample_dim="time", refresh="epoch").time_features("hour")

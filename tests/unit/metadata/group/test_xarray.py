@@ -348,7 +348,7 @@ def test_a_dataset_opened_as_stored_is_read_as_stored(store: Path) -> None:
     raw = opened(store, mask_and_scale=False)
     assert_same(from_xarray(raw, sample_dim="time"), read(store, sample_dim="time", decode_cf=False))
     assert_same(from_xarray(raw, sample_dim="time", decode_cf=True), read(store, sample_dim="time"))
-    with pytest.raises(ConfigError, match=r"opened as stored, .* decoded: say decode_cf="):
+    with pytest.raises(ConfigError, match=r"opened without decoding, .* with it: give decode_cf="):
         from_xarray(raw["packed"], opened(store)["packed"])
 
 

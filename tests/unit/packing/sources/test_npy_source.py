@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_file(tmp_path: Path, mo
     refused(r"f\.npy: 'data' has samples of shape \(0,\), which", saved(tmp_path / "f.npy", np.zeros((4, 0))))
     refused(r"e\.npy: holds no samples", saved(tmp_path / "e.npy", numbered(0)))
     refused("no such file", str(tmp_path / "missing.npy"))
-    refused("no such file, nor a folder", str(tmp_path / "[0-9].npy"))
+    refused("no such file, and no folder", str(tmp_path / "[0-9].npy"))
     refused("are local files", "s3://bucket/x.npy")
     refused("variables: 'z' is not in", good, options=SourceOptions(variables=("z",)))
     objects = np.array([{}, None], object)

@@ -281,7 +281,7 @@ def test_weights_of_too_many_digits_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": ()}, "0 weights, must be of 1 to 65536 sources"),
+        ({"weights": ()}, "weights has 0 numbers, must have 1 to 65536, one for each source"),
         ({"weights": (1, -1)}, r"weights = \(1, -1\): must be integers in \[0, 1099511627776\]"),
         ({"weights": (1, MOST_WEIGHT + 1)}, "must be integers in"),
         ({"weights": (0, 0)}, "and one above 0"),
@@ -290,8 +290,8 @@ def test_weights_of_too_many_digits_are_refused() -> None:
         ({"seed": 2**64}, "seed = 18446744073709551616, must be"),
         ({"columns": 0}, "columns = 0, must be"),
         ({"changes": ((5, (1,)),)}, r"weights = \(1,\) from step 5 on: 1 weights, must be 2"),
-        ({"changes": ((5, (1, 1)), (5, (1, 2)))}, "changes at step 5, must be above 5, in ascending order"),
-        ({"changes": ((0, (1, 1)),)}, "changes at step 0, must be above 0"),
+        ({"changes": ((5, (1, 1)), (5, (1, 2)))}, "weights: step = 5, must be above 5, as steps ascend"),
+        ({"changes": ((0, (1, 1)),)}, "weights: step = 0, must be above 0"),
     ],
 )
 def test_bad_mixtures_are_refused(arguments: dict[str, Any], message: str) -> None:

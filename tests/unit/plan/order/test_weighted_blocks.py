@@ -20,7 +20,7 @@ POOL, POOLS, PHASE = 0x706F6F6C, 0x706F6F6C73, 0x7068617365
 
 
 def counts_in_numpy(expected: ExpectedCounts, rows: Int64, seed: int, epoch: int) -> Int64:
-    """Return how often each sample comes: docs/design/order.md, Weights, word by word."""
+    """Return how often each sample comes: the head of cpp/plan/weighted_counts.h, word by word."""
     one, pools, small, begin = 1 << expected.bits, [], [], 0
     for of_block in rows.tolist():
         block = list(range(begin, begin + of_block))
@@ -29,7 +29,7 @@ def counts_in_numpy(expected: ExpectedCounts, rows: Int64, seed: int, epoch: int
             pools.append(block)
             continue
         small += block
-        if len(small) >= 64 and expected.units[small].sum() >= 2 * one:
+        if len(small) >= 64 and expected.shares[small].sum() >= 2 * one:
             pools.append(small)
             small = []
     pools += [small] if small else []
@@ -38,7 +38,7 @@ def counts_in_numpy(expected: ExpectedCounts, rows: Int64, seed: int, epoch: int
         for number in permutation(len(pools), POOLS, seed, epoch)
         for row in permutation(len(pools[number]), POOL, seed, epoch, number)
     ]
-    ends = np.cumsum(expected.units[laid]) + KeyedRandom(PHASE, seed, epoch).word() % one
+    ends = np.cumsum(expected.shares[laid]) + KeyedRandom(PHASE, seed, epoch).word() % one
     counts = np.zeros(len(laid), dtype=np.int64)
     counts[laid] = np.diff(ends >> expected.bits, prepend=0)
     return counts
@@ -79,7 +79,7 @@ def test_each_sample_comes_as_often_as_it_is_drawn_and_no_visit_is_larger_than_a
 ) -> None:
     drawn, counts, one = blocks.draw(epoch), blocks.counts(epoch), 1 << blocks.expected.bits
     assert counts.sum() == drawn.length == blocks.expected.total
-    assert ((counts == blocks.expected.units // one) | (counts == -(-blocks.expected.units // one))).all()
+    assert ((counts == blocks.expected.shares // one) | (counts == -(-blocks.expected.shares // one))).all()
     assert sorted(drawn.listed().tolist()) == np.repeat(blocks.samples.listed(), counts).tolist()
     assert drawn.max_rows <= blocks.max_rows
     assert drawn.nbytes <= blocks.nbytes

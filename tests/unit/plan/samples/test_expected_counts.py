@@ -18,22 +18,22 @@ WEIGHTS = st.lists(st.one_of(st.just(0.0), st.floats(1e-9, 1e9)), min_size=1, ma
 
 @examples(200)
 @given(WEIGHTS, st.one_of(st.integers(1, 200), st.sampled_from([10**6, 2**31 + 1, 2**40])))
-def test_all_units_together_are_the_samples_of_an_epoch(weights: list[float], total: int) -> None:
+def test_all_shares_together_are_the_samples_of_an_epoch(weights: list[float], total: int) -> None:
     expected = ExpectedCounts.of(np.array(weights), total)
-    assert int(expected.units.sum()) == total << expected.bits < 2**62
+    assert int(expected.shares.sum()) == total << expected.bits < 2**62
     whole = sum(map(Fraction, weights))
-    for weight, units in zip(weights, expected.units.tolist(), strict=True):
+    for weight, shares in zip(weights, expected.shares.tolist(), strict=True):
         wanted = float(total * Fraction(weight) / whole)
-        assert (units == 0) >= (weight == 0)
-        assert units >= 0
-        assert abs(units / 2**expected.bits - wanted) <= 30 * 2.0**-expected.bits + 1e-6 * wanted
+        assert (shares == 0) >= (weight == 0)
+        assert shares >= 0
+        assert abs(shares / 2**expected.bits - wanted) <= 30 * 2.0**-expected.bits + 1e-6 * wanted
 
 
 @examples(200)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60).filter(any), st.floats(1e-200, 1e200))
 def test_whole_counts_are_exact(counts: list[int], scale: float) -> None:
     expected = ExpectedCounts.of(np.array(counts) * scale, sum(counts))
-    assert expected.units.tolist() == [count << expected.bits for count in counts]
+    assert expected.shares.tolist() == [count << expected.bits for count in counts]
 
 
 def test_digests_tell_weights_and_lengths_apart() -> None:

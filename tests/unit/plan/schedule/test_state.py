@@ -192,7 +192,7 @@ def test_a_worker_share_is_no_state_for_another_consumer(store: str) -> None:
         "worker": {"rank": 0, "world_size": 1, "worker": 1, "num_workers": 2, "batch_size": 8, "batches": 1}
     }
     dataset.load_state_dict(state)
-    with pytest.raises(ConfigError, match="a worker resumes its own state alone"):
+    with pytest.raises(ConfigError, match="a worker can load only its own state"):
         next(iter(dataset))
 
 

@@ -230,7 +230,7 @@ def test_batches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ({"x": [1], "y": [1, 2]}, r"lengths \{'x': 1, 'y': 2\}"),
         ({"x/y": [1]}, "has the key 'x/y'"),
         ({3: [1]}, "has the key 3"),
-        (torch.zeros(2, dtype=torch.bfloat16), "cannot be an array of NumPy"),
+        (torch.zeros(2, dtype=torch.bfloat16), "cannot become a NumPy array"),
     ):
         with pytest.raises(ConfigError, match=message):
             appender.append(wrong)  # type: ignore[arg-type]
