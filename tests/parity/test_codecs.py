@@ -130,6 +130,7 @@ def test_blosc_blocks_that_are_split_by_typesize_equal_numcodecs(cname: str, typ
             assert not header(stored)["flags"] & DONT_SPLIT, "this test should see split blocks"
 
 
+@pytest.mark.whole_product
 @pytest.mark.parametrize("typesize", [1, 2, 3, 4, 5, 8, 12, 15, 16])
 @pytest.mark.parametrize("flags", [0x0, 0x1, 0x4, 0x10, 0x11, 0x14])
 def test_blosc_blocks_of_raw_streams_equal_numcodecs(typesize: int, flags: int) -> None:
