@@ -104,15 +104,16 @@ def late(position: Int64) -> int:
     return int((np.maximum.accumulate(position) - np.arange(len(position))).max())
 
 
-MODES = [
-    pytest.param(stop, batching, shuffle, id=f"{stop}-{batching}-{'shuffled' if shuffle else 'in order'}")
-    for stop, batching, shuffle in itertools.product(STOPS, BATCHINGS, SHUFFLES)
-]
+def in_every_mode(test: Any) -> Any:
+    """Let a test run in each mode, or with each pair of options: see `tests.support.covering`."""
+    for name, values in (("shuffle", SHUFFLES), ("batching", BATCHINGS), ("stop", STOPS)):
+        test = pytest.mark.parametrize(name, values)(test)
+    return test
 
 
-def setups(stop: Any, batching: Any, shuffle: bool) -> Iterator[tuple[int, int]]:
+def setups(stop: Any) -> Iterator[tuple[int, int]]:
     """Yield ranks and workers: all ranks without workers, and half of the others; the modes together have all pairs."""
-    turn = STOPS.index(stop) + BATCHINGS.index(batching) + shuffle
+    turn = STOPS.index(stop)
     for ranks, workers in itertools.product(RANKS, WORKERS):
         if workers == 0 or (ranks + workers + turn) % 2 == 0:
             yield ranks, workers
@@ -121,14 +122,14 @@ def setups(stop: Any, batching: Any, shuffle: bool) -> Iterator[tuple[int, int]]
 # --- which samples, in which order ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_an_epoch_has_the_same_samples_at_the_same_steps_on_any_ranks_and_workers(
     runs: Runs, stop: Any, batching: Any, shuffle: bool
 ) -> None:
     """Workers of a shuffled mixture take strides: the epoch has the same samples, a batch has others."""
     run = runs.of(stop, batching, shuffle=shuffle)
     expected: dict[int, Int64] = {}
-    for ranks, workers in setups(stop, batching, shuffle):
+    for ranks, workers in setups(stop):
         case = f"{ranks} ranks, {workers} workers"
         if batching == "per_sample":
             epoch_order = expected.setdefault(0, run.on(1, epoch=1).sample_order())
@@ -142,7 +143,7 @@ def test_an_epoch_has_the_same_samples_at_the_same_steps_on_any_ranks_and_worker
             assert all(len(set(one)) == 1 for one in source_of(found).reshape(-1, 3 * ranks).tolist()), case
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_ranks_are_even_and_their_batches_do_not_depend_on_workers(
     runs: Runs, stop: Any, batching: Any, shuffle: bool
 ) -> None:
@@ -193,7 +194,7 @@ def test_a_pass_over_a_source_goes_on_although_ranks_and_workers_change_between_
             assert shuffle or order.tolist() == members.tolist(), "a source is read in its own order"
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_a_sample_comes_again_when_nearly_all_others_of_its_source_have_come(
     runs: Runs, stop: Any, batching: Any, shuffle: bool
 ) -> None:
@@ -245,7 +246,7 @@ def test_an_epoch_ends_where_stop_says(runs: Runs, batching: Any, shuffle: bool)
             assert len(found[stop]) == epoch_steps(mixture, lengths, stop) * unit  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_shares_hold_at_any_time_on_all_ranks_and_on_each(runs: Runs, stop: Any, batching: Any, shuffle: bool) -> None:
     """Each rank that has whole columns has the shares, too."""
     run = runs.of(stop, batching, shuffle=shuffle)
