@@ -346,10 +346,10 @@ def test_a_pass_keeps_its_order_when_a_run_resumes_between_epochs(paths: list[st
     of_ranks = []
     for rank in range(16):
         with dataset_of(data, rank=rank, world_size=16) as dataset:
-            of_ranks.append([dataset.sample_order(epoch) for epoch in range(6)])
+            of_ranks.append([dataset.sample_order(epoch) for epoch in range(4)])
     epoch_order = np.concatenate([interleaved(parts) for parts in zip(*of_ranks, strict=True)])
     got, state = [], None
-    for ranks, batches in ((16, 1), (16, None), (24, None), (1, None), (40, None), (2, None), (9, None)):
+    for ranks, batches in ((16, 1), (16, None), (24, None), (1, None), (9, None)):
         parts = []
         for rank in range(ranks):
             with dataset_of(data, batch_size=2, rank=rank, world_size=ranks) as dataset:
@@ -456,7 +456,7 @@ def test_loaders_deliver_what_plans_list(runs: Runs, batching: Any, shuffle: boo
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_explain_counts_what_ranks_decode(tmp_path: Path, batching: Any, shuffle: bool) -> None:
     data = zarrfeed.mix(write_sources(tmp_path, (960, 480), (40, 24)), (2, 1), stop=1440, batching=batching)
-    for ranks, lanes in itertools.product((1, 2, 3, 5, 8), (None, 24)):
+    for ranks, lanes in itertools.product((1, 2, 5), (None, 24)):
         decoded, case = 0, f"{ranks} ranks, {lanes} lanes"
         for rank in range(ranks):
             options: dict[str, Any] = {"rank": rank, "world_size": ranks, "mixing": {"lanes": lanes}}
