@@ -25,4 +25,9 @@ def examples(count: int, **options: Any) -> settings:
 
 def tries(usual: int, large: int) -> int:
     """Return how often a test tries something random: `usual` times, or `large` times with --large."""
-    return large if settings().max_examples == LARGE else usual
+    return large if is_large() else usual
+
+
+def is_large() -> bool:
+    """Return whether pytest runs with --large."""
+    return settings().max_examples == LARGE
