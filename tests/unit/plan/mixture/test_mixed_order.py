@@ -110,7 +110,7 @@ def test_every_consumer_reads_its_stride(number: int) -> None:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_positions_of_no_stride_are_taken_one_by_one(number: int) -> None:
     order, random = CASES[number], np.random.default_rng(number)
-    for _ in range(6):
+    for _ in range(tries(3, 6)):
         epoch, stride, n = int(random.integers(3)), int(random.choice([1, 2, 5, 24])), order.length
         head = np.sort(random.choice(n, min(n, 9), replace=False))
         tail = random.integers(0, 3 * n, 7)
