@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from tests.support import warm
 from tests.support.certificates import trust_one_authority
 from tests.support.collected import python_of
+from tests.support.covering import covering
 from tests.support.editable import rebuild_quietly
 from tests.support.examples import LARGE, USUAL
 from tests.support.huge_pages import use_huge_pages
@@ -77,7 +78,7 @@ _LONG = (
 
 def _begins_late(item: pytest.Item) -> int:
     """Return the index of an item's file among those that begin first; a sort by it keeps the order of the others."""
-    name = item.path.relative_to(Path(__file__).parent).as_posix()
+    name = os.path.relpath(item.path, Path(__file__).parent)
     return _LONG.index(name) if name in _LONG else len(_LONG)
 
 
@@ -197,6 +198,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_begins_late)
     if config.getoption("--large"):
         return
+    items[:], left_out = covering(items, config.args)
+    config.hook.pytest_deselected(items=left_out)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="slow: runs with --large"))

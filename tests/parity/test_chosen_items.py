@@ -13,6 +13,7 @@ import zarr
 from zarr.storage import MemoryStore, WrapperStore
 
 import zarrfeed
+from tests.support.examples import tries
 from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray
 from tests.support.pyramids import put_pyramid
 from zarrfeed import ZarrDataset, ZarrIterableDataset
@@ -85,7 +86,7 @@ def _read(data: zarrfeed.Data, **options: Any) -> tuple[AnyArray, AnyArray]:
 
 def test_what_is_chosen_of_a_random_cube_is_what_xarray_selects(tmp_path: Path) -> None:
     rng = np.random.default_rng(42)
-    for number in range(120):
+    for number in range(tries(40, 120)):
         shape = tuple(rng.integers(1, 12, int(rng.integers(2, 5))).tolist())
         dtype = ("<f4", ">f4", "<i2", ">f8", "u1")[rng.integers(5)]
         array = rng.integers(1, 200, shape).astype(dtype)
@@ -448,7 +449,7 @@ def test_explain_says_which_share_of_an_array_is_read(tmp_path: Path) -> None:
 
 def test_explain_counts_the_blocks_that_an_epoch_decodes(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
-    for number in range(40):
+    for number in range(tries(12, 40)):
         shape = tuple(rng.integers(2, 30, int(rng.integers(2, 5))).tolist())
         axis = int(rng.integers(len(shape)))
         chunks = tuple(int(rng.integers(1, n + 1)) for n in shape)

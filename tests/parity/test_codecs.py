@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numcodecs.checksum32 import CRC32C
 
 from tests.support.cases import case
+from tests.support.examples import is_large
 from tests.support.oracle import BLOSC_COMPRESSORS, blosc_buffer, craft_blosc, decode, zstd_frame
 from zarrfeed import ConfigError, CorruptChunkError, UnsupportedError
 
@@ -101,8 +102,8 @@ def test_blosc_of_several_blocks_equals_numcodecs(blocksize: int) -> None:
                 size = blocks * block + more
                 if 0 < size <= 200_000:
                     ways.setdefault(size, set()).add((shuffle, typesize))
-    # In c-blosc, zstd allocates for each block, and takes ten times as long as the others: one way in three has it.
-    turn = itertools.cycle([BLOSC_COMPRESSORS, *[[name for name in BLOSC_COMPRESSORS if name != "zstd"]] * 2])
+    others = [name for name in BLOSC_COMPRESSORS if name != "zstd"]
+    turn = itertools.cycle([["zstd"], others[::2], others[1::2]] if not is_large() else [BLOSC_COMPRESSORS])
     for size, of_size in ways.items():
         data = smooth(size)
         for (shuffle, typesize), cnames in zip(sorted(of_size), turn, strict=False):
@@ -130,6 +131,7 @@ def test_blosc_blocks_that_are_split_by_typesize_equal_numcodecs(cname: str, typ
             assert not header(stored)["flags"] & DONT_SPLIT, "this test should see split blocks"
 
 
+@pytest.mark.whole_product
 @pytest.mark.parametrize("typesize", [1, 2, 3, 4, 5, 8, 12, 15, 16])
 @pytest.mark.parametrize("flags", [0x0, 0x1, 0x4, 0x10, 0x11, 0x14])
 def test_blosc_blocks_of_raw_streams_equal_numcodecs(typesize: int, flags: int) -> None:

@@ -28,7 +28,7 @@ from zarr.storage import MemoryStore
 
 import zarrfeed as zf
 from tests.support.cases import case
-from tests.support.examples import examples
+from tests.support.examples import examples, tries
 from tests.support.oracle import (
     DTYPES,
     NUMCODECS_WARNING,
@@ -248,7 +248,7 @@ def test_a_damaged_chunk_is_an_error_or_what_zarr_python_reads(compressor: Any, 
         (file,) = chunk_files(folder)
         good = file.read_bytes()
         wrong = 0
-        for _ in range(60):
+        for _ in range(tries(15, 60)):
             bad = bytearray(good[: int(random.integers(len(good) + 1))] if random.random() < 0.4 else good)
             if random.random() < 0.3:
                 bad += random.bytes(int(random.integers(1, 9)))
@@ -265,7 +265,7 @@ def test_a_damaged_chunk_is_an_error_or_what_zarr_python_reads(compressor: Any, 
             with case(filters, bytes(bad)):
                 assert got is None or (expected is not None and np.array_equal(got, expected))
                 assert zf.verify(folder, progress_file="none").ok == (got is not None)
-        assert wrong > 5
+        assert wrong > 1
 
 
 @pytest.mark.parametrize("dtype", ["|u1", "<i2", ">i2", "<f4", ">f8"])

@@ -13,6 +13,7 @@ import xarray as xr
 import zarr
 
 import zarrfeed
+from tests.support.examples import tries
 from zarrfeed import Data, ZarrDataset, ZarrIterableDataset
 from zarrfeed.base.errors import ConfigError
 
@@ -87,7 +88,7 @@ def _many_are_lost() -> Any:
 @pytest.mark.parametrize("kind", ["hours", "down", "floats", "numbers"])
 def test_a_window_spans_no_gap_whatever_the_offsets_segments_and_selection(kind: str, tmp_path: Path) -> None:
     rng = np.random.default_rng([ord(letter) for letter in kind])
-    for number in range(12):
+    for number in range(tries(5, 12)):
         count = int(rng.integers(60, 200))
         values = values_with_gaps(rng, kind, count)
         data = zarrfeed.open(write(tmp_path / f"{number}.zarr", values), variables=["x"])

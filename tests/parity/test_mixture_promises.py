@@ -104,15 +104,16 @@ def late(position: Int64) -> int:
     return int((np.maximum.accumulate(position) - np.arange(len(position))).max())
 
 
-MODES = [
-    pytest.param(stop, batching, shuffle, id=f"{stop}-{batching}-{'shuffled' if shuffle else 'in order'}")
-    for stop, batching, shuffle in itertools.product(STOPS, BATCHINGS, SHUFFLES)
-]
+def in_every_mode(test: Any) -> Any:
+    """Let a test run in each mode, or with each pair of options: see `tests.support.covering`."""
+    for name, values in (("shuffle", SHUFFLES), ("batching", BATCHINGS), ("stop", STOPS)):
+        test = pytest.mark.parametrize(name, values)(test)
+    return test
 
 
-def setups(stop: Any, batching: Any, shuffle: bool) -> Iterator[tuple[int, int]]:
+def setups(stop: Any) -> Iterator[tuple[int, int]]:
     """Yield ranks and workers: all ranks without workers, and half of the others; the modes together have all pairs."""
-    turn = STOPS.index(stop) + BATCHINGS.index(batching) + shuffle
+    turn = STOPS.index(stop)
     for ranks, workers in itertools.product(RANKS, WORKERS):
         if workers == 0 or (ranks + workers + turn) % 2 == 0:
             yield ranks, workers
@@ -121,14 +122,14 @@ def setups(stop: Any, batching: Any, shuffle: bool) -> Iterator[tuple[int, int]]
 # --- which samples, in which order ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_an_epoch_has_the_same_samples_at_the_same_steps_on_any_ranks_and_workers(
     runs: Runs, stop: Any, batching: Any, shuffle: bool
 ) -> None:
     """Workers of a shuffled mixture take strides: the epoch has the same samples, a batch has others."""
     run = runs.of(stop, batching, shuffle=shuffle)
     expected: dict[int, Int64] = {}
-    for ranks, workers in setups(stop, batching, shuffle):
+    for ranks, workers in setups(stop):
         case = f"{ranks} ranks, {workers} workers"
         if batching == "per_sample":
             epoch_order = expected.setdefault(0, run.on(1, epoch=1).sample_order())
@@ -142,7 +143,7 @@ def test_an_epoch_has_the_same_samples_at_the_same_steps_on_any_ranks_and_worker
             assert all(len(set(one)) == 1 for one in source_of(found).reshape(-1, 3 * ranks).tolist()), case
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_ranks_are_even_and_their_batches_do_not_depend_on_workers(
     runs: Runs, stop: Any, batching: Any, shuffle: bool
 ) -> None:
@@ -193,7 +194,7 @@ def test_a_pass_over_a_source_goes_on_although_ranks_and_workers_change_between_
             assert shuffle or order.tolist() == members.tolist(), "a source is read in its own order"
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_a_sample_comes_again_when_nearly_all_others_of_its_source_have_come(
     runs: Runs, stop: Any, batching: Any, shuffle: bool
 ) -> None:
@@ -245,7 +246,7 @@ def test_an_epoch_ends_where_stop_says(runs: Runs, batching: Any, shuffle: bool)
             assert len(found[stop]) == epoch_steps(mixture, lengths, stop) * unit  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("stop", "batching", "shuffle"), MODES)
+@in_every_mode
 def test_shares_hold_at_any_time_on_all_ranks_and_on_each(runs: Runs, stop: Any, batching: Any, shuffle: bool) -> None:
     """Each rank that has whole columns has the shares, too."""
     run = runs.of(stop, batching, shuffle=shuffle)
@@ -345,10 +346,10 @@ def test_a_pass_keeps_its_order_when_a_run_resumes_between_epochs(paths: list[st
     of_ranks = []
     for rank in range(16):
         with dataset_of(data, rank=rank, world_size=16) as dataset:
-            of_ranks.append([dataset.sample_order(epoch) for epoch in range(6)])
+            of_ranks.append([dataset.sample_order(epoch) for epoch in range(4)])
     epoch_order = np.concatenate([interleaved(parts) for parts in zip(*of_ranks, strict=True)])
     got, state = [], None
-    for ranks, batches in ((16, 1), (16, None), (24, None), (1, None), (40, None), (2, None), (9, None)):
+    for ranks, batches in ((16, 1), (16, None), (24, None), (1, None), (9, None)):
         parts = []
         for rank in range(ranks):
             with dataset_of(data, batch_size=2, rank=rank, world_size=ranks) as dataset:
@@ -455,7 +456,7 @@ def test_loaders_deliver_what_plans_list(runs: Runs, batching: Any, shuffle: boo
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_explain_counts_what_ranks_decode(tmp_path: Path, batching: Any, shuffle: bool) -> None:
     data = zarrfeed.mix(write_sources(tmp_path, (960, 480), (40, 24)), (2, 1), stop=1440, batching=batching)
-    for ranks, lanes in itertools.product((1, 2, 3, 5, 8), (None, 24)):
+    for ranks, lanes in itertools.product((1, 2, 5), (None, 24)):
         decoded, case = 0, f"{ranks} ranks, {lanes} lanes"
         for rank in range(ranks):
             options: dict[str, Any] = {"rank": rank, "world_size": ranks, "mixing": {"lanes": lanes}}

@@ -72,6 +72,7 @@ def test_items_that_do_not_compress_decode_too(zarr_format: ZarrFormat, codec: s
     assert_parity(tmp_path / "a", read_all(array))
 
 
+@pytest.mark.whole_product
 @pytest.mark.parametrize("typesize", [1, 2, 3, 5, 6, 7, 9, 11, 13, 16, 17])
 @pytest.mark.parametrize("items", [7, 8, 40, 1021])
 def test_bit_shuffled_chunks_that_are_no_multiple_of_typesize_are_not_silently_wrong(

@@ -18,6 +18,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
 
 import zarrfeed
 from tests.support.counting_server import CountingServer
+from tests.support.examples import tries
 from zarrfeed import CorruptChunkError, Data, Stats, ZarrDataset, ZarrIterableDataset
 
 Array = npt.NDArray[Any]
@@ -243,8 +244,8 @@ def test_damage_is_found_as_if_the_chunk_was_read_whole(tmp_path: Path) -> None:
 
 def test_random_arrays_arrive_as_zarr_python_has_them(tmp_path: Path) -> None:
     random = np.random.default_rng(18)
-    in_parts = 0
-    for case in range(24):
+    in_parts, count = 0, tries(10, 24)
+    for case in range(count):
         rows = int(random.integers(3, 60))
         shape = (int(random.integers(rows, 2 * rows + 1)), int(random.integers(1, 5)), int(random.integers(800, 5000)))
         chunks = (rows, int(random.integers(1, shape[1] + 1)), int(random.integers(700, shape[2] + 1)))
@@ -277,7 +278,7 @@ def test_random_arrays_arrive_as_zarr_python_has_them(tmp_path: Path) -> None:
             ) as epoch:
                 for batch, index in epoch:
                     assert np.array_equal(batch, native[index.numpy()]), (case, shuffle)
-    assert in_parts > 6
+    assert in_parts > count / 4
 
 
 def test_chosen_items_cost_their_own_bytes(tmp_path: Path) -> None:

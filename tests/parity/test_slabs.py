@@ -16,6 +16,7 @@ import zarr
 from zarr.codecs import BloscCodec, ZstdCodec
 
 import zarrfeed
+from tests.support.examples import is_large, tries
 from zarrfeed import ChunkSkippedWarning, ConfigError, CorruptChunkError, Data, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.metadata.description import slab_choice
 from zarrfeed.plan.samples import slab_cost
@@ -105,9 +106,12 @@ def check_source(batch: Any) -> list[int]:
 @pytest.mark.parametrize(
     "name", ["plain", "big", "raw", "sharded", "cells", "short", "along", "stores", "years", "two"]
 )
-def test_an_epoch_of_slabs_has_each_sample_once_with_its_own_rows(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("slab_rows", [(1, 6), (5, 30)])
+def test_an_epoch_of_slabs_has_each_sample_once_with_its_own_rows(
+    folder: Path, name: str, slab_rows: tuple[int, int]
+) -> None:
     data = opened(folder, name)
-    for rows in (1, 5, 6, 30):
+    for rows in slab_rows:
         dataset = make(data, rows, mixing={"mix": 1 + rows % 2})
         for epoch in range(2):
             got = [i for batch in dataset for i in check(batch)]
@@ -152,7 +156,7 @@ def read_windows(
 def test_windows_find_their_rows_in_runs_that_lanes_hand_on_and_decode_all_others(folder: Path, name: str) -> None:
     """Each row says all of its items: a row outside of a run that was handed on must not be taken from its memory."""
     draw, x, data = random_of(name), values(WIDTH, "f4"), opened(folder, name)
-    for _ in range(4):
+    for _ in range(tries(2, 4)):
         rows, offsets = draw.choice((1, 2, 3, 5, 7)), draw.choice(((0, 1), (-2, 0, 3), tuple(range(6)), (0, 9)))
         chosen = data.window(offsets)
         if name == "plain" and draw.random() < 0.5:
@@ -497,13 +501,15 @@ def test_a_bad_chunk_of_slabs_counts_once_and_replaces_the_same_samples_on_any_n
             assert alone.stats().chunks_skipped == 2
         with on_rank(0, 1, max_errors=1) as strict, pytest.raises(CorruptChunkError, match="max_errors = 1"):
             read(strict)
-        for ranks in (2, 3, 4):
+        for ranks in (3,):
             got = []
             for rank in range(ranks):
                 with on_rank(rank, ranks) as dataset:
                     got += read(dataset)
                     assert dataset.stats().chunks_skipped == len({one.key for one in dataset.skipped_chunks()}) <= 2
             assert sorted(got) == expected, ranks
+        if damage != "too short" and not is_large():
+            return
         with on_rank(0, 1) as of_workers:
             loader = ZarrDataLoader(of_workers, num_workers=2, multiprocessing_context="fork")
             assert sorted(read(loader)) == expected

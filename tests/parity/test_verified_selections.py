@@ -14,6 +14,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import zarrfeed
+from tests.support.examples import tries
 from tests.support.oracle import NUMCODECS_WARNING
 from zarrfeed import ConfigError
 from zarrfeed.tools.cli import main
@@ -45,7 +46,7 @@ def _chunks_with(array: zarr.Array[Any], positions: list[Any]) -> set[tuple[int,
 
 def test_as_many_chunks_are_checked_as_have_something_selected(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
-    for number in range(40):
+    for number in range(tries(15, 40)):
         shape = tuple(rng.integers(1, 14, int(rng.integers(1, 4))).tolist())
         store: Any = tmp_path / f"{number}.zarr" if rng.random() < 0.5 else MemoryStore()
         array = _make(store, shape, rng)

@@ -74,6 +74,7 @@ def test_every_codec_of_zarr_python_and_numcodecs_is_in_the_table() -> None:
     assert table("Shards")
 
 
+@pytest.mark.whole_product
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
 def test_what_the_engine_decodes_is_native_in_the_table(codec: str, zarr_format: ZarrFormat) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import settings
 
 #: What a test without `examples` has, in pytest's usual run and with --large.
-USUAL, LARGE = 20, 2000
+USUAL, LARGE = 12, 2000
 
 
 def examples(count: int, **options: Any) -> settings:
-    """Return settings for a third of `count` examples in the usual run, and for three times `count` with --large.
+    """Return settings for a fifth of `count` examples in the usual run, and for three times `count` with --large.
 
     Parameters
     ----------
@@ -22,8 +22,17 @@ def examples(count: int, **options: Any) -> settings:
     **options
         Those of hypothesis.
     """
-    is_large = settings().max_examples == LARGE
-    return settings(max_examples=3 * count if is_large else -(-count // 3), **options)
+    return settings(max_examples=tries(-(-count // 5), 3 * count), **options)
+
+
+def tries(usual: int, large: int) -> int:
+    """Return how often a test tries something random: `usual` times, or `large` times with --large."""
+    return large if is_large() else usual
+
+
+def is_large() -> bool:
+    """Return whether pytest runs with --large."""
+    return settings().max_examples == LARGE
 
 
 def slow(*values: Any, id: str | None = None) -> Any:

@@ -297,7 +297,7 @@ def put_elements_of(group: zarr.Group, matrix: scipy.sparse.csr_matrix, chunks: 
     return zarrfeed.open(group)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "u2", "i8", "bool"])
+@pytest.mark.parametrize("dtype", ["f4", "i1", "i8", "bool"])
 def test_values_that_a_row_has_in_one_column_are_added_as_scipy_adds_them(dtype: str) -> None:
     """One of them was delivered, and which one was not said. Sums of integers wrap, as in scipy."""
     rng = np.random.default_rng(4)

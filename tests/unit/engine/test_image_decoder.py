@@ -36,6 +36,7 @@ def plain(data: bytes, images: Images) -> npt.NDArray[np.uint8]:
     return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
 
 
+@pytest.mark.whole_product
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", None])
 @pytest.mark.parametrize(("kind", "stored"), [(kind, mode) for kind, modes in KINDS.items() for mode in modes])
 def test_any_mode_becomes_the_wanted_one(kind: str, stored: str, mode: Any) -> None:

@@ -167,7 +167,7 @@ def test_ranks_of_a_machine_hit_together_what_each_expects(site: CountingServer,
         assert then == pytest.approx([measured] * 2, abs=0.01)
 
 
-@pytest.mark.parametrize("limit", [0.125, 0.25, 2.0])
+@pytest.mark.parametrize("limit", [0.25, 2.0])
 def test_with_affinity_a_node_expects_the_hits_of_its_own_part(
     site: CountingServer, tmp_path: Path, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_fortran_order_of_v2_is_the_reversed_axes(tmp_path: Path) -> None:
     assert read_layout(tmp_path / "a").storage_order == (2, 1, 0)
 
 
+@pytest.mark.whole_product
 @pytest.mark.filterwarnings(NUMCODECS_WARNING)
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
 @pytest.mark.parametrize("codec", CODECS)

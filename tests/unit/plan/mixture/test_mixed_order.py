@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.support.examples import tries
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.plan.mixture.blend import Blend
@@ -93,7 +94,7 @@ def test_an_epoch_is_what_the_definition_says(number: int, epoch: int) -> None:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_every_consumer_reads_its_stride(number: int) -> None:
     order, random = CASES[number], np.random.default_rng(number)
-    for _ in range(12):
+    for _ in range(tries(4, 12)):
         epoch, stride = int(random.integers(3)), int(random.choice([1, 2, 3, 5, 7, 8, 24, 48]))
         first, whole = int(random.integers(stride * 3)), definition(order, epoch)
         most = int(random.integers(2, 60))
@@ -109,7 +110,7 @@ def test_every_consumer_reads_its_stride(number: int) -> None:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_positions_of_no_stride_are_taken_one_by_one(number: int) -> None:
     order, random = CASES[number], np.random.default_rng(number)
-    for _ in range(6):
+    for _ in range(tries(3, 6)):
         epoch, stride, n = int(random.integers(3)), int(random.choice([1, 2, 5, 24])), order.length
         head = np.sort(random.choice(n, min(n, 9), replace=False))
         tail = random.integers(0, 3 * n, 7)

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.support.examples import tries
 from tests.support.patches import Voxels, turned
 from zarrfeed.plan.order.keyed_random import KeyedRandom
 from zarrfeed.plan.patches.patch_turns import Turns
@@ -70,7 +71,7 @@ def test_an_orientation_is_drawn_by_seed_epoch_and_patch_alone() -> None:
 @pytest.mark.parametrize("turns", [Turns(2, (1,)), Turns(2, (0,), (0, 1)), Turns(3, (0, 1, 2), (0, 1, 2))])
 def test_orientations_are_uniform_over_the_epochs_of_a_patch_and_over_the_patches_of_an_epoch(turns: Turns) -> None:
     different, times = np.unique(turns.table, axis=0, return_counts=True)
-    of_epochs = np.concatenate([turns.at(1, epoch, np.array([4711])) for epoch in range(20_000)])
+    of_epochs = np.concatenate([turns.at(1, epoch, np.array([4711])) for epoch in range(tries(5000, 20_000))])
     for drawn in (of_epochs, turns.at(1, 1, np.arange(20_000))):
         found, count = np.unique(drawn, axis=0, return_counts=True)
         assert np.array_equal(found, different)

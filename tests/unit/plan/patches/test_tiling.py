@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.examples import examples
+from tests.support.examples import examples, tries
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order.keyed_random import below, key_of, keys_of
 from zarrfeed.plan.patches.tiling import BORDERS, TileGrid, Tiling
@@ -160,7 +160,7 @@ def test_the_shortest_and_the_longest_epoch_occur() -> None:
 )
 def test_starts_are_uniform_over_epochs(border: Any, extent: int, size: int) -> None:
     tiling = Tiling(np.array([[extent, extent], [extent, extent]]), (size, size), border=border, seed=9)
-    epochs = 2000
+    epochs = tries(600, 2000)
     times = np.zeros((2, 2, 2 * extent + size), dtype=np.int64)
     for epoch in range(epochs):
         grid = tiling.at(epoch)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.object_server import Act, ObjectServer, Request
+from tests.support.examples import tries
 from zarrfeed import checkpoint
 from zarrfeed.base.errors import ClosedError, ConfigError, CorruptCheckpointError, StoreReadError, StoreWriteError
 from zarrfeed.storage.checkpoint import checkpoint_file
@@ -109,7 +110,7 @@ def test_reads_of_any_kind_return_what_a_file_would(where: Where) -> None:
     chooser = random.Random(3)
     expected = io.BytesIO(data)
     with where.reader(memory_budget=2 * PART_BYTES) as file:
-        for _ in range(60):
+        for _ in range(tries(25, 60)):
             position, size = chooser.randrange(len(data) + 100), chooser.choice((0, 1, 10_000, PART_BYTES + 3))
             assert file.seek(position) == expected.seek(position) == file.tell()
             assert file.read(size) == expected.read(size)
@@ -123,7 +124,7 @@ def test_a_changed_byte_is_never_handed_out(where: Where) -> None:
     data = content(2 * PART_BYTES + 1000)
     where.save(data)
     chooser = random.Random(5)
-    for _ in range(12):
+    for _ in range(tries(5, 12)):
         offset = chooser.randrange(len(data) + TRAILER_BYTES + 12)
         flip(where, offset)
         with pytest.raises(CorruptCheckpointError, match=r"not those|damaged|without checksums"):

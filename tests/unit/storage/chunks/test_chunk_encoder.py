@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificati
 CODECS = ["none", "lz4", "lz4hc-3", "zstd-1-bitshuffle", "zstd-9-noshuffle", "blosclz", "zlib-2", "plain-zstd-19"]
 
 
+@pytest.mark.whole_product
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("dtype", ["u1", "<i2", ">f4", "f8", "M8[s]", "c16", "?"])
 def test_zarr_python_reads_encoded_chunks(codec: str, dtype: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch.utils.data._utils import worker
 
+from tests.support.examples import tries
 from zarrfeed import ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.torch.passes.result_queue import ResultQueue
 
@@ -127,7 +128,7 @@ def test_a_worker_that_is_interrupted_as_it_hands_over_a_batch_is_waited_for(mon
     read: list[int] = []
     number = 0
     while len(read) < 16:  # until there are not as many calls
-        number += 1
+        number += tries(2, 1)
         loader = ZarrDataLoader(
             dataset, num_workers=1, multiprocessing_context="fork", worker_init_fn=_InterruptedAt(number)
         )
