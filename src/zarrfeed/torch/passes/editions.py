@@ -103,8 +103,9 @@ class Editions:
         if edition.offsets is not None:
             return self.data_with(edition.offsets).resolved
         assert self._data is not None
-        resolved = self._data.resolved
-        return resolved if self.weightings is None else replace(resolved, expected=self.weightings.find(edition.weights))
+        if self.weightings is None:
+            return self._data.resolved
+        return replace(self._data.resolved, expected=self.weightings.find(edition.weights))
 
     def data_with(self, offsets: Mapping[str, Any] | None) -> Data:
         """Return the description with other offsets of its windows; None: as it was.

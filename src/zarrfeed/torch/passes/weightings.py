@@ -82,8 +82,8 @@ class Weightings:
         with self._file.locked() as descriptor, open(descriptor, "r+b", closefd=False) as file:
             file.seek(0)
             written = int.from_bytes(file.read(_HEADER), "little")
-            file.seek(_HEADER + written % _SHARED * counts.units.nbytes)
-            counts.units.tofile(file)
+            file.seek(_HEADER + written % _SHARED * counts.shares.nbytes)
+            counts.shares.tofile(file)
             file.seek(0)
             file.write((written + 1).to_bytes(_HEADER, "little"))
 
@@ -93,8 +93,8 @@ class Weightings:
             file.seek(0)
             written = int.from_bytes(file.read(_HEADER), "little")
             for _ in range(min(written, _SHARED)):
-                units = np.fromfile(file, np.int64, len(self._own.units))
-                counts = ExpectedCounts(self._own.total, units, self._own.bits)
+                shares = np.fromfile(file, np.int64, len(self._own.shares))
+                counts = ExpectedCounts(self._own.total, shares, self._own.bits)
                 if counts.digest == name:
                     self._remember(counts)
                     return counts
