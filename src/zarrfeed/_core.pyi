@@ -1,5 +1,5 @@
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ class ConversionSpec:
 
 class Converter:
     def __init__(self, spec: ConversionSpec) -> None: ...
-    def convert(self, dest: npt.NDArray[Any], source: npt.NDArray[Any], position: int) -> None: ...
+    def convert(self, dest: npt.NDArray[np.generic], source: npt.NDArray[np.generic], position: int) -> None: ...
 
 class ArrayParts:
     def __init__(

@@ -21,7 +21,7 @@ ROWS = np.arange(40)
 
 
 def test_a_dataset_has_few_parameters() -> None:
-    assert len(inspect.signature(ZarrIterableDataset).parameters) <= 19
+    assert len(inspect.signature(ZarrIterableDataset).parameters) <= 20
     assert len(inspect.signature(ZarrDataset).parameters) <= 18
 
 
