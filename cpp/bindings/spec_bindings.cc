@@ -225,7 +225,7 @@ SampleGrid make_grid(const std::vector<std::tuple<int64_t, int64_t, int64_t, int
   std::vector<SampleGridAxis> made;
   for (const auto& [length, chunk, chunk_step, row_step] : axes) {
     if (length < 1 || chunk < 1 || chunk_step < 0 || row_step < 0) {
-      throw Error(ErrorKind::kConfig, "dimensions of samples and their chunks must have a length");
+      throw Error(ErrorKind::kConfig, "sample dimensions and their chunks must have a length");
     }
     made.push_back({length, chunk, chunk_step, row_step});
   }

@@ -28,8 +28,8 @@ class DecodeScratch {
   /// An inflate stream reset to `window_bits` (15: zlib, 31: gzip).
   zng_stream& inflate(int window_bits);
 
-  /// Room for a Blosc block in `buffer`. Throws Error(kCorrupt) for one above `max_block_bytes`: headers may declare
-  /// blocks as large as the chunk, for which no memory was planned.
+  /// Makes room in `buffer` for a Blosc block of `size` bytes. Throws Error(kCorrupt) if that is above `max_block_bytes`:
+  /// a damaged header may declare blocks as large as the chunk, which is more memory than was planned.
   MutableBytes reserve_block(Buffer& buffer, size_t size) const;
 
   size_t max_block_bytes = std::numeric_limits<size_t>::max();

@@ -54,7 +54,7 @@ class BatchRing {
   /// Counts one more unfinished piece of each of these rows, whose samples have an unfinished piece already.
   void add(std::span<const Placement> rows, int64_t in_sample);
 
-  /// Counts these rows as written, and calls on_complete(batch) for each batch that this completes.
+  /// Counts `rows` as written, and calls on_complete(batch) for each batch whose last row is among them.
   template <typename OnComplete>
   void finish(std::span<const Placement> rows, int64_t in_sample, const OnComplete& on_complete) {
     Cursor at(*this, in_sample);

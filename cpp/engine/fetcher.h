@@ -67,7 +67,7 @@ class Fetcher {
   bool stop(Clock::time_point deadline);
   /// Closes the stores, which no thread uses any more.
   void close();
-  /// Makes new stores and readers, since a thread that was left behind uses the old ones.
+  /// Makes new stores and readers, since a thread that hung, and was given up, uses the old ones.
   void renew();
 
   [[nodiscard]] Stores& stores() const { return *stores_; }
@@ -86,7 +86,8 @@ class Fetcher {
   /// Reads the chunk of a task, or those parts of it that are enough, into `room`, or borrows memory of the store.
   /// Returns false if the chunk has to be fetched. Throws LeftBehind.
   bool read(Task& task, Buffer& room, StallWatch& watch);
-  /// Fetches chunks; take_fetched() returns their tasks. A task without room waits for its turn.
+  /// Begins to fetch the chunks of tasks, which take_fetched() returns then. A task that finds no memory free waits for
+  /// its turn.
   void fetch(std::span<Task> tasks);
   /// Removes from `tasks` those whose chunk cannot be read on a decode thread, and fetches their chunks in one call.
   /// `is_decoded(task)` says that the task needs no stored bytes. Tasks that wait for a carried chunk are removed, too.

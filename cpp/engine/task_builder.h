@@ -51,8 +51,8 @@ class TaskBuilder {
   /// Throws Error(kConfig) if the plan contradicts itself, or if a window reaches beyond the array.
   Rows build(size_t group, ShuffleScratch& scratch, std::vector<Task>& out) const;
 
-  /// Rows that one sample needs, counted once in each cell that they lie in, over all outputs; nothing if outputs that
-  /// have different parts of one array have different numbers of cells.
+  /// The number of pairs of a row that one sample needs and a cell that the row lies in, over all outputs. Nothing if
+  /// outputs of one array have rows in different numbers of cells.
   static std::optional<int64_t> pieces_per_sample(const OutputTable& outputs);
 
  private:

@@ -138,9 +138,9 @@ struct GroupPlacements {
   std::vector<size_t> begin;
 };
 
-/// Sets `out` to the samples of a group that this consumer reads, with their steps; other consumers read the other
-/// rows. Within a segment, placements are in ascending order of the step. Throws Error(kConfig) if the plan contradicts
-/// itself.
+/// Sets `out` to the samples of a group that the consumer of the plan reads, each with the step of the epoch at which it
+/// does; other consumers read the other samples of the group. Within a segment, placements are in ascending order of the
+/// step. Throws Error(kConfig) if the plan contradicts itself.
 void expand_group(const EpochPlan& plan, size_t group, ShuffleScratch& scratch, GroupPlacements& out);
 
 /// Returns a number of [low, high] for a sample, drawn by seed, epoch and sample: the same for every consumer.

@@ -30,7 +30,7 @@ class Unfolding {
   std::shared_ptr<const OwnedPlan> next(size_t most);
 
  private:
-  /// One group of the plan. Its blocks are found in the block order.
+  /// The positions that a group takes of one block.
   struct Piece {
     BlockRows block;
     int64_t start = 0;   ///< first position inside the permuted block

@@ -49,8 +49,9 @@ struct ArraySpec {
   std::shared_ptr<const ArrayParts> parts;
   /// Tables of its chunks in files of another format: of each part, or of the whole array. Empty: they are objects.
   std::vector<std::shared_ptr<const ChunkTable>> tables;
-  /// By axis, the items that samples have, in their order; an axis without entries is whole. Empty: samples have all items.
-  /// Nobody looks at other items: chunks without a chosen item are no cells, and the rest of a decoded chunk is undefined.
+  /// For each axis, the indices of the items that samples have, in their order; an axis without entries is whole. Empty:
+  /// samples have all items. The engine reads no chunk without a chosen item, and leaves the other items of a decoded
+  /// chunk undefined.
   std::vector<std::vector<int64_t>> chosen;
 
   /// True if samples have all items of an axis.

@@ -98,8 +98,8 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
            locate(chunk, cell).key == locate(other_chunk, other_cell).key;
   }
 
-  /// Reads what is in memory or the page cache, and never waits: kWouldBlock. Also after an error that may pass.
-  /// `parts` of the chunk may be enough. Throws Error, with the array and the key.
+  /// Reads what is in memory or the page cache. Returns kWouldBlock where it would have to wait, and after an error that
+  /// may pass. It may read only `parts` of the chunk. Throws Error, with the array and the key.
   ReadResult try_read(const ChunkLocation& at, Buffer& room, const std::shared_ptr<const ChunkParts>& parts = nullptr);
   /// True if try_read() is worthwhile for this chunk; read() is asked for others, many at once.
   [[nodiscard]] bool is_at_hand(const ChunkLocation& at) const {

@@ -30,7 +30,8 @@ class Stores {
   void cache(size_t source, CachedArray array) { cached_.insert_or_assign(source, std::move(array)); }
   /// Reads of all node caches.
   [[nodiscard]] const std::shared_ptr<CacheCounters>& cache_counters() const { return cache_counters_; }
-  /// After a thread was left behind: what is made from here on shares nothing with what was made before.
+  /// Replaces the threads that wait for storage, after one of them hung and was given up: stores that are made from here
+  /// on share no thread with those made before.
   void renew() { io_ = std::make_shared<IoThreads>(io_->max_threads()); }
 
   /// Threads that wait for storage, and the clock of retries.

@@ -25,8 +25,8 @@ struct ByteRun {
   uint8_t* dest;
 };
 
-/// The first row of a cell of the chunk grid, as a crop of its chunk: without the padding of edge chunks. Of arrays with at
-/// most kMaxAxes axes.
+/// The crop of a chunk that is the first row of its cell, without the padding that chunks at the edge of the array have.
+/// The array has at most kMaxAxes axes.
 ChunkCrop row_crop(const ArraySpec& array, std::span<const int64_t> cell);
 
 /// The part of a sample that one cell of the chunk grid holds: a box, with its strides on both sides; of an array with

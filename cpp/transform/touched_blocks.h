@@ -71,7 +71,8 @@ class TouchedBlocks {
            num_touched_ * header_.block_bytes + crop_room_ > header_.decoded_bytes;
   }
 
-  /// The stored bytes of each block that was touched, by block: they may overlap, or descend, if the chunk's table says so.
+  /// The range of stored bytes of each touched block, in the order of blocks. A chunk's table may let ranges overlap or
+  /// descend.
   [[nodiscard]] std::vector<StoredRange> stored_ranges() const;
 
   /// Decodes the touched blocks to `room`, and returns how many bytes these are. row_at() then counts in rows of
@@ -82,14 +83,14 @@ class TouchedBlocks {
   /// Returns how many bytes these are; the functions below may not be called. Throws Error(kCorrupt).
   size_t decode_in_place(MutableBytes chunk, DecodeScratch& scratch) const;
 
-  /// The decoded bytes [begin, begin + size), all of which were wanted. Throws Error(kConfig) if some were not decoded.
+  /// The decoded bytes [begin, begin + size), all of which add() named. Throws Error(kConfig) if some were not decoded.
   [[nodiscard]] const uint8_t* bytes(size_t begin, size_t size) const;
-  /// The items of a crop, which was wanted, side by side; valid until the next call.
+  /// The items of a crop, which add() named, side by side; valid until the next call.
   [[nodiscard]] const uint8_t* crop(const ChunkCrop& crop) const;
-  /// Copies the items of a crop, which was wanted, to `out`, which has room for crop_bytes().
+  /// Copies the items of a crop, which add() named, to `out`, which has room for crop_bytes().
   void copy(const ChunkCrop& crop, uint8_t* out) const;
-  /// The position of row `row` of the chunk in memory(), counted in rows of `row_bytes`. The row was wanted, and is one
-  /// run of bytes.
+  /// The position of row `row` of the chunk in memory(), counted in rows of `row_bytes`. add() named the row, which is
+  /// one run of bytes.
   [[nodiscard]] int64_t row_at(int64_t row) const {
     const size_t block = block_of(static_cast<size_t>(row) * row_bytes_);
     if (at_[block] == kNowhere) refuse(static_cast<size_t>(row) * row_bytes_, row_bytes_);

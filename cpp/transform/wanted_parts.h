@@ -46,7 +46,7 @@ class WantedParts : public ChunkParts {
 
  private:
   [[nodiscard]] Found find_ranges(const StoredBytes& stored) const;
-  /// Touches what is wanted. Returns false if the chunk has no blocks that could be told apart.
+  /// Marks the blocks of a chunk that have wanted items in `touched`. Returns false if the chunk has no blocks of its own.
   bool touch(const StoredBytes& stored, TouchedBlocks& touched) const;
 
   const std::shared_ptr<const ArraySource> source_;

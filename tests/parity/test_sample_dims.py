@@ -31,7 +31,7 @@ M, T = 5, 23
 
 
 def _chunks(rng: np.random.Generator, shape: tuple[int, ...], dims: list[str]) -> tuple[int, ...]:
-    """Return chunks of any lengths, of which dimensions of samples far apart in the array have 1 but for one."""
+    """Return chunks of any lengths, of which sample dimensions far apart in the array have 1 but for one."""
     chunks = [int(rng.integers(1, n + 2)) for n in shape]
     axes = sorted(_NAMES.index(dim) for dim in dims)
     if axes[-1] - axes[0] + 1 > len(axes):

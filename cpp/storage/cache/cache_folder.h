@@ -48,8 +48,8 @@ class CacheFolder {
   /// One line if access rights were changed; else empty.
   [[nodiscard]] const std::string& notice() const { return notice_; }
 
-  /// Opens the file of the counter and the locks, and makes it anew if it is not the owners' own. Without a file, errno
-  /// tells why.
+  /// Opens the file of the counter and the locks, and makes it anew if another user owns it. Without a file, errno tells
+  /// why.
   File open_state();
   /// True if this process may write new entries.
   [[nodiscard]] bool is_writable() const;

@@ -35,7 +35,7 @@ class ObjectVersions {
 
   /// The common version and the bytes of the list: for another process.
   [[nodiscard]] std::pair<std::optional<std::string>, std::string> parts() const;
-  /// Makes versions of such parts. Throws Error(kConfig) if they are none.
+  /// Makes versions of the parts that another ObjectVersions gave. Throws Error(kConfig) if it cannot have given them.
   static ObjectVersions of_parts(std::optional<std::string> common, const std::string& listed);
 
   [[nodiscard]] size_t size() const { return listed_.size(); }

@@ -11,7 +11,7 @@ enum class Isa : uint8_t {
   kAvx512,  ///< of processors that do not slow down for it: those that have VBMI2
 };
 
-/// True if hardly any processor is left with kBase: those for x86-64 have AVX2 since 2013.
+/// True if nearly all processors of this architecture can do more than kBase: those for x86-64 have AVX2 since 2013.
 #if defined(__x86_64__)
 constexpr bool kBaseIsRare = true;
 #else

@@ -63,8 +63,8 @@ class PatchCopy {
 
   /// Adds the chunks along one axis that a patch needs to `out`, in any order; some may be named twice.
   void add_chunks(size_t axis, const PatchStart& start, std::vector<int64_t>& out) const;
-  /// Adds the items of chunks along one axis that a patch needs to `out`, in any order; of a chunk several times, if
-  /// the patch reaches beyond the volume.
+  /// Adds the spans of chunks that a patch needs along one axis to `out`, in any order. A chunk has several spans if the
+  /// patch reaches beyond the volume.
   void add_spans(size_t axis, const PatchStart& start, std::vector<ChunkSpan>& out) const;
   /// All items of a chunk along an axis that lie in a volume.
   [[nodiscard]] ChunkSpan span_in_volume(size_t axis, int64_t of, int64_t chunk) const;

@@ -61,12 +61,12 @@ class EngineFields:
         return numbers
 
     def python_sources(self) -> dict[int, StoreSource]:
-        """Return the stores of the arrays that Python reads, by the numbers of their sources in the engine."""
+        """Return the stores of the arrays that Python reads; keys are the engine's numbers of their sources."""
         stores = ((source.number, source.spec.source) for source in self.sources if source.spec.in_python)
         return {number: store for number, store in stores if isinstance(store, StoreSource)}
 
     def cached_sources(self) -> dict[int, core.CachedArray]:
-        """Return the names in the node cache of the sources that the engine decodes, by the number of the source."""
+        """Return the names in the node cache of what the engine decodes; keys are its numbers of the sources."""
         named = {}
         for source in self.sources:
             spec = source.spec

@@ -306,7 +306,7 @@ def _copy(decoding: _Decoding) -> None:
 
 
 def _batches_of(plan: ReadPlan, batch_size: int) -> Iterator[Int64]:
-    """Yield the samples of the batches of an epoch, without listing its order."""
+    """Yield the indices of the samples of each batch of an epoch, without listing the whole order."""
     order = core.SampleStream(plan.to_core())
     while order.left:
         yield order.next(batch_size)

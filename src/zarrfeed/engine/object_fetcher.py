@@ -266,7 +266,7 @@ class ObjectFetcher:
         return [(0, one.key, False, [(i, *span)]) for i, span in zip(ids, spans, strict=True)]
 
     def _look(self, work: Coroutine[Any, Any, None]) -> None:
-        """Ask the store for a version, on zarr-python's event loop."""
+        """Ask the store which version an object has, such as its ETag, on zarr-python's event loop."""
         assert self._loop is not None
         try:
             looking = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -245,7 +245,7 @@ class Reader:
         return tuple(values)
 
     def _load(self) -> dict[int, ResidentField]:
-        """Return small fields in memory, by their numbers."""
+        """Return small fields in memory; keys are indices among the fields."""
         residents, stats = load_residents(list(self._loaded.values()), self._policy)
         self._load_stats = self._load_stats + stats
         self.has_bad_rows = any(resident.bad_rows for resident in residents)

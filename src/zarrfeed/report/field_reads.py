@@ -58,7 +58,7 @@ def sharing_memory(memory: MemoryPlan, batch_size: int, max_open_batches: int) -
 def reads_of_fields(
     fields: Sequence[Field], plan: EpochPlan, memory: SharingMemory, patched: Sequence[tuple[int, int]] | None
 ) -> dict[int, FieldReads]:
-    """Return the reads of each stored field in an epoch, by the number of the field.
+    """Return the reads of each stored field in an epoch; keys are indices among the fields.
 
     `patched` has, for each array that patches are cut out of, the number of decoded chunks and of all chunks; None:
     samples are rows.

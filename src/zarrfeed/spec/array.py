@@ -39,7 +39,10 @@ class StoreLocation(Protocol):
 
 
 class StagedArray(Protocol):
-    """The name of an array in a local directory in a node cache on another disk (`storage/access/cache_options.py`)."""
+    """The name of an array of a local directory in a node cache on another disk.
+
+    `storage/access/cache_options.py` says which directories have one.
+    """
 
     def to_core(self) -> core.CachedArray | None:
         """Convert to the engine's form; None if the node cache holds nothing of the array."""

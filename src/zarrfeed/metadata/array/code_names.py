@@ -11,7 +11,7 @@ from typing import Any
 
 
 def code_names(attributes: Mapping[str, Any]) -> dict[int, str] | None:
-    """Return the name of each code; None if the attributes name none, or contradict each other.
+    """Return the name of each integer code that an array holds; None if its attributes have no names, or contradict.
 
     >>> code_names({"flag_values": [1, 4], "flag_meanings": "water ice"})
     {1: 'water', 4: 'ice'}

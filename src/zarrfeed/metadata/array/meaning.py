@@ -86,7 +86,7 @@ def meaning_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *, decoded: 
 
 
 def has_nat(meaning: Mapping[str, Any]) -> bool:
-    """Return whether a meaning is of times or time differences, of which the least int64 is missing."""
+    """Return whether values are times or time differences, whose least int64 stands for a missing value (NaT)."""
     units = meaning.get("units")
     is_timedelta = np.dtype(meaning.get("dtype", "bool")).kind in "mM"
     return is_timedelta or units == _TIMES or is_time_unit(units) or is_duration_unit(units)

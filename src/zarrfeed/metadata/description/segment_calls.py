@@ -132,7 +132,7 @@ def _freeze_labels_or_conditions(indexers: Any) -> Any:
 
 @dataclass(frozen=True)
 class SelSegmentsCall(IndexerCall):
-    """`.sel_segments(positions)` or `.sel_segments(column=label, ...)`; the samples that were found are compared."""
+    """`.sel_segments(positions)` or `.sel_segments(column=label, ...)`; equal if the same samples were found."""
 
     function = ".sel_segments"
 

@@ -285,7 +285,7 @@ def _needed(schedule: Schedule) -> int:
 
 
 def _measure(schedule: Schedule, room: int) -> ShuffleMeasure | None:
-    """Measure the shuffle of an order; None: so much memory has no room for it."""
+    """Measure how well an order shuffles; None: its open blocks do not fit into `room` bytes."""
     return measure_shuffle(schedule.order) if _needed(schedule) <= room else None
 
 

@@ -60,7 +60,7 @@ def concat(data: Iterable[Data | Any], *, dtype: TorchDtypeLike | None = None, c
 
 @dataclass(frozen=True)
 class JoinedData:
-    """Descriptions, and what they are one after another."""
+    """Several descriptions, and the one description that they make, one after another."""
 
     given: tuple[Data, ...]
     resolved: ResolvedData

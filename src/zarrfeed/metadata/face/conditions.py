@@ -88,7 +88,7 @@ def meeting(
     count: int,
     names_of: Callable[[str], Mapping[int, str] | None] = lambda _: None,
 ) -> npt.NDArray[np.bool_]:
-    """Return which of `count` samples, or segments, meet all conditions; `read` returns their values in a column.
+    """Return which of `count` samples, or segments, meet all conditions; `read(column)` returns a value for each.
 
     `names_of` returns the names of the codes of a column, which text compares with names; None if it has none.
 

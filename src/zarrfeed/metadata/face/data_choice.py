@@ -78,7 +78,7 @@ class ChoiceMethods(DataMethods):
         return self.select(slice(0, n))
 
     def where(self, *condition: str | Mapping[str, Condition], **named: Condition) -> Self:
-        """Choose samples by their columns: `data.where(quality=lambda q: q > 0.5)`; several conditions are all met.
+        """Keep the samples whose columns meet all conditions: `data.where(quality=lambda q: q > 0.5)`.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The page of a `Data` for people: its expression, its samples and its fields, by rows."""
+"""The page that `print(data)` shows: the calls that made a `Data`, its samples, and a row for each field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SampleMethods`: the methods of `Data` that say which rows or voxels a sample has, and deal samples to parts."""
+"""`SampleMethods`: the methods of `Data` that say which rows or voxels a sample has, and that split the samples."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MOST_SAMPLES = 2**40
 
 
 class SampleMethods(DataMethods):
-    """The part of `Data` that makes samples of rows and voxels, and parts of samples."""
+    """The methods of `Data` that make samples of rows or voxels, and that split samples into subsets."""
 
     @checks_option_names_of("Data")
     def window(

@@ -1,4 +1,4 @@
-"""`Data.sel` and `Data.isel` along each of several dimensions of samples: filters, which keep the order of samples."""
+"""`Data.sel` and `Data.isel` with several sample dimensions: they drop samples, and keep the order of the rest."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Find = Callable[[str], tuple[Any, tuple[str, ...]]]
 
 
 def grid_of(resolved: ResolvedData) -> Mapping[str, int]:
-    """Return the dimensions of samples and their lengths, where there are several; else nothing."""
+    """Return the sample dimensions and their lengths, where there are several; else nothing."""
     known = resolved.origin.coordinates
     return {} if known is None else known.grid
 
 
 def samples_at(method: str, resolved: ResolvedData, positions: Mapping[str, Any]) -> slice | Int64:
-    """Return the chosen samples at some positions along dimensions of samples, by their positions among the chosen.
+    """Return which of the chosen samples lie at some positions along sample dimensions, as indices among those.
 
     Raises
     ------

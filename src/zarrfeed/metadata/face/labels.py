@@ -1,4 +1,4 @@
-"""`Data.sel` and `Data.isel`: the positions of what is named along the sample dimension, and along others."""
+"""`Data.sel` and `Data.isel`: they turn labels into positions, along the sample dimension and along any other one."""
 
 from __future__ import annotations
 

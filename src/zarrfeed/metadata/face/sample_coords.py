@@ -16,7 +16,7 @@ from zarrfeed.plan.samples.sample_set import as_index
 class SampleCoords(Mapping[str, npt.NDArray[Any]]):
     """The coordinates of the chosen samples, as `Data.sel` decodes them: arrays of shape (samples,).
 
-    The dimensions of samples are listed. Other coordinates along these are found by their names.
+    The sample dimensions are listed. Other coordinates along these are found by their names.
 
     Parameters
     ----------

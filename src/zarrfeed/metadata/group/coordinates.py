@@ -70,7 +70,7 @@ class StoreCoordinates:
     reopens
         True if arrays may have grown since they were opened, so that they are opened anew before they are read.
     grid
-        The dimensions of samples and their lengths, where there are several; else empty.
+        The sample dimensions and their lengths, where there are several; else empty.
     """
 
     num_samples: int
@@ -82,7 +82,7 @@ class StoreCoordinates:
     grid: Mapping[str, int] = field(default_factory=dict)
 
     def read_along(self, name: str) -> GridCoordinate:
-        """Return the coordinate of a name, decoded, along the dimensions of samples that it has."""
+        """Return the coordinate of a name, decoded, along the sample dimensions that it has."""
         found = self.find(name)
         if isinstance(found, np.ndarray):
             where, dims, values = f"coordinate {name!r}", None, found
@@ -234,7 +234,7 @@ class Coordinates:
         may_grow
             If True, a coordinate may be longer, since a writer is at work.
         grid
-            The dimensions of samples and their lengths, where there are several. The last one, along which windows lie,
+            The sample dimensions and their lengths, where there are several. The last one, along which windows lie,
             is the first of `dims`.
         """
         grid = grid or {}
@@ -273,12 +273,12 @@ class Coordinates:
 
     @property
     def grid(self) -> Mapping[str, int]:
-        """The dimensions of samples and their lengths, where there are several; else empty."""
+        """The sample dimensions and their lengths, where there are several; else empty."""
         first = self.stores[0]
         return first.grid if isinstance(first, StoreCoordinates) else {}
 
     def along_dimension(self, name: str) -> GridCoordinate:
-        """Return a coordinate along some of several dimensions of samples.
+        """Return a coordinate along some of several sample dimensions.
 
         Raises
         ------
@@ -291,7 +291,7 @@ class Coordinates:
             raise ConfigError(*error.args) from error.__cause__
 
     def has_along(self, name: str) -> bool:
-        """Return whether a coordinate of a name lies along some of several dimensions of samples."""
+        """Return whether a coordinate of a name lies along some of several sample dimensions."""
         try:
             return name in self.dims or self.along_dimension(name) is not None
         except (ConfigError, UnsupportedError):  # there is none, or it is no coordinate

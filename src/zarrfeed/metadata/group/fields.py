@@ -167,7 +167,7 @@ def open_fields(
     if isinstance(sample_dim, tuple):
         if may_grow or multiscale is not None:
             raise UnsupportedError(
-                f"sample_dim = {sample_dim!r}: several dimensions of samples exclude refresh= and multiscale="
+                f"sample_dim = {sample_dim!r}: several sample dimensions exclude refresh= and multiscale="
             )
         grid = lengths_of(arrays, sample_dim)
         arrays = with_sample_dims(arrays, grid)

@@ -44,12 +44,12 @@ class GridCoordinate:
         name, values, dims, where
             Its name, its decoded values, the dimensions that these lie along, and what messages call it.
         lengths
-            The dimensions of samples, and their lengths.
+            The sample dimensions, and their lengths.
 
         Raises
         ------
         ConfigError
-            If it does not lie along dimensions of samples, or has other lengths.
+            If it does not lie along sample dimensions, or has other lengths.
         """
         known = ", ".join(f"{dim!r} ({length})" for dim, length in lengths.items())
         if not dims or any(dim not in lengths for dim in dims) or len(set(dims)) < len(dims):

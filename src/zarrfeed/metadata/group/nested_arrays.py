@@ -40,7 +40,7 @@ def nested_arrays(
 def names_below(side: str, group: zarr.Group, depth: int, sample_dims: Sequence[str], access: StoreAccess) -> list[str]:
     """Return the paths of the data variables in a group, and in the groups in it down to a depth; its own come first.
 
-    Only those that have all dimensions of samples that are named.
+    Only those that have all sample dimensions that are named.
 
     Raises
     ------

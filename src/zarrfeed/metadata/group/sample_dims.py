@@ -49,7 +49,7 @@ def parse_sample_dim(sample_dim: SampleDim | None) -> ParsedDims:
 
 
 def names_of(sample_dim: ParsedDims) -> tuple[str, ...]:
-    """Return the names of the dimensions of samples; none where it is an axis by its number."""
+    """Return the names of the sample dimensions; none where it is an axis by its number."""
     return () if sample_dim is None else (sample_dim,) if isinstance(sample_dim, str) else sample_dim
 
 
@@ -66,7 +66,7 @@ def in_words(sample_dim: ParsedDims) -> str:
 
 
 def lengths_of(arrays: Sequence[Array], dims: Sequence[str]) -> dict[str, int]:
-    """Return the lengths of the dimensions of samples.
+    """Return the lengths of the sample dimensions.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def lengths_of(arrays: Sequence[Array], dims: Sequence[str]) -> dict[str, int]:
 
 
 def with_sample_dims(arrays: Sequence[Array], lengths: dict[str, int]) -> list[Array]:
-    """Return arrays with the dimensions of samples as their one axis of samples; those in memory stay as they are.
+    """Return arrays with the sample dimensions as their one axis of samples; those in memory stay as they are.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _with_sample_dims(array: Array, lengths: dict[str, int]) -> Array:
     field, items = array.field, array.items
     if not isinstance(field, StoredField):
         raise UnsupportedError(
-            f"{field.label}: is {field.described_items}; with several dimensions of samples, arrays of numbers are read"
+            f"{field.label}: is {field.described_items}; with several sample dimensions, arrays of numbers are read"
         )
     axes = [items.axis_of(dim) for dim in lengths]
     spec, rows = merge_axes(field.spec, tuple(lengths), axes, tuple(lengths.values()))

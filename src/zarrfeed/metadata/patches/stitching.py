@@ -238,7 +238,7 @@ class Canvas:
         ]
 
     def _axis_of(self, number: int) -> int:
-        """Return the axis of the array that is along the dimension with a number among `_dims`."""
+        """Return the axis of the array that belongs to the dimension `_dims[number]`."""
         return number if number < self._first else number + len(self._channels)
 
     def _with_all_channels(self, along: Sequence[slice]) -> tuple[slice, ...]:

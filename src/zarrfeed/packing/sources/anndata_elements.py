@@ -229,7 +229,7 @@ def contents_of(root: Any, file: DataFile, variables: tuple[str, ...] | None) ->
 
 
 def copied(root: Any) -> tuple[dict[str, dict[str, Any]], list[Constant], list[str]]:
-    """Return the parts without cells: attributes of groups, arrays, and the paths that cannot be copied."""
+    """Return what has no axis of cells: attributes of groups, arrays to copy, and the paths that cannot be copied."""
     groups: dict[str, dict[str, Any]] = {}
     constants: list[Constant] = []
     lost: list[str] = []

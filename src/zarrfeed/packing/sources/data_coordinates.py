@@ -82,7 +82,7 @@ class CoordinateReader:
     takes_all
         True if all arrays of the group without samples go along.
     grid
-        The dimensions of samples and their lengths, where there are several.
+        The sample dimensions and their lengths, where there are several.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ _PAGE_BYTES = 4096
 
 
 class _ArrayField(NamedTuple):
-    """A field: an array, by its number among those of a file, or one member of its structured items."""
+    """A field of samples: the n-th array of a file, or one named member of its structured items."""
 
     array: int
     member: str | None

@@ -112,7 +112,7 @@ class MixingLimits:
         return few_cuts and carried + BATCHES_OF_ROW <= self.max_open_batches
 
     def cuts_little(self, lanes: int, num_blocks: int) -> bool:
-        """Return whether the ends of lanes add at most `most_cuts` to the reads of the blocks."""
+        """Return whether the blocks that ends of lanes cut, which are read twice, add at most `most_cuts`."""
         return self.blocks_cut(lanes) <= self.most_cuts * num_blocks
 
     def blocks_cut(self, lanes: int) -> float:

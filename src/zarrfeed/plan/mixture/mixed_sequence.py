@@ -261,7 +261,7 @@ class MixedSequence(Order):
 
     @cached_property
     def _source_begin(self) -> Int64:
-        """The held index of the first block of each source, and the number of blocks at the end."""
+        """For each source, the index of its first block among the held ones; at the end, the number of blocks."""
         chosen = self._chosen
         first = chosen.first if chosen.samples is None else chosen.samples.at(chosen.first)
         return np.searchsorted(first, np.array(self.blend.first))

@@ -13,7 +13,7 @@ _MOST_STEPS = 2**40
 
 
 class SourceLanes(NamedTuple):
-    """The terms that the order of a source depends on, beside its blocks and its key."""
+    """The parameters that the order of a source follows from, together with its blocks and its key."""
 
     lanes: int
     mix: int

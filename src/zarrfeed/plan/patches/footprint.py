@@ -27,7 +27,7 @@ from zarrfeed.plan.samples.selection import Int64
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """The items of an array that patches have, in V volumes of D dimensions.
+    """The region of an array that each patch has, in V volumes of D dimensions.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ class ListedOrder(PatchOrder):
 
     @property
     def samples_of_tile(self) -> float:
-        """Patches of a cell, on average over those that have any."""
+        """The number of patches in a cell, on average over the cells that have a patch."""
         return self.cells.density
 
     @property

@@ -84,7 +84,7 @@ class ListedPositions:
         return False
 
     def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
-        """Return volumes and first voxels, which depend neither on the seed nor on the epoch."""
+        """Return the volume and the first voxel of each patch, which depend neither on the seed nor on the epoch."""
         del seed, epoch
         return self.volume, self.start
 

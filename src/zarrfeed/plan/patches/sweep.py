@@ -117,7 +117,7 @@ class Sweep:
         return -(-self.num_units(count) // units_of_part)
 
     def part_of(self, count: Int64, index: Int64) -> Int64:
-        """Return in which part of each dimension tiles of volumes of `count` tiles lie, shape (n, D) all."""
+        """Return the part of each dimension in which n tiles lie, in volumes of `count` tiles; shapes (n, D)."""
         part: Int64 = ((index // np.array(self.units) + 1) * self.parts(count) - 1) // self.num_units(count)
         return part
 

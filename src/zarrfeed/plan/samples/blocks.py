@@ -233,7 +233,7 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
 
 
 def _has_all_dimensions(f: Field) -> bool:
-    """Return whether an array has all dimensions of samples: the chunks of others are boxes of all their indices."""
+    """Return whether an array has all sample dimensions: the chunks of others are boxes of all their indices."""
     return not isinstance(f.row_map, GridRows) or f.row_map.grid.has_all_dimensions
 
 

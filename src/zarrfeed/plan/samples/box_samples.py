@@ -70,7 +70,7 @@ class BoxSamples(SampleSet):
 
 
 def _as_set(samples: Samples) -> SampleSet:
-    """Return samples as a set, also where they are evenly spaced."""
+    """Return samples as a `SampleSet`, also those that came as a range."""
     if isinstance(samples, SampleSet):
         return samples
     return SampleSet("runs", (np.array([samples.start]), np.array([len(samples)])), samples.step)

@@ -47,7 +47,7 @@ class HeldBlocks(Protocol):
     def __len__(self) -> int: ...
 
     def table(self) -> core.BlockTable:
-        """Return the blocks in the form that the engine takes."""
+        """Return the held blocks as the table that the engine takes."""
 
     def at(self, held_indices: Int64) -> tuple[Int64, Int64, Int64]:
         """Return number, first sample and samples of the blocks with some held indices."""
@@ -87,7 +87,7 @@ class ListedBlocks:
         return int(self.rows.max())
 
     def table(self) -> core.BlockTable:
-        """Return the blocks in the form that the engine takes."""
+        """Return the held blocks as the table that the engine takes."""
         return core.BlockTable.of_list(block=self.blocks, first=self.first, rows=self.rows)
 
     def at(self, held_indices: Int64) -> tuple[Int64, Int64, Int64]:
@@ -164,7 +164,7 @@ class _RuledBlocks:
         return int(self.count_rows()[0].max())
 
     def table(self) -> core.BlockTable:
-        """Return the blocks in the form that the engine takes."""
+        """Return the held blocks as the table that the engine takes."""
         return self._table
 
     def at(self, held_indices: Int64) -> tuple[Int64, Int64, Int64]:

@@ -462,7 +462,7 @@ def _check_bounds(named: npt.NDArray[Any], num_samples: int) -> int:
 
 
 def as_range(samples: Int64) -> range | Int64:
-    """Return evenly spaced samples as what they are: it needs no list."""
+    """Return evenly spaced samples as a range, which needs no list; others stay as they are."""
     if not len(samples):
         return range(0)
     begin, end = int(samples[0]), int(samples[-1])

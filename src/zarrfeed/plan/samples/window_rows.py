@@ -179,7 +179,7 @@ def _reading_rows(
     num_samples: int,
     gaps: str = "",
 ) -> tuple[Samples, Borders | None]:
-    """Return the samples that read no other rows, and the borders at which windows are padded."""
+    """Return the samples whose windows read no rows but `rows`, and the borders at which windows are padded."""
     samples = reading_only(whole, offsets_of(unpadded(windows)), rows, num_samples)
     if unpadded(windows) == list(windows):
         return samples, None

@@ -147,7 +147,7 @@ def read_chunk_file(
 
 
 def check_chunk_file(root: Path, key: str) -> None:
-    """Refuse what is no chunk and what is out of reach, as the engine does for the chunks that it reads.
+    """Raise an error unless `key` is a regular file below `root`: the rule of the engine for the chunks that it reads.
 
     Raises
     ------

@@ -114,7 +114,7 @@ class PartedSource(StoreSource):
 
 
 class CachedParts:
-    """Reads of the arrays of several stores through the node cache, where each has a name of its own.
+    """Reads the arrays of several stores through the node cache, which holds each store under a name of its own.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ def stage_array(options: CacheOptions, root: str, keys: ChunkKeys) -> ArrayCache
 
 
 def stage_joined(options: CacheOptions, locations: Sequence[tuple[str, ChunkKeys]]) -> ArrayCache:
-    """Name the objects of arrays in several directories that are read as one: keys of objects are whole paths."""
+    """Name the objects of arrays in several directories that are read as one: the key of an object is its path."""
     return _stage(options, "", [(f"{root}/", root, keys) for root, keys in locations])
 
 

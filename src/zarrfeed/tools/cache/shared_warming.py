@@ -1,8 +1,8 @@
-"""`warm` by an executor: tasks of some objects each, done by any process that sees the directory of the cache.
+"""`warm` by an executor: each task copies some objects, in any process that sees the directory of the cache.
 
 Invariants: all tasks fill one cache, that of the caller. The caller leaves a token file in the directory; a task whose
 worker does not see this file is an error and copies nothing, so that no worker on another machine fills a cache of its
-own with a part of the store. Processes that copy at once divide the entries by the locks of the cache.
+own with a part of the store. Processes that copy at once lock each entry of the cache, so one of them copies it.
 """
 
 from __future__ import annotations

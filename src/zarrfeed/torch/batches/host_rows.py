@@ -48,7 +48,7 @@ class SharedRows(HostRows):
 
 
 def with_shared_rows(data: Data, faults: Faults = _DEFAULT_FAULTS) -> Data:
-    """Return the samples with rows in shared memory, if they are in memory, for the processes that they are sent to.
+    """Return the samples with their arrays in memory moved to shared memory, of which other processes make no copy.
 
     The values of static arrays that were stacked are read now.
 

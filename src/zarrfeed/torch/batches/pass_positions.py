@@ -42,7 +42,7 @@ P = TypeVar("P", bound=Position)
 
 
 class Positions(Generic[P]):
-    """The passes of one dataset or loader that are under way, in order, and the last one of all."""
+    """The passes of one dataset or loader that are under way, in the order of their begin, and the one begun last."""
 
     def __init__(self) -> None:
         self.forget()

@@ -180,7 +180,7 @@ class ArrayRequests:
         self._ahead = None
 
     def _reader_for(self, rows: int, *, is_exact: bool = False) -> Reader:
-        """Return a reader whose batches have room for so many samples, or are of so many."""
+        """Return a reader whose batches have room for `rows` samples; with `is_exact`, have exactly `rows`."""
         if self._reader is not None and (rows == self._capacity if is_exact else rows <= self._capacity):
             return self._reader
         if not is_exact:

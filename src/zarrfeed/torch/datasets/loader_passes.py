@@ -29,7 +29,7 @@ class StartsWorkers(Protocol):
         """The epochs of its dataset."""
 
     def start_workers(self, new: WorkerPass) -> tuple[Cursor, Iterator[SentBatch]]:
-        """Begin a pass: take an epoch, and return its cursor and the batches of workers that read it."""
+        """Begin a pass: claim the next epoch, and return its cursor and the iterator over its workers' batches."""
 
     def drop_workers(self, served: WorkerPass) -> None:
         """Let the next pass start new workers, if a pass has the persistent ones."""

@@ -111,7 +111,7 @@ class PlannedIndices(list[int]):
 
 
 class LookAhead(torch.utils.data.Sampler[list[int]]):
-    """Tell a `ZarrDataset` the coming batches of a sampler, so that it decodes each chunk once for many.
+    """Tell a `ZarrDataset` the coming batches of a sampler, so that many batches share one decode of a chunk.
 
     Wraps a `BatchSampler`, or whatever yields lists of indices. The batches, their order and the random numbers that
     the sampler draws are the same without it. The dataset reads as many of the coming batches at once as half of its

@@ -1,7 +1,7 @@
 """`ZarrDataset`: samples of Zarr arrays by index, many at once, for any `Sampler`.
 
-It is the same engine with the plan of a request (`batch_request.py`): samples are grouped by chunk, each chunk is
-decoded once, by many threads, and one batch comes out.
+It uses the engine of the streaming datasets with the plan of a request (`batch_request.py`): samples are grouped by
+chunk, each chunk is decoded once, by many threads, and one batch comes out.
 
 Invariants: a batch owns its memory. One request is read at a time in a process; threads wait for each other. Nothing of
 an engine crosses a fork or a pickle.

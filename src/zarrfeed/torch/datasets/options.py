@@ -68,7 +68,7 @@ MOVED_TO_OPTIONS = {
 def as_data(
     data: Data | Source, targets: Source | None, faults: Faults, return_coords: Sequence[str] | str | None = None
 ) -> Data:
-    """Return the description of the samples: the one given, or that of the opened shorthand (samples, targets).
+    """Return `data` if it is a description; else open `data` and `targets`, as `zarrfeed.open` does.
 
     Raises
     ------

@@ -67,7 +67,7 @@ def stitch(
 
 
 class _PatchesLeft:
-    """The numbers of patches whose outputs have not come."""
+    """The numbers of the patches whose outputs the caller has not handed in yet."""
 
     def __init__(self, numbers: Int64) -> None:
         self._numbers, self._is_done = numbers, np.zeros(len(numbers), dtype=bool)

@@ -73,7 +73,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
             session.name_next(loaded.at_epoch(int(epoch)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the pass begun last, or the beginning of the next one, as a small JSON-able dict.
+        """Return the position of the pass begun last, or, if it has ended, the beginning of the next: a JSON-able dict.
 
         The state counts the batches that were handed out on this rank, and assumes as many on all other ranks; so save
         between two steps, on any rank. A pass that was left with `break` can be resumed; at its end the next epoch's
@@ -138,7 +138,7 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         return self._session.stats()
 
     def skipped_chunks(self) -> list[SkippedChunk]:
-        """Return the chunks or objects skipped since this dataset was made (in this process)."""
+        """Return the chunks, or objects, that this process could not read, and skipped, since the dataset was made."""
         return self._session.skipped_chunks()
 
     def close(self) -> None:

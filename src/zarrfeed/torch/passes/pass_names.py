@@ -32,7 +32,7 @@ _BEFORE_ROUNDS = -1
 
 
 def pass_name(group: str, round_: int, number: int = 0) -> str:
-    """Return the name of a pass; a `ZarrDataLoader` names the pass of its `round_` that way before workers read it."""
+    """Return the name of a pass; a `ZarrDataLoader` gives it to the pass of its `round_` before workers read it."""
     return f"{group}/{round_}/{number}"
 
 

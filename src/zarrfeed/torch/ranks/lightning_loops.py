@@ -1,7 +1,7 @@
-"""State of a loader that a loop of Lightning's Trainer knows, and does not hand over.
+"""Find on the call stack what a loop of Lightning's Trainer knows of a loader, and passes to nobody.
 
-Before each epoch, a loop names the epoch to the loader's sampler. The loop is then on the call stack, where two things
-are looked up:
+Before each epoch, a loop names the epoch to the loader's sampler. The loop is then on the call stack, and has two
+things:
 
 - **A state that was not handed over.** The Trainer loads states of loaders where it makes the loop's loaders. Whoever
   asks for `trainer.estimated_stepping_batches` in `configure_optimizers` makes it do so before the checkpoint is read.
