@@ -244,7 +244,7 @@ def test_stores_that_do_not_fit_are_errors_that_name_the_store(tmp_path: Path) -
     for other, what in (
         ("wide.zarr", r"samples is float32 of shape \(5,\), in .*one.zarr it is float32 of shape \(3,\)"),
         ("double.zarr", r"samples is float64 of shape \(3,\).*must have the same shape and dtype; dtype="),
-        ("group.zarr", r"group.zarr: has samples\['x'\]; .*one.zarr has samples: they must have the same"),
+        ("group.zarr", r"group.zarr: has samples\['x'\], .*one.zarr has samples; they must have the same"),
         ("none.zarr", r"none.zarr: no Zarr array is there"),
     ):
         with pytest.raises(zarrfeed.ZarrfeedError, match=what):

@@ -75,6 +75,7 @@ def test_leads_and_masks_of_wide_windows(tmp_path: Path) -> None:
         np.testing.assert_array_equal(mask.numpy(), rows >= N)
 
 
+@pytest.mark.filterwarnings("ignore:this order hardly shuffles")
 def test_samples_of_a_bad_chunk_are_replaced_by_others(tmp_path: Path) -> None:
     chunk = 500  # blocks are 4 of them, so that a block without the bad one is left
     zarr.create_array(tmp_path / "x", data=np.arange(N), chunks=(chunk,), compressors=[zarr.codecs.GzipCodec()])

@@ -222,7 +222,7 @@ def test_weights_of_another_array_are_refused(tmp_path: Path) -> None:
     data = zarrfeed.open(path)
     ones = np.ones((2, 2, 2))
     for cell, shape, dims, message in (
-        ((7, 11, 9), (14, 22, 17), None, "must be of \\(13, 22, 17\\)"),
+        ((7, 11, 9), (14, 22, 17), None, "must cover \\(13, 22, 17\\)"),
         ((7, 11), (14, 22), None, "must be \\(2, 2\\)"),
         ((7, 11, 9), SHAPE, ("a", "b", "c"), "weights have the dimensions"),
         ((7, 11, 4), SHAPE, None, "must be \\(2, 2, 5\\)"),

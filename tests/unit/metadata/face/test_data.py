@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import zarrfeed
 from tests.support.examples import examples
-from zarrfeed import ConfigError, Data, UnknownOptionError, UnsupportedError, ZarrDataset, ZarrIterableDataset
+from zarrfeed import ConfigError, Data, UnknownOptionError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.metadata.face.data import _CALLED_HERE
 from zarrfeed.spec.freeze import Secrets
 
@@ -386,11 +386,10 @@ def test_what_cannot_work_is_refused_by_the_call_that_asks_for_it(store: str, nu
         call(data)
 
 
-def test_windows_of_text_are_refused() -> None:
+def test_text_has_windows_and_no_numbers() -> None:
     names = zarr.array(np.array(["a", "b", "c"], dtype=object), dtype=str)
     data = zarrfeed.open({"name": names})
-    with pytest.raises(UnsupportedError, match="windows are of tensors"):
-        data.window((-1, 0))
+    assert zarrfeed.ZarrDataset(data.window((-1, 0)))[0]["name"] == ["a", "b"]
     with pytest.raises(ConfigError, match="text or bytes"):
         data.cast({"name": "float32"})
 

@@ -127,7 +127,7 @@ def test_the_hash_is_pinned() -> None:
 def test_a_sample_without_a_label_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"donor: 1 samples have no value, the first one is sample 14"):
         SampleLabels.found("donor", np.array([1.0, np.nan, 3.0]), range(10, 22, 4), 30)
-    with pytest.raises(ConfigError, match=r"donor: has labels of the types int, str, must be of one"):
+    with pytest.raises(ConfigError, match=r"donor: has labels of the types int, str, must have one type"):
         labels(np.array([1, "b"], dtype=object))
 
 

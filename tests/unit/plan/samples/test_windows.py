@@ -19,9 +19,7 @@ from tests.support.flat import iterable_dataset, map_dataset, split
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import (
     ConfigError,
-    UnsupportedError,
     ZarrDataLoader,
-    ZarrfeedError,
     ZarrIterableDataset,
 )
 from zarrfeed.plan.samples.windows import chunks_in_block, parse_window, samples_with_windows
@@ -212,16 +210,11 @@ def test_what_cannot_be_is_refused_with_its_reason(offsets: Any, ends: Any, mess
         data.window(offsets, segment_ends=ends)
 
 
-def test_blocks_and_lists_have_no_windows(store: Path, tmp_path: Path) -> None:
+def test_blocks_and_lists_have_no_windows(store: Path) -> None:
     with pytest.raises(ConfigError, match=r"window\(\) follows blocks\(\)"):
         ZarrIterableDataset(zarrfeed.open(store / "x").blocks([0]).window(1))
     with pytest.raises(ConfigError, match="no sample that select names has all rows"):
         ZarrIterableDataset(zarrfeed.open(store / "x").select([N - 1]).window(1))
-    text = zarr.create_array(tmp_path / "text", shape=(5,), chunks=(2,), dtype=str)
-    text[:] = np.array(list("abcde"))
-    with pytest.raises(UnsupportedError, match="windows are of tensors"):
-        ZarrIterableDataset(zarrfeed.open(tmp_path / "text").window(1))
-    assert issubclass(UnsupportedError, ZarrfeedError)
 
 
 def test_segments_may_be_empty_and_come_from_a_store(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_the_cache_of_another_user_is_refused_and_the_refusal_says_how_to_share_
                     zarrfeed.open(np.zeros(3), cache=cache, cache_limit=limit)
             for command in ("info", "verify", "clear"):
                 assert cli.main(["cache", command, str(cache)]) == cli.EXIT_ERROR
-            with pytest.raises(ConfigError, match=f"cache_group = {GROUP}: this process is not in that group"):
+            with pytest.raises(ConfigError, match=f"cache_group = {GROUP}: this process does not belong to that group"):
                 group_number(GROUP)
             assert sorted(one.name for one in home.iterdir()) == ["1-2-3", "id_ed25519", "thesis.tex"]
 
@@ -205,7 +205,7 @@ def test_members_of_a_group_share_what_each_of_them_adds() -> None:
         assert {one.stat().st_gid for one in path.rglob("*")} == {GROUP}
 
         def look() -> None:
-            with pytest.raises(ConfigError, match="is not in that group"):
+            with pytest.raises(ConfigError, match="does not belong to that group"):
                 CacheOptions.parse(path, "1MiB", None, GROUP)
             with pytest.raises(ConfigError, match="cache_group="):
                 CacheOptions.parse(path, "1MiB")
