@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import random
 import sys
@@ -36,11 +35,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import zarrfeed
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import names, positive
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.suites.images import jpegs, write_array
-from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.plan.order.image_crops import ImageDraw
 from zarrfeed.spec.images import Crop, Images
 
@@ -251,9 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if row.images != count:
             console.print(f"{row.side}: {row.images} images of {count}", highlight=False)
             return 1
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "image_crops.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "image_crops.json", rows=[asdict(row) for row in rows])
     cpu = {side: median(row.cpu_s / row.images for row in rows if row.side == side) for side in options.sides}
     first = cpu[options.sides[0]]
     print_rows(

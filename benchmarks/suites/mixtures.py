@@ -19,7 +19,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -35,6 +34,7 @@ import zarr
 import zarrfeed
 from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive
+from benchmarks.harness.turns import Turn
 from benchmarks.report.tables import make_console, print_rows
 
 _PROBE = Path(__file__).with_name("mixtures_probe.py")
@@ -76,16 +76,6 @@ class Written:
     paths: list[Path]
     lengths: tuple[int, ...]
     checksums: list[int]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One turn of one side."""
-
-    side: str
-    repeat: int
-    samples_per_s: float
-    cpu_us_per_sample: float | None = None
 
 
 def write(folder: Path, scale: Scale) -> Written:
@@ -184,16 +174,7 @@ def weighted_rate(rates: Sequence[float]) -> float:
     return sum(WEIGHTS) / sum(weight / rate for weight, rate in zip(WEIGHTS, rates, strict=True))
 
 
-def _measure(side: str, repeat: int, batches: Iterable[torch.Tensor], least_s: float) -> Row:
-    """Read as many whole epochs as take some seconds."""
-    count, begin, cpu_begin = 0, time.perf_counter(), time.process_time()
-    while True:
-        count += sum(len(batch) for batch in batches)
-        if (took := time.perf_counter() - begin) >= least_s:
-            return Row(side, repeat, count / took, (time.process_time() - cpu_begin) / count * 1e6)
-
-
-def table(rows: Sequence[Row]) -> list[list[str]]:
+def table(rows: Sequence[Turn]) -> list[list[str]]:
     """Return the lines of the table: medians, and the rate of the mixture over that of each side within a round."""
     rates: dict[str, list[float]] = {}
     cpu_us: dict[str, list[float]] = {}
@@ -234,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; return the exit status."""
     options = _parse(arguments)
     console = make_console()
-    rows: list[Row] = []
+    rows: list[Turn] = []
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         folder = Path(directory)
         written = write(folder, SCALES[options.scale])
@@ -262,13 +243,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.checksum_only:
             return 0
         for dataset in sides.values():  # the second epoch: memory is no longer fresh
-            _measure("", 0, dataset, 0)
+            Turn.measured("", 0, dataset, 0)
         for repeat in range(options.repeats):
-            rows += [_measure(side, repeat, dataset, options.least_s) for side, dataset in sides.items()]
+            rows += [Turn.measured(side, repeat, dataset, options.least_s) for side, dataset in sides.items()]
             for peer in options.peers:
                 answer = probe(options.peer_python, peer, written, folder, 3)
                 assert not isinstance(answer, str), answer
-                rows.append(Row(peer, repeat, median(one["samples"] / one["seconds"] for one in answer[1:])))
+                rows.append(Turn(peer, repeat, median(one["samples"] / one["seconds"] for one in answer[1:])))
     write_document(options.out / "mixtures.json", decodes=decodes, rows=[asdict(row) for row in rows])
     print_rows(console, ["", "samples/s", "mixture to this", "of all rounds", "CPU us/sample"], table(rows), words=1)
     for who, decoded in decodes.items():

@@ -11,10 +11,8 @@ weights say, rounded up or down. The sides take turns.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -30,10 +28,10 @@ import zarr
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import zarrfeed
-from benchmarks.harness.machine import describe_machine, machine_line
+from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, positive
+from benchmarks.harness.turns import Turn
 from benchmarks.report.tables import make_console, print_rows
-from zarrfeed.base.atomic_file import write_whole
 
 _BATCH, _CHUNK = 64, 16
 #: Shares of the classes.
@@ -52,16 +50,6 @@ class Scale:
 
 
 SCALES = {"full": Scale(40_000, (3, 64, 64)), "small": Scale(2000, (3, 16, 16))}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One turn of one side."""
-
-    side: str
-    repeat: int
-    samples_per_s: float
-    cpu_us_per_sample: float
 
 
 @dataclass(frozen=True)
@@ -140,22 +128,13 @@ def wrong_counts(numbers: npt.NDArray[np.int64], weights: npt.NDArray[Any]) -> s
     return f"{int(off.sum())} samples come more or less often than their weights say" if off.any() else ""
 
 
-def _measure(side: str, repeat: int, batches: Iterable[torch.Tensor], least_s: float) -> Row:
-    """Read as many whole epochs as take some seconds."""
-    count, begin, cpu_begin = 0, time.perf_counter(), time.process_time()
-    while True:
-        count += sum(len(batch) for batch in batches)
-        if (took := time.perf_counter() - begin) >= least_s:
-            return Row(side, repeat, count / took, (time.process_time() - cpu_begin) / count * 1e6)
-
-
-def table(rows: Sequence[Row]) -> list[list[str]]:
+def table(rows: Sequence[Turn]) -> list[list[str]]:
     """Return the lines of the table: medians, and the rate of each side over that of the plain epoch within a round."""
     rates: dict[str, list[float]] = {}
     cpu_us: dict[str, list[float]] = {}
     for row in rows:
         rates.setdefault(row.side, []).append(row.samples_per_s)
-        cpu_us.setdefault(row.side, []).append(row.cpu_us_per_sample)
+        cpu_us.setdefault(row.side, []).append(row.cpu_us_per_sample or 0.0)
     lines = []
     for side, measured in rates.items():
         ratios = [theirs / plain for plain, theirs in zip(rates["plain"], measured, strict=True)]
@@ -215,13 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.checksum_only:
             return 0
         rows = [
-            _measure(side, repeat, batches, options.least_s)
+            Turn.measured(side, repeat, batches, options.least_s)
             for repeat in range(options.repeats)
             for side, batches in sides.items()
         ]
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {"machine": describe_machine(), "decodes": decodes, "rows": [asdict(row) for row in rows]}
-    write_whole(options.out / "weights.json", json.dumps(document, indent=1).encode())
+    write_document(options.out / "weights.json", decodes=decodes, rows=[asdict(row) for row in rows])
     print_rows(console, ["", "samples/s", "to plain", "of all rounds", "CPU us/sample"], table(rows), words=1)
     for side, decoded in decodes.items():
         console.print(f"{side}: a chunk is decoded {decoded:.3f} times an epoch", highlight=False)
