@@ -1,4 +1,4 @@
-"""What random-resized crops cost: `python -m benchmarks.image_crops` runs benchmarks/suites/image_crops.py."""
+"""The cost of random-resized crops: `python -m benchmarks.image_crops` runs benchmarks/suites/image_crops.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What weighted samples cost: `python -m benchmarks.weights` runs benchmarks/suites/weights.py."""
+"""The cost of weighted samples: `python -m benchmarks.weights` runs benchmarks/suites/weights.py."""
 
 from __future__ import annotations
 

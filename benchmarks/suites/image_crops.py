@@ -1,4 +1,4 @@
-"""What random-resized crops of JPEGs cost, in processor time: zarrfeed beside DataLoaders and WebDataset.
+"""The cost of random-resized crops of JPEGs, in processor time: zarrfeed beside DataLoaders and WebDataset.
 
 python -m benchmarks.image_crops
 python -m benchmarks.image_crops --scale full --repeats 3
@@ -36,13 +36,12 @@ from torch.utils.data import DataLoader
 
 import zarrfeed
 from benchmarks.harness.machine import machine_line, write_document
-from benchmarks.harness.options import names, positive
+from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.suites.images import jpegs, write_array
 from zarrfeed.plan.order.image_crops import ImageDraw
 from zarrfeed.spec.images import Crop, Images
 
-_ROOT = Path(__file__).parents[2]
 #: Images, different ones, their height and width, and the size of crops.
 SCALES = {"full": (20_000, 200, (375, 500), 224), "small": (96, 24, (48, 64), 24)}
 _BATCH = 64
@@ -52,7 +51,7 @@ _SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 @dataclass(frozen=True)
 class Task:
-    """What is read: the store `images.zarr`, the folder `files`, and the archives `shards` of a folder."""
+    """The data that sides read: the store `images.zarr`, the folder `files`, and the archives `shards` of a folder."""
 
     folder: Path
     size: int
@@ -268,9 +267,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=positive, default=2)
     parser.add_argument("--images", type=positive, help="as many images, of those of the scale")
     parser.add_argument("--workers", type=positive, default=2, help="of a DataLoader")
-    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
-    parser.add_argument("--scale", choices=tuple(SCALES), default="full")
-    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
+    add_suite_options(parser, SCALES)
+    parser.set_defaults(scale="full")
     return parser.parse_args(arguments)
 
 

@@ -36,11 +36,10 @@ from torch.utils.data import DataLoader
 import zarrfeed
 import zarrfeed.objects
 from benchmarks.harness.machine import machine_line, write_document
-from benchmarks.harness.options import names, not_negative, positive
+from benchmarks.harness.options import add_suite_options, names, not_negative, positive
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed.base.system import usable_cores
 
-_ROOT = Path(__file__).parents[2]
 #: Images, their height and width, and the size that they are resized to.
 SCALES = {"full": (1536, (375, 500), (224, 224)), "small": (96, (48, 64), (24, 32))}
 _CHUNK = 16
@@ -240,9 +239,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=positive, default=3)
     parser.add_argument("--workers", type=positive, default=2, help="of a DataLoader, for sides that need some")
     parser.add_argument("--step-ms", type=not_negative, default=0.0, help="the loop waits so long after each batch")
-    parser.add_argument("--checksum-only", action="store_true", help="time nothing")
-    parser.add_argument("--scale", choices=tuple(SCALES), default="full")
-    parser.add_argument("--out", type=Path, default=_ROOT / "benchmarks" / "results")
+    add_suite_options(parser, SCALES)
+    parser.set_defaults(scale="full")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""What weighted samples cost: balanced classes and weights, beside the plain epoch and beside WeightedRandomSampler.
+"""The cost of weighted samples: balanced classes and weights, beside the plain epoch and beside WeightedRandomSampler.
 
 python -m benchmarks.weights --checksum-only
 python -m benchmarks.weights --scale full --repeats 7
@@ -43,7 +43,7 @@ WRONG = 1
 
 @dataclass(frozen=True)
 class Scale:
-    """What is written: how many samples, and their shape."""
+    """The number of samples that are written, and their shape."""
 
     length: int
     shape: tuple[int, ...]

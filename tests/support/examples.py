@@ -1,4 +1,4 @@
-"""How many random examples and cases a test has: few each time, many with --large."""
+"""The number of random examples and cases that a test has: few each time, many with --large."""
 
 from __future__ import annotations
 

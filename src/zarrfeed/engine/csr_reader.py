@@ -80,6 +80,7 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
     ) -> None:
         super().__init__(batch_size=batch_size, num_threads=1, threads_name="zarrfeed-csr")
         self._field = field
+        self._converter = None if field.after is None else core.Converter(field.after.to_core())
         self._arrays = arrays
         self._edges = field.find_edges()
         made = partial(
@@ -183,7 +184,6 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         total = (int(ends[-1]),)
         bad: list[BadBlock] = []
         pieces = []
-        converts = field.after is not None
         for memory in memories:
             _, block, offset, count = split_rows(memory.elements, begin, end)
             pieces.append((block, offset, count))
@@ -196,10 +196,10 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
             column_array, columns = self._arrays.empty_items(total, field.index_dtype)
             value_array, values = self._arrays.empty_items(total, field.dtype_name)
         memories[0].copy(0, *pieces[0], columns)
-        decoded = np.empty(total, raw_dtype(field.data.dtype)) if converts else values
+        decoded = np.empty(total, raw_dtype(field.data.dtype)) if self._converter is not None else values
         memories[-1].copy(len(memories[-1].arrays) - 1, *pieces[-1], decoded)
-        if converts:
-            put_divided(values, decoded, lengths, field)
+        if self._converter is not None:
+            put_divided(values, decoded, lengths, field, self._converter)
         if not field.dense:
             shape = (len(index), field.num_columns)
             return _Batch(self._arrays.csr(crow, column_array, value_array, shape), bad)
@@ -224,7 +224,9 @@ class CsrReader(AheadReader[_Batch, BadBlock]):
         return made
 
 
-def put_divided(values: npt.NDArray[Any], decoded: npt.NDArray[Any], lengths: Int64, field: CsrField) -> None:
+def put_divided(
+    values: npt.NDArray[Any], decoded: npt.NDArray[Any], lengths: Int64, field: CsrField, converter: core.Converter
+) -> None:
     """Put elements in `values`, divided so that each row has one total, and converted; rows of zeros stay zeros.
 
     Source of the formula: `scanpy.pp.normalize_total`, here in float64.
@@ -236,9 +238,10 @@ def put_divided(values: npt.NDArray[Any], decoded: npt.NDArray[Any], lengths: In
     lengths
         The elements of each row, shape (rows,).
     field
-        The field, which says the total and the conversion.
+        The field, which says the total.
+    converter
+        Converts the divided values, which are float64.
     """
-    assert field.after is not None
     assert field.row_total is not None
     numbers = decode_bfloat16(decoded) if field.data.dtype == "bfloat16" else decoded
     row = np.repeat(np.arange(len(lengths)), lengths)
@@ -246,7 +249,7 @@ def put_divided(values: npt.NDArray[Any], decoded: npt.NDArray[Any], lengths: In
         totals = np.bincount(row, weights=numbers, minlength=len(lengths))
         shares = np.where(totals == 0, 1.0, totals) / field.row_total
         divided = numbers / shares[row]
-    core.Converter(field.after.to_core()).convert(values, divided, 0)
+    converter.convert(values, divided, 0)
 
 
 def put_elements(dense: npt.NDArray[Any], indices: Int64, values: npt.NDArray[Any], dtype: str) -> None:

@@ -18,13 +18,12 @@ import os
 import queue
 import weakref
 from collections.abc import Iterator
-from multiprocessing import reduction
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from zarrfeed.base.waits import looks
 from zarrfeed.torch.passes.result_queue import ResultQueue
-from zarrfeed.torch.passes.shared_file import anonymous_file
+from zarrfeed.torch.passes.shared_file import SharedFile
 
 #: A worker without work looks this often whether it has to end.
 _LOOK_S = 0.1
@@ -38,9 +37,9 @@ class Flag:
     """
 
     def __init__(self) -> None:
-        descriptor = anonymous_file()
-        os.truncate(descriptor, 1)
-        self._adopt(descriptor)
+        file = SharedFile()
+        os.truncate(file.descriptor, 1)
+        self.__setstate__({"file": file})
 
     def set(self) -> None:
         """Set it, for all processes that inherited it, by fork or by being spawned with it."""
@@ -50,16 +49,12 @@ class Flag:
         """Return whether a process has set it."""
         return self._byte[0] != 0
 
-    def _adopt(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor).atexit = False
-        self._byte = mmap.mmap(descriptor, 1)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {"shared": reduction.DupFd(self._descriptor)}
+        return {"file": self._file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._adopt(state["shared"].detach())
+        self._file = state["file"]
+        self._byte = mmap.mmap(self._file.descriptor, 1)
 
 
 class IndexQueue:
