@@ -16,6 +16,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import MemoryStore
 
 import zarrfeed
+from tests.support.examples import CHARACTERS
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, assert_parity, assert_rows_equal, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.torch.batches.tensors import TORCH_DTYPES
@@ -113,7 +114,7 @@ def sharded_arrays(draw: st.DrawFn) -> zarr.Array[Any]:
     shapes = array_shapes(max_dims=3, min_side=1, max_side=6)
     values: AnyArray = draw(strategies.numpy_arrays(shapes=shapes))
     if draw(st.integers(0, 3)) == 0:  # text, which NumPy's strategies lack
-        words = draw(st.lists(st.text(max_size=4), min_size=values.size, max_size=values.size))
+        words = draw(st.lists(st.text(CHARACTERS, max_size=4), min_size=values.size, max_size=values.size))
         values = np.array(words, dtype=np.dtypes.StringDType()).reshape(values.shape)
     codec = items_codec(values)
     compressors: list[list[Any]] = [

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 
 #: What a test without `examples` has, in pytest's usual run and with --large.
 USUAL, LARGE = 12, 2000
+
+#: Characters that UTF-8 has. The default of `st.text` asks the codec about each of a million, in each process.
+CHARACTERS = st.characters(exclude_categories=["Cs"])
 
 
 def examples(count: int, **options: Any) -> settings:

@@ -25,7 +25,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 from zarr.storage import FsspecStore, MemoryStore, ObjectStore, WrapperStore, ZipStore
 
 import zarrfeed
-from tests.support.examples import examples
+from tests.support.examples import CHARACTERS, examples
 from tests.support.flat import iterable_dataset, split
 from tests.support.oracle import NUMCODECS_WARNING, AnyArray, ZarrFormat, chunk_files, numbered
 from zarrfeed import (
@@ -182,7 +182,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     """Draw an array of text or bytes, and how it is read."""
     kind, zarr_format = draw(st.sampled_from(CASES))
     shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
-    item = st.binary(max_size=6) if kind == "bytes" else st.text(max_size=6)
+    item = st.binary(max_size=6) if kind == "bytes" else st.text(CHARACTERS, max_size=6)
     if kind == "fixed-length text":  # of which NumPy strips zeros
         item = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
     size = int(np.prod(shape))
