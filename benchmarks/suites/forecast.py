@@ -30,7 +30,7 @@ import zarr
 
 import zarrfeed
 from benchmarks.data.layouts import Layout, blosc
-from benchmarks.data.stores import chunk_samples, tree_bytes, warm_page_cache
+from benchmarks.data.stores import chunk_samples, warm_page_cache
 from benchmarks.harness.machine import machine_line, write_document
 from benchmarks.harness.options import add_suite_options, names, positive, rate
 from benchmarks.loaders.ceiling import usable_cores
@@ -54,21 +54,31 @@ CODECS: dict[str, Mapping[str, Any]] = {
 CHUNKS = ("16", "1", "365")
 #: The goals: a share of the ceiling, and for chunks of 16 steps what is decoded, as a multiple of all chunks.
 _SHARE, _DECODES = 0.9, 1.05
-#: The ceiling's rows go to memory of so many bytes.
-_WINDOW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Steps of each variable, the shape of one, and a memory budget of which a sixteenth has no room for an array."""
+    """A size of the arrays that are read.
+
+    Attributes
+    ----------
+    steps, shape
+        Steps of each variable, and the shape of one.
+    budget
+        A memory budget of which a sixteenth has no room for an array.
+    slot_bytes
+        The size of the memory that the ceiling's rows go to, whatever the chunks are; for "full" it is larger than the
+        cache of the processor, as the batches of the dataset are.
+    """
 
     steps: int
     shape: tuple[int, ...]
     budget: str
+    slot_bytes: int
 
 
 #: Eight years of daily fields, and half a year of tiny ones.
-SCALES = {"full": Scale(2920, (4, 64, 64), "1 GiB"), "small": Scale(400, (1, 16, 16), "6 MiB")}
+SCALES = {"full": Scale(2920, (4, 64, 64), "1 GiB", 192 << 20), "small": Scale(400, (1, 16, 16), "6 MiB", 1 << 20)}
 
 
 @dataclass(frozen=True)
@@ -98,12 +108,12 @@ class Case:
 
     def ceiling(self) -> float:
         """Return the samples a second of the loop."""
-        threads, chunk_bytes = usable_cores(), tree_bytes(self.path) // self.num_chunks
+        threads, chunk_bytes = usable_cores(), self.nbytes // self.num_chunks
         seconds = sum(
             _core.measure_ceiling(
                 field.to_core(),
                 num_threads=threads,
-                window_chunks=max(threads, min(64, _WINDOW_BYTES // max(1, chunk_bytes))),
+                window_chunks=max(threads, self.scale.slot_bytes // (_COPIES * chunk_bytes)),
                 scatter=True,
                 copies=_COPIES,
             )[0]

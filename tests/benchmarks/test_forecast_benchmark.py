@@ -15,7 +15,7 @@ import zarr
 from benchmarks.suites.forecast import SCALES, Case, Scale, main, write_case, wrong_samples
 from zarrfeed import _core, open
 
-_SCALE = Scale(50, (2, 3), "1 MiB")
+_SCALE = Scale(50, (2, 3), "1 MiB", 1 << 16)
 
 
 @pytest.fixture
@@ -53,6 +53,22 @@ def test_rows_of_another_sample_variable_or_epoch_are_found(case: Case) -> None:
     assert "have other rows of u" in wrong_samples(iter([swapped, *rest]), case)
     assert "came [0, " in wrong_samples(iter(rest), case)
     assert "came [2, " in wrong_samples(iter([batches[0], *batches]), case)
+
+
+def test_slots_of_the_ceiling_take_as_much_memory_whatever_the_chunks_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows: list[int] = []
+
+    def measure(*_: object, window_chunks: int, copies: int, **__: object) -> tuple[float]:
+        windows.append(window_chunks * copies)
+        return (1.0,)
+
+    monkeypatch.setattr(_core, "measure_ceiling", measure)
+    for rows in (1, 8):
+        of_chunk = rows * 6 * 4
+        write_case("lz4", str(rows), tmp_path, _SCALE).ceiling()
+        assert windows[-1] * of_chunk <= _SCALE.slot_bytes < (windows[-1] + 3) * of_chunk
 
 
 def test_no_array_of_the_scales_is_kept_in_memory(tmp_path: Path) -> None:

@@ -77,10 +77,8 @@ def dlpack_dtype(name: str, item_bytes: int) -> tuple[int, int]:
 
     Codes: https://dmlc.github.io/dlpack/latest/c_api.html, DLDataTypeCode.
     """
-    codes = {"bool": 6, "bfloat16": 4}
-    kinds = {"complex": 5, "float": 2, "int": 0}
-    code = codes.get(name, next((code for kind, code in kinds.items() if name.startswith(kind)), 1))
-    return code, 8 * item_bytes
+    codes = {"bool": 6, "complex": 5, "bfloat": 4, "float": 2, "int": 0}
+    return codes.get(name.rstrip("0123456789"), 1), 8 * item_bytes
 
 
 def read_items(dtype: np.dtype[Any], *, swapped: bool, name: str) -> Items:

@@ -10,7 +10,7 @@ from zarrfeed.metadata.group.stacking import Stacked, channels_of
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.windows import lead_of
 from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.expression import COORDS, FieldInfo
+from zarrfeed.spec.expression import FieldInfo
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.static import StaticField
 from zarrfeed.spec.window_fields import LeadField, PadMaskField
@@ -68,11 +68,11 @@ def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]
 
 def keys_of_sides(data: _Described) -> list[tuple[str, ...] | None]:
     """Return the keys of the dict of each side of a batch; None for a bare tensor."""
+    of_sides: dict[str, list[Column]] = {}
+    for one in data.columns:
+        of_sides.setdefault(one.items.side, []).append(one)
     sides: list[tuple[str, ...] | None] = []
-    for side in ("samples", "targets", COORDS):
-        columns = [one for one in data.columns if one.items.side == side]
-        if not columns:
-            continue
+    for columns in of_sides.values():
         stacks = [stack_with(data, one) for one in columns]
         keys = tuple(dict.fromkeys(map(_name_of, columns, stacks)))
         is_whole_side = stacks[0] is not None and stacks[0].name is None

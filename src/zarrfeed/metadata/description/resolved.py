@@ -32,7 +32,7 @@ from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Select, Selection, select_samples
 from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.expression import FieldInfo
+from zarrfeed.spec.expression import COORDS, FieldInfo
 from zarrfeed.spec.field import (
     BLOCK_KINDS,
     BlockKind,
@@ -135,10 +135,7 @@ class ResolvedData:
     @property
     def num_sample_columns(self) -> int:
         """The number of columns, at the beginning, that are of the samples."""
-        return self._number_of("samples")
-
-    def _number_of(self, *sides: str) -> int:
-        return sum(one.items.side in sides for one in self.columns)
+        return [one.items.side for one in self.columns].count("samples")
 
     @property
     def length(self) -> int:
@@ -270,7 +267,8 @@ class ResolvedData:
         kind = block or self.choice.kind or "chunk"
         check_choice("block", kind, BLOCK_KINDS)
         aligns = aligns and self.choice.aligned
-        ends = {"samples": self.num_sample_columns, "targets": self._number_of("samples", "targets")}
+        names = [one.items.side for one in self.columns]
+        ends = {"samples": names.count("samples"), "targets": len(names) - names.count(COORDS)}
         first = self.fields[: ends["targets"]]  # coordinates that are returned decide on no block
         blocks = plan_blocks(first, ends["samples"], block=kind, room=room, aligns=aligns)
         fields, sides, primary = [*blocks.fields, *self.fields[len(first) :]], keys_of_sides(self), blocks.primary

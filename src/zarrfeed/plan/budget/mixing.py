@@ -161,23 +161,26 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
     wanted = _GOOD_MIX * perfect_mix(order, limits.typical)
     full_blocks, num_blocks = -(-order.length // order.max_rows), order.num_blocks
     best = 1
+    is_mixed = expected_mix(best, order.mix, limits.typical) >= wanted
     for lanes in LANE_COUNTS:
-        is_mixed = expected_mix(best, order.mix, limits.typical) >= wanted
         parts = 2 if lanes <= _FEW_BLOCKS else 8 if is_mixed else 2 if limits.hands_rows_on else 4
         if lanes > order.length or not limits.hold(order, lanes, order.mix, parts):
             break
         even = order.length % (lanes * order.max_rows) == 0 and full_blocks == num_blocks >= 4 * lanes * order.mix
-        cuts = limits.blocks_cut(lanes)
         small = lanes <= min(LANES_OF_SMALL, num_blocks) and (
-            limits.reads_of_cut == 1 or cuts <= _MOST_SHARED * num_blocks
+            limits.reads_of_cut == 1 or limits.blocks_cut(lanes) <= _MOST_SHARED * num_blocks
         )
         if even or small or limits.cuts_little(lanes, num_blocks):
             best = lanes
+            is_mixed = expected_mix(best, order.mix, limits.typical) >= wanted
+        elif num_blocks < 4 * lanes * order.mix:  # then more lanes are not even, and cut more
+            break
     for lanes in LANE_COUNTS:
-        if expected_mix(best, order.mix, limits.typical) >= wanted:
+        if is_mixed:
             break
         if lanes > best and lanes <= order.length and limits.hold_rows(order, lanes):
             best = lanes
+            is_mixed = expected_mix(best, order.mix, limits.typical) >= wanted
     return best
 
 

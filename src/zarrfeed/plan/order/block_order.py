@@ -12,7 +12,6 @@ from typing import TypedDict
 import numpy as np
 from numpy.random import Philox  # named, since numpy imports it late: not while the first batch is awaited
 
-from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.plan.samples.selection import Int64
 
@@ -48,16 +47,6 @@ def strata_for(num_blocks: int) -> int:
     (0, 1024)
     """
     return _STRATA if num_blocks > COMBS_ABOVE else 0
-
-
-def check_blocks(num_blocks: int, block_rows: int, *, listed: bool) -> None:
-    """Raise ConfigError if there are more blocks than a plan may have whose groups are listed, or are not."""
-    most = MOST_BLOCKS if listed else MOST_UNFOLDED
-    if num_blocks > most:
-        raise ConfigError(
-            f"{num_blocks} blocks of up to {block_rows} samples, must be at most {most}: this epoch is planned block "
-            'by block, in memory; read a part (`Data.select`), or whole shards (mixing={"block": "shard"})'
-        )
 
 
 def regular_table(num_samples: int, block_rows: int) -> core.BlockTable:

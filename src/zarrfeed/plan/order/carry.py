@@ -290,8 +290,9 @@ class _Needs:
     def shared(self, lanes: _Lanes) -> tuple[Int64, Int64, Int64]:
         """Return groups, the chunks that they share, and 1 where the group that follows needs the chunk, else 0."""
         following = lanes.following[self.group]
-        on = np.isin(following * self.num_chunks + self.chunk, self.group * self.num_chunks + self.chunk)
-        on &= following >= 0
+        pairs, wanted = (group * self.num_chunks + self.chunk for group in (self.group, following))
+        at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)  # pairs ascend
+        on = (pairs[at] == wanted) & (following >= 0)
         shared = on | (self.segments > 1)
         return self.group[shared], self.chunk[shared], on[shared].astype(np.int64)
 

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
-from zarrfeed.plan.order.block_order import check_blocks, regular_table
+from zarrfeed.plan.order.block_order import MOST_BLOCKS, MOST_UNFOLDED, regular_table
 from zarrfeed.plan.samples.selection import Int64, Selection, block_of
 from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.spec.block_edges import Edges
@@ -50,7 +51,13 @@ class ReadBlocks:
 
     def check_blocks(self, *, listed: bool) -> None:
         """Raise ConfigError if there are more blocks than a plan may have whose groups are listed, or are not."""
-        check_blocks(self.num_blocks, self.full_rows, listed=listed)
+        most = MOST_BLOCKS if listed else MOST_UNFOLDED
+        if self.num_blocks > most:
+            raise ConfigError(
+                f"{self.num_blocks} blocks of up to {self.full_rows} samples, must be at most {most}: this epoch is "
+                "planned block by block, in memory; read a part (`Data.select`), or whole shards "
+                '(mixing={"block": "shard"})'
+            )
 
     @cached_property
     def reads(self) -> Selection | None:

@@ -110,13 +110,10 @@ def plan_blocks(
     if block == "chunk":
         rows *= chunks_in_block(rows, bytes_of_sample, [f.window for f in fields], _BLOCK_BYTES)
     with_resident = _make_small_ones_resident(fields, primary, rows, room)
-    if aligns:
+    if aligns and len(fields) > 1:  # the chunks of a single field nest in its own blocks
         most = min(_BLOCK_BYTES // max(1, bytes_of_sample), num_samples // _LEAST_BLOCKS)
         # Blocks, and so states that were saved before, are those of fields that do not share their arrays.
-        alone = (
-            with_resident if len(fields) == 1 else _make_small_ones_resident(fields, primary, rows, room, shares=False)
-        )
-        rows = _align(rows, alone, most)
+        rows = _align(rows, _make_small_ones_resident(fields, primary, rows, room, shares=False), most)
     edges = find_edges(chosen, rows, block)
     if edges is not None:
         rows = edges.max_rows if isinstance(edges, StoreEdges) else int(np.diff(edges).max())
@@ -210,6 +207,8 @@ def choose_primary(samples: Sequence[Field], fields: Sequence[Field], block: Blo
     -------
     The index in `fields`; None if no field is stored.
     """
+    if len(fields) == 1:
+        return 0 if fields[0].is_stored else None
     candidates = (
         [i for i, f in enumerate(some) if chosen(f)]
         for some in (samples, fields)

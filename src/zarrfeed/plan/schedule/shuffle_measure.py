@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -105,18 +104,66 @@ def _measure(order: Order) -> ShuffleMeasure:
             mix=order.mix,
             strip=min(order.strip, 256),
         )
-    n = order.length
-    _, rows = order.rows_at(np.arange(order.num_blocks))
-    first = np.cumsum(rows) - rows  # number of the first sample of each block, of those that are read
+    n, all_rows = order.length, _Rows.of(order)
     drawn, squares = [], []
     for epoch in range(_EPOCHS):
-        blocks = _BlockSequence(order.held_indices(epoch), rows, first, order)
+        blocks = _BlockSequence.of(all_rows, order.held_indices(epoch))
         drawn.append(blocks.stretches_of_neighbours())
         squares.append(blocks.correlation() ** 2)
-    sizes = np.diff(_stretch_edges(n))
+    sizes = np.diff(all_rows.stretch_edges)
     ideal = _chance(np.full_like(sizes, min(NEIGHBOURS, n)), np.full_like(sizes, n), sizes).sum()
     correlation = math.sqrt(np.mean(squares)) - (1 / math.sqrt(n - 1) if n > 2 else 1)
     return ShuffleMeasure(float(np.mean(drawn)), float(ideal), max(0.0, correlation))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The facts about the rows of an order that all of its epochs share.
+
+    Attributes
+    ----------
+    order
+        The epoch order that is measured.
+    rows, first
+        Samples of each block, by its held index, and the number of the first one of those that are read.
+    begin, end
+        The begin and the end of each lane in the sequence of blocks.
+    stretch_edges
+        The first sample of each stretch, and the number of samples at the end.
+    run, lane, in_sequence
+        For each position of the runs of neighbours: the number of its run, its lane, and its place in the sequence.
+    """
+
+    order: Order
+    rows: Int64
+    first: Int64
+    begin: Int64
+    end: Int64
+    stretch_edges: Int64
+    run: Int64
+    lane: Int64
+    in_sequence: Int64
+
+    @classmethod
+    def of(cls, order: Order) -> _Rows:
+        """Return the facts about an order."""
+        n, count = order.length, min(NEIGHBOURS, order.length)
+        _, rows = order.rows_at(np.arange(order.num_blocks))
+        quotient, longer = divmod(n, order.lanes)
+        lane = np.arange(order.lanes + 1)
+        edges = lane * quotient + np.minimum(lane, longer)
+        position = (np.linspace(0, n - count, _RUNS).astype(np.int64)[:, None] + np.arange(count)).ravel()
+        return cls(
+            order,
+            rows,
+            np.cumsum(rows) - rows,
+            edges[:-1],
+            edges[1:],
+            np.arange(NUM_STRETCHES + 1) * n // NUM_STRETCHES,
+            np.repeat(np.arange(_RUNS), count),
+            position % order.lanes,
+            order.in_sequence(position),
+        )
 
 
 @dataclass(frozen=True)
@@ -125,34 +172,46 @@ class _BlockSequence:
 
     Attributes
     ----------
+    all_rows
+        The facts about the rows that epochs share.
     held_indices
         The held indices of the blocks, in the order of the epoch.
-    rows, first
-        Samples of each block, by its held index, and the number of the first one.
-    order
-        The epoch order that is measured.
+    begin
+        The begin of each block in the sequence, and its end.
+    first_piece, last_piece
+        The first and the last block of each lane.
     """
 
+    all_rows: _Rows
     held_indices: Int64
-    rows: Int64
-    first: Int64
-    order: Order
+    begin: Int64
+    first_piece: Int64
+    last_piece: Int64
+
+    @classmethod
+    def of(cls, all_rows: _Rows, held_indices: Int64) -> _BlockSequence:
+        """Return the sequence of an epoch whose blocks come in an order."""
+        begin = np.concatenate(([0], np.cumsum(all_rows.rows[held_indices])))
+        first = np.searchsorted(begin, all_rows.begin, side="right") - 1
+        return cls(all_rows, held_indices, begin, first, np.searchsorted(begin, all_rows.end, side="left") - 1)
 
     def correlation(self) -> float:
         """Return the expected correlation of the order with the numbers of the samples."""
-        order, n = self.order, self.order.length
+        of_all, order, n = self.all_rows, self.all_rows.order, self.all_rows.order.length
         if n < 2:
             return 0.0
-        begin, end = self._lanes
-        piece, lane = self._pieces
-        low = np.maximum(self._begin[piece], begin[lane])
-        high = np.minimum(self._begin[piece + 1], end[lane])
+        begin, counts = of_all.begin, self.last_piece + 1 - self.first_piece
+        # one entry for each block of a lane, one lane after another
+        piece, lane = joined_ranges(self.first_piece, counts), np.repeat(np.arange(order.lanes), counts)
+        low = np.maximum(self.begin[piece], begin[lane])
+        high = np.minimum(self.begin[piece + 1], of_all.end[lane])
         # one entry for each group from here on: its rows, and the mean of their numbers
-        number = piece - self._first_piece[lane]
+        number = piece - self.first_piece[lane]
         starts = np.flatnonzero(np.append(True, (np.diff(lane) != 0) | (np.diff(number // order.mix) != 0)))
         size = np.add.reduceat(high - low, starts)
         held_index = self.held_indices[piece]
-        mean = np.add.reduceat((high - low) * (self.first[held_index] + (self.rows[held_index] - 1) / 2), starts) / size
+        middles = of_all.first[held_index] + (of_all.rows[held_index] - 1) / 2
+        mean = np.add.reduceat((high - low) * middles, starts) / size
         of = lane[starts]
         middle = (low[starts] - begin[of] + (size - 1) / 2) * order.lanes + of
         centre = (n - 1) / 2
@@ -161,30 +220,26 @@ class _BlockSequence:
 
     def stretches_of_neighbours(self) -> float:
         """Return the stretches that neighbours draw from, on average over some runs of them."""
-        order, n = self.order, self.order.length
-        count = min(NEIGHBOURS, n)
-        begin, end = self._lanes
-        runs = np.linspace(0, n - count, _RUNS).astype(np.int64)
-        position = (runs[:, None] + np.arange(count)).ravel()
-        run = np.repeat(np.arange(_RUNS), count)
-        lane, in_sequence = position % order.lanes, order.in_sequence(position)
-        piece = np.searchsorted(self._begin, in_sequence, side="right") - 1
-        group = self._first_piece[lane] + (piece - self._first_piece[lane]) // order.mix * order.mix
+        of_all, order, lane = self.all_rows, self.all_rows.order, self.all_rows.lane
+        piece = np.searchsorted(self.begin, of_all.in_sequence, side="right") - 1
+        group = self.first_piece[lane] + (piece - self.first_piece[lane]) // order.mix * order.mix
         # one entry for each run and group from here on
-        keys, drawn = np.unique((run * order.lanes + lane) * (len(self.held_indices) + 1) + group, return_counts=True)
+        keys, drawn = np.unique(
+            (of_all.run * order.lanes + lane) * (len(self.held_indices) + 1) + group, return_counts=True
+        )
         of, group = np.divmod(keys, len(self.held_indices) + 1)
         run, lane = np.divmod(of, order.lanes)
-        pieces = np.minimum(order.mix, self._last_piece[lane] + 1 - group)
+        pieces = np.minimum(order.mix, self.last_piece[lane] + 1 - group)
         # one entry for each of their blocks
         entry = np.repeat(np.arange(len(group)), pieces)
         piece = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces) + group[entry]
-        low = np.maximum(self._begin[piece], begin[lane[entry]])
-        high = np.minimum(self._begin[piece + 1], end[lane[entry]])
+        low = np.maximum(self.begin[piece], of_all.begin[lane[entry]])
+        high = np.minimum(self.begin[piece + 1], of_all.end[lane[entry]])
         size = np.bincount(entry, weights=high - low, minlength=len(group))
         held_index = self.held_indices[piece]
-        share = (high - low) / self.rows[held_index]
-        first, last = self.first[held_index], self.first[held_index] + self.rows[held_index]
-        edges = _stretch_edges(n)
+        share = (high - low) / of_all.rows[held_index]
+        first, last = of_all.first[held_index], of_all.first[held_index] + of_all.rows[held_index]
+        edges = of_all.stretch_edges
         low_stretch = np.searchsorted(edges, first, side="right") - 1
         touched = np.searchsorted(edges, last) - low_stretch
         # one entry for each block and stretch
@@ -201,39 +256,6 @@ class _BlockSequence:
         with np.errstate(divide="ignore"):
             in_run = np.bincount(run[of_group] * NUM_STRETCHES + of_stretch, weights=np.log1p(-chance))
         return float((1 - np.exp(in_run)).sum()) / _RUNS
-
-    @cached_property
-    def _lanes(self) -> tuple[Int64, Int64]:
-        """The begin and the end of each lane in the sequence."""
-        lane = np.arange(self.order.lanes + 1)
-        quotient, longer = divmod(self.order.length, self.order.lanes)
-        edges = lane * quotient + np.minimum(lane, longer)
-        return edges[:-1], edges[1:]
-
-    @cached_property
-    def _begin(self) -> Int64:
-        """The begin of each block in the sequence, and its end."""
-        return np.concatenate(([0], np.cumsum(self.rows[self.held_indices])))
-
-    @cached_property
-    def _first_piece(self) -> Int64:
-        return np.searchsorted(self._begin, self._lanes[0], side="right") - 1
-
-    @cached_property
-    def _last_piece(self) -> Int64:
-        return np.searchsorted(self._begin, self._lanes[1], side="left") - 1
-
-    @cached_property
-    def _pieces(self) -> tuple[Int64, Int64]:
-        """The blocks of all lanes, one lane after another, and the lane of each."""
-        first, counts = self._first_piece, self._last_piece + 1 - self._first_piece
-        lane = np.repeat(np.arange(self.order.lanes), counts)
-        return joined_ranges(first, counts), lane
-
-
-def _stretch_edges(n: int) -> Int64:
-    """Return the first sample of each stretch of n samples, and their number at the end."""
-    return np.arange(NUM_STRETCHES + 1) * n // NUM_STRETCHES
 
 
 def _chance(

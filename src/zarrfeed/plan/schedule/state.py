@@ -173,8 +173,8 @@ class EpochState(OrderState):
         return json
 
     @classmethod
-    def from_json(cls, json: Mapping[str, Any], part: Part) -> EpochState:
-        """Return the state that `to_json` described, in an epoch order of a part.
+    def from_json(cls, json: Mapping[str, Any], part: Part, edition: Edition | None = None) -> EpochState:
+        """Return the state that `to_json` described, in an epoch order of a part; `edition` is its edition, if known.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class EpochState(OrderState):
         """
         begin = cls(
             whole_number(json["epoch"], 2**63),
-            edition=Edition.from_json(json),
+            edition=edition or Edition.from_json(json),
             own=part.whole.own_in(json),
         )
         if "lanes" not in json:

@@ -319,7 +319,8 @@ class Session:
 
     def _parsed(self, json: State) -> EpochState:
         """Return the state that a document of the table holds."""
-        return EpochState.from_json(json, self._schedule_at(Edition.from_json(json)).part)
+        edition = Edition.from_json(json)
+        return EpochState.from_json(json, self._schedule_at(edition).part, edition)
 
     # The state in which the next pass begins
 

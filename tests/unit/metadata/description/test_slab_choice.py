@@ -12,7 +12,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 import zarrfeed
 from zarrfeed import ConfigError, CorruptChunkError, Data, MemoryBudgetError, ZarrIterableDataset
-from zarrfeed.plan.order import block_order
+from zarrfeed.plan.order import read_blocks
 
 BLOSC = BloscCodec(cname="lz4", clevel=1)
 ROW = 1 << 18  # items of 4 bytes: rows of 1 MiB; arrays have so few of them that nobody is warned of a poor shuffle
@@ -204,7 +204,7 @@ def test_windows_of_more_slabs_than_a_plan_may_list_are_of_whole_chunks(
 ) -> None:
     pairs = zarrfeed.open(large).window((0, 1))
     assert slab_rows(pairs) == 1
-    monkeypatch.setattr(block_order, "MOST_BLOCKS", 300)
+    monkeypatch.setattr(read_blocks, "MOST_BLOCKS", 300)
     assert slab_rows(pairs) == 0
 
 

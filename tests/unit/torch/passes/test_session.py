@@ -25,7 +25,7 @@ from zarrfeed.plan.shares.partition import RankInfo
 PACKAGE = str(Path(zarrfeed.__file__).parent)
 #: Calls of the package's functions from the constructor of a dataset to its first batch, and a tenth more: a few depend
 #: on the machine, and on what the process has looked up before. A schedule that is made twice adds half.
-MOST_CALLS = {False: 715, True: 1060}
+MOST_CALLS = {False: 705, True: 930}
 
 
 @pytest.fixture(scope="module")
