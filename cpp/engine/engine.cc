@@ -86,7 +86,8 @@ Engine::Engine(std::vector<FieldSpec> fields, EngineOptions options, std::shared
       cache_(options.cache_bytes > 0 ? std::make_unique<ChunkCache>(options.cache_bytes) : nullptr),
       writer_(
           outputs_, memory_.tensor_of_output(), cache_.get(), options.missing_is_error, stats_,
-          [this](std::vector<Task> waiting) { queue(waiting, true); }, [this](int64_t batch) { on_complete(batch); }),
+          [this](std::vector<Task> waiting) { queue(resumed_, waiting); },
+          [this](int64_t batch) { on_complete(batch); }),
       pieces_per_sample_(TaskBuilder::pieces_per_sample(outputs_)),
       group_bytes_(bytes_of_group(outputs_)),
       admission_(options.batch_size, options.provided_memory),
@@ -207,6 +208,7 @@ void Engine::stop_locked() {
     consumer_claim_.tasks.clear();
     group_chunks_.clear();
     tasks_.clear();
+    resumed_.clear();
     fetcher_.clear();
     skip_log_.clear();
     for (int64_t b = admission_.delivered(); b < admission_.opened(); ++b) memory_.release(ring_->buffers(b));

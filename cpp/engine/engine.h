@@ -16,7 +16,7 @@
 //   * Every step of a group is claimed in the ring before a task of the group runs. So a plan that serves a step twice
 //     is an error before a row is written twice. If no work is left and a batch is not complete, the plan left out a
 //     step.
-//   * A task is in one place: with the thread that runs it, in `tasks_`, in the Fetcher, or in a CarriedChunk that
+//   * A task is in one place: with the thread that runs it, in `tasks_` or `resumed_`, in the Fetcher, or in a CarriedChunk that
 //     another task decodes. `busy_threads_` counts the threads that run tasks or make them of groups. So the epoch has
 //     no work left if the first is zero, and the queues of tasks and the Fetcher are empty.
 //   * Writes to slots are disjoint: an (output, cell, sample) belongs to one task, and no two samples have the same
@@ -29,6 +29,8 @@
 //   * Backpressure: a decode thread admits no group while a task waits in the Fetcher.
 //   * Decode threads admit groups before they decode fetched chunks, as long as the Fetcher has room. Otherwise they
 //     would decode a burst of answers while no request is in flight, and each burst would cost a round trip.
+//   * Resumed tasks come first of all: they hold the memory of decoded chunks, and where that is short, each task decodes
+//     its chunk itself.
 //   * With `caller_runs`, the consumer is decode thread 0 while it is in next(), and stop() waits until the consumer
 //     has left its task. Other threads are started only for much work: starting a thread takes longer than copying rows
 //     of cached chunks.
@@ -181,7 +183,9 @@ class Engine {
   // The caller holds `mutex_`.
 
   [[nodiscard]] bool can_admit() const { return admission_.can_admit() && fetcher_.has_room(); }
-  [[nodiscard]] bool has_work() const { return fetcher_.has_fetched() || !tasks_.empty() || can_admit(); }
+  [[nodiscard]] bool has_work() const {
+    return fetcher_.has_fetched() || !tasks_.empty() || !resumed_.empty() || can_admit();
+  }
   [[nodiscard]] bool is_ready() const;
   /// The counter for the time of a thread without work, by the reason.
   [[nodiscard]] std::atomic<uint64_t>& idle_counter();
@@ -208,8 +212,8 @@ class Engine {
   void work(StallWatch& watch, size_t thread);
   /// Makes the tasks of claimed groups.
   void make_tasks(Claim& claim);
-  /// Queues tasks for any thread, before or behind those that wait.
-  void queue(std::span<Task> tasks, bool before);
+  /// Queues tasks for any thread, in `tasks_` or `resumed_`.
+  void queue(std::deque<Task>& to, std::span<Task> tasks);
   void run(Task& task, WorkerScratch& scratch, StallWatch& watch);
   /// Returns false if parts of the chunk were read and do not decode, so that all of it has to be read.
   [[nodiscard]] bool decode_or_skip(Task& task, WorkerScratch& scratch);
@@ -267,6 +271,7 @@ class Engine {
   GroupChunks group_chunks_;
   SkipLog skip_log_;
   std::deque<Task> tasks_;                     ///< tasks whose chunk is not read yet
+  std::deque<Task> resumed_;                   ///< tasks that waited for a shared chunk, or whose chunk is read again
   size_t busy_threads_ = 0;                    ///< threads that hold tasks or claimed groups
   std::optional<Clock::time_point> taken_at_;  ///< time at which the consumer took its last batch; none while it waits
 };

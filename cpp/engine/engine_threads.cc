@@ -30,7 +30,8 @@ std::atomic<uint64_t>& Engine::idle_counter() {
 }
 
 void Engine::check_complete() {
-  if (busy_threads_ > 0 || !tasks_.empty() || fetcher_.has_fetched() || fetcher_.in_flight() > 0) return;
+  if (busy_threads_ > 0 || !tasks_.empty() || !resumed_.empty() || fetcher_.has_fetched() || fetcher_.in_flight() > 0)
+    return;
   // Only another group could complete a batch now, and it is admitted no earlier than these batches are delivered.
   const int64_t end = admission_.needed_batches(ring_->num_batches());
   for (int64_t b = admission_.delivered(); b < end; ++b) {
@@ -110,14 +111,20 @@ void Engine::do_work(std::unique_lock<std::mutex>& lock, Claim& claim, WorkerScr
 void Engine::take_work(Claim& claim) {
   claim.groups.clear();
   claim.tasks.clear();
-  // Requests first: fetched chunks are decoded while storage answers. Then the tasks that are nearest to completion.
-  if (fetcher_.asks_first() && can_admit()) {
+  const auto take_from = [&claim](std::deque<Task>& tasks) {
+    claim.tasks.push_back(std::move(tasks.front()));
+    tasks.pop_front();
+  };
+  // Resumed tasks copy rows, and free the memory of the decoded chunk. Then requests: fetched chunks are decoded while
+  // storage answers. Then the tasks that are nearest to completion.
+  if (!resumed_.empty()) {
+    take_from(resumed_);
+  } else if (fetcher_.asks_first() && can_admit()) {
     admit_groups(claim);
   } else if (fetcher_.has_fetched()) {
     claim.tasks.push_back(fetcher_.take_fetched());
   } else if (!tasks_.empty()) {
-    claim.tasks.push_back(std::move(tasks_.front()));
-    tasks_.pop_front();
+    take_from(tasks_);
   } else {
     admit_groups(claim);
   }
@@ -155,17 +162,16 @@ void Engine::make_tasks(Claim& claim) {
     fetcher_.fetch_ahead(tasks, [this](const Task& task) { return writer_.is_decoded(task); });
   }
   if (num_groups == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) {  // large tasks are for all threads
-    queue(std::span(tasks).subspan(1), false);
+    queue(tasks_, std::span(tasks).subspan(1));
     tasks.resize(1);
   }
 }
 
-void Engine::queue(std::span<Task> tasks, bool before) {
+void Engine::queue(std::deque<Task>& to, std::span<Task> tasks) {
   if (tasks.empty()) return;
   {
     const std::lock_guard lock(mutex_);
-    tasks_.insert(before ? tasks_.begin() : tasks_.end(), std::make_move_iterator(tasks.begin()),
-                  std::make_move_iterator(tasks.end()));
+    to.insert(to.end(), std::make_move_iterator(tasks.begin()), std::make_move_iterator(tasks.end()));
   }
   work_cv_.notify_all();
 }
@@ -213,17 +219,17 @@ bool Engine::decode_or_skip(Task& task, WorkerScratch& scratch) {
 void Engine::read_whole(Task& task) {
   stats_.bytes_read.fetch_add(task.stored.bytes_read(), std::memory_order_relaxed);
   auto waiting = CarriedChunk::give_up(task);
-  queue(waiting, true);
+  queue(resumed_, waiting);
   task.reads_whole = true;
   task.is_fetched = false;
   task.status = ReadStatus::kWouldBlock;
   task.stored = {};
-  queue({&task, 1}, true);
+  queue(resumed_, {&task, 1});
 }
 
 void Engine::skip(Task& task, const Error& error) {
   auto waiting = CarriedChunk::give_up(task);
-  queue(waiting, true);
+  queue(resumed_, waiting);
   const SkippedChunk chunk{task.source, task.chunk, reader(task.source).label(task.chunk, task.cell), error};
   std::vector<Placement> samples;
   writer_.for_each_sample(task, [&](const Placement&, const Placement& sample) { samples.push_back(sample); });

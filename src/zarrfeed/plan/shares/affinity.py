@@ -114,7 +114,7 @@ class Dealing:
                 f"affinity = 'node': {order.length} samples for {num_nodes} nodes, must be at least one for each node"
             )
         order.check_blocks(listed=True)
-        whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
+        whole = _dealt(order)
         if not order.shuffle:
             return cls(whole, np.arange(len(whole.blocks)), num_nodes)
         keys = _random(order.seed, _DEALING, whole.blocks // run)
@@ -183,14 +183,19 @@ class Dealing:
 def blocks_together(fields: FieldSet, order: Order, num_nodes: int) -> int:
     """Return how many neighbouring blocks are dealt together, since the windows of their samples share chunks.
 
-    This follows from the primary array alone, and not from what memory has room for.
+    This follows from the primary array alone, and not from what memory has room for, nor from slabs.
     """
     primary = None if fields.primary is None else fields.fields[fields.primary]
     if primary is None or primary.window is None:
         return 1
     rows = primary.layouts[0].spec.rows_per_chunk
     shared = sum(-(-beyond // rows) for beyond in reach([primary.window])) * rows / order.block_rows
-    return max(1, min(math.ceil(STRIP_REACHES * shared), order.num_blocks // (_LEAST_RUNS * num_nodes)))
+    return max(1, min(math.ceil(STRIP_REACHES * shared), len(_dealt(order).held) // (_LEAST_RUNS * num_nodes)))
+
+
+def _dealt(order: Order) -> Selection:
+    """Return the samples that are dealt to nodes, in blocks of whole chunks also where the order has slabs."""
+    return order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
 
 
 def seed_of_node(seed: int, node: int) -> int:
