@@ -3,14 +3,18 @@
 Invariant: these functions read metadata only, and never fail because attributes are not as their specification says.
 A group of no known kind costs no request. Every path in a message is one that a dataset takes.
 
-Source: OME-Zarr 0.4 and 0.5 (`multiscales`, `plate`, `well`, `labels`, `bioformats2raw.layout`), AnnData's on-disk
-format (`encoding-type`), and the replay buffers of robot learning (`data/`, `meta/episode_ends`).
+Plates, wells and collections of OME-Zarr name many images, which `zarrfeed.open` reads as many stores.
+
+Source: OME-Zarr 0.4 and 0.5 (`multiscales`, `plate`, `well`, `labels`, `bioformats2raw.layout`), SpatialData
+(`spatialdata_attrs`), AnnData's on-disk format (`encoding-type`), and the replay buffers of robot learning (`data/`,
+`meta/episode_ends`).
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +45,24 @@ PACK_SEGMENTS = "segment_ends"
 EPISODES = "meta"
 
 
+#: Wells of a plate whose metadata are read at once.
+_WELLS_AT_ONCE = 16
+
+
+class ManyImagesError(ConfigError):
+    """A group of OME-Zarr that names many images was given where one array or group is read.
+
+    Attributes
+    ----------
+    images
+        The images, in the order of the metadata: paths, URLs, or groups of stores that have neither.
+    """
+
+    def __init__(self, message: str, images: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.images = images
+
+
 def refusal(group: zarr.Group) -> ZarrfeedError | None:
     """Return the error for a group whose attributes say that its arrays are not fields of one sample; else None."""
     return _of_anndata(group, dict(group.attrs))
@@ -51,7 +73,7 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
     groups = [key for key, member in _members(group) if isinstance(member, zarr.Group)]
     text = f"{_name(group)}: is a group without arrays"
     if groups:
-        arrays = [f"{key}/{name}" for key in groups[:_MOST_PATHS] for name in _arrays_in(group, key)]
+        arrays = [f"{key}/{name}" for key in groups[:_MOST_PATHS] for name in _names_in(group, key, zarr.Array)]
         named = str(arrays[:1]) if arrays else "[...]"
         text += f"; groups in it, which depth=1 enters, or variables={named}: {', '.join(groups)}"
         root = _root(group)
@@ -59,10 +81,11 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
     return (_of_parents(group) if groups else None) or ConfigError(text)
 
 
-def _arrays_in(group: zarr.Group, key: str) -> list[str]:
+def _names_in(group: zarr.Group, key: str, kind: type) -> list[str]:
+    """Return the names of the arrays, or of the groups, in a group of the group."""
     inside = member_of(group, key)
     members = _members(inside) if isinstance(inside, zarr.Group) else []
-    return [name for name, one in members if isinstance(one, zarr.Array)]
+    return [name for name, one in members if isinstance(one, kind)]
 
 
 def not_an_array(name: str, group: zarr.Group) -> ZarrfeedError:
@@ -85,11 +108,15 @@ def member_path(group: zarr.Group, member: str) -> str:
     """Return the path or URL of a member of a group, or an expression where it has none: what a user can open."""
     root = _root(group)
     if root is not None:
-        return repr(url_of(root, member) if isinstance(group.store, UrlStore) else f"{root}/{member}")
+        return repr(_path_in(group, root, member))
     store, path = group.store, f"{group.path}/{member}".lstrip("/")
     if isinstance(store, ZipStore):
         return f"zarr.open_group(zarr.storage.ZipStore({printable(store.path)!r}, mode='r'), mode='r')[{path!r}]"
     return f"group[{member!r}]"
+
+
+def _path_in(group: zarr.Group, root: str, member: str) -> str:
+    return url_of(root, member) if isinstance(group.store, UrlStore) else f"{root}/{member}"
 
 
 def _root(group: zarr.Group) -> str | None:
@@ -119,9 +146,61 @@ def _of_image(group: zarr.Group) -> ZarrfeedError | None:
     )
 
 
-def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
-    """Return the error for a group that has only groups: images of OME-Zarr, or the data of an episode store."""
+def many_images(group: zarr.Group) -> ManyImagesError | None:
+    """Return the images that a plate, a well or a collection of OME-Zarr names; None for any other group.
+
+    Raises
+    ------
+    ConfigError
+        If a plate names a well that is not there.
+    """
     ome = attributes_of_ome(dict(group.attrs))
+    plate, well = ome.get("plate"), ome.get("well")
+    if isinstance(plate, dict):
+        kind, paths = "plate", _images_of_wells(group, list(_paths(plate.get("wells"))))
+    elif isinstance(well, dict):
+        kind, paths = "well", list(_paths(well.get("images")))
+    elif "bioformats2raw.layout" in ome:
+        kind, paths = "collection", sorted((key for key, _ in _members(group) if key.isdecimal()), key=int)
+    else:
+        return None
+    if not paths:
+        return None
+    root = _root(group)
+    images = tuple(group[path] if root is None else _path_in(group, root, path) for path in paths)
+    return ManyImagesError(
+        f"{_name(group)}: is an OME-Zarr {kind} of {len(images)} images, which are many stores; give these, as a list "
+        f"or a pattern, with targets for each{_examples(group, paths[:1])}",
+        images,
+    )
+
+
+def _images_of_wells(group: zarr.Group, wells: list[str]) -> list[str]:
+    """Return the paths of the images of all wells of a plate."""
+    with ThreadPoolExecutor(_WELLS_AT_ONCE) as pool:
+        found = list(pool.map(lambda path: member_of(group, path), wells))
+    named = [None if member is None else attributes_of_ome(dict(member.attrs)).get("well") for member in found]
+    missing = [path for path, well in zip(wells, named, strict=True) if not isinstance(well, dict)]
+    if missing and len(missing) < len(wells):
+        raise ConfigError(f"{_name(group)}: names the well {missing[0]}, which is not there; give a pattern of wells")
+    return [
+        f"{path}/{image}"
+        for path, well in zip(wells, named, strict=True)
+        for image in _paths(well.get("images") if isinstance(well, dict) else None)
+    ]
+
+
+def _of_parents(group: zarr.Group) -> ZarrfeedError | None:
+    """Return the error for a group that has only groups: images of OME-Zarr, or elements of SpatialData."""
+    attributes = dict(group.attrs)
+    if "spatialdata_attrs" in attributes:
+        elements = [f"{kind}/{key}" for kind in ("images", "labels") for key in _names_in(group, kind, zarr.Group)]
+        elements += [f"tables/{key}/X" for key in _names_in(group, "tables", zarr.Group)]
+        return ConfigError(
+            f"{_name(group)}: is SpatialData, whose elements are not fields of one sample; give one"
+            f"{_examples(group, elements)}; or zarrfeed.open(image, labels, sample_dim='y'), and .patch of it"
+        )
+    ome = attributes_of_ome(attributes)
     for key, kind in (
         ("plate", "plate of wells"),
         ("well", "well of images"),

@@ -36,7 +36,7 @@ def from_xarray(
     ----------
     samples
         An `xarray.Dataset` or an `xarray.DataArray`; also what was selected of one lazily, along any dimensions, as
-        `ds.sel(time="2015", level=[500, 850])`, of a dataset that was opened without dask (`chunks=None`).
+        `ds.sel(time="2015", level=[500, 850])`, with dask or without it (`chunks=None`).
     targets
         An object of xarray, as `samples`, or whatever `zarrfeed.open` takes.
     sample_axis, sample_dim, variables
@@ -77,7 +77,7 @@ def from_xarray(
         int(sample_axis),
         sample_dim,
         freeze_variables(variables),
-        bool(stored.decodes),
+        decode_cf=bool(stored.decodes),
     )
     if stored.selected is not None:
         data = Data(Expression(call), ResolvedData.of(opened)).select(stored.selected)

@@ -12,6 +12,7 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import checks_option_names
 from zarrfeed.base.validate import check_int
+from zarrfeed.metadata.array.known_groups import ManyImagesError
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
@@ -72,7 +73,8 @@ def open(
         memory are used where they lie, if they are contiguous in native byte order; do not resize or share them. A file
         of HDF5, NetCDF or NumPy: its path, the path of an array in it ("x.h5/data/x"), an open file, group or dataset
         of h5py or netCDF4, or what `numpy.load(path, mmap_mode="r")` returned.
-        A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as in `zarrfeed.concat`. The path
+        A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as in `zarrfeed.concat`; so is a
+        plate of OME-Zarr, whose stores are the images of its wells, in the order of its metadata. The path
         of a URL is percent-decoded: "s3://bucket/run%231.zarr" is the key "run#1.zarr".
     targets
         The targets, given as `samples` are, with as many samples along axis 0; for many stores, those of each.
@@ -213,11 +215,17 @@ def open(
         cache=None if cache is None else str(cache),
         depth=int(depth),
     )
+    if stores is None:
+        try:
+            opened = opening.open()
+        except ManyImagesError as many:
+            if grows is not None or targets is not None or isinstance(sample_dim, tuple):
+                raise
+            stores, of_targets = list(many.images), None
     if stores is not None:
         shared = SharedAccess()
         open_one = replace(opening, access=replace(access, shared=shared)).open_pair
         return Data(Expression(call), open_stores(stores, of_targets, open_one, _describe, progress, shared))
-    opened = opening.open()
     if grows is None:
         return Data(Expression(call), _describe(opened))
     for array in chain.from_iterable(one.stored for one in opened.arrays):

@@ -37,6 +37,7 @@ from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.array.known_groups import (
     EPISODES,
     episodes_of,
+    many_images,
     refusal,
     segments_of,
     without_arrays,
@@ -330,6 +331,7 @@ class _SideReader:
         """Read levels of an image of OME-Zarr; without names the first one, as a bare tensor."""
         if not isinstance(source, zarr.Group) or variables is not None:
             raise ConfigError(f"multiscale = {multiscale!r}: {self._side} must be an OME-Zarr image, without variables")
+        self._leave_many_images(source)
         with naming(self._side):
             if multiscale is None:
                 level = first_level(source)
@@ -341,6 +343,12 @@ class _SideReader:
                 self._read_field(key, level.array, axes=level.axes)
             self.arrays = with_levels(self.arrays, levels)
             self._check_channels(next(iter(levels.values())))
+
+    def _leave_many_images(self, group: zarr.Group) -> None:
+        """Raise ManyImagesError for samples that are a plate or the like, so that `zarrfeed.open` opens many stores."""
+        many = many_images(group) if self._side == "samples" else None
+        if many is not None:
+            raise many
 
     def _check_channels(self, level: ImageLevel) -> None:
         """Warn if channels of an image are samples because nobody named a dimension."""
@@ -358,6 +366,7 @@ class _SideReader:
         found = episodes_of(group)
         arrays = {} if found is None else arrays_in(self._side, found[0], self._access)
         if found is None or not arrays:
+            self._leave_many_images(group)
             with naming(self._side):
                 raise without_arrays(group)
         self.segment_ends = read_stored(found[1])

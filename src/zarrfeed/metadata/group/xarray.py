@@ -19,6 +19,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.array import open_array
 from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
+from zarrfeed.metadata.array.dask_selection import NotASelectionError, selection_of
 from zarrfeed.metadata.group.sample_dims import ParsedDims, in_words, names_of
 from zarrfeed.spec.item_choice import AxisChoice, Positions, positions_of
 
@@ -140,7 +141,8 @@ class _Side:
     def _array(self, name: str, variable: Any) -> zarr.Array[Any]:
         if variable.dtype.kind in "mM":
             raise ConfigError(f"{name}: is decoded as {variable.dtype}; leave it out, or open with decode_times=False")
-        array, keys = _unwrap(name, variable._data)  # noqa: SLF001 - xarray loads the public `data`
+        lazy = variable._data  # noqa: SLF001 - xarray loads the public `data`
+        array, keys = _unwrap(name, lazy, self.source.encoding.get("source"))
         dims, stored = tuple(variable.dims), dimension_names(array)
         named = [stored.index(dim) for dim in self._sample_dims if stored is not None and dim in stored]
         is_named = bool(named)
@@ -178,14 +180,16 @@ class _Side:
         return array
 
 
-def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]]]:
+def _unwrap(name: str, data: Any, path: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]]]:
     """Return the Zarr array below the layers of a lazy variable, and the keys of those that index, inner first."""
     layer = data
     keys: list[tuple[Any, ...]] = []
     if hasattr(data, "__dask_graph__"):
-        # where nothing was done to the chunks, the graph holds what they are cut from
-        layer = data.__dask_graph__().get(f"original-{data.name}")
-        layer = getattr(layer, "value", layer)
+        try:
+            layer, selected = selection_of(data)
+        except NotASelectionError as error:
+            raise ConfigError(f"{name}: {error}: {_REOPEN}{_by_path(path)}") from None
+        keys.append(selected)
     while True:
         indexer = getattr(layer, "key", None)
         key = getattr(indexer, "tuple", ())
@@ -201,12 +205,14 @@ def _unwrap(name: str, data: Any) -> tuple[zarr.Array[Any], list[tuple[Any, ...]
         if type(layer).__module__.partition(".")[0] != "xarray" or not hasattr(layer, "array"):
             break
         layer = layer.array
-    if hasattr(data, "__dask_graph__"):
-        raise ConfigError(
-            f"{name}: is calculated, selected or cut into other chunks by dask: {_REOPEN}; without dask, as "
-            "xarray.open_zarr(path, chunks=None) opens it"
-        )
-    raise ConfigError(f"{name}: its values are in memory, loaded or calculated: {_REOPEN}; or pass the values")
+    raise ConfigError(
+        f"{name}: its values are in memory, loaded or calculated: {_REOPEN}; or pass the values{_by_path(path)}"
+    )
+
+
+def _by_path(path: Any) -> str:
+    """Return the end of an error that names the call that works, where the path of the store is known."""
+    return f"; or name the store: zarrfeed.open({path!r}).sel(...), and calculate with transform=" if path else ""
 
 
 def _in_file(name: str, layer: Any) -> zarr.Array[Any]:

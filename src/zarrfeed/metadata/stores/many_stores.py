@@ -59,7 +59,8 @@ def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
         if local_path(source).exists():  # a name with brackets in it
             return None
         pattern = path_pattern_of(str(source)) or str(source)
-        found = sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute pattern
+        named = sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute pattern
+        found = [path for path in named if Path(path).name != "zarr.json"]  # of a group that has the stores
     if not found:
         raise StoreReadError(2, f"{source}: no store matches this pattern")
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -152,30 +153,75 @@ def test_named_arrays_of_a_known_group_are_read(tmp_path: Path) -> None:
     assert ZarrDataset(zarrfeed.open(tmp_path / "i.zarr", variables=["s1"]))[4]["s1"].shape == (8, 8)
 
 
+def put_plate(path: Path, zarr_format: ZarrFormat) -> list[str]:
+    """Write a plate of three wells with two images each, in another order than that of names; return their paths."""
+    root = zarr.create_group(path, zarr_format=zarr_format)
+    wells = ["B/1", "A/1", "A/2"]
+    put_ome(root, {"plate": {"wells": [{"path": well} for well in wells]}})
+    for well in wells:
+        group = root.create_group(well)
+        put_ome(group, {"well": {"images": [{"path": "0"}, {"path": "1"}]}})
+        for image in ("0", "1"):
+            put_image(group.create_group(image))
+    return [f"{path}/{well}/{image}" for well in wells for image in ("0", "1")]
+
+
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
-def test_plates_wells_labels_and_collections_name_an_image_in_them(zarr_format: ZarrFormat, tmp_path: Path) -> None:
-    root = zarr.create_group(tmp_path / "p.zarr", zarr_format=zarr_format)
-    put_ome(root, {"plate": {"rows": [{"name": "A"}], "wells": [{"path": "A/1", "rowIndex": 0, "columnIndex": 0}]}})
-    well = root.create_group("A/1")
-    put_ome(well, {"well": {"images": [{"path": "0"}]}})
-    image = well.create_group("0")
-    put_image(image)
-    labels = image.create_group("labels")
-    put_ome(labels, {"labels": ["cells"]})
-    put_image(labels.create_group("cells"))
+def test_plates_wells_and_collections_are_their_images_as_many_stores(zarr_format: ZarrFormat, tmp_path: Path) -> None:
+    path = tmp_path / "p.zarr"
+    images = put_plate(path, zarr_format)
+    data = zarrfeed.open(path)
+    assert [str(one) for one in data.stores] == images
+    assert repr(data) == f"zarrfeed.open({str(path)!r})"
+    assert ZarrDataset(data)[[0, N + 1]].shape == (2, 16, 16)
+    assert zarrfeed.open(path, multiscale=["s1"]).fields[0].shape == (8, 8)
+    assert len(data.patch({"y": 8, "x": 8})) > 6 * N
+    assert [str(one) for one in zarrfeed.open(path / "A" / "2").stores] == images[4:]
+    assert [str(one) for one in zarrfeed.open(f"{path}/*/*/*").stores] == sorted(images), "zarr.json is no image"
+    group = zarrfeed.open(zarr.open_group(path, mode="r"))
+    assert len(group) == 6 * N
     collection = zarr.create_group(tmp_path / "c.zarr", zarr_format=zarr_format)
     put_ome(collection, {"bioformats2raw.layout": 3})
-    put_image(collection.create_group("0"))
-    for path, kind, example in (
-        ("p.zarr", "plate of wells", "p.zarr/A/1/0/s0"),
-        ("p.zarr/A/1", "well of images", "p.zarr/A/1/0/s0"),
-        ("p.zarr/A/1/0/labels", "group of label images", "p.zarr/A/1/0/labels/cells/s0"),
-        ("c.zarr", "collection of images", "c.zarr/0/s0"),
+    for image in ("0", "10", "2"):
+        put_image(collection.create_group(image))
+    collection.create_group("OME")
+    stores = zarrfeed.open(tmp_path / "c.zarr").stores
+    assert [str(one)[-4:] for one in stores] == ["rr/0", "rr/2", "r/10"]
+
+
+def test_a_plate_is_refused_where_one_array_is_read(tmp_path: Path) -> None:
+    images = put_plate(tmp_path / "p.zarr", 3)
+    for source, options in (
+        ({"a": tmp_path / "p.zarr"}, {}),
+        (tmp_path / "p.zarr", {"targets": np.arange(N)}),
+        ([tmp_path / "p.zarr"], {}),
+        (tmp_path / "p.zarr", {"refresh": "epoch"}),
     ):
-        error = refusal_of(tmp_path / path)
-        assert f"is an OME-Zarr {kind}; give one array" in str(error)
-        assert paths_in(error) == [f"{tmp_path}/{example}"]
-        assert len(ZarrDataset(paths_in(error)[0])) == N
+        with pytest.raises(ConfigError, match="is an OME-Zarr plate") as error:
+            zarrfeed.open(source, **options)
+        assert paths_in(error.value)[0].startswith(f"{tmp_path}/p.zarr/")
+        assert len(ZarrDataset(paths_in(error.value)[0])) == N
+    zarr.open_group(images[2], mode="w")
+    shutil.rmtree(tmp_path / "p.zarr" / "A" / "1")
+    with pytest.raises(ConfigError, match="names the well A/1, which is not there"):
+        zarrfeed.open(tmp_path / "p.zarr")
+
+
+def test_groups_of_labels_and_spatial_data_name_what_can_be_opened(tmp_path: Path) -> None:
+    root = zarr.create_group(tmp_path / "s.zarr")
+    root.attrs["spatialdata_attrs"] = {"version": "0.2"}
+    for kind, name in (("images", "tissue"), ("labels", "cells")):
+        folder = root.create_group(kind)
+        put_image(folder.create_group(name))
+    put_ome(root["labels"], {"labels": ["cells"]})  # type: ignore[arg-type]
+    root.create_group("points")
+    error = refusal_of(tmp_path / "s.zarr")
+    assert "is SpatialData, whose elements are not fields of one sample" in str(error)
+    assert paths_in(error) == [f"{tmp_path}/s.zarr/{name}" for name in ("images/tissue", "labels/cells")]
+    assert len(zarrfeed.open(*paths_in(error))) == N, "labels are the targets of the image"
+    error = refusal_of(tmp_path / "s.zarr" / "labels")
+    assert "is an OME-Zarr group of label images; give one array" in str(error)
+    assert paths_in(error) == [f"{tmp_path}/s.zarr/labels/cells/s0"]
 
 
 @pytest.mark.parametrize("zarr_format", ZARR_FORMATS)
