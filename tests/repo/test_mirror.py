@@ -62,6 +62,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/group/whole_arrays.py": ("parity/test_segments.py", "unit/metadata/group/test_coordinates.py"),
     "metadata/array/code_names.py": ("parity/test_names.py",),
     "metadata/description/missing_samples.py": ("parity/test_missing_samples.py",),
+    "metadata/description/label_weights.py": ("unit/tools/test_patch_weights.py",),
     **{
         f"{name}.py": ("parity/test_segments.py",)
         for name in (
