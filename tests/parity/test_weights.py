@@ -443,10 +443,6 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
     "patch": (lambda data: data.balance("label").patch({"y": 1}), r"patch: samples are weighted.*patch\(weights=\)"),
     "patches": (lambda data: data.patch({"y": 1}).weight("quality"), r"weight: samples are patches.*patch\(weights=\)"),
     "mixture": (lambda data: zarrfeed.mix([data, data]).weight([1.0] * 2 * N), r"mixture.*mix\(weights=\)"),
-    "a source": (
-        lambda data: zarrfeed.mix([data.balance("label"), data]),
-        "weighted samples cannot be an input",
-    ),
     "concat": (lambda data: zarrfeed.concat([data.balance("label"), data]), "weight the result"),
     "map style": (lambda data: ZarrDataset(data.balance("label")), "use ZarrIterableDataset"),
     "nodes": (

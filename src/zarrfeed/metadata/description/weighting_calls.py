@@ -99,6 +99,8 @@ class WithWeightsCall(_WeightingCall):
 
     def check(self, resolved: ResolvedData) -> None:
         """Raise ConfigError unless samples are weighted."""
+        if resolved.blend is not None and resolved.blend.expected:
+            raise ConfigError("with_weights: samples are a mixture, whose sources keep the weights that they have")
         if resolved.expected is None:
             raise ConfigError("with_weights: the samples have no weights yet; call weight() or balance()")
 
