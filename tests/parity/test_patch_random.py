@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import zarr
 import zarrfeed
 from tests.parity.test_patch_positions import CHUNKS, SIZE, SIZES
 from tests.support.patches import SHAPE, Voxels, check_ranks_and_resume, patch_of, read, stored, volume
+from tests.support.runs import Run
 from zarrfeed import ZarrIterableDataset
 
 
@@ -120,19 +122,24 @@ def test_volumes_of_different_sizes_keep_their_numbers_of_patches_and_their_weig
     dataset = ZarrIterableDataset(data, batch_size=8, shuffle=shuffle, seed=3, return_index=True)
     seen = []
     for epoch in range(2):
-        stores = []
+        stores, predicted, before = [], dataset.explain().fields[0].chunk_reads, dataset.stats().chunks_read
         for patch, number in read(dataset):
             store, start = data.locate(number)
             np.testing.assert_array_equal(patch.numpy(), patch_of(arrays[store], start, SIZE))
             assert store == 2 or masks[store][tuple(start + np.array(SIZE) // 2)]
             stores.append(store)
         assert np.bincount(stores).tolist() == counts
+        assert dataset.stats().chunks_read - before == pytest.approx(predicted, rel=0.05)
         seen.append(sorted(dataset.sample_order(epoch).tolist()))
     assert (seen[0] != seen[1]) == shuffle
     of_nested = ZarrIterableDataset(nested, batch_size=8, shuffle=shuffle, seed=3).sample_order(1)
     np.testing.assert_array_equal(of_nested, dataset.sample_order(1))
     if shuffle:
         assert check_ranks_and_resume(data, num_batches=2) == [100] * 2
+    run = Run.of(data, shuffle=shuffle, batch_size=4)
+    for ranks, workers in itertools.product(range(1, 9), (0, 3)):
+        batches = itertools.chain(*run.on(ranks, workers, 1).all_batches())
+        assert np.sort(np.concatenate(list(batches))).tolist() == list(range(100)), (ranks, workers)
     # the order of a state follows from the weights of all parts
     other = zarrfeed.concat([parts[0], zarrfeed.open(paths[1]).patch(SIZES, sampling="random", n=20), parts[2]])
     with pytest.raises(zarrfeed.ConfigError, match="weights"):

@@ -83,7 +83,10 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
                 f"{one!r}: a mixture cannot be an input of zarrfeed.{function}; give its sources to one zarrfeed.mix"
             )
         if one.resolved.patching is not None and function != "concat":
-            raise ConfigError(f"{one!r}: patches cannot be a source of zarrfeed.{function}")
+            raise ConfigError(
+                f"{one!r}: patches cannot be a source of zarrfeed.{function}; zarrfeed.concat of random patches with "
+                "weights has the n of each in every epoch"
+            )
         if one.resolved.expected is not None and function == "concat":
             raise ConfigError(f"{one!r}: weighted samples cannot be an input of zarrfeed.concat; weight the result")
         if one.resolved.given is not None:
