@@ -5,7 +5,7 @@ python -m benchmarks.weights --scale full --repeats 7
 
 Every side delivers shuffled batches of 64 of one store, whose samples have ten classes of 55 % to 0.2 %. Before any
 of them is timed, an epoch of each side is checked: each sample is one that was written, and ours come as often as the
-weights say, rounded up or down. The sides take turns.
+weights say, rounded up or down. The sides take turns. scDataset is a side where it is installed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -77,6 +78,35 @@ class Slices(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.from_numpy(np.asarray(self._array[index]))
+
+
+class Rows:
+    """A store whose samples are taken by an array of indices, as scDataset asks for them."""
+
+    def __init__(self, path: Path) -> None:
+        self._array = zarr.open_array(path / "x", mode="r")
+
+    def __len__(self) -> int:
+        return int(self._array.shape[0])
+
+    def __getitem__(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        return np.asarray(self._array.oindex[index])
+
+
+def scdataset_sides(written: Written) -> dict[str, Iterable[torch.Tensor]]:
+    """Return the sides that scDataset has: balanced classes, drawn in blocks of 8 rows, its default, or row by row."""
+    if find_spec("scdataset") is None:
+        return {}
+    from scdataset import ClassBalancedSampling, scDataset
+
+    made: dict[str, Iterable[torch.Tensor]] = {}
+    for block in (8, 1):
+        strategy = ClassBalancedSampling(written.label, block_size=block)
+        batches = scDataset(Rows(written.path), strategy, _BATCH, batch_transform=torch.from_numpy)
+        made[f"scDataset, balanced in blocks of {block}"] = _Part(
+            DataLoader(batches, batch_size=None), _batches_of_part(len(written.label))
+        )
+    return made
 
 
 class Changing:
@@ -153,6 +183,10 @@ class _Part:
         return islice(self._loader, self._batches)
 
 
+def _batches_of_part(length: int) -> int:
+    return max(1, int(length * _PART_OF_EPOCH / _BATCH))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; return the exit status."""
     options = _parse(arguments)
@@ -185,7 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             **ours,
             "weights that change": Changing(ours["weights that change"]),
             "WeightedRandomSampler over ZarrDataset": items,
-            "WeightedRandomSampler over zarr-python": _Part(slices, max(1, int(length * _PART_OF_EPOCH / _BATCH))),
+            "WeightedRandomSampler over zarr-python": _Part(slices, _batches_of_part(length)),
+            **scdataset_sides(written),
         }
         for side in list(sides)[len(ours) :]:
             if numbers_of(islice(sides[side], 4)).max() >= length:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import zarr
 import zarrfeed
 from tests.parity.test_patch_positions import CHUNKS, SIZE, SIZES
 from tests.support.patches import SHAPE, Voxels, check_ranks_and_resume, patch_of, read, stored, volume
+from tests.support.runs import Run
 from zarrfeed import ZarrIterableDataset
 
 
@@ -101,6 +103,55 @@ def test_weights_of_many_stores_follow_each_other_and_those_that_are_not_selecte
     assert seen == {(0, 3, 5), (0, 20, 6), (1, 5, 7)}
     with pytest.raises(zarrfeed.ConfigError, match="weights are 0"):
         zarrfeed.open(paths).select(slice(5, 15)).patch({0: 8, 1: 5}, sampling="random", n=6, weights=weights)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_volumes_of_different_sizes_keep_their_numbers_of_patches_and_their_weights(
+    shuffle: bool, tmp_path: Path
+) -> None:
+    shapes, counts = [(30, 26, 21), (12, 40, 9), (17, 17, 30)], [50, 20, 30]
+    arrays = [volume(shape, first=1 + 10**6 * k) for k, shape in enumerate(shapes)]
+    masks = [np.random.default_rng(k).random(shape) < 0.01 for k, shape in enumerate(shapes)]
+    paths = [stored(tmp_path / str(k), array, chunks=(8, 9, 7)) for k, array in enumerate(arrays)]
+    parts = [
+        zarrfeed.open(path).patch(SIZES, sampling="random", n=n, weights=weights)
+        for path, n, weights in zip(paths, counts, [*masks[:2], None], strict=True)
+    ]
+    data, nested = zarrfeed.concat(parts), zarrfeed.concat([zarrfeed.concat(parts[:2]), parts[2]])
+    assert len(data) == len(nested) == 100
+    dataset = ZarrIterableDataset(data, batch_size=8, shuffle=shuffle, seed=3, return_index=True)
+    seen = []
+    for epoch in range(2):
+        stores, predicted, before = [], dataset.explain().fields[0].chunk_reads, dataset.stats().chunks_read
+        for patch, number in read(dataset):
+            store, start = data.locate(number)
+            np.testing.assert_array_equal(patch.numpy(), patch_of(arrays[store], start, SIZE))
+            assert store == 2 or masks[store][tuple(start + np.array(SIZE) // 2)]
+            stores.append(store)
+        assert np.bincount(stores).tolist() == counts
+        assert dataset.stats().chunks_read - before == pytest.approx(predicted, rel=0.05)
+        seen.append(sorted(dataset.sample_order(epoch).tolist()))
+    assert (seen[0] != seen[1]) == shuffle
+    of_nested = ZarrIterableDataset(nested, batch_size=8, shuffle=shuffle, seed=3).sample_order(1)
+    np.testing.assert_array_equal(of_nested, dataset.sample_order(1))
+    if shuffle:
+        assert check_ranks_and_resume(data, num_batches=2) == [100] * 2
+    run = Run.of(data, shuffle=shuffle, batch_size=4)
+    for ranks, workers in itertools.product(range(1, 9), (0, 3)):
+        batches = itertools.chain(*run.on(ranks, workers, 1).all_batches())
+        assert np.sort(np.concatenate(list(batches))).tolist() == list(range(100)), (ranks, workers)
+    # the order of a state follows from the weights of all parts
+    other = zarrfeed.concat([parts[0], zarrfeed.open(paths[1]).patch(SIZES, sampling="random", n=20), parts[2]])
+    with pytest.raises(zarrfeed.ConfigError, match="weights"):
+        ZarrIterableDataset(other, batch_size=8, shuffle=shuffle, seed=3).load_state_dict(dataset.state_dict())
+
+
+def test_drawn_patches_without_weights_are_put_together_if_they_are_as_many(tmp_path: Path) -> None:
+    path = stored(tmp_path / "v", volume(), chunks=CHUNKS)
+    parts = [zarrfeed.open(path).patch(SIZES, sampling="random", n=n) for n in (4, 4, 5)]
+    assert len(zarrfeed.concat(parts[:2])) == 8
+    with pytest.raises(zarrfeed.ConfigError, match="other patches"):
+        zarrfeed.concat(parts)
 
 
 @pytest.mark.parametrize(("n", "lanes"), [(60, None), (600, None), (600, 2), (2500, 8)])

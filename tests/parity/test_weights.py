@@ -128,6 +128,30 @@ def order_of(data: Data, epoch: int, **options: Any) -> Int64:
         return dataset.sample_order(epoch)
 
 
+def most_among_neighbours(samples: Int64, neighbours: int = 64) -> int:
+    """Return how often a sample comes among that many that follow each other, at most."""
+    order = np.argsort(samples, kind="stable")
+    same, most = samples[order], 1
+    while ((same[most:] == same[:-most]) & (order[most:] - order[:-most] < neighbours)).any():
+        most += 1
+    return most
+
+
+@pytest.mark.parametrize("shares", ["classes", "quality"])
+def test_a_sample_comes_among_64_neighbours_hardly_more_often_than_by_independent_draws(
+    store: str, shares: str
+) -> None:
+    """In the order of all ranks. One of 8 ranks reads an eighth of the chunks: there it comes up to twice as often."""
+    weights = balanced(LABEL) if shares == "classes" else QUALITY**8
+    run, rng = Run.of(opened(store).weight(weights), batch_size=8), np.random.default_rng(2)
+    draws = [rng.choice(N, N, p=weights / weights.sum()) for _ in range(8)]
+    orders = [run.on(1, 0, epoch).sample_order() for epoch in range(8)]
+    assert max(map(most_among_neighbours, orders)) <= 1 + max(map(most_among_neighbours, draws))
+    of_ranks = [np.concatenate(batches) for epoch in range(3) for batches in run.on(8, 0, epoch).all_batches()]
+    of_draws = [one[rank::8] for one in draws for rank in range(8)]
+    assert max(map(most_among_neighbours, of_ranks)) <= 2 * max(map(most_among_neighbours, of_draws))
+
+
 def test_weights_are_of_the_samples_that_were_chosen_before(store: str) -> None:
     data = opened(store).where(label=lambda label: label > 0)
     few = np.flatnonzero(LABEL > 0)
@@ -443,10 +467,6 @@ REFUSED: dict[str, tuple[Callable[[Data], Any], str]] = {
     "patch": (lambda data: data.balance("label").patch({"y": 1}), r"patch: samples are weighted.*patch\(weights=\)"),
     "patches": (lambda data: data.patch({"y": 1}).weight("quality"), r"weight: samples are patches.*patch\(weights=\)"),
     "mixture": (lambda data: zarrfeed.mix([data, data]).weight([1.0] * 2 * N), r"mixture.*mix\(weights=\)"),
-    "a source": (
-        lambda data: zarrfeed.mix([data.balance("label"), data]),
-        "weighted samples cannot be an input",
-    ),
     "concat": (lambda data: zarrfeed.concat([data.balance("label"), data]), "weight the result"),
     "map style": (lambda data: ZarrDataset(data.balance("label")), "use ZarrIterableDataset"),
     "nodes": (

@@ -58,10 +58,12 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "report/given_shares.py": ("parity/test_given_order.py",),
     "plan/order/given_order.py": ("parity/test_given_order.py",),
     "plan/mixture/cycled_order.py": ("parity/test_given_order.py",),
+    "plan/mixture/weighted_mixture.py": ("parity/test_weighted_mixtures.py",),
     "plan/samples/given_samples.py": ("parity/test_given_order.py", "unit/plan/samples/test_chunks_over_blocks.py"),
     "metadata/group/whole_arrays.py": ("parity/test_segments.py", "unit/metadata/group/test_coordinates.py"),
     "metadata/array/code_names.py": ("parity/test_names.py",),
     "metadata/description/missing_samples.py": ("parity/test_missing_samples.py",),
+    "metadata/description/label_weights.py": ("unit/tools/test_patch_weights.py",),
     **{
         f"{name}.py": ("parity/test_segments.py",)
         for name in (

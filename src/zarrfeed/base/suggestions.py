@@ -50,7 +50,7 @@ def refuses_moved_names(
     """
 
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        return _checking(function, moved)
+        return _checking(function, moved, "is now")
 
     return decorate
 
@@ -65,22 +65,28 @@ def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_P
     UnknownOptionError
         By the decorated function, for a keyword argument that it does not have. It is a TypeError, as Python's own.
     """
-    return _checking(function, {})
+    return _checking(function, {}, "is")
 
 
 def checks_option_names_of(
-    owner: str,
+    owner: str, elsewhere: Mapping[str, str] | None = None
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return `checks_option_names` for a method that users know by a class which inherits it, such as "Data"."""
+    """Return `checks_option_names` for a method that users know by a class which inherits it, such as "Data".
+
+    Parameters
+    ----------
+    elsewhere
+        Name that other libraries have for an argument -> how to say it, such as "n=".
+    """
 
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        return _checking(function, {}, f"{owner}.{function.__name__}")
+        return _checking(function, elsewhere or {}, "is", f"{owner}.{function.__name__}")
 
     return decorate
 
 
 def _checking(
-    function: Callable[_Parameters, _Result], moved: Mapping[str, str], owner: str | None = None
+    function: Callable[_Parameters, _Result], moved: Mapping[str, str], verb: str, owner: str | None = None
 ) -> Callable[_Parameters, _Result]:
     owner = owner or function.__qualname__.removesuffix(".__init__")
     names = [name for name in inspect.signature(function).parameters if name != "self"]
@@ -90,18 +96,18 @@ def _checking(
     def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         for name in kwargs:
             if name not in names:
-                raise _unknown(owner, name, moved)
+                raise _unknown(owner, name, moved, verb)
         return function(*args, **kwargs)
 
     return checked
 
 
-def _unknown(owner: str, name: str, moved: Mapping[str, str]) -> UnknownOptionError:
+def _unknown(owner: str, name: str, moved: Mapping[str, str], verb: str) -> UnknownOptionError:
     known = [*_TAKEN[owner], *moved]
     meant = name if name in moved else _most_similar(name, known)
     if meant is not None and meant in moved:
         is_other = "" if meant == name else f"; did you mean {meant!r}? It"
-        return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} is now {moved[meant]}")
+        return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} {verb} {moved[meant]}")
     others = [other for other, names in _TAKEN.items() if name in names]
     advice = "" if meant is None else f"; did you mean {meant!r}?"
     if others:  # rather than a name that is merely spelt alike

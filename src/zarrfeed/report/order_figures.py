@@ -50,7 +50,7 @@ class OrderFigures:
     @property
     def have_own_blocks(self) -> bool:
         """True if blocks of rows, and lanes of these, say nothing of how often chunks are decoded."""
-        repeats = self.weights is not None and self.weights.repeats_blocks
+        repeats = any(one is not None and one.repeats_blocks for one in (self.weights, self.sources))
         return repeats or self.patches is not None or self.given is not None
 
 

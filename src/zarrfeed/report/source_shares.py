@@ -27,6 +27,9 @@ class SourceShare:
         Number of samples that an epoch takes of the source, over all ranks; more than `length` if samples are repeated.
     num_blocks, lanes, mix
         The number of blocks, the lanes and the mix of a pass over the source.
+    most, visits
+        If the source is weighted: the average number of times that its most frequent sample comes in a pass, and that
+        a pass reads a block. Else 0.
     """
 
     length: int
@@ -34,6 +37,8 @@ class SourceShare:
     num_blocks: int
     lanes: int
     mix: int
+    most: float = 0.0
+    visits: float = 0.0
 
     @property
     def passes(self) -> float:
@@ -59,6 +64,11 @@ class SourceShares:
     epoch: int
     sources: tuple[SourceShare, ...]
 
+    @property
+    def repeats_blocks(self) -> bool:
+        """True if a pass over a weighted source reads blocks again, so that samples do not come again side by side."""
+        return any(one.visits > 1 for one in self.sources)
+
     @classmethod
     def of(cls, order: MixedOrder, epoch: int) -> SourceShares:
         """Count the samples that an epoch of a mixture takes of each source."""
@@ -67,8 +77,15 @@ class SourceShares:
             order,
             epoch,
             tuple(
-                SourceShare(one.length, (after.taken - before.taken) * order.unit, one.num_blocks, one.lanes, one.mix)
-                for one, before, after in zip(order.orders, begin, end, strict=True)
+                SourceShare(
+                    one.length,
+                    (after.taken - before.taken) * order.unit,
+                    one.num_blocks,
+                    one.lanes,
+                    one.mix,
+                    *order.weighted_visits(source),
+                )
+                for source, (one, before, after) in enumerate(zip(order.orders, begin, end, strict=True))
             ),
         )
 
@@ -100,6 +117,9 @@ class SourceShares:
             share = f"{100 * one.taken / total:.3g} %"
             rows.append(("", f"{self._name(number, stores)}: {share}, {what} an epoch{often}"))
             rows.append(("", f"  {one.num_blocks} blocks in {one.lanes} lanes, mix {one.mix}"))
+            if one.most:
+                most = f"the most frequent sample comes {one.most:.3g} times in a pass"
+                rows.append(("", f"  weighted: {most}, which reads a block {one.visits:.2f} times"))
         if len(self.sources) > _LISTED_SOURCES:
             rows.append(("", f"and {len(self.sources) - _LISTED_SOURCES} others"))
         return rows

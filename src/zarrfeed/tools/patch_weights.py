@@ -6,14 +6,15 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,11 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 #: Voxels of a cell along an axis, by its name or number; one number for all axes.
 Cell: TypeAlias = int | Mapping[str | int, int]
 
+_Found = TypeVar("_Found")
+
+#: The key of shares that stands for all labels that they do not name.
+_OTHERS = "others"
+
 #: At most so many cells, of all labels together, unless the user names the cell.
 _MOST_CELLS = 1 << 24
 #: Bytes of labels that are read as one box, if their chunks are not larger.
@@ -59,7 +65,7 @@ class Progress:
 
 def patch_weights(
     labels: Data | Source,
-    shares: Mapping[int, float] | None = None,
+    shares: Mapping[int | str, float] | None = None,
     *,
     cell: Cell | None = None,
     output: str | Path | None = None,
@@ -71,7 +77,8 @@ def patch_weights(
 ) -> PatchWeights:
     """Measure how likely voxels are to be in the middle of drawn patches, in one parallel pass over labels or a mask.
 
-    Each chunk is decoded once, boxes of voxels at a time, so labels may be larger than memory.
+    Each chunk is decoded once, boxes of voxels at a time, so labels may be larger than memory. With shares of "others"
+    it is decoded twice: to count the voxels of each label, then to weigh them.
 
     Parameters
     ----------
@@ -81,12 +88,14 @@ def patch_weights(
     shares
         The share of the drawn patches that have a voxel of a label in the middle, by label: {0: 1, 1: 3} for one patch
         of background to three of label 1, however many voxels each has. Shares need not add up to 1; labels that are
-        not named are never in the middle. Padding and borders of patches move the shares where labels lie near the
-        faces. None: the values are the weights, so all voxels of a mask are equally likely.
+        not named are never in the middle. "others" are all labels that are not named, and share their part equally,
+        each as one class: {0: 1, "others": 3} for one patch of background to three of an instance, where each instance
+        is as likely as another, large or small. Padding and borders of patches move the shares where labels lie near
+        the faces. None: the values are the weights, so all voxels of a mask are equally likely.
     cell
         Voxels of a cell along each axis, or by the axis: {"z": 4, "y": 16, "x": 16}. All voxels of a cell are equally
         likely, so a cell should be smaller than the labelled things. None: the least power of two, up to the length of
-        an axis, that makes at most 2**24 cells, divided by the number of labels.
+        an axis, that makes at most 2**24 cells, divided by the number of labels that are named.
     output
         A file that keeps the result, which `Data.patch(weights=...)` takes, too; its name ends with ".npz". If it
         holds weights of the same labels, shares and cells, they are returned, and nothing is read. None: nothing is
@@ -147,7 +156,7 @@ def patch_weights(
         with TemporaryFile(dir=path.parent):  # a file that cannot be written is told before hours of work
             pass
     options = {"num_threads": num_threads, "memory_budget": memory_budget, "faults": faults}
-    made = task.weights(task.sums(options, on_progress))
+    made = task.weights(options, on_progress)
     if path is not None:
         made.save(path)
     return made
@@ -166,9 +175,11 @@ class _Task:
     dims
         Names of the axes. None: an axis has none.
     shares
-        By label. None: the values are weights.
+        By label; those of "others" apart. None: the values are weights.
     fingerprint
         A hash of all that.
+    others
+        The share of all labels that have none of their own.
     """
 
     data: Data
@@ -178,10 +189,13 @@ class _Task:
     dims: tuple[str, ...] | None
     shares: Mapping[int, float] | None
     fingerprint: str
+    others: float = 0.0
 
     @classmethod
-    def of(cls, data: Data, shares: Mapping[int, float] | None, cell: Cell | None) -> _Task:
+    def of(cls, data: Data, parsed: Mapping[int | str, float] | None, cell: Cell | None) -> _Task:
         """Find the boxes and the cells of an array."""
+        shares = None if parsed is None else {label: share for label, share in parsed.items() if isinstance(label, int)}
+        others = 0.0 if parsed is None else parsed.get(_OTHERS, 0.0)
         fields, all_items = data.resolved.fields, data.resolved.items
         if len(fields) != 1:
             raise ConfigError(
@@ -197,7 +211,7 @@ class _Task:
         shape = tuple(items.shape[a] for a in order)
         names = None if items.dimensions is None else [items.dimensions[a] for a in order]
         dims = None if names is None or None in names else tuple(map(str, names))
-        cells = _parse_cell(cell, items, order, shape, 1 if shares is None else len(shares))
+        cells = _parse_cell(cell, items, order, shape, len(shares or (None,)))
         spec = field.layouts[0].spec
         chunk = [spec.chosen_chunk_shape[a] for a in order]
         box = _box(shape, cells, chunk, spec.decoded_bytes // math.prod(chunk))
@@ -205,34 +219,60 @@ class _Task:
             "layout": layout_fingerprint(field, items, (), samples_digest(data.resolved)),
             "cell": cells,
             "shares": None if shares is None else sorted(shares.items()),
+            **({_OTHERS: others} if others else {}),
         }
         fingerprint = hashlib.sha256(json.dumps(described).encode()).hexdigest()
         boxes = data.patch(dict(zip(order, box, strict=True)), sampling="grid", border="pad")
-        return cls(boxes, box, shape, cells, dims, shares, fingerprint)
+        return cls(boxes, box, shape, cells, dims, shares, fingerprint, others)
 
-    def sums(self, options: Mapping[str, Any], on_progress: Callable[[Progress], None]) -> list[Float64]:
-        """Return for each label how many voxels of each cell have it; the sums of values if there are no labels."""
+    def _counts(self, options: Mapping[str, Any], on_progress: Callable[[Progress], None]) -> Counter[int]:
+        """Return how many voxels have each label."""
+        counts: Counter[int] = Counter()
+        for found in self._passed(_labels, options, on_progress):
+            counts.update(found)
+        return counts
+
+    def _sums_of_labels(
+        self, of_voxels: _OfVoxels, num_sums: int, options: Mapping[str, Any], on_progress: Callable[[Progress], None]
+    ) -> list[Float64]:
+        """Return the sums over each cell of some numbers of its voxels."""
         table = tuple(-(-n // of) for n, of in zip(self.shape, self.cell, strict=True))
-        sums = [np.zeros(table) for _ in self.shares or (None,)]
+        sums = [np.zeros(table) for _ in range(num_sums)]
+
+        def added(box: _Box) -> tuple[tuple[slice, ...], list[Float64]]:
+            cells, before = box.cells(self.cell)
+            return cells, [_added(one, before, self.cell) for one in of_voxels(box.voxels)]
+
+        for cells, found in self._passed(added, options, on_progress):
+            for total, one in zip(sums, found, strict=True):
+                total[cells] += one
+        return sums
+
+    def _passed(
+        self,
+        measure: Callable[[_Box], _Found],
+        options: Mapping[str, Any],
+        on_progress: Callable[[Progress], None],
+    ) -> Iterator[_Found]:
+        """Measure all boxes in several threads; yield in their order what was found."""
         size = max(1, min(len(self.data), _BATCH_BYTES // (math.prod(self.box) * _item_bytes(self.data))))
         threads = options["num_threads"] or usable_cores()
         setup = {"batch_size": size, "rank": 0, "world_size": 1, "pin_memory": False, "return_index": True, **options}
         with (
             ZarrIterableDataset(self.data, **setup) as dataset,
             ThreadPoolExecutor(threads, "zarrfeed-weights") as pool,
-            closing(results_in_order(pool, self._of, dataset, threads + 1)) as batches,
+            closing(
+                results_in_order(pool, lambda batch: [measure(one) for one in self._boxes(batch)], dataset, threads + 1)
+            ) as batches,
         ):
             done = 0
             for found in batches:
-                for one in found:
-                    for total, of_label in zip(sums, one.of_labels, strict=True):
-                        total[one.box] += of_label
+                yield from found
                 done += len(found)
                 on_progress(Progress(done, len(self.data)))
-        return sums
 
-    def _of(self, indexed: tuple[Any, Any]) -> list[_Sums]:
-        """Return the sums of each box of a batch, which comes with the numbers of its boxes."""
+    def _boxes(self, indexed: tuple[Any, Any]) -> list[_Box]:
+        """Return the voxels of each box of a batch, which comes with the numbers of its boxes."""
         batch, numbers = indexed
         (boxes,) = batch.values() if isinstance(batch, dict) else (batch,)
         stores, starts = self.data.locate(numbers.numpy())
@@ -249,40 +289,31 @@ class _Task:
             inside[0] = min(inside[0], volume.volumes.end[run])
             # the axes of a box are in the order of the array
             axes = np.moveaxis(box, self._sample_axis, 0)
-            found.append(self._sums(axes[tuple(map(slice, inside - begin))], begin.tolist(), inside.tolist()))
+            found.append(_Box(axes[tuple(map(slice, inside - begin))], begin.tolist(), inside.tolist()))
         return found
 
     @property
     def _sample_axis(self) -> int:
         return self.data.resolved.items[0].sample_axis
 
-    def _sums(self, voxels: npt.NDArray[Any], begin: Sequence[int], end: Sequence[int]) -> _Sums:
-        """Return the sums of the cells that some voxels lie in, which are those from `begin` to `end`."""
-        box = tuple(slice(b // of, -(-e // of)) for b, e, of in zip(begin, end, self.cell, strict=True))
-        before = [b % of for b, of in zip(begin, self.cell, strict=True)]
-        if self.shares is None:
-            if voxels.dtype.kind in "if" and not (voxels.min(initial=0) >= 0 and np.isfinite(voxels.max(initial=0))):
-                raise ConfigError(
-                    "labels: has values that are negative, NaN or infinite, must have weights that are finite and not "
-                    "negative"
-                )
-            return _Sums(box, [_added(voxels, before, self.cell)])
-        return _Sums(box, [_added(voxels == label, before, self.cell) for label in self.shares])
-
-    def weights(self, sums: Sequence[Float64]) -> PatchWeights:
-        """Return the weights, given the sums of all boxes."""
+    def weights(self, options: Mapping[str, Any], on_progress: Callable[[Progress], None]) -> PatchWeights:
+        """Measure the weights, in one pass over the labels, or two with `others`."""
         counts: dict[int, int] = {}
-        made = sums[0]
-        if self.shares is not None:
-            counts = {label: round(float(of.sum())) for label, of in zip(self.shares, sums, strict=True)}
-            if not any(counts[label] and share for label, share in self.shares.items()):
-                raise ConfigError(f"shares = {dict(self.shares)}: no voxel has a label with a share, must be some")
-            none = [label for label, count in counts.items() if not count]
-            if none:
-                _log.warning("patch_weights: no voxel has one of the labels %s; the others share the patches", none)
+        if self.shares is None:
+            (made,) = self._sums_of_labels(_as_weights, 1, options, on_progress)
+        elif self.others:
+            counts = dict(sorted(self._counts(options, on_progress).items()))
+            shares = self._shares(counts)
+            (made,) = self._sums_of_labels(_Weigh.of(counts, shares), 1, options, on_progress)
+        else:
+            named = list(self.shares)
+            sums = self._sums_of_labels(
+                lambda voxels: [voxels == label for label in named], len(named), options, on_progress
+            )
+            counts = {label: round(float(of.sum())) for label, of in zip(named, sums, strict=True)}
             made = sum(  # type: ignore[assignment]
                 of * (share / max(1, counts[label]))
-                for (label, share), of in zip(self.shares.items(), sums, strict=True)
+                for (label, share), of in zip(self._shares(counts).items(), sums, strict=True)
             )
         lengths = [
             np.minimum(np.arange(1, len_cells + 1) * of, n) - np.arange(len_cells) * of
@@ -294,13 +325,87 @@ class _Task:
         values = (made / top if top > 0 else made).astype(np.float32)  # no weight is too small for float32
         return PatchWeights(values, self.cell, self.shape, self.dims, MappingProxyType(counts), self.fingerprint)
 
+    def _shares(self, counts: Mapping[int, int]) -> dict[int, float]:
+        """Return the share of each label, given the number of voxels of each; those of none are told.
+
+        Raises
+        ------
+        ConfigError
+            If no voxel has a label with a share.
+        """
+        shares = dict(self.shares or {})
+        others = [label for label in counts if label not in shares]
+        shares |= dict.fromkeys(others, self.others / max(1, len(others)))
+        if not any(counts.get(label) and share for label, share in shares.items()):
+            others_too = {_OTHERS: self.others} if self.others else {}
+            raise ConfigError(
+                f"shares = {dict(self.shares or {}) | others_too}: no voxel has a label with a share, must be some"
+            )
+        none = [label for label in shares if not counts.get(label)]
+        if none:
+            _log.warning("patch_weights: no voxel has one of the labels %s; the others share the patches", none)
+        return shares
+
 
 @dataclass(frozen=True, eq=False)
-class _Sums:
-    """Sums over the cells of a part of the table: for each label."""
+class _Box:
+    """The voxels of a box, which are those from `begin` to `end`."""
 
-    box: tuple[slice, ...]
-    of_labels: list[Float64]
+    voxels: npt.NDArray[Any]
+    begin: Sequence[int]
+    end: Sequence[int]
+
+    def cells(self, cell: Sequence[int]) -> tuple[tuple[slice, ...], list[int]]:
+        """Return the cells that the voxels lie in, and how many voxels of the first one lie before them, by axis."""
+        box = tuple(slice(b // of, -(-e // of)) for b, e, of in zip(self.begin, self.end, cell, strict=True))
+        return box, [b % of for b, of in zip(self.begin, cell, strict=True)]
+
+
+#: Numbers that are added up over the voxels of a cell, given the voxels.
+_OfVoxels: TypeAlias = Callable[[npt.NDArray[Any]], Sequence[npt.NDArray[Any]]]
+
+
+def _as_weights(voxels: npt.NDArray[Any]) -> Sequence[npt.NDArray[Any]]:
+    """Return voxels whose values are weights."""
+    if voxels.dtype.kind in "if" and not (voxels.min(initial=0) >= 0 and np.isfinite(voxels.max(initial=0))):
+        raise ConfigError(
+            "labels: has values that are negative, NaN or infinite, must have weights that are finite and not negative"
+        )
+    return [voxels]
+
+
+@dataclass(frozen=True, eq=False)
+class _Weigh:
+    """The weight of each voxel by its label: the share of the label, over the number of voxels that have it.
+
+    Attributes
+    ----------
+    labels
+        The labels, ascending, shape (labels,).
+    weights
+        The weight of a voxel of each, and that of a voxel without a label, which is NaN, shape (labels + 1,).
+    """
+
+    labels: npt.NDArray[Any]
+    weights: Float64
+
+    @classmethod
+    def of(cls, counts: Mapping[int, int], shares: Mapping[int, float]) -> _Weigh:
+        """Return the weights of labels in ascending order, given the voxels and the share of each."""
+        return cls(np.array(list(counts)), np.array([*(shares[label] / n for label, n in counts.items()), 0]))
+
+    def __call__(self, voxels: npt.NDArray[Any]) -> Sequence[Float64]:
+        """Return the weights of voxels."""
+        found, inverse = np.unique(voxels, return_inverse=True)
+        of_label = self.weights[np.searchsorted(self.labels, found)]
+        return [of_label[inverse].reshape(voxels.shape)]
+
+
+def _labels(box: _Box) -> dict[int, int]:
+    """Count the voxels of each label of a box."""
+    labels, counts = np.unique(box.voxels, return_counts=True)
+    are_labels = labels == labels  # and no NaN, as decoded fill values are
+    return {int(label): n for label, n in zip(labels[are_labels].tolist(), counts[are_labels].tolist(), strict=True)}
 
 
 def _added(voxels: npt.NDArray[Any], before: Sequence[int], cell: Sequence[int]) -> Float64:
@@ -320,17 +425,18 @@ def _item_bytes(data: Data) -> int:
     return np.dtype(data.resolved.items[0].dtype).itemsize
 
 
-def _parse_shares(shares: Any) -> Mapping[int, float] | None:
+def _parse_shares(shares: Any) -> Mapping[int | str, float] | None:
     if shares is None:
         return None
     if not isinstance(shares, Mapping) or not shares:
         raise ConfigError(f"shares = {shares!r}, must be a mapping of labels to shares: {{0: 1, 1: 3}}")
-    made: dict[int, float] = {}
+    made: dict[int | str, float] = {}
     for label, share in shares.items():
-        check_int("a label of shares", label, -(2**63), 2**64 - 1)
+        if label != _OTHERS:
+            check_int(f'a label of shares (or "{_OTHERS}")', label, -(2**63), 2**64 - 1)
         if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 <= share < math.inf:
             raise ConfigError(f"shares of label {label} = {share!r}, must be a finite number of at least 0")
-        made[int(label)] = float(share)
+        made[label if label == _OTHERS else int(label)] = float(share)
     if not any(made.values()):
         raise ConfigError(f"shares = {shares!r}: all are 0, one must not be")
     return made

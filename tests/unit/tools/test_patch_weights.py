@@ -22,6 +22,7 @@ Voxels = npt.NDArray[Any]
 
 SHAPE = (13, 22, 17)
 NAMES = ("z", "y", "x")
+SIZE: Mapping[str | int, int] = {"z": 3, "y": 5, "x": 4}
 
 
 def labels(shape: Sequence[int] = SHAPE, seed: int = 0) -> Voxels:
@@ -232,3 +233,62 @@ def test_weights_of_another_array_are_refused(tmp_path: Path) -> None:
             data.patch({"z": 4, "y": 4, "x": 4}, sampling="random", n=3, weights=PatchWeights(ones, cell, shape, dims))
     with pytest.raises(ConfigError, match="finite numbers of at least 0"):
         PatchWeights(-ones, (7, 11, 9), SHAPE)
+
+
+@pytest.mark.parametrize("shares", [{"others": 1}, {0: 2, "others": 3}, {0: 0, 7: 1, "others": 1}])
+def test_each_other_label_is_a_class_of_its_own(shares: Any, tmp_path: Path) -> None:
+    array = np.zeros(SHAPE, dtype="u4")
+    array[2:6, 3:9, 4:5], array[8:9, 1:3, 1:3], array[0, 20:, 10:], array[12, 0, 0] = 7, 2**31, 900, 3
+    path = stored(tmp_path / "l", array, chunks=(5, 8, 6), dimension_names=NAMES)
+    made = patch_weights(path, shares, cell={"y": 4})
+    counts = dict(zip(*(one.tolist() for one in np.unique(array, return_counts=True)), strict=True))
+    others = [label for label in counts if label not in shares]
+    each = {label: shares.get(label, shares["others"] / len(others)) for label in counts}
+    np.testing.assert_allclose(of_voxels(made), expected(array, (1, 4, 1), each), rtol=1e-5)
+    assert made.counts == counts
+    data = zarrfeed.open({"image": path, "label": path})
+    named = data.patch(SIZE, sampling="random", n=5, balance={"label": shares})
+    assert named == data.patch(SIZE, sampling="random", n=5, weights=patch_weights(path, shares))
+    assert named == data.patch(SIZE, sampling="random", n=5, balance={path: shares})
+    assert named != data.patch(SIZE, sampling="random", n=5, weights="label")
+
+
+def test_a_name_of_labels_balances_them_in_the_volumes_of_all_stores(tmp_path: Path) -> None:
+    paths = []
+    for number, length in enumerate((9, 13)):
+        group = zarr.open_group(tmp_path / f"{number}.zarr", mode="w")
+        array = labels((length, 22, 17), seed=number)
+        for name in ("image", "label"):
+            group.create_array(name, data=array, chunks=(5, 8, 6), dimension_names=NAMES)
+        paths.append(str(tmp_path / f"{number}.zarr"))
+    data = zarrfeed.open(paths).patch(SIZE, sampling="random", n=3000, balance="label")
+    middle: list[int] = []
+    for epoch in range(2):
+        store, start = data.locate(ZarrIterableDataset(data, shuffle=True).sample_order(epoch))
+        at = start + np.array([1, 2, 2])
+        for number, length in enumerate((9, 13)):
+            middle += labels((length, 22, 17), seed=number)[tuple(at[store == number].T)].tolist()
+    np.testing.assert_allclose(np.bincount(middle) / 6000, 1 / 3, atol=4 * math.sqrt(2 / 9 / 6000))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"balance": "lable"}, r"balance = 'lable', must be an array of the samples \(image, label\)"),
+        ({"balance": {0: 1, 1: 1}}, "must be the name of an array of labels, or that and shares"),
+        ({"balance": {"label": 3}}, "must be the name of an array of labels, or that and shares"),
+        ({"balance": {"label": {"other": 1}}}, "a label of shares"),
+        ({"balance": "label", "weights": "label"}, "must be one of them"),
+        ({"balance": "image"}, "labels of dtype float32"),
+        ({"balance": "label", "sampling": "tiles", "n": None}, "balance with sampling"),
+        ({"weights": {"label": {0: 1}}}, "shares of labels are balance="),
+        ({"num_samples": 3}, "it is n, with sampling='random'"),
+        ({"pos": 1}, "it is balance="),
+    ],
+)
+def test_labels_that_cannot_balance_are_refused(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    arrays = {"image": labels().astype("f4"), "label": labels()}
+    data = zarrfeed.open({n: stored(tmp_path / n, one, dimension_names=NAMES) for n, one in arrays.items()})
+    given: dict[str, Any] = {"size": SIZE, "sampling": "random", "n": 5} | arguments
+    with pytest.raises((ConfigError, zarrfeed.UnknownOptionError), match=message):
+        data.patch(**given)

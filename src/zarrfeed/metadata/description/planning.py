@@ -9,6 +9,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.cycled_order import CycledOrder
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.mixture.weighted_mixture import WeightedMixture
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
@@ -106,7 +107,8 @@ class Planning:
         if resolved.expected is not None:
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
-            order = MixedOrder.of(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
+            mixed = WeightedMixture.weighted if resolved.blend.expected else MixedOrder.of
+            order = mixed(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
             if order.is_per_batch and self.options.batch_size is None:
                 raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
         return fields, order

@@ -231,6 +231,8 @@ class ResolvedData:
             raise ConfigError(
                 f"{method}: samples are weighted; call weight() or balance() last of what chooses samples"
             )
+        if self.blend is not None and self.blend.expected:
+            raise ConfigError(f"{method}: sources of the mixture are weighted; choose their samples before weight()")
         if self.given is not None:
             raise ConfigError(f"{method}: {IN_ORDER}; call select(keep_order=True) last of what chooses samples")
 

@@ -36,7 +36,8 @@ class _WeightingCall(MethodCall):
         """Raise ConfigError if samples cannot be weighted, before a column is read."""
         method = self.function[1:]
         if resolved.patching is not None:
-            raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch(weights=)")
+            argument = "balance" if method == "balance" else "weights"
+            raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch({argument}=)")
         if resolved.blend is not None:
             raise ConfigError(f"{method}: samples are a mixture, whose sources have weights: zarrfeed.mix(weights=)")
         if resolved.expected is not None:
@@ -98,6 +99,8 @@ class WithWeightsCall(_WeightingCall):
 
     def check(self, resolved: ResolvedData) -> None:
         """Raise ConfigError unless samples are weighted."""
+        if resolved.blend is not None and resolved.blend.expected:
+            raise ConfigError("with_weights: samples are a mixture, whose sources keep the weights that they have")
         if resolved.expected is None:
             raise ConfigError("with_weights: the samples have no weights yet; call weight() or balance()")
 

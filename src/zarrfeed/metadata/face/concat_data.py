@@ -83,10 +83,12 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
                 f"{one!r}: a mixture cannot be an input of zarrfeed.{function}; give its sources to one zarrfeed.mix"
             )
         if one.resolved.patching is not None and function != "concat":
-            raise ConfigError(f"{one!r}: patches cannot be a source of zarrfeed.{function}")
-        if one.resolved.expected is not None:
-            remedy = "weight the result" if function == "concat" else "mix takes its sources by weights"
-            raise ConfigError(f"{one!r}: weighted samples cannot be an input of zarrfeed.{function}; {remedy}")
+            raise ConfigError(
+                f"{one!r}: patches cannot be a source of zarrfeed.{function}; zarrfeed.concat of random patches with "
+                "weights has the n of each in every epoch"
+            )
+        if one.resolved.expected is not None and function == "concat":
+            raise ConfigError(f"{one!r}: weighted samples cannot be an input of zarrfeed.concat; weight the result")
         if one.resolved.given is not None:
             remedy = "select of the result" if function == "concat" else "mix takes its sources by weights"
             raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be an input of zarrfeed.{function}; {remedy}")

@@ -14,6 +14,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.base.validate import check_flags, check_int, check_number
+from zarrfeed.metadata.description.label_weights import Balance, named_weights
 from zarrfeed.metadata.description.sample_calls import (
     PatchCall,
     SplitCall,
@@ -41,6 +42,16 @@ SampleColumn: TypeAlias = "str | Path | zarr.Array[Any] | npt.ArrayLike"
 
 #: Samples of an epoch of weighted samples, at most.
 _MOST_SAMPLES = 2**40
+
+_BY_LABEL = (
+    "balance={'label': {0: 1, 'others': 1}}, with sampling='random': one patch of background to one of the labels"
+)
+#: Arguments of MONAI's RandCropByPosNegLabel and RandCropByLabelClasses, and of TorchIO's samplers.
+_OF_OTHER_LIBRARIES = {
+    **dict.fromkeys(("pos", "neg", "label_key", "label_name", "ratios", "label_probabilities"), _BY_LABEL),
+    **dict.fromkeys(("num_samples", "samples_per_volume"), "n, with sampling='random': patches of an epoch"),
+    **dict.fromkeys(("spatial_size", "roi_size", "patch_size"), "size, a mapping: {'z': 96, 'y': 96, 'x': 96}"),
+}
 
 
 class SampleMethods(DataMethods):
@@ -128,7 +139,7 @@ class SampleMethods(DataMethods):
             warnings.warn(text, stacklevel=3)  # of the caller, behind the check of option names
         return made
 
-    @checks_option_names_of("Data")
+    @checks_option_names_of("Data", _OF_OTHER_LIBRARIES)
     def patch(
         self,
         size: Mapping[Dim, int],
@@ -141,6 +152,7 @@ class SampleMethods(DataMethods):
         positions: npt.ArrayLike | None = None,
         n: int | None = None,
         weights: WeightsLike | None = None,
+        balance: Balance | None = None,
         flip: Sequence[Dim] = (),
         rotate: Sequence[Dim] = (),
         isel: Mapping[Dim, int | slice | Sequence[int]] | None = None,
@@ -184,12 +196,18 @@ class SampleMethods(DataMethods):
             lies inside, with "pad" those where it has a voxel of the volume, with "wrap" all voxels.
         weights
             With "random": how likely each voxel is to be in the middle of a patch, at `start + size // 2`: a mask, or
-            numbers that are not negative; an array, an array of Zarr, or its path. Its axes are those of `positions`,
-            with the samples of all stores one after another. It has a value for each voxel, or lies on a coarser grid,
-            whose shape divides that of the voxels, or on that of a `PatchWeights`, which `zarrfeed.patch_weights`
-            measures, or of its file. A patch begins at s with the probability
+            numbers that are not negative; an array, an array of Zarr, its path, or the name of an array of the samples.
+            Its axes are those of `positions`, with the samples of all stores one after another. It has a value for each
+            voxel, or lies on a coarser grid, whose shape divides that of the voxels, or on that of a `PatchWeights`,
+            which `zarrfeed.patch_weights` measures, or of its file. A patch begins at s with the probability
             `w[(s + size // 2) // cell] / sum(w)`, where the sum is over all voxels that may be in the middle: those
             of patches that lie inside, with border "drop"; else all. None: positions are equally likely.
+        balance
+            With "random", in place of `weights`: an array of labels, by its name among the samples' arrays, or by its
+            path. Each label is equally often in the middle of a patch: each instance of a segmentation, and the
+            background. Or with the shares of labels, as `zarrfeed.patch_weights` takes them, such as {"label": {0: 1,
+            "others": 3}} for one patch of background to three of other labels. Labels are read at once, each chunk
+            twice, boxes of voxels at a time.
         flip
             Dimensions that `size` names, such as ["z", "y", "x"]. Each patch is reversed along each of them, or not,
             with probability 1/2: all arrays alike, anew in each epoch, and with or without shuffling.
@@ -225,9 +243,11 @@ class SampleMethods(DataMethods):
         >>> next(iter(dataset)).shape
         torch.Size([4, 16, 16, 16])
         """
-        if weights is not None and self.growth is not None:
+        if self.growth is not None and (weights is not None or balance is not None):
             raise ConfigError("weights of a store that is opened with refresh: it may grow, and weights do not")
-        read = read_weights(weights)
+        if balance is not None and sampling != "random":
+            raise ConfigError(f'balance with sampling = "{sampling}": it is for sampling = "random"')
+        read = read_weights(named_weights(self, weights, balance))
         return self._then(
             PatchCall(size, context, sampling, border, stride, pad, positions, n, read, flip, rotate, isel)
         )

@@ -43,6 +43,7 @@ def mix(
     data
         The sources: a `Data` each, or whatever `zarrfeed.open` takes as `samples`, such as a list of stores. As of
         `zarrfeed.concat`, which numbers samples alike; `Data.source_of` tells the source of a sample's index.
+        A source may be weighted (`Data.weight`, `Data.balance`): a pass over it is an epoch of its weights, drawn anew.
     weights
         The shares of the sources: [7, 2, 1]. None: the numbers of samples. Or a schedule of the steps from which
         weights hold, such as {0: [7, 2, 1], 1_000_000: [1, 1, 1]}. Steps count samples of all ranks, from the beginning
@@ -93,7 +94,9 @@ def mix(
             )
     first = np.cumsum([0, *(one.resolved.choice.num_samples for one in joined.given)])
     parsed = [(step, parse_weights(shares)) for step, shares in stages]
-    blend = Blend(tuple(first.tolist()), parsed[0][1], tuple(parsed[1:]), stop, batching)
+    expected = tuple(one.resolved.expected for one in joined.given)
+    weighted = expected if any(one is not None for one in expected) else ()
+    blend = Blend(tuple(first.tolist()), parsed[0][1], tuple(parsed[1:]), stop, batching, weighted)
     blend.mixture(0, 1)  # refuses what cannot be mixed
     frozen = FrozenMapping(tuple(parsed)) if len(parsed) > 1 else parsed[0][1]
     call = MixCall(tuple(one.expression for one in joined.given), frozen, stop, batching)

@@ -244,6 +244,7 @@ class Patching:
     def concat(cls, parts: Sequence[Patching], bases: Sequence[int]) -> Patching:
         """Return the patches of several descriptions that are cut alike, whose first samples become samples `bases`."""
         first = parts[0]
+        weighted = (one.request for one in parts if one.request.weights is not None)
         volumes = Volumes(
             np.concatenate([one.volumes.begin + base for one, base in zip(parts, bases, strict=True)]),
             np.concatenate([one.volumes.end + base for one, base in zip(parts, bases, strict=True)]),
@@ -254,8 +255,19 @@ class Patching:
             else first.positions.concat([(one.positions, len(one.volumes)) for one in parts])
         )
         return replace(
-            first, extents=np.concatenate([one.extents for one in parts]), volumes=volumes, positions=positions
+            first,
+            request=next(weighted, first.request),
+            extents=np.concatenate([one.extents for one in parts]),
+            volumes=volumes,
+            positions=positions,
         )
+
+    def is_cut_like(self, other: Patching) -> bool:
+        """Return whether patches of two descriptions may be put together: with weights, each has its own number."""
+        requests = [self.request, other.request]
+        if any(one.weights is not None for one in requests):
+            requests = [replace(one, n=None) for one in requests]
+        return requests[0] == requests[1] and self.dims == other.dims
 
     def __str__(self) -> str:
         """Describe the patches for people."""

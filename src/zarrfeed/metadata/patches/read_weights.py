@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,6 +44,10 @@ def read_weights(named: WeightsLike | None) -> ReadWeights | None:
     """
     if named is None or isinstance(named, PatchWeights):
         return named
+    if isinstance(named, Mapping):
+        raise ConfigError(
+            f'weights = {named!r}, must be weights of voxels; shares of labels are balance={{"label": {{0: 1, 1: 3}}}}'
+        )
     if isinstance(named, str | Path):
         if str(named).endswith(".npz"):
             return PatchWeights.load(named)

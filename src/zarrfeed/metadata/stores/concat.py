@@ -134,9 +134,11 @@ class _ColumnStores:
         self._check_axes(items, store)
         ours, theirs = _kind(self.first), _kind(f)
         if type(f) is not type(self.first) or ours != theirs:
+            are_volumes = len(f.sample_shape) == len(self.first.sample_shape) > 1
+            remedy = _CAST if ours[0] == theirs[0] else _CUT_FIRST * are_volumes
             raise ConfigError(
                 f"{store}: {items.name} is {_in_words(f)}, in {self._store} it is {_in_words(self.first)}: the samples "
-                "of all stores must have the same shape and dtype" + _CAST * (ours[0] == theirs[0])
+                f"of all stores must have the same shape and dtype{remedy}"
             )
 
     def _check_axes(self, items: Items, store: str) -> None:
@@ -154,6 +156,9 @@ def _dims_of_row(items: Items) -> tuple[str | None, ...]:
 
 
 _CAST = "; dtype= of zarrfeed.concat, or of Data.cast, converts them"
+_CUT_FIRST = (
+    "; cut volumes of different sizes first: zarrfeed.concat([zarrfeed.open(path).patch(...) for path in paths])"
+)
 
 
 def _kind(f: Field) -> tuple[Hashable, ...]:
@@ -220,11 +225,13 @@ def _patches(runs: Sequence[Run], first: Int64) -> Patching | None:
         raise ConfigError(
             f"{runs[cut.index(None)].stores[0]}: its samples are no patches, but those of other stores are"
         )
-    for one, run in zip(cut, runs, strict=True):
-        if one is not None and cut[0] is not None and (one.request, one.dims) != (cut[0].request, cut[0].dims):
+    patchings = [one for one in cut if one is not None]
+    weighted = next((one for one in patchings if one.request.weights is not None), patchings[0])
+    for one, run in zip(patchings, runs, strict=True):
+        if not one.is_cut_like(weighted):
             raise _cut_otherwise(run.stores[0], runs[0].stores[0])
     begins = np.cumsum([0, *(len(run.stores) for run in runs)])[:-1]
-    return Patching.concat([one for one in cut if one is not None], first[begins].tolist())
+    return Patching.concat(patchings, first[begins].tolist())
 
 
 def _cut_otherwise(store: str, first: str) -> ConfigError:

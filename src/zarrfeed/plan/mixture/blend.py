@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from zarrfeed.plan.mixture.mixture import COLUMNS, Mixture
 from zarrfeed.plan.mixture.mixture_stop import Stop
 from zarrfeed.plan.order.keyed_random import key_of
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.block_edges import Edges
 
@@ -36,6 +37,9 @@ class Blend:
         The rule by which an epoch ends.
     batching
         The run of samples that has one source: a sample, or a batch of all ranks.
+    expected
+        For each source, the expected counts of its chosen samples in a pass; None for one without weights. Empty: no
+        source has weights.
     """
 
     first: tuple[int, ...]
@@ -43,6 +47,7 @@ class Blend:
     changes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     stop: Stop = "first"
     batching: Batching = "per_sample"
+    expected: tuple[ExpectedCounts | None, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def num_sources(self) -> int:

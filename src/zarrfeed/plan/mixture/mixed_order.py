@@ -283,6 +283,14 @@ class MixedOrder(MixedSequence):
         del counts
         return []
 
+    def weighted_visits(self, source: int) -> tuple[float, float]:
+        """Return how often the most frequent sample of a weighted source comes in a pass, and a block is read in one.
+
+        Zeros for a source without weights.
+        """
+        del source
+        return 0.0, 0.0
+
     def columns_for(self, ranks: int) -> int:
         """Return the columns of the mixture, if ranks have no regular strides of each source; else 0."""
         return 0 if self.is_per_batch or self.mixture.columns % ranks == 0 else self.mixture.columns

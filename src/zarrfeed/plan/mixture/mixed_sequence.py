@@ -106,10 +106,19 @@ class MixedSequence(Order):
             zip(self._source_begin, self._source_begin[1:], self.sources, strict=False)
         ):
             plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(Order)}
-            seed = key_of(_SOURCE, self.seed, source)
+            seed = self.source_seed(source)
             selection = self._chosen.at(np.arange(begin, end))
             made.append(Order(**{**plain, **one._asdict(), "selection": selection, "seed": seed, "row_seed": None}))
         return tuple(made)
+
+    def source_seed(self, source: int) -> int:
+        """Return the key of the order of a source."""
+        return key_of(_SOURCE, self.seed, source)
+
+    def pass_order(self, source: int, number: int) -> tuple[Order, int]:
+        """Return the order of a pass over a source, and the held index of its first block."""
+        del number
+        return self.orders[source], int(self._source_begin[source])
 
     def held_indices(self, epoch: int) -> Int64:
         """Return the held indices of blocks in the orders of sources, one source after another."""
@@ -188,26 +197,24 @@ class MixedSequence(Order):
         which_pass, in_pass = np.divmod(in_pass, lengths[source])
         parts, of_part, holding = [], [], np.zeros(len(extra), dtype=np.int64)
         count = 0
-        for number, order in enumerate(self.orders):
-            n = order.length
+        for number, (n, lanes) in enumerate((one.length, one.lanes) for one in self.orders):
             passes = set(range(low[number] // n, -(-high[number] // n))) | set(which_pass[source == number].tolist())
             # lanes have positions of one residue, modulo what divides both the lanes and how steps are dealt
-            common = math.gcd(strides.stride, self.mixture.columns * unit, order.lanes)
+            common = math.gcd(strides.stride, self.mixture.columns * unit, lanes)
             for one in sorted(passes):
+                order, first_held = self.pass_order(number, one)
                 residue = (begin + strides.first - one * n) % common
-                lane = np.arange(residue, order.lanes, common)
+                lane = np.arange(residue, lanes, common)
                 here = (source == number) & (which_pass == one)
-                lane = np.union1d(lane, in_pass[here] % order.lanes)
+                lane = np.union1d(lane, in_pass[here] % lanes)
                 groups = order.groups(one, lane)
-                wanted = groups.lane + order.lanes * (groups.offset + groups.rows - 1) >= low[number] - one * n
-                wanted &= groups.lane + order.lanes * groups.offset < high[number] - one * n
+                wanted = groups.lane + lanes * (groups.offset + groups.rows - 1) >= low[number] - one * n
+                wanted &= groups.lane + lanes * groups.offset < high[number] - one * n
                 held = groups.holding(order.in_sequence(in_pass[here]))
                 wanted[held] = True
                 chosen = np.flatnonzero(wanted)
                 holding[here] = count + np.searchsorted(chosen, held)
-                parts.append(
-                    replace(groups.take(chosen), held_index=groups.take(chosen).held_index + self._source_begin[number])
-                )
+                parts.append(replace(groups.take(chosen), held_index=groups.take(chosen).held_index + first_held))
                 of_part.append((number, one, len(chosen)))
                 count += len(chosen)
         sizes = [size for _, _, size in of_part]

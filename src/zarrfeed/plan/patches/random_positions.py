@@ -8,18 +8,21 @@ Invariants:
   lies inside of its volume; with "pad" those where it has a voxel of it; with "wrap" all voxels.
 - **Weights.** With weights, the voxel `start + size // 2` is drawn with the probability of its weight, among the voxels
   of volumes ("pad", "wrap"), or among those where the patch lies inside ("drop").
+- **Parts.** Of several sources that were put together, one of them with weights, each has its own number of patches in
+  every epoch, drawn by its own weights: weights of different sources have no common scale.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order.keyed_random import below, keys_of
 from zarrfeed.plan.patches.tiling import Border
 from zarrfeed.plan.patches.weight_table import Ranges, WeightTable
@@ -58,9 +61,17 @@ class RandomPositions:
         """True if epochs have different patches: always."""
         return True
 
-    def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
-        """Return the volume of each patch, shape (n,), and its first voxel there, shape (n, D)."""
-        number, sizes = np.arange(self.num_samples), np.array(self.size)
+    @property
+    def parts(self) -> tuple[RandomPositions, ...]:
+        """The sources that draw by themselves: this one."""
+        return (self,)
+
+    def at(self, seed: int, epoch: int, first: int = 0) -> tuple[Int64, Int64]:
+        """Return the volume of each patch, shape (n,), and its first voxel there, shape (n, D).
+
+        The patches are patches `first` to `first + n` of the epoch.
+        """
+        number, sizes = first + np.arange(self.num_samples), np.array(self.size)
         words = [keys_of(_DRAW, seed, epoch, number, d) for d in range(1 + len(self.size))]
         if self.weights is None:
             num_starts, least = self._starts()
@@ -85,18 +96,12 @@ class RandomPositions:
         digest = hashlib.sha256(self.weights.digest.encode() + first.tobytes()).hexdigest()
         return {"n": self.num_samples, "weights": digest[:16]}
 
-    def concat(self, parts: Sequence[tuple[Any, int]]) -> RandomPositions:
-        """Return the patches of several descriptions: the sum of their numbers, drawn from all of their volumes.
+    def concat(self, parts: Sequence[tuple[Any, int]]) -> RandomPositions | PositionsOfParts:
+        """Return the patches of several descriptions, as many as all of them have.
 
-        Raises
-        ------
-        ConfigError
-            If they have weights.
+        With weights, each has its own number of patches. Without any, they are drawn from all volumes alike.
         """
-        if any(one.weights is not None for one, _ in parts):
-            raise ConfigError("patches with weights are not concatenated; open the stores as one, with weights of all")
-        extents = np.concatenate([one.extents for one, _ in parts])
-        return RandomPositions(extents, self.size, self.border, sum(one.num_samples for one, _ in parts))
+        return joined_draws([part for one, _ in parts for part in one.parts])
 
     def _starts(self) -> tuple[Int64, Int64]:
         """Return the number of voxels at which patches may begin along each dimension, and the first of these voxels.
@@ -109,6 +114,58 @@ class RandomPositions:
         num_starts = np.where(border == "drop", self.extents - sizes + 1, self.extents)
         num_starts = np.where(border == "pad", self.extents + sizes - 1, num_starts)
         return num_starts, np.where(border == "pad", 1 - sizes, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class PositionsOfParts:
+    """Patches of several sources, each of which draws its own number of them from its own volumes.
+
+    Attributes
+    ----------
+    parts
+        The sources, in the order of their volumes.
+    """
+
+    parts: tuple[RandomPositions, ...]
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Patches of an epoch."""
+        return sum(one.num_samples for one in self.parts)
+
+    @property
+    def changes(self) -> bool:
+        """True if epochs have different patches: always."""
+        return True
+
+    def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
+        """Return the volume of each patch, shape (n,), and its first voxel there, shape (n, D)."""
+        volumes, starts = [], []
+        first_volume = first = 0
+        for one in self.parts:
+            volume, start = one.at(seed, epoch, first)
+            volumes.append(first_volume + volume)
+            starts.append(start)
+            first_volume += len(one.extents)
+            first += one.num_samples
+        return np.concatenate(volumes), np.concatenate(starts)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the number of drawn patches, and a hash of the numbers and the weights of all sources."""
+        described = json.dumps([one.describe() for one in self.parts])
+        return {"n": self.num_samples, "weights": hashlib.sha256(described.encode()).hexdigest()[:16]}
+
+    def concat(self, parts: Sequence[tuple[Any, int]]) -> RandomPositions | PositionsOfParts:
+        """Return the patches of several descriptions, as many as all of them have."""
+        return joined_draws([part for one, _ in parts for part in one.parts])
+
+
+def joined_draws(parts: Sequence[RandomPositions]) -> RandomPositions | PositionsOfParts:
+    """Return the patches of several sources: each draws by itself if one of them has weights."""
+    if any(one.weights is not None for one in parts):
+        return PositionsOfParts(tuple(parts))
+    extents = np.concatenate([one.extents for one in parts])
+    return RandomPositions(extents, parts[0].size, parts[0].border, sum(one.num_samples for one in parts))
 
 
 def middles(first: Int64, extents: Int64, size: tuple[int, ...], border: tuple[Border, ...]) -> tuple[Ranges, ...]:

@@ -1,0 +1,302 @@
+"""The order of a mixture of which sources are weighted: each pass over a source has the samples that it draws.
+
+Invariants, beside those of the mixture itself in `mixed_order.py`:
+
+- **Draws.** Pass j over a source draws its samples as epoch j of a weighted order does, by the key of the source
+  (`plan/order/weighted_blocks.py`). A source without weights draws each of its samples once.
+- **One length.** All passes over a source have as many samples, so turns, lanes and the position of a step are those of
+  any mixture, and depend on no draw.
+- **One table.** An epoch reads the passes that its steps touch, one after another in one table of samples. A group of a
+  pass has blocks of this table. The table has whole passes, also where an epoch takes a part of one.
+- **Lanes.** Lanes, mix and strip of a source are bound by its blocks with each sample once, as passes differ in their
+  blocks. In a pass of fewer blocks, mix and strip are at most their number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from zarrfeed.plan.mixture.blend import Blend
+from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.mixture.source_lanes import SourceLanes
+from zarrfeed.plan.order.block_order import check_blocks
+from zarrfeed.plan.order.keyed_random import key_of
+from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.order_state import OrderState
+from zarrfeed.plan.order.portion import WHOLE, Portion
+from zarrfeed.plan.order.weighted_blocks import WeightedBlocks
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
+from zarrfeed.plan.samples.held_blocks import ListedBlocks
+from zarrfeed.plan.samples.sample_set import SampleSet
+from zarrfeed.plan.samples.selection import Selection
+
+#: Purpose of the key of the counts.
+_COUNTS = 0x636F756E7473
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassOrder(Order, unfolds=True):
+    """The order of one pass over a source; `selection` has the samples that it draws, as often as they come.
+
+    Attributes
+    ----------
+    most_rows
+        Samples of a block of any pass, at most.
+    """
+
+    most_rows: int
+
+    @property
+    def reads(self) -> Selection | None:
+        """The samples that are read, in the blocks of the order."""
+        return self.selection
+
+    @property
+    def max_rows(self) -> int:
+        """Samples of a block, at most, in any pass."""
+        return self.most_rows
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnPasses:
+    """The samples of the passes that an epoch touches.
+
+    Attributes
+    ----------
+    reads
+        The samples of all passes, one after another.
+    begin
+        (source, pass) -> the held index of its first block.
+    end
+        The same for the end of its blocks.
+    """
+
+    reads: Selection
+    begin: dict[tuple[int, int], int]
+    end: dict[tuple[int, int], int]
+
+    @classmethod
+    def of(cls, passes: Sequence[tuple[tuple[int, int], Selection]]) -> DrawnPasses:
+        """Put the samples of passes one after another."""
+        lengths = np.array([len(one.held) for _, one in passes])
+        ends = np.cumsum(lengths).tolist()
+        before = np.cumsum([0, *(one.length for _, one in passes)]).tolist()
+        held = ListedBlocks(
+            np.concatenate([one.blocks for _, one in passes]),
+            np.concatenate([one.rows for _, one in passes]),
+            np.concatenate([one.first + base for (_, one), base in zip(passes, before, strict=False)]),
+        )
+        samples = SampleSet("list", (np.concatenate([one.listed() for _, one in passes]),))
+        names = [name for name, _ in passes]
+        begins = (np.array(ends) - lengths).tolist()
+        return cls(
+            Selection(held, samples=samples), dict(zip(names, begins, strict=True)), dict(zip(names, ends, strict=True))
+        )
+
+
+class _Cache:
+    """The blocks of sources, of orders that differ in lanes alone, and the passes of the epoch that was drawn last."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] = ()
+        self._blocks: tuple[WeightedBlocks, ...] = ()
+        self._passes: tuple[tuple[tuple[int, int], ...], DrawnPasses] | None = None
+
+    def __reduce__(self) -> tuple[type[_Cache], tuple[()]]:
+        return _Cache, ()  # another process draws them anew
+
+    def blocks(self, order: WeightedMixture) -> tuple[WeightedBlocks, ...]:
+        """Return the blocks that each source of an order draws from."""
+        key = order.drawn_by
+        if key != self._key or not self._blocks:
+            self._key, self._blocks, self._passes = key, tuple(order.new_blocks()), None
+        return self._blocks
+
+    def passes(self, order: WeightedMixture) -> DrawnPasses:
+        """Return the passes that an order's epoch touches."""
+        blocks, wanted = self.blocks(order), order.touched
+        if self._passes is None or self._passes[0] != wanted:
+            self._passes = wanted, DrawnPasses.of([(one, blocks[one[0]].draw(one[1])) for one in wanted])
+        return self._passes[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedMixture(MixedOrder):
+    """The epoch order of a mixture with weighted sources, in one epoch; `selection` has each sample once.
+
+    Attributes
+    ----------
+    expected
+        For each source, the expected counts of its samples in a pass.
+    epoch
+        The epoch that it is of.
+    """
+
+    expected: tuple[ExpectedCounts, ...] = field(compare=False, repr=False)
+    epoch: int = 0
+    _cache: _Cache = field(default_factory=_Cache, compare=False, repr=False)
+
+    @classmethod
+    def weighted(cls, order: Order, blend: Blend, *, lanes: int | None, mix: int | None) -> WeightedMixture:
+        """Return the order of a mixture with weighted sources; samples without a weight never come."""
+        whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows, order.edges)
+        listed = whole.listed()
+        ends = np.searchsorted(listed, np.array(blend.first))
+        expected = [
+            ExpectedCounts.of(np.ones(end - begin), int(end - begin)) if one is None else one
+            for one, begin, end in zip(blend.expected, ends, ends[1:], strict=False)
+        ]
+        some = np.concatenate([one.shares > 0 for one in expected])
+        chosen = whole if some.all() else Selection.of_samples(listed[some], order.block_rows, order.edges)
+        named = {one.name: getattr(order, one.name) for one in dataclasses.fields(order)}
+        made = cls(
+            **{**named, "selection": chosen, "lanes": 1, "mix": 1},
+            blend=blend,
+            expected=tuple(one.taken(np.flatnonzero(one.shares)) for one in expected),
+        )
+        fitting = made.with_sources([SourceLanes(lanes or 1, mix or 1, 1)] * blend.num_sources)
+        assert isinstance(fitting, cls)
+        return fitting
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+
+    # Samples
+
+    @property
+    def drawn_by(self) -> tuple[Any, ...]:
+        """All that the samples of a pass depend on, beside weights, source and pass."""
+        return self.seed, self.shuffle, self.block_rows, self.slabs, id(self.selection)
+
+    def new_blocks(self) -> list[WeightedBlocks]:
+        """Return the blocks that each source draws from."""
+        return [
+            WeightedBlocks(
+                self._chosen.at(np.arange(begin, end)),
+                one,
+                key_of(_COUNTS, self.source_seed(source)),
+                visits_again=self.shuffle,
+            )
+            for source, (one, begin, end) in enumerate(
+                zip(self.expected, self._source_begin, self._source_begin[1:], strict=False)
+            )
+        ]
+
+    @property
+    def blocks(self) -> tuple[WeightedBlocks, ...]:
+        """The blocks that each source draws from."""
+        return self._cache.blocks(self)
+
+    @cached_property
+    def touched(self) -> tuple[tuple[int, int], ...]:
+        """The passes that the epoch touches: source and number of each."""
+        low, high = self._position_range(self.begin_of(self.epoch), WHOLE.settled(self.length)[0])
+        return tuple(
+            (source, one)
+            for source, n in enumerate(self.lengths)
+            for one in range(low[source] // n, max(low[source] // n + 1, -(-high[source] // n)))
+        )
+
+    @cached_property
+    def reads(self) -> Selection:
+        """The samples of the passes that the epoch touches, each as often as it comes."""
+        return self._cache.passes(self).reads
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The samples of a pass over each source."""
+        return tuple(one.total for one in self.expected)
+
+    @cached_property
+    def max_rows(self) -> int:
+        """Samples of a block, at most, in any epoch."""
+        return max(one.max_rows for one in self.blocks)
+
+    @property
+    def selected_bytes(self) -> int:
+        """Bytes that the samples, their weights and those of an epoch take."""
+        return super().selected_bytes + self.reads.nbytes + sum(one.expected.shares.nbytes for one in self.blocks)
+
+    @property
+    def by_block(self) -> Order:
+        """The mixture of the same samples without weights, by whose blocks samples are found, counted and replaced."""
+        named = {one.name: getattr(self, one.name) for one in dataclasses.fields(MixedOrder)}
+        return MixedOrder(**named).with_sources(self.sources)
+
+    @cached_property
+    def orders(self) -> tuple[Order, ...]:
+        """For each source, the order of the first pass that the epoch touches."""
+        first = dict(reversed(self.touched))
+        return tuple(self.pass_order(source, first[source])[0] for source in range(self.blend.num_sources))
+
+    def pass_order(self, source: int, number: int) -> tuple[Order, int]:
+        """Return the order of a pass over a source, and the held index of its first block."""
+        drawn, lanes = self._cache.passes(self), self.sources[source]
+        begin, end = drawn.begin[source, number], drawn.end[source, number]
+        plain = {one.name: getattr(self, one.name) for one in dataclasses.fields(Order)}
+        fitting = lanes._replace(mix=min(lanes.mix, end - begin), strip=min(lanes.strip, end - begin))
+        order = PassOrder(
+            **{
+                **plain,
+                **fitting._asdict(),
+                "selection": drawn.reads.at(np.arange(begin, end)),
+                "seed": self.source_seed(source),
+                "row_seed": None,
+            },
+            most_rows=self.blocks[source].max_rows,
+        )
+        return order, begin
+
+    def check_blocks(self, *, listed: bool) -> None:
+        """Raise ConfigError if there are more blocks, each counted once, than a plan may list."""
+        check_blocks(len(self._chosen.held), self.full_rows, listed=listed)
+
+    @property
+    def _chosen(self) -> Selection:
+        return self._each_once
+
+    @cached_property
+    def _each_once(self) -> Selection:
+        assert self.selection is not None
+        cut = self.selection if self.slabs is None else self.slabs.cut(self.selection, self.num_samples)
+        return cut or Selection.of_range(range(self.num_samples), self.block_rows)
+
+    # Epochs
+
+    def typical_epoch(self, upcoming: int) -> int:
+        """Return the epoch that comes next: epochs differ in the samples that they draw."""
+        return upcoming
+
+    def at(self, state: OrderState) -> WeightedMixture:
+        """Return the order of a settled state's epoch."""
+        made = super().at(state)
+        assert isinstance(made, WeightedMixture)
+        return made if made.epoch == state.epoch else replace(made, epoch=state.epoch)
+
+    def plan(self, epoch: int, portion: Portion = WHOLE) -> EpochPlan:
+        """Return the pieces of blocks that a consumer needs in an epoch, in the order in which it needs them."""
+        if epoch != self.epoch:
+            return replace(self, epoch=epoch).plan(epoch, portion)
+        return super().plan(epoch, portion)
+
+    def weighted_visits(self, source: int) -> tuple[float, float]:
+        """Return for a weighted source how often a pass has its most frequent sample, and reads a block; else zeros."""
+        blocks = self.orders[source].blocks_at(np.arange(self.orders[source].num_blocks))
+        most = self.expected[source].most
+        return (most, len(blocks) / len(np.unique(blocks))) if self.blend.expected[source] is not None else (0.0, 0.0)
+
+    def groups_bytes(self, *, are_shared: bool) -> int:
+        """Return the bytes of the groups of a plan: of all passes that the epoch touches."""
+        return super(MixedOrder, self).groups_bytes(are_shared=are_shared)
+
+    # States
+
+    def describe(self) -> dict[str, Any]:
+        """Return the terms that the order of the epochs depends on, as JSON."""
+        return {**super().describe(), "weights": [one.digest for one in self.expected]}
