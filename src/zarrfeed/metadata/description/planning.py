@@ -9,6 +9,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.cycled_order import CycledOrder
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.crop_order import CropOrder
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
@@ -17,6 +18,7 @@ from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.position_blocks import Cells
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.decoded_bytes import Grain
 from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
@@ -103,7 +105,9 @@ class Planning:
         elif self.epoch_size is not None:
             named = self.mixing.lanes, self.mixing.mix
             order = CycledOrder.with_epochs(order, self.epoch_size, lanes=named[0], mix=named[1])
-        if resolved.expected is not None:
+        if isinstance(resolved.expected, CropStarts):
+            order = CropOrder.of(order, resolved.expected)
+        elif resolved.expected is not None:
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
             order = MixedOrder.of(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
@@ -158,5 +162,6 @@ def _check_epochs_may_go_on(resolved: ResolvedData) -> None:
         raise ConfigError("epoch_size is not for mixtures: zarrfeed.mix(stop=) says how many samples an epoch has")
     if resolved.expected is not None:
         raise ConfigError(
-            "epoch_size is not for weighted samples, which are drawn anew in each epoch: weight(n=) has it"
+            f"epoch_size is not for {resolved.expected.noun}, which are drawn anew in each epoch: weight(n=) and "
+            "random_crop(n=) have it"
         )

@@ -26,6 +26,7 @@ from zarrfeed.metadata.patches.patch_request import PatchRequest
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.samples.blocks import plan_blocks
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.gaps import Gaps
 from zarrfeed.plan.samples.given_samples import GivenSamples
@@ -86,7 +87,8 @@ class ResolvedData:
     patching
         The cut of samples that are patches. None: samples are no patches.
     expected
-        The expected count of each chosen sample. None: samples have no weights.
+        The expected count of each chosen sample, or the recordings that they are starts of crops of. None: each chosen
+        sample comes once.
     given
         The chosen samples in the order that the user gives. None: in that of the array, or shuffled.
     """
@@ -100,7 +102,7 @@ class ResolvedData:
     stacks: tuple[Stacked, ...] = ()
     blend: Blend | None = None
     patching: Patching | None = None
-    expected: ExpectedCounts | None = None
+    expected: ExpectedCounts | CropStarts | None = None
     given: GivenSamples | None = None
 
     @classmethod
@@ -231,9 +233,7 @@ class ResolvedData:
         """Raise ConfigError for a method that chooses samples, if they are patches, or are weighted already."""
         self.check_rows(method)
         if self.expected is not None:
-            raise ConfigError(
-                f"{method}: samples are weighted; call weight() or balance() last of what chooses samples"
-            )
+            raise ConfigError(f"{method}: samples are {self.expected.state}; {self.expected.advice}")
         if self.given is not None:
             raise ConfigError(f"{method}: {IN_ORDER}; call select(keep_order=True) last of what chooses samples")
 

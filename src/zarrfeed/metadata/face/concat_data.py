@@ -85,8 +85,9 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
         if one.resolved.patching is not None and function != "concat":
             raise ConfigError(f"{one!r}: patches cannot be a source of zarrfeed.{function}")
         if one.resolved.expected is not None:
-            remedy = "weight the result" if function == "concat" else "mix takes its sources by weights"
-            raise ConfigError(f"{one!r}: weighted samples cannot be an input of zarrfeed.{function}; {remedy}")
+            drawn = one.resolved.expected
+            remedy = f"{drawn.verb} the result" if function == "concat" else "mix takes its sources by weights"
+            raise ConfigError(f"{one!r}: {drawn.noun} cannot be an input of zarrfeed.{function}; {remedy}")
         if one.resolved.given is not None:
             remedy = "select of the result" if function == "concat" else "mix takes its sources by weights"
             raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be an input of zarrfeed.{function}; {remedy}")

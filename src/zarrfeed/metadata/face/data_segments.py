@@ -11,16 +11,21 @@ import zarr
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_torch import is_tensor
+from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.segment_calls import SegmentFieldCall, SegmentsCall, SelSegmentsCall
+from zarrfeed.metadata.description.sequence_calls import RandomCropCall
 from zarrfeed.metadata.face.conditions import Condition, meeting
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segment_columns import read_segments, read_whole_array, segment_coordinate, segments_known
 from zarrfeed.metadata.group.segments import SegmentEnds, find_segments
+from zarrfeed.plan.samples.gap_step import StepLike
+from zarrfeed.plan.samples.gaps import GapMode
 from zarrfeed.plan.samples.labels import LabelIndex
 from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64, Select, select_samples
+from zarrfeed.plan.samples.windows import PadLike
 from zarrfeed.spec.segments import Segments
 from zarrfeed.storage.access.access import StoreAccess
 
@@ -113,6 +118,55 @@ class SegmentMethods(DataMethods):
                     f"{len(segments)} segments"
                 )
         return self._then(SegmentFieldCall(names, arrays, values=values))
+
+    @checks_option_names_of("Data")
+    def random_crop(
+        self,
+        length: int | Mapping[str, int],
+        *,
+        n: int = 1,
+        pad: PadLike | Mapping[str, PadLike] | None = None,
+        mask: bool = False,
+        gaps: GapMode = "drop",
+        step: StepLike | None = None,
+    ) -> Self:
+        """Draw a random crop of every recording, anew in each epoch: some rows that follow each other.
+
+        Recordings are the segments of the samples (`segments`), or the arrays that were opened as a list or a pattern.
+
+        Parameters
+        ----------
+        length
+            Rows of a crop, for every array of `samples`; or a mapping of names, for these arrays. Other arrays have
+            their row at the start of the crop.
+        n
+            Crops of each recording in an epoch, drawn independently.
+        pad
+            The values behind the end of recordings that are shorter than a crop, as in `window`. None: these recordings
+            are left out.
+        mask, gaps, step
+            As in `window`.
+
+        Notes
+        -----
+        All starts in a recording are equally likely. Crops follow from the seed of the dataset, the epoch and the
+        number of the recording: all numbers of ranks and workers have the same ones, and a resumed epoch goes on with
+        them. Chunks that no crop of the epoch has a row of are not read.
+
+        Raises
+        ------
+        ConfigError
+            If nobody said where recordings end, no recording is as long as a crop, or as in `window`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(100)).segments([40, 100]).random_crop(8)
+        >>> with zarrfeed.ZarrIterableDataset(data, batch_size=2, shuffle=True) as dataset:
+        ...     tuple(next(iter(dataset)).shape)
+        (2, 8)
+        """
+        return self._then(RandomCropCall(length, n, pad, mask, gaps, step))
 
     def sel_segments(
         self, segments: Select | str | Mapping[str, Any] | None = None, **columns: Condition | Any
