@@ -55,6 +55,15 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/description/returned_coords.py": ("parity/test_returned_coords.py",),
     "report/value_meanings.py": ("parity/test_names.py",),
     "report/weight_shares.py": ("parity/test_weights.py",),
+    **{
+        f"{name}.py": ("parity/test_random_crops.py",)
+        for name in ("metadata/description/sequence_calls", "plan/order/crop_order", "plan/samples/crop_starts")
+    },
+    **{
+        f"{name}.py": ("parity/test_sequences.py",)
+        for name in ("plan/order/bucketed_order", "plan/samples/buckets", "torch/batches/sequences")
+    },
+    "plan/order/drawn_order.py": ("unit/plan/order/test_weighted_order.py",),
     "report/given_shares.py": ("parity/test_given_order.py",),
     "plan/order/given_order.py": ("parity/test_given_order.py",),
     "plan/mixture/cycled_order.py": ("parity/test_given_order.py",),

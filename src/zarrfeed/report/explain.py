@@ -13,6 +13,7 @@ from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.budget.mixing import perfect_mix
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.portion import Portion
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.plan.schedule.epoch_plan import Schedule
@@ -65,6 +66,7 @@ class Explanation(Page):
     `lanes` counts the lanes of all sources.
     `weights` counts the repetitions of weighted samples; None without weights. Each visit of a block counts in
     `num_blocks`.
+    `crops` are the recordings that random crops are drawn of; None without crops.
     `given` counts the samples of an order that the user gave; None without one.
     `patches` describes the boxes of arrays that are samples, and the columns in which they are read; None without
     patches.
@@ -112,6 +114,7 @@ class Explanation(Page):
     stores: StoreShares | None = None
     sources: SourceShares | None = None
     weights: WeightShares | None = None
+    crops: CropStarts | None = None
     given: GivenShares | None = None
     patches: PatchExplanation | None = None
     sharing: RankSharing | None = None
@@ -132,12 +135,13 @@ class Explanation(Page):
 
     def _verdict(self) -> str:
         sweeps = self.patches is not None and self.shuffle
+        otherwise = "shuffles columns of patches" if sweeps else "keeps an order"
         return verdict(
             self.fields,
             self.memory,
             self.memory_bytes,
             self.shuffling,
-            sweeps=sweeps,
+            otherwise=otherwise if self.given is None else self.given.verdict,
             mixes_better=bool(self.remedy),
         )
 
@@ -161,6 +165,8 @@ class Explanation(Page):
             rows += self.sources.rows(None if self.stores is None else self.stores.table)
         if self.weights is not None:
             rows += self.weights.rows()
+        if self.crops is not None:
+            rows.append(self.crops.row())
         if self.stores is not None and (self.sources is None or len(self.stores.selected) > len(self.sources.sources)):
             rows += self.stores.rows()
         if self.num_nodes > 1:
@@ -177,7 +183,7 @@ class Explanation(Page):
         }
         cached = " and ".join(kind for kind, is_there in kinds.items() if is_there)
         order = _ORDERS[self.shuffle, self.shuffle_rows]
-        some = bool(selected) or self.num_nodes > 1 or self.weights is not None
+        some = bool(selected) or self.num_nodes > 1 or self.weights is not None or self.crops is not None
         blocks = f"{self.num_blocks} blocks of {'up to ' * some}{self.block_rows} samples"
         lanes = f" in {self.lanes} lanes" + f", mix {self.mix}" * (self.sources is None)
         rows += [("order", f"{order}: {blocks}{lanes}")] if self.given is None else self.given.rows(self.fields)
@@ -302,6 +308,7 @@ def explain(
         statics=statics,
         sources=sources,
         weights=figures.weights,
+        crops=figures.crops,
         given=figures.given,
         patches=figures.patches,
         sharing=RankSharing.of(order, plan.stride) if order.length and plan.stride > 1 else None,

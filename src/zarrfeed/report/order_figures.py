@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.bucketed_order import BucketedOrder
+from zarrfeed.plan.order.crop_order import CropOrder
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.patch_reads import patch_reads
 from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.report.given_shares import GivenShares
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.source_shares import SourceShares
@@ -36,6 +39,8 @@ class OrderFigures:
         The repetitions of weighted samples; None if samples have no weights.
     given
         The order that the user gave; None if there is none.
+    crops
+        The recordings that random crops are drawn of; None if samples are no random crops.
     reads
         For each array that patches are cut out of: the number of chunks that are decoded, and of all chunks. None:
         reads follow from the blocks of the plan.
@@ -45,6 +50,7 @@ class OrderFigures:
     patches: PatchExplanation | None = None
     weights: WeightShares | None = None
     given: GivenShares | None = None
+    crops: CropStarts | None = None
     reads: Sequence[tuple[int, int]] | None = None
 
     @property
@@ -77,6 +83,20 @@ def _(order: SweptOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: i
 def _(order: WeightedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
     del plan, fields, keep_bytes
     return OrderFigures(weights=WeightShares.of(order))
+
+
+@figures_of.register
+def _(order: CropOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    del plan, fields, keep_bytes
+    return OrderFigures(crops=order.expected)
+
+
+@figures_of.register
+def _(order: BucketedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    del fields, keep_bytes
+    verdict = "shuffles batches of about one length" if order.permutes else "keeps an order in each pool of batches"
+    words = {"verdict": verdict, "said": order.buckets.row()[1], "remedy": ""}
+    return OrderFigures(given=GivenShares.of(order, plan, **words))
 
 
 @figures_of.register

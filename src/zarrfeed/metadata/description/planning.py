@@ -10,6 +10,8 @@ from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.cycled_order import CycledOrder
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.mixture.weighted_mixture import WeightedMixture
+from zarrfeed.plan.order.bucketed_order import BucketedOrder
+from zarrfeed.plan.order.crop_order import CropOrder
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
@@ -18,7 +20,10 @@ from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.position_blocks import Cells
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
+from zarrfeed.plan.samples.buckets import Buckets
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.decoded_bytes import Grain
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.spec.feeding import Mixing
@@ -86,11 +91,17 @@ class Planning:
             if self.epoch_size is not None:
                 raise ConfigError("epoch_size is not for patches: patch(n=) says how many an epoch has")
             return fields, self._patch_order(resolved.patching, fields)
+        buckets = resolved.expected if isinstance(resolved.expected, Buckets) else None
+        if buckets is not None and self.options.batch_size and buckets.batch_size % self.options.batch_size:
+            raise ConfigError(
+                f"batch_size = {self.options.batch_size}, must divide that of bucket_by_length, {buckets.batch_size}, "
+                "which is the number of samples of a batch of all ranks"
+            )
         order = make_order(
             fields.num_samples,
             fields.block_rows,
             selection,
-            shuffle=self.shuffle,
+            shuffle=self.shuffle and buckets is None,
             seed=self.seed,
             lanes=self.mixing.lanes,
             mix=self.mixing.mix,
@@ -104,7 +115,11 @@ class Planning:
         elif self.epoch_size is not None:
             named = self.mixing.lanes, self.mixing.mix
             order = CycledOrder.with_epochs(order, self.epoch_size, lanes=named[0], mix=named[1])
-        if resolved.expected is not None:
+        if isinstance(resolved.expected, CropStarts):
+            order = CropOrder.of(order, resolved.expected)
+        elif buckets is not None:
+            order = BucketedOrder.bucketed(order, buckets, permutes=self.shuffle)
+        elif isinstance(resolved.expected, ExpectedCounts):
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
             mixed = WeightedMixture.weighted if resolved.blend.expected else MixedOrder.of
@@ -160,5 +175,6 @@ def _check_epochs_may_go_on(resolved: ResolvedData) -> None:
         raise ConfigError("epoch_size is not for mixtures: zarrfeed.mix(stop=) says how many samples an epoch has")
     if resolved.expected is not None:
         raise ConfigError(
-            "epoch_size is not for weighted samples, which are drawn anew in each epoch: weight(n=) has it"
+            f"epoch_size is not for {resolved.expected.noun}, which are drawn anew in each epoch: weight(n=) and "
+            "random_crop(n=) have it"
         )

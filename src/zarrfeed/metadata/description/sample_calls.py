@@ -200,7 +200,7 @@ class BlocksCall(MethodCall):
         _refuse_dealing("blocks")
 
 
-def _freeze_step(step: Any) -> Any:
+def freeze_step(step: Any) -> Any:
     """Return a step in the one way in which an expression writes it."""
     parsed = GapStep.parse(step)
     return None if parsed is None else parsed.written
@@ -228,7 +228,7 @@ class WindowCall(MethodCall):
     pad: Any = None
     mask: bool = argument(default=False, metadata=frozen_by(bool))
     gaps: GapMode = "drop"
-    step: Any = argument(default=None, metadata=frozen_by(_freeze_step))
+    step: Any = argument(default=None, metadata=frozen_by(freeze_step))
     stride: Any = 1
     found: Gaps | None = argument(
         kw_only=True, default=None, repr=False, compare=False, metadata=frozen_by(applied_only)
@@ -367,7 +367,9 @@ class PatchCall(MethodCall):
         if resolved.stacks or resolved.blend is not None:
             raise ConfigError("patch: samples are stacked or mixed; call patch() before stack()")
         if resolved.expected is not None:
-            raise ConfigError("patch: samples are weighted, which patches cannot be; patch(weights=) weights voxels")
+            raise ConfigError(
+                f"patch: samples are {resolved.expected.state}, which patches cannot be; patch(weights=) weights voxels"
+            )
         if resolved.given is not None:
             raise ConfigError(f"patch: {IN_ORDER}, which patches cannot have; patch(positions=) lists patches")
         return resolved.cut(request)
@@ -375,7 +377,7 @@ class PatchCall(MethodCall):
 
 def _freeze_gap(gap: Any) -> Any:
     """Return a gap in the one way in which an expression writes it."""
-    return _freeze_step(gap) if isinstance(gap, str | timedelta | np.timedelta64) else freeze(gap)
+    return freeze_step(gap) if isinstance(gap, str | timedelta | np.timedelta64) else freeze(gap)
 
 
 @dataclass(frozen=True)

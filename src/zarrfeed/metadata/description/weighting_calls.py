@@ -11,6 +11,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.description.sample_calls import freeze_conditions, freeze_coords
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.freeze import Named
 
@@ -40,6 +41,8 @@ class _WeightingCall(MethodCall):
             raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch({argument}=)")
         if resolved.blend is not None:
             raise ConfigError(f"{method}: samples are a mixture, whose sources have weights: zarrfeed.mix(weights=)")
+        if resolved.expected is not None and not isinstance(resolved.expected, ExpectedCounts):
+            raise ConfigError(f"{method}: samples are {resolved.expected.state}, which cannot be weighted")
         if resolved.expected is not None:
             raise ConfigError(
                 f"{method}: samples are weighted already; give the product of both weights to one weight()"
@@ -101,7 +104,7 @@ class WithWeightsCall(_WeightingCall):
         """Raise ConfigError unless samples are weighted."""
         if resolved.blend is not None and resolved.blend.expected:
             raise ConfigError("with_weights: samples are a mixture, whose sources keep the weights that they have")
-        if resolved.expected is None:
+        if not isinstance(resolved.expected, ExpectedCounts):
             raise ConfigError("with_weights: the samples have no weights yet; call weight() or balance()")
 
     def added_to(self, expression: Expression) -> Expression:

@@ -14,6 +14,7 @@ from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.spec.expression import ConcatCall, Expression
 from zarrfeed.spec.row_map import GridRows
 
@@ -87,8 +88,13 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
                 f"{one!r}: patches cannot be a source of zarrfeed.{function}; zarrfeed.concat of random patches with "
                 "weights has the n of each in every epoch"
             )
-        if one.resolved.expected is not None and function == "concat":
-            raise ConfigError(f"{one!r}: weighted samples cannot be an input of zarrfeed.concat; weight the result")
+        drawn = one.resolved.expected
+        if function == "concat" and drawn is not None:
+            raise ConfigError(f"{one!r}: {drawn.noun} cannot be an input of zarrfeed.concat; {drawn.verb} the result")
+        if drawn is not None and not isinstance(drawn, ExpectedCounts):
+            raise ConfigError(
+                f"{one!r}: {drawn.noun} cannot be a source of zarrfeed.{function}; windows and weighted samples can be"
+            )
         if one.resolved.given is not None:
             remedy = "select of the result" if function == "concat" else "mix takes its sources by weights"
             raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be an input of zarrfeed.{function}; {remedy}")

@@ -26,8 +26,7 @@ def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:
             choice.length, choice.num_samples, (*choice.left_out, *([choice.dealt] if choice.dealt else []))
         )
     if resolved.expected is not None:
-        most = f"{resolved.expected.most:.3g}"
-        rows.append(("weights", f"{resolved.length} samples an epoch; the most frequent one comes {most} times"))
+        rows.append(resolved.expected.row())
     if resolved.given is not None:
         rows.append(("order", f"given for {resolved.length} samples an epoch"))
     return rows + field_rows(resolved.fields, resolved.statics)

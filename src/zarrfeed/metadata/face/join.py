@@ -146,7 +146,8 @@ def _check_can_join(key: str, data: Data) -> None:
     if data.resolved.patching is not None:
         raise ConfigError(f"{data!r}: call patch() after zarrfeed.join()")
     if data.resolved.expected is not None:
-        raise ConfigError(f"join: {key!r} is weighted; weight the result: zarrfeed.join(...).weight(...)")
+        drawn = data.resolved.expected
+        raise ConfigError(f"join: {key!r}: samples are {drawn.state}; {drawn.verb} the result of zarrfeed.join")
     if data.resolved.given is not None:
         raise ConfigError(f"join: {key!r}: {IN_ORDER}; select of the result: zarrfeed.join(...).select(...)")
     if data.resolved.stacks:

@@ -17,6 +17,7 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.mixture.blend import BATCHINGS, Batching, Blend
 from zarrfeed.plan.mixture.mixture import END, parse_weights
 from zarrfeed.plan.mixture.mixture_stop import Stop, check_stop
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.spec.expression import Expression, MixCall
 from zarrfeed.spec.freeze import FrozenMapping
 
@@ -94,7 +95,8 @@ def mix(
             )
     first = np.cumsum([0, *(one.resolved.choice.num_samples for one in joined.given)])
     parsed = [(step, parse_weights(shares)) for step, shares in stages]
-    expected = tuple(one.resolved.expected for one in joined.given)
+    drawn = [one.resolved.expected for one in joined.given]
+    expected = tuple(one if isinstance(one, ExpectedCounts) else None for one in drawn)
     weighted = expected if any(one is not None for one in expected) else ()
     blend = Blend(tuple(first.tolist()), parsed[0][1], tuple(parsed[1:]), stop, batching, weighted)
     blend.mixture(0, 1)  # refuses what cannot be mixed

@@ -1,185 +1,65 @@
-"""The kind of order that weighted samples have: in each epoch, the plain order of the samples that this epoch draws.
-
-Invariants, beside what `weighted_blocks.py` says of the samples:
-
-- **One length.** All epochs have as many samples, and so the same lanes, and the same division among ranks and workers.
-- **Blocks of an epoch.** An epoch has blocks of its own: those of which it draws samples. So `at` returns another order
-  for each epoch, with what depends on the number of blocks settled anew.
-- **Nothing in states.** The samples of an epoch follow from the weights, the seed and the epoch. A state names the
-  epoch, and what it describes of its order has a digest of the weights.
-"""
+"""The kind of order that weighted samples have: each epoch draws how often each sample comes (`weighted_blocks.py`)."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.order.block_order import RowKeys
+from zarrfeed.plan.order.drawn_order import DrawnOrder
 from zarrfeed.plan.order.keyed_random import key_of
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.order.order_state import OrderState, Readers, S
 from zarrfeed.plan.order.weighted_blocks import WeightedBlocks
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Selection
 
 #: Purpose of the key of the counts.
 _COUNTS = 0x636F756E7473
-#: The epoch that is read, and the next one, which may be planned meanwhile.
-_CACHED_EPOCHS = 2
-
-
-class _Drawn:
-    """The blocks of weighted orders that differ in lanes alone, and the samples of the epochs that were drawn last."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[tuple[Any, ...], tuple[Selection | None, WeightedBlocks]] = {}
-        self._epochs: dict[tuple[Any, ...], Selection] = {}
-
-    def __reduce__(self) -> tuple[type[_Drawn], tuple[()]]:
-        return _Drawn, ()  # another process draws them anew
-
-    def blocks(self, order: WeightedOrder) -> WeightedBlocks:
-        """Return the blocks of an order."""
-        known = self._blocks.get(order.drawn_by)
-        if known is None or known[0] is not order.selection:
-            samples = order.each_once
-            seed = key_of(_COUNTS, order.seed)
-            known = order.selection, WeightedBlocks(samples, order.expected, seed, visits_again=order.shuffle)
-            self._blocks.clear()
-            self._blocks[order.drawn_by] = known
-            self._epochs.clear()
-        return known[1]
-
-    def epoch(self, order: WeightedOrder) -> Selection:
-        """Return the samples of an order's epoch."""
-        blocks, key = self.blocks(order), (*order.drawn_by, order.epoch)
-        drawn = self._epochs.get(key)
-        if drawn is None:
-            drawn = blocks.draw(order.epoch)
-            for oldest in list(self._epochs)[: len(self._epochs) + 1 - _CACHED_EPOCHS]:
-                self._epochs.pop(oldest, None)
-            self._epochs[key] = drawn
-        return drawn
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedOrder(Order, unfolds=True):
-    """The epoch order of weighted samples, in one epoch; `selection` has the samples that may come, each once.
+class WeightedOrder(DrawnOrder, unfolds=True):
+    """The epoch order of weighted samples, in one epoch.
 
     Attributes
     ----------
     expected
         The expected count of each sample of the selection.
-    epoch
-        The epoch that it is of.
     """
 
     expected: ExpectedCounts = field(compare=False, repr=False)
-    epoch: int = 0
-    _drawn: _Drawn = field(default_factory=_Drawn, compare=False, repr=False)
 
     @classmethod
     def of(cls, order: Order, expected: ExpectedCounts) -> WeightedOrder:
         """Return the order of the samples of another order, weighted; those without a weight never come."""
-        named = {one.name: getattr(order, one.name) for one in dataclasses.fields(order)}
         if order.selection is not None and order.selection.are_boxes:  # whose samples come box by box
             expected = expected.taken(np.argsort(np.argsort(order.selection.listed())))
         some = expected.shares > 0
-        if not some.all():
-            whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows, order.edges)
-            chosen = Selection.of_samples(np.sort(whole.listed()[some]), order.block_rows, order.edges)
-            named["selection"] = replace(chosen, left_out=whole.left_out, dealt=whole.dealt)
-            expected = expected.taken(some.nonzero()[0])
-        made = cls(**{**named, "mix": 1, "lanes": min(order.lanes, expected.total)}, expected=expected)
-        return made if order.mix == 1 else replace(made, mix=min(order.mix, made.num_blocks))
+        if some.all():
+            return cls.drawing(order, expected)
+        whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows, order.edges)
+        chosen = Selection.of_samples(np.sort(whole.listed()[some]), order.block_rows, order.edges)
+        chosen = replace(chosen, left_out=whole.left_out, dealt=whole.dealt)
+        return cls.drawing(order, expected.taken(some.nonzero()[0]), selection=chosen)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-
-    # Samples
-
-    def row_keys(self, epoch: int) -> RowKeys:
-        """Return the keys of the order of the rows inside of blocks, in the form that the engine takes."""
-        assert epoch == self.epoch, (epoch, self.epoch)
-        return super().row_keys(epoch)
-
-    @property
-    def drawn_by(self) -> tuple[Any, ...]:
-        """All that the samples of an epoch depend on, beside the weights, the selection and the epoch."""
-        return self.seed, self.shuffle, self.block_rows, self.slabs
-
-    @property
-    def each_once(self) -> Selection:
-        """The samples that may come, in the blocks of the order."""
-        cut = self.selection if self.slabs is None else self.slabs.cut(self.selection, self.num_samples)
-        return cut or Selection.of_range(range(self.num_samples), self.block_rows)
+    def make_blocks(self) -> WeightedBlocks:
+        """Return the blocks that samples are drawn from, which are made once for all epochs."""
+        seed = key_of(_COUNTS, self.seed)
+        return WeightedBlocks(self.each_once, self.expected, seed, visits_again=self.shuffle)
 
     @property
     def blocks(self) -> WeightedBlocks:
         """The blocks that samples are drawn from."""
-        return self._drawn.blocks(self)
-
-    @cached_property
-    def reads(self) -> Selection:
-        """The samples of the epoch, each as often as it comes, in the blocks and visits of the order."""
-        return self._drawn.epoch(self)
-
-    @cached_property
-    def length(self) -> int:
-        """n, the number of positions of the epoch order."""
-        return self.expected.total
-
-    @cached_property
-    def max_rows(self) -> int:
-        """Samples of a block, at most, in any epoch."""
-        return self.blocks.max_rows
-
-    @property
-    def selected_bytes(self) -> int:
-        """Bytes that the samples, their weights and those of an epoch take."""
-        return super().selected_bytes + self.blocks.nbytes
-
-    # Epochs
-
-    def of_epoch(self, epoch: int) -> WeightedOrder:
-        """Return the order of an epoch."""
-        if epoch == self.epoch:
-            return self
-        made = replace(self, epoch=epoch, strip=1)
-        return made if self.strip == 1 else replace(made, strip=min(self.strip, made.num_blocks))
-
-    def typical_epoch(self, upcoming: int) -> int:
-        """Return the epoch that comes next: epochs differ in the samples that they draw."""
-        return upcoming
-
-    def settle(self, state: S, readers: Readers) -> S:
-        """Return a state in which nothing is left to be decided, by the blocks of its epoch."""
-        if state.lanes is not None:
-            return state
-        order = self.of_epoch(state.epoch)
-        return super(WeightedOrder, order).settle(state, replace(readers, fewest_blocks=order.num_blocks))
-
-    def at(self, state: OrderState) -> Order:
-        """Return the order of a settled state's epoch."""
-        return super(WeightedOrder, self.of_epoch(state.epoch)).at(state)
+        made = super().blocks
+        assert isinstance(made, WeightedBlocks)
+        return made
 
     def check_dealt(self) -> None:
         """Raise ConfigError: weighted samples are not dealt to nodes."""
         raise ConfigError("affinity = 'node' is not for weighted samples: all nodes share one draw of them")
 
-    # States
-
     def describe(self) -> dict[str, Any]:
         """Describe all that the epoch order depends on, except for epoch and lanes, as JSON."""
         return {**super().describe(), "weights": self.expected.digest}
-
-    def check_state(self, state: OrderState, *, shortest: int, fewest_blocks: int) -> None:
-        """Raise ValueError unless a state is such as this order can have in its epoch."""
-        if state.lanes is not None:
-            fewest_blocks = self.of_epoch(state.epoch).num_blocks
-        super().check_state(state, shortest=shortest, fewest_blocks=fewest_blocks)

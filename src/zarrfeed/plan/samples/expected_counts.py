@@ -15,7 +15,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,13 @@ class ExpectedCounts:
     shares: Int64
     bits: int
 
+    #: The words of messages for such samples.
+    noun: ClassVar[str] = "weighted samples"
+    state: ClassVar[str] = "weighted"
+    how: ClassVar[str] = "by weights"
+    verb: ClassVar[str] = "weight"
+    advice: ClassVar[str] = "call weight() or balance() last of what chooses samples"
+
     @classmethod
     def of(cls, weights: npt.NDArray[Any], total: int) -> Self:
         """Return the expected counts of samples with some weights, in epochs of `total` samples.
@@ -78,6 +85,10 @@ class ExpectedCounts:
         bits = min(_BITS, _MOST_BITS - total.bit_length())
         shares = np.rint(given * (total / math.fsum(given) * 2.0**bits)).astype(np.int64)
         return cls(total, _with_sum(shares, total << bits, bits), bits)
+
+    def row(self) -> tuple[str, str]:
+        """Return a row of a page for people."""
+        return "weights", f"{self.total} samples an epoch; the most frequent one comes {self.most:.3g} times"
 
     def taken(self, samples: Int64) -> ExpectedCounts:
         """Return the expected counts of some of the samples, which have all shares."""

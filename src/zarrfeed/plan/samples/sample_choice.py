@@ -19,7 +19,17 @@ from zarrfeed.plan.samples.field_rows import reads_gaps
 from zarrfeed.plan.samples.gaps import GapRule
 from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.left_out import IN_GAP, LeftOut, merged
-from zarrfeed.plan.samples.sample_set import SampleBuilder, Samples, collected, distinct, pieces_of, runs_in, stretches
+from zarrfeed.plan.samples.sample_set import (
+    SampleBuilder,
+    Samples,
+    collected,
+    distinct,
+    pieces_of,
+    rank_of,
+    runs_in,
+    runs_of,
+    stretches,
+)
 from zarrfeed.plan.samples.selection import (
     Int64,
     Select,
@@ -288,6 +298,24 @@ class SampleChoice:
         samples = chosen.samples if stride == 1 else every(chosen.samples, stride, chosen.ends, self.num_samples)
         made = replace(self, samples=samples, block_rows=0, windowed=True, left_out=left_out)
         return made, chosen
+
+    def starting_before(self, borders: Int64, after: int) -> Self:
+        """Choose those of the samples that have `after` rows behind them in their segment; of a shorter one, the first.
+
+        Parameters
+        ----------
+        borders
+            The first row of each segment, and the number of rows at the end.
+        after
+            Rows behind a sample.
+        """
+        samples = self.ascending()
+        begin = rank_of(samples, borders[:-1])
+        all_of = rank_of(samples, borders[1:])
+        whole = rank_of(samples, np.maximum(borders[1:] - after, borders[:-1]))
+        end = np.where(all_of > begin, np.maximum(whole, begin + 1), begin)
+        some = end > begin
+        return replace(self, samples=self._at(runs_of(begin[some], (end - begin)[some], 1)), block_rows=0)
 
     def without_gaps(self, fields: Sequence[Field]) -> Self:
         """Leave out samples that read a row which the row map of a field lacks.

@@ -18,6 +18,7 @@ from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.patches.stitching import StitchWeights
 from zarrfeed.metadata.stores.growth import disposable_in, hold_opened
 from zarrfeed.plan.patches.swept_order import SweptOrder
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.windows import Offsets
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.shares.affinity import Affinity
@@ -326,8 +327,9 @@ class ZarrIterableDataset(StreamingDataset):
         """
         data, weightings = self._data.with_weights(weights), self._session.editions.weightings
         assert weightings is not None
-        assert data.resolved.expected is not None
-        self._session.change_edition(weights=weightings.named(data.resolved.expected))
+        counts = data.resolved.expected
+        assert isinstance(counts, ExpectedCounts)
+        self._session.change_edition(weights=weightings.named(counts))
         self._data = data
 
     def stitch(
@@ -416,10 +418,11 @@ class ZarrIterableDataset(StreamingDataset):
     def __repr__(self) -> str:
         schedule = self._session.schedule
         order = schedule.order
-        by_weights = f"{order.length} an epoch by weights, " * (self._data.resolved.expected is not None)
+        drawn = self._data.resolved.expected
+        drawn_as = "" if drawn is None else f"{order.length} an epoch {drawn.how}, "
         return (
-            f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, {by_weights}"
-            f"batch_size={schedule.options.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
+            f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, {drawn_as}"
+            f"batch_size={schedule.options.batch_size}, shuffle={order.shuffles}, lanes={order.lanes})"
         )
 
     def _repr_html_(self) -> str:

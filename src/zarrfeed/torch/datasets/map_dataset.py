@@ -139,7 +139,10 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
                 "a mixture has an order, and ZarrDataset has none: use ZarrIterableDataset, or zarrfeed.concat"
             )
         if self._data.resolved.expected is not None:
-            raise ConfigError("weights make an order, and ZarrDataset has none: use ZarrIterableDataset")
+            raise ConfigError(
+                f"samples are {self._data.resolved.expected.state}, drawn anew in each epoch, and ZarrDataset has no "
+                "epochs: use ZarrIterableDataset"
+            )
         if any(one.images is not None and one.images.draws for one in self._data.resolved.fields):
             raise ConfigError(
                 "crop='random' and flip= are drawn anew in each epoch, and ZarrDataset has none: use "

@@ -18,6 +18,7 @@ from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.slab_choice import with_slabs
 from zarrfeed.metadata.face.data import Data
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.spec.edition import Edition, offsets_in, slabs_in, weights_in
 from zarrfeed.torch.passes.versions import Versions
@@ -61,7 +62,7 @@ class Editions:
         has_windows = data is not None and data.growth is None and data.resolved.windowing is not None
         self._data, self._windows = data, data if has_windows else None
         expected = None if data is None else data.resolved.expected
-        self.weightings = None if expected is None else Weightings(expected)
+        self.weightings = Weightings(expected) if isinstance(expected, ExpectedCounts) else None
         self._planning = planning
         self._schedules: dict[Any, Schedule] = {}
         if schedule is not None:

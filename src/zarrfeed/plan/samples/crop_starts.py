@@ -1,0 +1,62 @@
+"""`CropStarts`: the samples that random crops of recordings may begin with (`plan/order/crop_order.py`)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from zarrfeed.plan.samples.sample_set import Int64
+
+
+@dataclass(frozen=True, eq=False)
+class CropStarts:
+    """The chosen samples as starts of random crops; those of a recording follow each other.
+
+    Attributes
+    ----------
+    ends
+        Number of starts up to the end of each recording, ascending from above 0, shape (recordings,).
+    each
+        Crops of a recording in an epoch.
+
+    Examples
+    --------
+    >>> starts = CropStarts(np.array([4, 5]), each=2)
+    >>> starts.total, starts.begins.tolist()
+    (4, [0, 4])
+    """
+
+    ends: Int64
+    each: int = 1
+
+    #: The words of messages for such samples.
+    noun: ClassVar[str] = "random crops"
+    state: ClassVar[str] = "random crops"
+    how: ClassVar[str] = "by random crops"
+    verb: ClassVar[str] = "crop"
+    advice: ClassVar[str] = "call random_crop() last of what chooses samples"
+
+    @property
+    def total(self) -> int:
+        """Samples of an epoch."""
+        return self.each * len(self.ends)
+
+    @cached_property
+    def begins(self) -> Int64:
+        """Number of starts before those of each recording, shape (recordings,)."""
+        return np.append(0, self.ends[:-1])
+
+    @cached_property
+    def digest(self) -> str:
+        """The number of samples of an epoch, and a hash that tells starts apart."""
+        hashed = hashlib.sha256(f"crops {self.each}".encode())
+        hashed.update(self.ends.astype("<i8").tobytes())
+        return f"{self.total} ({hashed.hexdigest()[:16]})"
+
+    def row(self) -> tuple[str, str]:
+        """Return a row of a page for people."""
+        return "crops", f"{self.total} random crops an epoch, {self.each} of each of {len(self.ends)} recordings"

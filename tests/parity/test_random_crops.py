@@ -1,0 +1,158 @@
+"""Random crops of recordings, against a statement in NumPy; every row holds its own index."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import zarrfeed
+from tests.support.examples import tries
+from zarrfeed import ConfigError, Data, ZarrDataset, ZarrIterableDataset
+from zarrfeed.plan.order.crop_order import draw_starts
+from zarrfeed.plan.samples.crop_starts import CropStarts
+
+#: Rows of each recording; some are shorter than a crop.
+LENGTHS = (30, 3, 17, 8, 1, 40, 9, 25)
+ENDS = np.cumsum(LENGTHS)
+LENGTH = 8
+
+
+def recordings(lengths: Any = LENGTHS, rows: int = 7) -> Data:
+    total = int(np.sum(lengths))
+    return zarrfeed.open(zarr.array(np.arange(total), chunks=(rows,))).segments(np.cumsum(lengths))
+
+
+def crops_of(lengths: Any, length: int, pad: Any) -> list[list[tuple[int, ...]]]:
+    """Return all crops of each recording that has any."""
+    found, begin = [], 0
+    for rows in lengths:
+        end = begin + rows
+        starts = range(begin, end - length + 1) if rows >= length else [begin] if pad is not None and rows else []
+        crops = [
+            tuple(row if row < end else (end - 1 if pad == "edge" else pad) for row in range(start, start + length))
+            for start in starts
+        ]
+        found += [crops] if crops else []
+        begin = end
+    return found
+
+
+def dataset_of(data: Data, epoch: int, **options: Any) -> ZarrIterableDataset:
+    usual: dict[str, Any] = {"batch_size": 2, "shuffle": True, "seed": 5, "even": "off"}
+    dataset = ZarrIterableDataset(data, **usual | options)
+    dataset.set_epoch(epoch)
+    return dataset
+
+
+def read(data: Data, epoch: int = 0, **options: Any) -> list[np.ndarray]:
+    return [np.asarray(batch) for batch in dataset_of(data, epoch, **options)]
+
+
+def in_all(batches: list[np.ndarray]) -> list[tuple[int, ...]]:
+    return sorted(map(tuple, np.concatenate(batches).tolist()))
+
+
+def test_an_epoch_has_as_many_crops_of_every_recording_on_any_ranks_and_after_resuming() -> None:
+    for seed in range(tries(usual=12, large=300)):
+        check_random_recordings(np.random.default_rng(seed))
+
+
+def check_random_recordings(random: np.random.Generator) -> None:
+    lengths = random.integers(0, 60, random.integers(1, 20))
+    length, n, pad = int(random.integers(1, 30)), int(random.integers(1, 4)), [None, "edge", -7][random.integers(3)]
+    allowed = crops_of(lengths, length, pad)
+    if not allowed:
+        return
+    data = recordings(lengths, int(random.integers(1, 30))).random_crop(length, n=n, pad=pad)
+    assert len(data) == n * len(allowed)
+    size = int(random.integers(1, 5))
+    world = max(1, min(int(random.integers(1, 9)), len(data) // size))
+    options: dict[str, Any] = {"shuffle": bool(random.integers(2)), "world_size": world, "batch_size": size}
+    drawn = CropStarts(np.cumsum([len(crops) for crops in allowed]), n)
+    flat = [crop for crops in allowed for crop in crops]
+    for epoch in range(2):
+        ranks = [read(data, epoch, rank=rank, **options) for rank in range(world)]
+        got = in_all([batch for batches in ranks for batch in batches])
+        assert got == sorted(flat[position] for position in draw_starts(drawn, 5, epoch))
+        if options["shuffle"]:
+            together = read(data, epoch, batch_size=size * world)
+            assert [in_all([b[i] for b in ranks if i < len(b)]) for i in range(len(together))] == [
+                in_all([batch]) for batch in together
+            ]
+    done = int(random.integers(0, len(ranks[0])))
+    dataset = dataset_of(data, 1, rank=0, **options)
+    begun = iter(dataset)
+    for _ in range(done):
+        next(begun)
+    again = dataset_of(data, 0, rank=0, **options)
+    again.load_state_dict(dataset.state_dict())
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in ranks[0][done:]]
+
+
+def test_starts_of_a_recording_are_equally_likely() -> None:
+    starts = CropStarts(np.array([10, 13]), each=3)
+    drawn = np.stack([draw_starts(starts, 1, epoch) for epoch in range(500)])
+    counts = np.bincount(drawn.ravel(), minlength=13)
+    expected = np.r_[np.full(10, 150), np.full(3, 500)]
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_workers_stores_targets_and_values_of_recordings_go_along() -> None:
+    lengths = (12, 20, 9)
+    ends = np.cumsum(lengths)
+    arrays = [np.arange(end - rows, end) for end, rows in zip(ends, lengths, strict=True)]
+    data = zarrfeed.open(arrays, [-one for one in arrays]).random_crop(4, n=5)
+    batches = list(zarrfeed.ZarrDataLoader(ZarrIterableDataset(data, batch_size=3, shuffle=True), num_workers=2))
+    rows = np.concatenate([np.asarray(x) for x, _ in batches])
+    assert (np.diff(rows) == 1).all()
+    assert (np.concatenate([np.asarray(y) for _, y in batches]) == -rows[:, 0]).all()
+    assert np.bincount(np.searchsorted(ends, rows[:, 0], side="right")).tolist() == [5, 5, 5]
+    assert (np.searchsorted(ends, rows[:, 0], side="right") == np.searchsorted(ends, rows[:, -1], side="right")).all()
+
+    named = zarrfeed.open({"x": np.arange(41)}).segments(ends).segment_field(kind=["a", "b", "c"])
+    batch = next(iter(ZarrIterableDataset(named.random_crop({"x": 4}, mask=True, pad=0), batch_size=3)))
+    assert batch["kind"] == ["a", "b", "c"]
+    assert not batch["x_is_pad"].any()
+
+
+def test_crops_stay_inside_of_their_part_of_a_split() -> None:
+    train, _ = recordings().split((0.5, 0.5), by="contiguous")
+    rows = np.concatenate([read(train.random_crop(4), epoch) for epoch in range(20)]).reshape(-1, 4)
+    assert rows.max() < ENDS[-1] / 2 + 1
+
+
+def test_crops_print_compare_and_pickle_and_are_explained() -> None:
+    whole = recordings()
+    data = whole.random_crop(LENGTH, n=2)
+    assert repr(data).endswith(".random_crop(8, n=2)")
+    assert data == whole.random_crop(LENGTH, n=2) != whole.random_crop(LENGTH)
+    assert in_all(read(pickle.loads(pickle.dumps(data)))) == in_all(read(data))
+    dataset = dataset_of(data, 0)
+    assert "12 random crops an epoch, 2 of each of 6 recordings" in str(dataset.explain())
+    assert "12 random crops an epoch" in data._repr_html_()
+    assert "12 an epoch by random crops" in repr(dataset)
+
+
+@pytest.mark.parametrize(
+    ("describe", "message"),
+    [
+        (lambda: zarrfeed.open(np.arange(9)).random_crop(3), "the samples are one recording; say where"),
+        (lambda: recordings().random_crop(0), "length = 0"),
+        (lambda: recordings().random_crop(41), "the longest segment has 40 samples"),
+        (lambda: recordings().random_crop(8).select([0]), r"samples are random crops; call random_crop\(\) last"),
+        (lambda: recordings().random_crop(8).weight(np.ones(91)), "random crops, of which each recording has as many"),
+        (lambda: recordings().balance(np.ones(ENDS[-1])).random_crop(8), "samples are weighted"),
+        (lambda: recordings().window((0, 1)).random_crop(8), r"window\(\) was called before"),
+        (lambda: ZarrDataset(recordings().random_crop(8)), "drawn anew in each epoch"),
+        (lambda: ZarrIterableDataset(recordings().random_crop(8), epoch_size=3), "epoch_size is not for random crops"),
+        (lambda: zarrfeed.concat([recordings().random_crop(8)] * 2), "crop the result"),
+    ],
+)
+def test_refusals_say_what_to_do(describe: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        describe()
