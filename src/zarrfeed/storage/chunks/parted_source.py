@@ -41,7 +41,8 @@ class PartedSource(StoreSource):
     def of(cls, sources: Sequence[StoreSource]) -> PartedSource:
         """Return the source of an array that has these parts."""
         first = sources[0]
-        named = (first.store, first.prefix, first.metadata_key, first.decoder, first.cached, first.owner)
+        cached = first.cached and replace(first.cached, form="")  # each part is read in Python, which transcodes nothing
+        named = (first.store, first.prefix, first.metadata_key, first.decoder, cached, first.owner)
         return cls(*named, sources=tuple(sources))
 
     @staticmethod
