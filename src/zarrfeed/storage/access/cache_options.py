@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import grp
+import hashlib
 import multiprocessing.util
 import os
 import shutil
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +186,20 @@ class ArrayCache:
     def trouble(self) -> str:
         """Return why the cache does not do all that it could; empty if it does."""
         return self.why_off or self.options.directory().trouble()
+
+
+def joined_cache(parts: Sequence[ArrayCache | None], *, in_files: bool) -> ArrayCache | None:
+    """Return the name of transcoded arrays in files that are one, whose keys begin with the number of the part.
+
+    All its objects have one version: that of all parts. The first name without a form if not every part is transcoded,
+    or they are not `in_files`, so that Python reads each part under its own name.
+    """
+    first = parts[0]
+    versions = [one.versions.find("") for one in parts if one is not None and one.versions is not None and one.form]
+    if first is None or not in_files or len(versions) < len(parts) or None in versions:
+        return first and replace(first, form="")
+    digest = hashlib.blake2b("\n".join(map(str, versions)).encode(), digest_size=16).hexdigest()
+    return replace(first, prefix=f"{first.prefix}{len(parts)} parts/", versions=core.ObjectVersions(f"parts {digest}"))
 
 
 def open_directory(path: str, limit: int, group: int | None) -> core.CacheDirectory:
