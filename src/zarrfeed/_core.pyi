@@ -101,6 +101,7 @@ class ArraySpec:
         chosen: Sequence[Sequence[int]] = (),
         tables: Sequence[ChunkTable] = (),
         key_indices: Sequence[tuple[int, int, int]] = (),
+        is_transcoded: bool = False,
     ) -> None: ...
 
 class SampleGrid:

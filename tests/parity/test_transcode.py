@@ -108,7 +108,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, di
 
 def opened(made: tuple[Any, dict[str, Any]], cache: Path | None, **more: Any) -> zf.Data:
     source, options = made
-    cached = {} if cache is None else {"cache": cache, "cache_limit": "64MiB", "transcode": "lz4"}
+    cached: dict[str, Any] = {} if cache is None else {"cache": cache, "cache_limit": "64MiB", "transcode": "lz4"}
     return zf.open(source, **options, **cached, **more)
 
 
@@ -168,7 +168,7 @@ def test_workers_resumed_passes_and_random_access_read_the_same(
 
 
 def test_rows_patches_and_columns_read_parts_of_entries(tmp_path: Path) -> None:
-    names = {"_ARRAY_DIMENSIONS": ["t", "y", "x"]}
+    names: dict[str, Any] = {"_ARRAY_DIMENSIONS": ["t", "y", "x"]}
     x = np.random.default_rng(0).standard_normal((64, 512, 64), "f4")
     zarr.create_array(tmp_path / "x", data=x, zarr_format=2, chunks=(32, 512, 64), compressors=Zstd(), attributes=names)
     options: dict[str, Any] = {"cache": tmp_path / "cache", "cache_limit": "64MiB", "transcode": "lz4"}
@@ -244,6 +244,7 @@ def test_a_cache_of_half_the_data_keeps_half_and_says_so(
     assert 0 < stats.transcoded < 24
     assert stats.refused > 0
     explained = dataset.explain()
+    assert explained.cache is not None
     assert explained.cache.expected_hit_ratio == pytest.approx(stats.transcoded / 24)
     assert "as lz4: hits are read as fast as an array that is stored so" in str(explained)
     assert f"{stats.transcoded_hits} chunks read as lz4" in str(dataset.stats())

@@ -208,6 +208,7 @@ class _Array:
         entries = min(wanted, len(counted) / share)
         mean = sum(counted) / len(counted) if counted else None
         stored = self.cached.objects
+        each: float | None
         if self.cached.form:  # the store tells other sizes; a chunk that hardly compresses is kept decoded
             each = mean or self.called.counted_bytes("c/0/0", 0, None, spec.decoded_bytes)
         elif stored is None or not stored.count:
