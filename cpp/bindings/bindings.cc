@@ -218,14 +218,18 @@ py::dict stats_dict(Engine& engine) {
                                                                            {"consumer_busy_ns", &s.consumer_busy_ns}};
   for (const auto& [name, value] : counters) d[name] = value->load(std::memory_order_relaxed);
   const CacheCounters& c = *engine.stores().cache_counters();
-  const std::pair<const char*, const std::atomic<uint64_t>*> of_cache[] = {{"cache_hits", &c.hits},
-                                                                           {"cache_misses", &c.misses},
-                                                                           {"cache_hit_bytes", &c.hit_bytes},
-                                                                           {"cache_miss_bytes", &c.miss_bytes},
-                                                                           {"cache_unversioned", &c.unversioned},
-                                                                           {"cache_damaged", &c.damaged},
-                                                                           {"cache_written_bytes", &c.written_bytes},
-                                                                           {"cache_refused", &c.refused}};
+  const std::pair<const char*, const std::atomic<uint64_t>*> of_cache[] = {
+      {"cache_hits", &c.hits},
+      {"cache_misses", &c.misses},
+      {"cache_hit_bytes", &c.hit_bytes},
+      {"cache_miss_bytes", &c.miss_bytes},
+      {"cache_unversioned", &c.unversioned},
+      {"cache_damaged", &c.damaged},
+      {"cache_written_bytes", &c.written_bytes},
+      {"cache_refused", &c.refused},
+      {"cache_transcoded", &c.transcoded},
+      {"cache_transcoded_bytes", &c.transcoded_bytes},
+      {"cache_transcoded_hits", &c.transcoded_hits}};
   for (const auto& [name, value] : of_cache) d[name] = value->load(std::memory_order_relaxed);
   uint64_t mapped = 0;
   for (size_t t = 0; t < engine.num_tensors(); ++t) mapped += engine.memory(t)->mapped_bytes();

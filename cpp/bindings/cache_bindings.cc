@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,6 +86,11 @@ std::pair<std::vector<ListedEntry>, double> list_entries(const CachedArray& arra
                           : range.kind == ByteRange::Kind::kLast ? -size
                                                                  : 0;
     std::string key = info.key.object.substr(array.prefix.size());
+    const size_t before_form = key.find(kBeforeForm);
+    const bool has_form = before_form != std::string::npos;
+    const bool is_index = range.kind == ByteRange::Kind::kLast;
+    if (has_form ? key.substr(before_form + 1) != array.form : !array.form.empty() && !is_index) continue;
+    key.resize(std::min(key.size(), before_form));
     const bool is_current = array.versions->find(key) == info.key.version;
     listed.emplace_back(std::move(key), begin, is_part ? std::optional(begin + size) : std::nullopt, is_current,
                         counted);
@@ -183,10 +189,13 @@ void bind_cache(py::module_& m) {
       .def("remove", &CacheDirectory::remove, py::arg("path"), py::call_guard<GilRelease>());
   py::class_<CachedArray>(m, "CachedArray")
       .def(py::init([](std::shared_ptr<CacheDirectory> directory, std::string store, std::string prefix,
-                       std::shared_ptr<ObjectVersions> versions) {
-             return CachedArray{std::move(directory), std::move(store), std::move(prefix), std::move(versions)};
+                       std::shared_ptr<ObjectVersions> versions, std::string form) {
+             return CachedArray{std::move(directory), std::move(store), std::move(prefix), std::move(versions),
+                                std::move(form)};
            }),
-           py::arg("directory"), py::kw_only(), py::arg("store"), py::arg("prefix"), py::arg("versions"))
+           py::arg("directory"), py::kw_only(), py::arg("store"), py::arg("prefix"), py::arg("versions"),
+           py::arg("form") = "")
+      .def_readonly("form", &CachedArray::form)
       .def("read", &read_entry, py::arg("key"), py::arg("begin") = 0, py::arg("end") = py::none(), py::kw_only(),
            py::arg("max_bytes"))
       .def("admit", &admit_entry, py::arg("key"), py::arg("begin"), py::arg("end"), py::arg("stored"))

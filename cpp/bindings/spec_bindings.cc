@@ -121,7 +121,7 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                      std::optional<size_t> num_key_axes, std::optional<ShardSpec> shard, bool in_python,
                      size_t max_stored_bytes, std::shared_ptr<ArrayParts> parts,
                      std::vector<std::vector<int64_t>> chosen, const std::vector<std::shared_ptr<ChunkTable>>& tables,
-                     const std::vector<KeyIndexTuple>& key_indices) {
+                     const std::vector<KeyIndexTuple>& key_indices, bool is_transcoded) {
   const auto items = static_cast<std::string_view>(fill);
   ArraySpec array{.name = std::move(name),
                   .shape = std::move(shape),
@@ -132,6 +132,7 @@ ArraySpec make_array(std::string name, std::vector<int64_t> shape, std::vector<i
                   .swap_bytes = swap_bytes,
                   .fill = {items.begin(), items.end()},
                   .codecs = std::move(codecs),
+                  .is_transcoded = is_transcoded,
                   .root = std::string(static_cast<std::string_view>(root)),
                   .metadata_key = std::move(metadata_key),
                   .key = {std::move(key_prefix), key_separator.at(0), num_key_axes.value_or(SIZE_MAX), {}},
@@ -465,7 +466,7 @@ void bind_specs(py::module_& m) {
            py::arg("in_python") = false, py::arg("max_stored_bytes") = 0,
            py::arg("parts") = std::shared_ptr<ArrayParts>{}, py::arg("chosen") = std::vector<std::vector<int64_t>>{},
            py::arg("tables") = std::vector<std::shared_ptr<ChunkTable>>{},
-           py::arg("key_indices") = std::vector<KeyIndexTuple>{});
+           py::arg("key_indices") = std::vector<KeyIndexTuple>{}, py::arg("is_transcoded") = false);
   py::class_<PatchSpec>(m, "PatchSpec")
       .def(py::init(&make_patch), py::kw_only(), py::arg("axes"), py::arg("volumes"), py::arg("fill") = py::bytes());
   py::class_<FieldSpec>(m, "FieldSpec")

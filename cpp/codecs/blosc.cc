@@ -21,19 +21,13 @@
 namespace zarrfeed {
 namespace {
 
-constexpr uint8_t kByteShuffle = 0x1;
-constexpr uint8_t kBitShuffle = 0x4;
-constexpr uint8_t kDontSplit = 0x10;
-constexpr size_t kMaxSplits = 16;
-constexpr size_t kMinSplitElements = 128;
-
 enum class Filter { kNone, kByte, kBit };
 
 /// The filter of the blocks.
 Filter filter_of(const BloscHeader& header) {
   if (header.is_memcpyed()) return Filter::kNone;
-  if ((header.flags & kByteShuffle) != 0 && header.typesize > 1) return Filter::kByte;
-  return (header.flags & kBitShuffle) != 0 ? Filter::kBit : Filter::kNone;
+  if ((header.flags & BloscHeader::kByteShuffle) != 0 && header.typesize > 1) return Filter::kByte;
+  return (header.flags & BloscHeader::kBitShuffle) != 0 ? Filter::kBit : Filter::kNone;
 }
 
 enum class Compressor : uint8_t { kBlosclz = 0, kLz4 = 1, kSnappy = 2, kZlib = 3, kZstd = 4 };
@@ -65,10 +59,7 @@ void decompress(const BloscHeader& header, Bytes stored, MutableBytes out, Decod
     std::memcpy(out.data(), stored.data(), out.size());
     return;
   }
-  const bool is_leftover = out.size() < header.block_bytes;
-  const bool split = (header.flags & kDontSplit) == 0 && header.typesize <= kMaxSplits &&
-                     header.block_bytes / header.typesize >= kMinSplitElements && !is_leftover;
-  const size_t streams = split ? header.typesize : 1;
+  const size_t streams = header.num_streams(out.size());
   const size_t stream_bytes = out.size() / streams;
   if (stream_bytes * streams != out.size()) {
     throw_corrupt("Blosc blocksize " + std::to_string(header.block_bytes) + " is no multiple of its " +

@@ -9,7 +9,6 @@
 namespace zarrfeed {
 namespace {
 
-constexpr uint8_t kFormatVersion = 2;
 /// A block begins with the length of its first stream.
 constexpr size_t kLeastBlock = 4;
 
@@ -61,6 +60,14 @@ BloscHeader BloscHeader::read(Bytes stored, size_t stored_bytes, size_t max_deco
 
 size_t BloscHeader::size_of(size_t block) const {
   return std::min(block_bytes, decoded_bytes - block * block_bytes);
+}
+
+size_t BloscHeader::num_streams(size_t size) const {
+  constexpr size_t kMaxStreams = 16;
+  constexpr size_t kLeastItems = 128;
+  const bool is_whole = size == block_bytes;
+  const bool are_many = (flags & kDontSplit) == 0 && typesize <= kMaxStreams && block_bytes / typesize >= kLeastItems;
+  return are_many && is_whole ? typesize : 1;
 }
 
 void check_blosc_table(const BloscHeader& header, Bytes table) {

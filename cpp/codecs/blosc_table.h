@@ -34,8 +34,14 @@ struct BloscHeader {
   [[nodiscard]] size_t table_bytes() const { return is_memcpyed() ? 0 : 4 * num_blocks; }
   /// Decoded bytes of a block: the last one may be shorter than the others.
   [[nodiscard]] size_t size_of(size_t block) const;
+  /// Streams that a block of `size` decoded bytes is compressed as: one, or one for each byte of an item.
+  [[nodiscard]] size_t num_streams(size_t size) const;
 
+  static constexpr uint8_t kFormatVersion = 2;
+  static constexpr uint8_t kByteShuffle = 0x1;
   static constexpr uint8_t kMemcpyed = 0x2;
+  static constexpr uint8_t kBitShuffle = 0x4;
+  static constexpr uint8_t kDontSplit = 0x10;
 
   uint8_t flags = 0;
   size_t typesize = 1;

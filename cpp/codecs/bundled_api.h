@@ -9,6 +9,7 @@
 extern "C" {
 
 int LZ4_decompress_safe(const char* source, char* dest, int compressed_size, int dest_capacity);
+int LZ4_compress_fast(const char* source, char* dest, int source_size, int dest_capacity, int acceleration);
 int blosclz_decompress(const void* input, int length, void* output, int max_output);
 
 struct ZSTD_DCtx_s;
@@ -40,6 +41,7 @@ int32_t zng_inflateReset2(zng_stream* stream, int32_t window_bits);
 int32_t zng_inflate(zng_stream* stream, int32_t flush);
 int32_t zng_inflateEnd(zng_stream* stream);
 
+int32_t blosc2_shuffle(int32_t typesize, int32_t blocksize, const void* src, void* dest);
 int32_t blosc2_unshuffle(int32_t typesize, int32_t blocksize, const void* src, void* dest);
 int32_t blosc2_bitunshuffle(int32_t typesize, int32_t blocksize, const void* src, void* dest);
 

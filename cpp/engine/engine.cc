@@ -10,6 +10,7 @@
 #include "base/division.h"
 #include "base/error.h"
 #include "base/process.h"
+#include "codecs/blosc_writer.h"
 #include "engine/task_builder.h"
 #include "plan/unfolding.h"
 #include "spec/field_spec.h"
@@ -36,7 +37,7 @@ constexpr size_t kGroupsAtOnce = 128;
 
 std::shared_ptr<WorkerScratch> make_scratch(const EngineOptions& options) {
   auto scratch = std::make_shared<WorkerScratch>();
-  scratch->codecs.max_block_bytes = options.max_block_bytes;
+  scratch->codecs.max_block_bytes = std::max(options.max_block_bytes, kWrittenBlockBytes);
   return scratch;
 }
 

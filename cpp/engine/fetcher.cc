@@ -18,6 +18,7 @@ void set_result(Task& task, ReadResult result) {
   task.status = result.status;
   task.stored = {result.bytes, std::move(result.parts)};
   task.hold = std::move(result.hold);
+  task.undecoded = std::move(result.undecoded);
 }
 
 }  // namespace
@@ -177,6 +178,7 @@ Task Fetcher::take_fetched() {
 }
 
 void Fetcher::finish(Task& task) {
+  if (task.undecoded != nullptr) std::exchange(task.undecoded, nullptr)->keep();
   task.hold.reset();
   if (!task.is_fetched) return;
   FetchQueue::Tasks to_request;

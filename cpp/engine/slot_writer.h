@@ -161,6 +161,8 @@ class SlotWriter {
   bool list_targets(const Task& task, WorkerScratch& scratch) const;
   /// True if a task needs few of the Blosc blocks of its chunk.
   bool wants_few_blocks(const Task& task, const ChunkReader& reader, WorkerScratch& scratch) const;
+  /// Makes of the stored bytes of a task the chunk that its source decodes.
+  void decode_undecoded(Task& task, const ChunkReader& reader, WorkerScratch& scratch);
   /// Decodes a chunk for one task alone.
   void decode(const Task& task, const ChunkReader& reader, WorkerScratch& scratch);
   /// Copies the rows of a task from its decoded chunk, or of patches from a crop; null: the chunk does not exist.

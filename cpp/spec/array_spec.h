@@ -39,8 +39,9 @@ struct ArraySpec {
   size_t swap_bytes = 0;      ///< 0: native byte order; else the width of the unit to reverse
   std::vector<uint8_t> fill;  ///< one item, or as many as repeat along a sample in C order
   std::vector<CodecSpec> codecs;
-  std::string root;          ///< directory of the array; empty if it is in Python
-  std::string metadata_key;  ///< file below `root` that must exist as long as the array does
+  bool is_transcoded = false;  ///< the node cache undoes `codecs`, and hands out Blosc chunks
+  std::string root;            ///< directory of the array; empty if it is in Python
+  std::string metadata_key;    ///< file below `root` that must exist as long as the array does
   KeySpec key;
   ShardSpec shard;
   bool in_python = false;       ///< its chunks are in a store that only Python can read

@@ -54,11 +54,12 @@ void StoreBridge::post(size_t source, std::vector<ReadRequest> requests) {
   const size_t before = requests_.size();
   for (ReadRequest& request : requests) {
     const uint64_t id = ++last_request_id_;
-    awaited_.emplace(id,
-                     Awaited{source, {request.key, request.inner_chunk, request.is_index}, std::move(request.done)});
+    awaited_.emplace(
+        id, Awaited{source, {request.key, request.inner_chunk, request.range.is_index}, std::move(request.done)});
     const bool goes_along = &request != requests.data() && request.range.kind == ByteRange::Kind::kAt &&
-                            !request.is_index && !requests_.back().is_index && requests_.back().key == request.key;
-    if (!goes_along) requests_.push_back({source, std::move(request.key), request.is_index, {}});
+                            !request.range.is_index && !requests_.back().is_index &&
+                            requests_.back().key == request.key;
+    if (!goes_along) requests_.push_back({source, std::move(request.key), request.range.is_index, {}});
     requests_.back().parts.push_back({id, request.range});
   }
   signal();

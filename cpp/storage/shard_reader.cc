@@ -243,7 +243,7 @@ void ShardReader::drop(const std::string& key, const SlotPtr& slot) {
 
 ByteRange ShardReader::index_range() const {
   const size_t size = stored_index_bytes(spec_);
-  return spec_.index_at_start ? ByteRange::at(0, size) : ByteRange::last(size);
+  return (spec_.index_at_start ? ByteRange::at(0, size) : ByteRange::last(size)).as_index();
 }
 
 /// Throws Error(kCorrupt) if this is no index.
@@ -326,7 +326,7 @@ void ShardReader::load(const std::string& key, const SlotPtr& slot, UseShard use
     for (const UseShard& other : waiting) other(shard, error);
   };
   std::vector<ReadRequest> requests;
-  requests.push_back({.key = key, .range = index_range(), .is_index = true, .room = room.get(), .done = settle});
+  requests.push_back({.key = key, .range = index_range(), .room = room.get(), .done = settle});
   try {
     store_->read(std::move(requests));
   } catch (const Error& error) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+#include "spec/chunk_grid.h"
+#include "storage/cache/transcoder.h"
 #include "storage/chunk_key.h"
 #include "storage/file_store.h"
 #include "storage/table_store.h"
@@ -17,9 +20,14 @@ Stores::Stores(size_t max_reads, size_t max_requests, Coalesce coalesce)
 std::shared_ptr<ByteStore> Stores::make(size_t source, const ArraySpec& array, size_t max_chunk_bytes) {
   auto store = make_uncached(source, array, max_chunk_bytes);
   const auto cached = cached_.find(source);
+  const bool has_form = cached != cached_.end() && !cached->second.form.empty();
+  if (array.is_transcoded != has_form) throw Error(ErrorKind::kConfig, array.name + ": nothing transcodes it");
   if (cached == cached_.end()) return store;
+  const auto transcoder = array.is_transcoded
+                              ? std::make_shared<const Transcoder>(array.codecs, chunk_bytes(array), array.item_bytes)
+                              : nullptr;
   return std::make_shared<NodeCache>(std::move(store), cached->second, max_chunk_bytes, io_->max_threads(),
-                                     cache_counters_);
+                                     cache_counters_, NodeCache::kTimeout, transcoder);
 }
 
 std::shared_ptr<ByteStore> Stores::make_uncached(size_t source, const ArraySpec& array, size_t max_chunk_bytes) {

@@ -12,7 +12,9 @@ ArraySource::ArraySource(ArraySpec array)
       rows_per_chunk_(array_.chunk_shape[static_cast<size_t>(array_.sample_axis)]),
       num_cells_(CellGrid(array_).num_cells()),
       parts_(array_.parts.get()),
-      pipeline_(array_.codecs, chunk_bytes(array_)),
+      pipeline_(array_.is_transcoded ? std::vector<CodecSpec>{{.name = "blosc"}} : array_.codecs, chunk_bytes(array_)),
+      max_stored_bytes_(
+          std::max(pipeline_.max_stored_bytes(), CodecPipeline(array_.codecs, chunk_bytes(array_)).max_stored_bytes())),
       cells_(array_) {
   if (!has_chosen()) return;
   chosen_of_chunk_.resize(array_.shape.size());

@@ -49,7 +49,7 @@ class ArraySource {
   }
   [[nodiscard]] size_t decoded_bytes() const { return pipeline_.decoded_bytes(); }
   /// The longest stored chunk that is still plausible.
-  [[nodiscard]] size_t max_stored_bytes() const { return pipeline_.max_stored_bytes(); }
+  [[nodiscard]] size_t max_stored_bytes() const { return max_stored_bytes_; }
   [[nodiscard]] const CodecPipeline& pipeline() const { return pipeline_; }
 
   /// True if samples have chosen items of the array alone. Then chunks are decoded as far as these items need it, and
@@ -100,6 +100,7 @@ class ArraySource {
   size_t num_cells_;
   const ArrayParts* parts_;  ///< of array_
   CodecPipeline pipeline_;
+  size_t max_stored_bytes_;
   CellGrid cells_;
   /// For an array with chosen items: by axis and by the index of a chunk along it, the items that samples have of the
   /// chunk.

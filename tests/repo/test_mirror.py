@@ -277,6 +277,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         "unit/storage/test_checkpoint_faults.py",
     ),
     "storage/chunks/node_cache.py": ("integration/test_node_cache.py",),
+    "storage/chunks/transcoding.py": ("parity/test_transcode.py",),
     "storage/chunks/object_versions.py": ("integration/test_node_cache.py",),
     "engine/cache_stats.py": ("integration/test_node_cache.py",),
     "storage/access/given_stores.py": ("unit/storage/objects/test_object_source.py", "parity/test_stores.py"),

@@ -93,11 +93,12 @@ struct Task {
   std::shared_ptr<CarriedChunk> carried;                  ///< the chunk, if other tasks share it
   bool decodes_carried = false;                           ///< this task decodes the shared chunk
   bool is_fetched = false;  ///< the FetchQueue handed the task out; in flight until its chunk is decoded
-  std::shared_ptr<const ChunkParts> parts;  ///< the parts of the stored bytes that are enough; null: all are read
-  bool reads_whole = false;                 ///< the parts that were read did not decode: all of the chunk is read
-  bool asks_first = false;                  ///< the store is asked, since the chunk cannot be read on a decode thread
-  std::unique_ptr<Buffer> room;             ///< buffer for the stored bytes, if the store has no memory of its own
-  std::shared_ptr<const void> hold;         ///< keeps the store's memory alive
+  std::shared_ptr<const ChunkParts> parts;    ///< the parts of the stored bytes that are enough; null: all are read
+  bool reads_whole = false;                   ///< the parts that were read did not decode: all of the chunk is read
+  bool asks_first = false;                    ///< the store is asked, since the chunk cannot be read on a decode thread
+  std::unique_ptr<Buffer> room;               ///< buffer for the stored bytes, if the store has no memory of its own
+  std::shared_ptr<const void> hold;           ///< keeps the store's memory alive
+  std::shared_ptr<UndecodedChunk> undecoded;  ///< makes of `stored` the chunk that the source decodes; null: it is it
   ReadStatus status = ReadStatus::kWouldBlock;
   StoredBytes stored;
   std::chrono::steady_clock::time_point asked;  ///< time of the request for the chunk

@@ -31,6 +31,7 @@
 #include "base/error.h"
 #include "base/stored_bytes.h"
 #include "storage/access/coalesce.h"
+#include "storage/access/undecoded_chunk.h"
 
 namespace zarrfeed {
 
@@ -71,23 +72,31 @@ struct ByteRange {
     return ByteRange(Kind::kAt, offset, size, version);
   }
   static ByteRange last(uint64_t size) { return ByteRange(Kind::kLast, 0, size); }
+  /// The same bytes, which are the index of a shard, and no chunk.
+  [[nodiscard]] ByteRange as_index() const {
+    ByteRange index = *this;
+    index.is_index = true;
+    return index;
+  }
 
   Kind kind = Kind::kAll;
   uint64_t offset = 0;
   uint64_t size = 0;
   std::optional<ObjectVersion> version{};
   std::shared_ptr<const ChunkParts> parts{};
+  bool is_index = false;  ///< these bytes are the index of a shard, and no chunk
 };
 
 /// The result of a read.
 struct ReadResult {
-  ReadStatus status = ReadStatus::kMissing;    ///< says nothing where there is an error
-  Bytes bytes{};                               ///< kOk: what was read; valid as long as the room and `hold`
-  std::shared_ptr<const StoredParts> parts{};  ///< kOk: which parts of the range were read; null: all of it
-  std::optional<uint64_t> object_bytes{};      ///< kOk: size of the whole object, where the store knows it
-  std::optional<ObjectVersion> version{};      ///< kOk: where the store tells versions apart
-  std::shared_ptr<const void> hold{};          ///< lets go of memory of the store's own in which `bytes` lie
-  std::optional<Error> error{};                ///< why there is nothing
+  ReadStatus status = ReadStatus::kMissing;     ///< says nothing where there is an error
+  Bytes bytes{};                                ///< kOk: what was read; valid as long as the room and `hold`
+  std::shared_ptr<const StoredParts> parts{};   ///< kOk: which parts of the range were read; null: all of it
+  std::optional<uint64_t> object_bytes{};       ///< kOk: size of the whole object, where the store knows it
+  std::optional<ObjectVersion> version{};       ///< kOk: where the store tells versions apart
+  std::shared_ptr<const void> hold{};           ///< lets go of memory of the store's own in which `bytes` lie
+  std::shared_ptr<UndecodedChunk> undecoded{};  ///< kOk: makes of `bytes` the chunk that is wanted; null: they are it
+  std::optional<Error> error{};                 ///< why there is nothing
 };
 
 using Completion = std::function<void(ReadResult)>;
@@ -98,7 +107,6 @@ struct ReadRequest {
   std::optional<size_t>
       inner_chunk{};       ///< which chunk of the shard `key`, in C order: ShardReader finds its range, and
                            ///< below it, this is a name
-  bool is_index = false;   ///< these bytes are the index of a shard, and no chunk
   Buffer* room = nullptr;  ///< memory for a store without memory of its own; `done` keeps it alive
   Completion done;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -13,11 +14,18 @@ namespace {
 constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
 
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
+/// The end of an epoch waits for the chunks that wait to be compressed.
+constexpr size_t kMaxPendingDecoded = size_t{16} << 20;
+
+/// A quarter of the cores compresses as fast as the others decode.
+size_t num_spare_threads() {
+  return std::max<size_t>(1, std::thread::hardware_concurrency() / 4);
+}
 
 /// True if a part of an object may have been looked up in an index that the cache has, so that it says nothing of
 /// versions.
-bool may_come_from_cached_index(const ByteRange& range, bool is_index) {
-  return range.kind == ByteRange::Kind::kAt && !is_index && !range.version;
+bool may_come_from_cached_index(const ByteRange& range) {
+  return range.kind == ByteRange::Kind::kAt && !range.is_index && !range.version;
 }
 
 void add(std::atomic<uint64_t>& counter, uint64_t number = 1) {
@@ -47,8 +55,41 @@ class NodeCache::Call {
   bool may_go_ = false;
 };
 
+/// Holds the claim until the entry is there. Without an entry, the chunk is decoded, and not kept.
+class NodeCache::MissedChunk : public UndecodedChunk {
+ public:
+  MissedChunk(std::shared_ptr<NodeCache> cache, EntryPtr entry, CacheDirectory::ClaimPtr claim)
+      : cache_(std::move(cache)), entry_(std::move(entry)), claim_(std::move(claim)) {}
+
+  Bytes decode(Bytes stored, DecodeScratch& scratch) override {
+    plain_ = std::make_shared<const BloscContainer>(cache_->transcoder_->decode(stored, scratch));
+    return plain_->bytes();
+  }
+  void keep() override {
+    if (plain_ == nullptr || entry_ == nullptr) return;
+    const auto write_entry = [cache = cache_, entry = entry_, claim = claim_, plain = plain_]() {
+      const auto packed = cache->transcoder_->compress(*plain);
+      const Bytes bytes = packed ? packed->bytes() : plain->bytes();
+      const auto admitted = cache->directory_->admit(*entry, bytes);
+      if (admitted == CacheDirectory::Admitted::kYes) {
+        add(cache->counters_->transcoded);
+        add(cache->counters_->transcoded_bytes, plain->payload().size());
+      }
+      return std::pair(admitted, bytes.size());
+    };
+    cache_->write(cache_->spare_, plain_->size, kMaxPendingDecoded, write_entry);
+  }
+
+ private:
+  const std::shared_ptr<NodeCache> cache_;
+  const EntryPtr entry_;
+  const CacheDirectory::ClaimPtr claim_;
+  std::shared_ptr<const BloscContainer> plain_;
+};
+
 NodeCache::NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t max_bytes, size_t max_reads,
-                     std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds timeout)
+                     std::shared_ptr<CacheCounters> counters, std::chrono::milliseconds timeout,
+                     std::shared_ptr<const Transcoder> transcoder)
     : inner_(std::move(inner)),
       array_(std::move(array)),
       directory_(array_.directory),
@@ -56,7 +97,9 @@ NodeCache::NodeCache(std::shared_ptr<ByteStore> inner, CachedArray array, size_t
       timeout_(timeout),
       inner_limits_(inner_->limits()),
       counters_(std::move(counters)),
-      io_(std::max<size_t>(4, max_reads)) {}
+      transcoder_(std::move(transcoder)),
+      io_(std::max<size_t>(4, max_reads)),
+      spare_(num_spare_threads()) {}
 
 void NodeCache::open() {
   inner_->open();
@@ -81,7 +124,7 @@ bool NodeCache::has_changed(const std::string& key) const {
   return changed_keys_.contains(key);
 }
 
-bool NodeCache::is_listed_version(const std::string& key, const ByteRange& range, bool is_index, ReadResult& result) {
+bool NodeCache::is_listed_version(const std::string& key, const ByteRange& range, ReadResult& result) {
   if (result.error || result.status != ReadStatus::kOk || !result.version) return true;
   if (array_.versions->agrees(key, *result.version)) return true;
   {
@@ -89,7 +132,7 @@ bool NodeCache::is_listed_version(const std::string& key, const ByteRange& range
     changed_keys_.insert(key);
   }
   any_changed_.store(true, std::memory_order_release);
-  if (may_come_from_cached_index(range, is_index)) result = {.status = ReadStatus::kChanged};
+  if (may_come_from_cached_index(range)) result = {.status = ReadStatus::kChanged};
   return false;
 }
 
@@ -97,17 +140,26 @@ std::optional<CacheEntry> NodeCache::entry_of(const std::string& key, const Byte
   if (has_changed(key)) return std::nullopt;
   auto version = array_.versions->find(key);
   if (!version) return std::nullopt;
-  return CacheEntry(
-      {.store = array_.store, .object = array_.prefix + key, .version = *std::move(version), .range = range});
+  std::string object = array_.prefix + key;
+  if (transcodes(range)) object += kBeforeForm + array_.form;
+  CacheEntry entry(
+      {.store = array_.store, .object = std::move(object), .version = *std::move(version), .range = range});
+  if (transcodes(range)) entry.bytes.reset();
+  return entry;
 }
 
-CacheDirectory::Found NodeCache::look(const CacheEntry& entry, const ChunkParts* parts, Buffer& room, bool may_wait,
+void NodeCache::mark(const ByteRange& range, ReadResult& result) {
+  if (!transcodes(range) || result.error || result.status != ReadStatus::kOk) return;
+  result.undecoded = std::make_shared<MissedChunk>(shared_from_this(), nullptr, nullptr);
+}
+
+CacheDirectory::Found NodeCache::look(const CacheEntry& entry, const ByteRange& range, Buffer& room, bool may_wait,
                                       ReadResult& result) {
   using Found = CacheDirectory::Found;
   PartsRead read;
   Found found = Found::kMiss;
   try {
-    found = directory_->read(entry, room, max_bytes_, may_wait, read, parts);
+    found = directory_->read(entry, room, max_bytes_, may_wait, read, range.parts.get());
   } catch (const std::bad_alloc&) {  // a miss: the inner store says what memory it lacks
   }
   if (found == Found::kDamaged) {
@@ -117,6 +169,7 @@ CacheDirectory::Found NodeCache::look(const CacheEntry& entry, const ChunkParts*
   if (found == Found::kHit) {
     add(counters_->hits);
     add(counters_->hit_bytes, read.bytes.size());
+    if (transcodes(range)) add(counters_->transcoded_hits);
     result = {.status = ReadStatus::kOk, .bytes = read.bytes, .parts = std::move(read.parts)};
   }
   return found;
@@ -126,9 +179,12 @@ ReadResult NodeCache::try_read(const std::string& key, const ByteRange& range, B
   const auto entry = entry_of(key, range);
   ReadResult result{.status = ReadStatus::kWouldBlock};
   if (entry) {
-    look(*entry, range.parts.get(), room, false, result);
+    look(*entry, range, room, false, result);
   } else if (inner_limits_.can_try && !has_changed(key)) {
-    result = inner_->try_read(key, range, room);
+    ByteRange wanted = range;
+    if (transcodes(range)) wanted.parts.reset();  // of the Blosc chunk
+    result = inner_->try_read(key, wanted, room);
+    mark(range, result);
     if (result.status != ReadStatus::kWouldBlock) add(counters_->unversioned);
   }
   return result;
@@ -146,7 +202,7 @@ void NodeCache::read(std::vector<ReadRequest> requests) {
     auto entry = entry_of(request.key, request.range);
     if (!entry) {
       add(counters_->unversioned);
-      if (has_changed(request.key) && may_come_from_cached_index(request.range, request.is_index)) {
+      if (has_changed(request.key) && may_come_from_cached_index(request.range)) {
         request.done({.status = ReadStatus::kChanged});
         continue;
       }
@@ -154,7 +210,7 @@ void NodeCache::read(std::vector<ReadRequest> requests) {
       continue;
     }
     ReadResult result;
-    const Found found = look(*entry, request.range.parts.get(), *request.room, false, result);
+    const Found found = look(*entry, request.range, *request.room, false, result);
     if (found == Found::kHit) {
       request.done(std::move(result));
       continue;
@@ -200,8 +256,8 @@ void NodeCache::look_on_io_thread(const WantedPtr& wanted) {
   const auto self = shared_from_this();
   io_.post({.in_storage =
                 [self, wanted, outcome] {
-                  outcome->found = self->look(*wanted->entry, wanted->request.range.parts.get(), *wanted->request.room,
-                                              true, outcome->result);
+                  outcome->found =
+                      self->look(*wanted->entry, wanted->request.range, *wanted->request.room, true, outcome->result);
                 },
             .done =
                 [self, wanted, outcome] {
@@ -226,7 +282,7 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
     }
     // Whoever had the claim before may have written the entry after this request looked for it.
     ReadResult result;
-    const Found found = look(*wanted->entry, wanted->request.range.parts.get(), *wanted->request.room, false, result);
+    const Found found = look(*wanted->entry, wanted->request.range, *wanted->request.room, false, result);
     if (found == Found::kHit) {
       claim.reset();
       wanted->request.done(std::move(result));
@@ -244,9 +300,9 @@ void NodeCache::miss(const WantedPtr& wanted, std::vector<ReadRequest>& missed) 
   add(counters_->misses);
   add(counters_->refused);
   auto done = [self = shared_from_this(), key = wanted->request.key, range = wanted->request.range,
-               is_index = wanted->request.is_index, done = std::move(wanted->request.done)](ReadResult result) {
+               done = std::move(wanted->request.done)](ReadResult result) {
     if (!result.error && result.status == ReadStatus::kOk) add(self->counters_->miss_bytes, result.bytes.size());
-    self->is_listed_version(key, range, is_index, result);
+    self->is_listed_version(key, range, result);
     done(std::move(result));
   };
   missed.push_back(std::move(wanted->request));
@@ -257,9 +313,8 @@ ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimP
   ReadRequest request = std::move(wanted->request);
   request.range.parts.reset();  // the entry has all of the object
   request.done = [self = shared_from_this(), entry = wanted->entry, claim = std::move(claim), key = request.key,
-                  range = request.range, is_index = request.is_index,
-                  done = std::move(request.done)](ReadResult result) mutable {
-    const bool is_listed = self->is_listed_version(key, range, is_index, result);
+                  range = request.range, done = std::move(request.done)](ReadResult result) mutable {
+    const bool is_listed = self->is_listed_version(key, range, result);
     const bool is_whole = !result.error && result.status == ReadStatus::kOk && result.bytes.size() <= self->max_bytes_;
     if (!is_listed || !is_whole || (entry->bytes && result.bytes.size() != *entry->bytes)) {
       claim.reset();
@@ -267,23 +322,41 @@ ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimP
       return;
     }
     add(self->counters_->miss_bytes, result.bytes.size());
+    if (self->transcodes(range)) {
+      result.undecoded = std::make_shared<MissedChunk>(self, std::move(entry), std::move(claim));
+      done(std::move(result));
+      return;
+    }
     std::shared_ptr<const std::vector<uint8_t>> copy;
     try {
       copy = std::make_shared<const std::vector<uint8_t>>(result.bytes.begin(), result.bytes.end());
     } catch (const std::bad_alloc&) {  // then it is not cached
     }
     done(std::move(result));
-    if (copy != nullptr) self->write(std::move(entry), std::move(copy), std::move(claim));
+    if (copy == nullptr) return;
+    const size_t bytes = copy->size();
+    self->write(self->io_, bytes, kMaxPendingBytes,
+                [directory = self->directory_, entry = std::move(entry), copy = std::move(copy),
+                 claim = std::move(claim)] { return std::pair(directory->admit(*entry, *copy), copy->size()); });
   };
   return request;
 }
 
 /// Hands requests to the inner store: ranges of one object that are near each other together, as they came.
 void NodeCache::forward(std::vector<ReadRequest> requests) {
+  for (ReadRequest& request : requests) {
+    if (!transcodes(request.range)) continue;
+    request.range.parts.reset();  // of the Blosc chunk
+    request.done = [self = shared_from_this(), range = request.range,
+                    done = std::move(request.done)](ReadResult result) {
+      self->mark(range, result);
+      done(std::move(result));
+    };
+  }
   std::vector<std::vector<ReadRequest>> runs;
   for (size_t begin = 0; begin < requests.size();) {
     const auto is_part = [&](const ReadRequest& one) {
-      return one.range.kind == ByteRange::Kind::kAt && !one.is_index && one.key == requests[begin].key;
+      return one.range.kind == ByteRange::Kind::kAt && !one.range.is_index && one.key == requests[begin].key;
     };
     size_t end = begin + 1;
     if (is_part(requests[begin])) {
@@ -316,39 +389,38 @@ void NodeCache::forward(std::vector<ReadRequest> requests) {
   }
 }
 
-void NodeCache::write(EntryPtr entry, std::shared_ptr<const std::vector<uint8_t>> bytes,
-                      CacheDirectory::ClaimPtr claim) {
+void NodeCache::write(IoThreads& threads, size_t bytes, size_t max_pending, WriteEntry write_entry) {
   bool goes_to_thread = false;
   {
     const std::lock_guard lock(mutex_);
-    goes_to_thread = pending_bytes_ + bytes->size() <= kMaxPendingBytes || pending_ == 0;
+    goes_to_thread = pending_bytes_ + bytes <= max_pending || pending_ == 0;
     if (goes_to_thread) {
       ++pending_;
-      pending_bytes_ += bytes->size();
+      pending_bytes_ += bytes;
     }
   }
   if (goes_to_thread) {
-    const auto admitted = std::make_shared<CacheDirectory::Admitted>();
-    const auto end = [self = shared_from_this(), size = bytes->size()] {
+    const auto written = std::make_shared<std::pair<CacheDirectory::Admitted, size_t>>();
+    const auto end = [self = shared_from_this(), bytes] {
       const std::lock_guard lock(self->mutex_);
       --self->pending_;
-      self->pending_bytes_ -= size;
+      self->pending_bytes_ -= bytes;
       self->changed_.notify_all();
     };
     try {
-      io_.post({.in_storage = [directory = directory_, admitted, entry, bytes,
-                               claim] { *admitted = directory->admit(*entry, *bytes); },
-                .done =
-                    [self = shared_from_this(), admitted, end, size = bytes->size()] {
-                      self->count(*admitted, size);
-                      end();
-                    }});
+      threads.post({.in_storage = [written, write_entry] { *written = write_entry(); },
+                    .done =
+                        [self = shared_from_this(), written, end] {
+                          self->count(written->first, written->second);
+                          end();
+                        }});
       return;
     } catch (const Error&) {  // no thread to be had
       end();
     }
   }
-  count(directory_->admit(*entry, *bytes), bytes->size());
+  const auto [admitted, size] = write_entry();
+  count(admitted, size);
 }
 
 void NodeCache::count(CacheDirectory::Admitted admitted, size_t bytes) {
@@ -369,6 +441,7 @@ bool NodeCache::stop(Clock::time_point deadline) {
   changed_.wait_until(lock, deadline, [this] { return pending_ == 0; });
   lock.unlock();
   all_ended = io_.stop(deadline) && all_ended;
+  all_ended = spare_.stop(deadline) && all_ended;
   lock.lock();
   if (all_ended) pending_ = pending_bytes_ = 0;  // of entries that had not been begun
   return all_ended;

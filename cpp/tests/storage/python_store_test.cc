@@ -87,7 +87,7 @@ TEST(the_oldest_request_that_was_not_answered_is_known_by_field) {
   CHECK(!store.oldest());
   bridge->post(0, one("of another field", ignore));
   std::vector<ReadRequest> requests;
-  requests.push_back({.key = "a", .range = ByteRange::last(20), .is_index = true, .done = ignore});
+  requests.push_back({.key = "a", .range = ByteRange::last(20).as_index(), .done = ignore});
   requests.push_back({.key = "b", .range = ByteRange::at(0, 4), .inner_chunk = 3, .done = ignore});
   store.read(std::move(requests));
   CHECK_EQ(store.oldest()->key, std::string("a"));
@@ -130,7 +130,7 @@ TEST(requests_end_once_and_not_after_the_epoch) {
 TEST(ranges_of_one_object_that_are_posted_together_are_one_request) {
   const auto bridge = std::make_shared<StoreBridge>();
   std::vector<ReadRequest> requests;
-  requests.push_back({.key = "s", .range = ByteRange::last(20), .is_index = true, .done = ignore});
+  requests.push_back({.key = "s", .range = ByteRange::last(20).as_index(), .done = ignore});
   requests.push_back({.key = "s", .range = ByteRange::at(0, 8), .done = ignore});
   requests.push_back({.key = "s", .range = ByteRange::at(8, 4), .done = ignore});
   requests.push_back({.key = "t", .range = ByteRange::at(12, 4), .done = ignore});

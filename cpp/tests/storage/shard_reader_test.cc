@@ -95,7 +95,7 @@ class TogetherStore : public ByteStore {
     return {.status = ReadStatus::kWouldBlock};
   }
   void read(std::vector<ReadRequest> requests) override {
-    if (requests.front().is_index) {
+    if (requests.front().range.is_index) {
       ++indices;
       waiting = std::move(requests.front().done);
       return;
@@ -390,7 +390,7 @@ TEST(a_shard_that_was_replaced_loses_its_old_index_and_not_the_new_one) {
    public:
     using TogetherStore::TogetherStore;
     void read(std::vector<ReadRequest> requests) override {
-      if (requests.front().is_index) {
+      if (requests.front().range.is_index) {
         TogetherStore::read(std::move(requests));
         return;
       }

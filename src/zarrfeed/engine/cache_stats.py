@@ -28,6 +28,8 @@ class CacheStats:
         Bytes that were added to the cache.
     refused
         Misses that were not added: the cache is full, or cannot be written.
+    transcoded, transcoded_bytes, transcoded_hits
+        Chunks that were added as Blosc-lz4, with `transcode`; their decoded bytes; hits of such chunks.
     troubles
         Reasons why the cache does not do all that it could; empty if it does.
 
@@ -47,6 +49,9 @@ class CacheStats:
     damaged: int = 0
     written_bytes: int = 0
     refused: int = 0
+    transcoded: int = 0
+    transcoded_bytes: int = 0
+    transcoded_hits: int = 0
     troubles: tuple[str, ...] = ()
 
     @classmethod
@@ -78,6 +83,8 @@ class CacheStats:
         if not any(getattr(self, name) for name in _COUNTS) and not self.troubles:
             return []
         more = [
+            f"{self.transcoded_hits} chunks read as lz4, {self.transcoded} more transcoded: "
+            f"{format_bytes(self.transcoded_bytes)}" * (self.transcoded_hits + self.transcoded > 0),
             f"{self.unversioned} reads of objects without a known version" * (self.unversioned > 0),
             f"{self.damaged} damaged entries" * (self.damaged > 0),
             f"{self.refused} chunks not kept" * (self.refused > 0),

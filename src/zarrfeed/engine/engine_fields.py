@@ -86,9 +86,13 @@ class EngineFields:
         `index_sizes` has the memory of each field for indices of shards. Those of one array are put together.
         """
         described = {}  # by source number
+        cached = self.cached_sources()
         for source in self.sources:
             sizes = [index_sizes[n] // (self._first[n + 1] - self._first[n]) for n in source.fields if index_sizes]
-            described[source.number] = source.spec.to_core(sum(sizes) or None, source.layout.parts)
+            named = cached.get(source.number)
+            described[source.number] = source.spec.to_core(
+                sum(sizes) or None, source.layout.parts, is_transcoded=named is not None and bool(named.form)
+            )
         made: list[core.FieldSpec] = []
         for tensor_number, tensor in enumerate(self.tensors):
             spec = None if arrays is None else arrays.tensor_spec(tensor.field)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from zarrfeed.spec.field import Field
 from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.node_cache import cache_of
+from zarrfeed.storage.chunks.parted_source import PartedSource
 
 #: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
 _MOST_ENTRIES = 1 << 16
@@ -57,6 +58,9 @@ class CacheExplanation:
         The reason why `expected_hit_ratio` is None; else empty.
     troubles
         Reasons why the cache does not do all that it could, as `stats().cache.troubles` will list them.
+    transcoded
+        Names of the arrays whose chunks the cache keeps as Blosc-lz4. Epochs from the second on read those at the rate
+        of an array that is stored so.
     """
 
     expected_hit_ratio: float | None
@@ -68,6 +72,7 @@ class CacheExplanation:
     limit: int
     why_unknown: str = ""
     troubles: tuple[str, ...] = ()
+    transcoded: tuple[str, ...] = ()
 
     def rows(self) -> list[Row]:
         """Return the rows of the table that `str()` and notebooks show."""
@@ -81,6 +86,10 @@ class CacheExplanation:
                 f"{format_bytes(self.entry_bytes)}{wanted} are there, {self.entries} of {self.wanted_entries} entries; "
                 f"room for {format_bytes(self.room)} of the limit of {format_bytes(self.limit)}",
             ),
+            *[
+                ("", f"keeps {name} as lz4: hits are read as fast as an array that is stored so")
+                for name in self.transcoded
+            ],
             *[("", trouble) for trouble in self.troubles],
         ]
 
@@ -111,7 +120,8 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
     directory = named[0].options.directory()
     forecasts = [one.forecast() for one in arrays.values()]
     room = max(0, directory.limit() - directory.used_bytes()) if directory.is_writable() else 0
-    return _forecast(forecasts, room, directory.limit(), tuple(dict.fromkeys(filter(None, troubles))))
+    forecast = _forecast(forecasts, room, directory.limit(), tuple(dict.fromkeys(filter(None, troubles))))
+    return replace(forecast, transcoded=tuple(one.spec.name for one in arrays.values() if one.cached.form))
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,12 @@ class _Array:
     resident: bool
 
     @property
+    def is_joined(self) -> bool:
+        """True if keys begin with the path or the number of one of several stores."""
+        of_paths = self.cached.prefix == "" and self.spec.staged is not None
+        return of_paths or isinstance(self.spec.source, PartedSource)
+
+    @property
     def name(self) -> str:
         return f"{self.cached.store}\0{self.cached.prefix}"
 
@@ -192,7 +208,10 @@ class _Array:
         entries = min(wanted, len(counted) / share)
         mean = sum(counted) / len(counted) if counted else None
         stored = self.cached.objects
-        if stored is None or not stored.count:
+        each: float | None
+        if self.cached.form:  # the store tells other sizes; a chunk that hardly compresses is kept decoded
+            each = mean or self.called.counted_bytes("c/0/0", 0, None, spec.decoded_bytes)
+        elif stored is None or not stored.count:
             each = mean
         elif shard is None:
             each = stored.counted_bytes / stored.count
@@ -233,7 +252,7 @@ class _Array:
         assert versions is not None
         for key, _, end, is_current, counted in listed:
             if is_current or (end is None and versions.find(key)):
-                if self.cached.prefix == "" and self.spec.staged is not None:  # whole paths, of several directories
+                if self.is_joined:
                     found.append(counted)
                     continue
                 parts = key.split(self.spec.key_separator)[bool(self.spec.key_prefix) :]

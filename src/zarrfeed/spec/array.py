@@ -294,7 +294,9 @@ class ArraySpec:
         """Bytes of one decoded read chunk, padding included."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
 
-    def to_core(self, index_cache_bytes: int | None = None, parts: ArrayParts | None = None) -> core.ArraySpec:
+    def to_core(
+        self, index_cache_bytes: int | None = None, parts: ArrayParts | None = None, *, is_transcoded: bool = False
+    ) -> core.ArraySpec:
         """Return the specification in the form that the engine takes.
 
         Parameters
@@ -303,6 +305,8 @@ class ArraySpec:
             Memory for the indices of shards. None: as much as the engine chooses.
         parts
             The stores that its rows lie in. None: one store.
+        is_transcoded
+            True if a node cache of the engine transcodes its chunks.
         """
         codecs = () if self.slow_codecs else self.codecs
         return core.ArraySpec(
@@ -327,4 +331,5 @@ class ArraySpec:
             chosen=() if self.choice is None else self.choice.to_core(),
             tables=() if self.source is None else self.source.chunk_tables,
             key_indices=() if self.merged is None else self.merged.key_indices,
+            is_transcoded=is_transcoded,
         )

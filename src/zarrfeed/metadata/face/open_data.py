@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import checks_option_names
@@ -59,6 +59,7 @@ def open(
     cache_limit: int | str | None = None,
     cache_version: str | None = None,
     cache_group: str | int | None = None,
+    transcode: Literal["lz4"] | None = None,
     progress: bool | None = None,
 ) -> Data:
     """Open arrays and describe their samples; metadata are read here, and each epoch looks whether they are the same.
@@ -139,6 +140,10 @@ def open(
     cache_group
         Name or number of the group whose members share the directory, such as "ml-team"; each of them names it. None:
         the directory is for this user alone, nobody else can read it, and that of another user is refused.
+    transcode
+        "lz4": the cache keeps chunks of slow codecs (gzip, zlib, zstd, and all that zarr-python decodes) as Blosc-lz4
+        with shuffle, so that epochs from the second on decode those; of local stores and files, too. None: it keeps the
+        bytes as they are stored.
     progress
         If True, show how many of many stores are open. None: where stderr is a terminal and rich is installed.
 
@@ -168,7 +173,7 @@ def open(
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise ConfigError(f"storage_options: got a {type(storage_options).__name__}, must be a dict")
-    options = CacheOptions.parse(cache, cache_limit, cache_version, cache_group)
+    options = CacheOptions.parse(cache, cache_limit, cache_version, cache_group, transcode)
     access = StoreAccess(Faults(retries=retries, timeout=timeout), storage_options, options, zarr_format)
     grows = None if refresh is None else GrowthOptions(refresh, complete, window, evict)
     for name, value in (("complete", complete), ("window", window), ("evict", evict or None)):

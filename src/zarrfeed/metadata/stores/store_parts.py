@@ -65,7 +65,9 @@ class LayoutParts:
         )
         staged = spec.staged
         if isinstance(staged, ArrayCache):
-            staged = stage_joined(staged.options, [(str(location), chunk_keys(spec)) for location in locations])
+            staged = stage_joined(
+                staged.options, [(str(location), chunk_keys(spec)) for location in locations], staged.form
+            )
         joined = replace(spec, name=f"{self.names[0]}{more}", shape=tuple(shape), root="", source=source, staged=staged)
         return Layout(joined, parts)
 

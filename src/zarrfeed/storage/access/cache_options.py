@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import grp
+import hashlib
 import multiprocessing.util
 import os
 import shutil
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,8 @@ _NO_PATHS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
 #: Bytes of an entry in front of its payload: some 100 bytes that name it. Entries count as whole blocks.
 _USUAL_HEADER_BYTES = 160
 _BLOCK_BYTES = 4096
+#: The codec that chunks can be transcoded to.
+_LZ4 = "lz4"
 
 #: The directories that this process has open, by process, user, path, limit and group: a forked process opens its own.
 _open: dict[tuple[int, int, str, int, int | None], core.CacheDirectory] = {}
@@ -48,12 +52,15 @@ class CacheOptions:
         The version of all objects, as the user declares it; None: it is asked of the store.
     group
         Name or number of the group whose members share the cache; None: the user alone.
+    transcode
+        The codec in which chunks of slow codecs are kept; None: all bytes are kept as they are stored.
     """
 
     path: str
     limit: int
     version: str | None = None
     group: str | int | None = None
+    transcode: str | None = None
 
     @classmethod
     def parse(
@@ -62,6 +69,7 @@ class CacheOptions:
         limit: int | str | None = None,
         version: str | None = None,
         group: str | int | None = None,
+        transcode: str | None = None,
     ) -> CacheOptions | None:
         """Return the options that a user gave, or None without a cache; the directory is opened.
 
@@ -71,7 +79,8 @@ class CacheOptions:
             If the directory is of something else or another user's, or an option cannot work.
         """
         if cache is None:
-            for name, value in (("cache_limit", limit), ("cache_version", version), ("cache_group", group)):
+            given = {"cache_limit": limit, "cache_version": version, "cache_group": group, "transcode": transcode}
+            for name, value in given.items():
                 if value is not None:
                     raise ConfigError(f"{name} = {value!r} without cache: give the directory of the cache, too")
             return None
@@ -81,6 +90,8 @@ class CacheOptions:
             raise ConfigError(f"cache = {str(cache)!r}, must be a local directory and no URL")
         if version is not None and (not isinstance(version, str) or not 0 < len(version) <= 200):
             raise ConfigError(f"cache_version = {version!r}, must be text of 1 to 200 characters")
+        if transcode is not None and transcode != _LZ4:
+            raise ConfigError(f"transcode = {transcode!r}, must be {_LZ4!r} or None")
         path = os.path.abspath(os.path.expanduser(cache))  # noqa: PTH100, PTH111 (Path.absolute leaves `..`)
         try:
             os.lstat(path)
@@ -90,7 +101,7 @@ class CacheOptions:
             if error.errno in _NO_PATHS:
                 raise ConfigError(f"cache = {str(cache)!r}: {error.strerror}") from error
         size = parse_bytes(limit, "cache_limit") if limit is not None else usual_limit(path, group)
-        options = cls(path, size, version, group)
+        options = cls(path, size, version, group, transcode)
         options.directory()
         return options
 
@@ -153,6 +164,8 @@ class ArrayCache:
         The number and the sizes of the objects; None: the store does not tell them.
     why_off
         Why nothing of the array, or not all of it, is cached; else empty.
+    form
+        The form in which chunks are transcoded (`storage/chunks/transcoding.py`); empty: they are kept as stored.
     """
 
     options: CacheOptions
@@ -161,16 +174,32 @@ class ArrayCache:
     versions: core.ObjectVersions | None = None
     objects: StoredObjects | None = None
     why_off: str = ""
+    form: str = ""
 
     def to_core(self) -> core.CachedArray | None:
         """Convert it for the engine, with the directory; None if nothing is cached."""
         if self.versions is None:
             return None
-        return core.CachedArray(self.options.directory(), store=self.store, prefix=self.prefix, versions=self.versions)
+        names = {"store": self.store, "prefix": self.prefix, "form": self.form}
+        return core.CachedArray(self.options.directory(), versions=self.versions, **names)
 
     def trouble(self) -> str:
         """Return why the cache does not do all that it could; empty if it does."""
         return self.why_off or self.options.directory().trouble()
+
+
+def joined_cache(parts: Sequence[ArrayCache | None], *, in_files: bool) -> ArrayCache | None:
+    """Return the name of transcoded arrays in files that are one, whose keys begin with the number of the part.
+
+    All its objects have one version: that of all parts. The first name without a form if not every part is transcoded,
+    or they are not `in_files`, so that Python reads each part under its own name.
+    """
+    first = parts[0]
+    versions = [one.versions.find("") for one in parts if one is not None and one.versions is not None and one.form]
+    if first is None or not in_files or len(versions) < len(parts) or None in versions:
+        return first and replace(first, form="")
+    digest = hashlib.blake2b("\n".join(map(str, versions)).encode(), digest_size=16).hexdigest()
+    return replace(first, prefix=f"{first.prefix}{len(parts)} parts/", versions=core.ObjectVersions(f"parts {digest}"))
 
 
 def open_directory(path: str, limit: int, group: int | None) -> core.CacheDirectory:

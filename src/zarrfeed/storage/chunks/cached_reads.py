@@ -83,10 +83,12 @@ class CachedReads:
     def of(cls, source: StoreSource, counts: CacheCounts, *, all_chunks: bool = False) -> CachedReads | None:
         """Make the reader of an array whose chunks Python decodes; None without a cache.
 
-        None also for chunks that the engine decodes, unless it is for `all_chunks`.
+        None also for chunks that the engine decodes, or transcodes, unless it is for `all_chunks`.
         """
         cached = source.cached
-        if (source.decoder is None and not all_chunks) or cached is None or cached.versions is None:
+        if not all_chunks and (source.decoder is None or (cached is not None and cached.form)):
+            return None
+        if cached is None or cached.versions is None:
             return None
         called = cached.to_core()
         store = source.store

@@ -107,9 +107,12 @@ class StoreSource:
     def engine_cache(self) -> core.CachedArray | None:
         """Return the engine's name of the array in the node cache; None without one.
 
-        None also where Python decodes the chunks, which then reads through the cache itself (`cached_reads.py`).
+        None also where Python decodes the chunks, which then reads through the cache itself (`cached_reads.py`), unless
+        they are transcoded.
         """
-        return None if self.cached is None or self.decoder is not None else self.cached.to_core()
+        if self.cached is None or (self.decoder is not None and not self.cached.form):
+            return None
+        return self.cached.to_core()
 
     @property
     def cache_trouble(self) -> str:
@@ -131,8 +134,10 @@ class StoreSource:
     @property
     def chunk_tables(self) -> tuple[core.ChunkTable, ...]:
         """The table of the chunks in files, for the engine; empty where Python reads them."""
-        if self.table is None or self.decoder is not None or self.engine_cache() is not None:
+        if self.table is None or self.decoder is not None:
             return ()
+        if self.cached is not None and self.cached.versions is not None and not self.cached.form:
+            return ()  # its bytes are those of the cache
         return () if self.table.unfiltered else (self.table.core,)
 
     @property

@@ -25,22 +25,28 @@ from zarrfeed.storage.access.zarr_internals import unwrapped
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.object_versions import find_versions, name_store
-from zarrfeed.storage.chunks.staging import stage_array, stage_zip
+from zarrfeed.storage.chunks.staging import name_table, stage_array, stage_zip
+from zarrfeed.storage.chunks.transcoding import form_of
 
 
 def with_cache(source: StoreSource, spec: ArraySpec, access: StoreAccess) -> StoreSource:
     """Name the chunks of an array in the cache, if there is one."""
-    return source if access.cache is None else replace(source, cached=_named(source, spec.name, spec, access))
+    if access.cache is None:
+        return source
+    form = form_of(spec, access.cache, source.decoder)
+    return replace(source, cached=replace(_named(source, spec.name, spec, access, form), form=form))
 
 
 def with_cached_objects(source: StoreSource, name: str, access: StoreAccess) -> StoreSource:
     """Name objects that are read as they are in the cache, if there is one; messages call them `name`."""
-    return source if access.cache is None else replace(source, cached=_named(source, name, None, access))
+    return source if access.cache is None else replace(source, cached=_named(source, name, None, access, ""))
 
 
 def with_staging(spec: ArraySpec, keys: ChunkKeys, access: StoreAccess) -> ArraySpec:
     """Return an array in a local directory, with what it is called in the cache, if there is to be one."""
-    return spec if access.cache is None else replace(spec, staged=stage_array(access.cache, spec.root, keys))
+    if access.cache is None:
+        return spec
+    return replace(spec, staged=stage_array(access.cache, spec.root, keys, form_of(spec, access.cache, None)))
 
 
 def cache_of(spec: ArraySpec) -> ArrayCache | None:
@@ -50,15 +56,17 @@ def cache_of(spec: ArraySpec) -> ArrayCache | None:
     return spec.staged if isinstance(spec.staged, ArrayCache) else None
 
 
-def _named(source: StoreSource, name: str, spec: ArraySpec | None, access: StoreAccess) -> ArrayCache:
+def _named(source: StoreSource, name: str, spec: ArraySpec | None, access: StoreAccess, form: str) -> ArrayCache:
     options = access.cache
     assert options is not None
     store = _inner(source.store)
     if isinstance(store, LocalStore) and source.chunk_keys is not None:
         root = str((Path(store.root) / source.prefix.rstrip("/")).absolute())
-        return stage_array(options, root, source.chunk_keys)
+        return stage_array(options, root, source.chunk_keys, form)
     if isinstance(store, ZipStore):
-        return stage_zip(options, str(Path(store.path).absolute()), source.prefix)
+        return stage_zip(options, str(Path(store.path).absolute()), source.prefix, form)
+    if source.table is not None and form:
+        return name_table(options, source.table, source.prefix)
     named = name_store(store)
     if named is None:
         kind = type(store.store if isinstance(store, ReadStore) else store).__name__

@@ -17,6 +17,7 @@ from zarr.abc.store import ByteRequest
 
 from zarrfeed.base.native import core
 from zarrfeed.spec.array import StoreLocation
+from zarrfeed.storage.access.cache_options import joined_cache
 from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.access.request_limiter import RequestLimiter
 from zarrfeed.storage.chunks.cached_reads import ByteRange, CachedReads, Fetch, Found
@@ -41,7 +42,9 @@ class PartedSource(StoreSource):
     def of(cls, sources: Sequence[StoreSource]) -> PartedSource:
         """Return the source of an array that has these parts."""
         first = sources[0]
-        named = (first.store, first.prefix, first.metadata_key, first.decoder, first.cached, first.owner)
+        in_files = all(source.chunk_tables for source in sources)
+        cached = joined_cache([source.cached for source in sources], in_files=in_files)
+        named = (first.store, first.prefix, first.metadata_key, first.decoder, cached, first.owner)
         return cls(*named, sources=tuple(sources))
 
     @staticmethod
@@ -59,8 +62,8 @@ class PartedSource(StoreSource):
         )
 
     def engine_cache(self) -> core.CachedArray | None:
-        """Return None: each part has a name of its own in the node cache, which is read in Python."""
-        return None
+        """Return the engine's name of transcoded chunks in files. Else None: Python reads each part under its own."""
+        return super().engine_cache() if self.cached is not None and self.cached.form else None
 
     @property
     def cache_trouble(self) -> str:

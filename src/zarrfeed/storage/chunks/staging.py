@@ -21,9 +21,11 @@ from zarrfeed.base.errors import printable
 from zarrfeed.base.native import core
 from zarrfeed.storage.access.cache_options import ArrayCache, CacheOptions, StoredObjects
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys
+from zarrfeed.storage.files.chunk_table import ChunkTable
+from zarrfeed.storage.files.data_file import DataFile
 
 #: Names of staged files in a cache, and of objects in staged zip files, begin so: they have absolute paths.
-STORE, ZIP_STORE = "file://", "zip://"
+STORE, ZIP_STORE, TABLE_STORE = "file://", "zip://", "table://"
 
 #: File systems whose times are those of this machine's kernel.
 _LOCAL = frozenset(("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"))
@@ -36,8 +38,11 @@ _MOST_SKEW_S = 3600.0
 _FEW, _AT_ONCE = 256, 16
 
 
-def why_not_staged(path: str | Path, options: CacheOptions) -> str:
-    """Return why a cache does not stage files at a path: it would gain nothing, or cannot; empty if it does."""
+def why_not_staged(path: str | Path, options: CacheOptions, form: str = "") -> str:
+    """Return why a cache does not stage files at a path: it would gain nothing, or cannot; empty if it does.
+
+    A cache that transcodes chunks, whose `form` is not empty, gains something on any file system.
+    """
     shown = printable(path)
     try:
         str(path).encode()
@@ -50,7 +55,7 @@ def why_not_staged(path: str | Path, options: CacheOptions) -> str:
         ours = Path(path).stat()
     except OSError as error:
         return f"{shown}: {error.strerror}"
-    if ours.st_dev != theirs.st_dev:
+    if form or ours.st_dev != theirs.st_dev:
         return ""
     return (
         f"{shown} is on the file system of the cache {printable(options.path)}, so a copy there would gain nothing: it "
@@ -58,19 +63,30 @@ def why_not_staged(path: str | Path, options: CacheOptions) -> str:
     )
 
 
-def stage_array(options: CacheOptions, root: str, keys: ChunkKeys) -> ArrayCache:
-    """Name the objects of an array in a local directory in a cache that stages them."""
-    return _stage(options, f"{root}/", [("", root, keys)])
+def stage_array(options: CacheOptions, root: str, keys: ChunkKeys, form: str = "") -> ArrayCache:
+    """Name the objects of an array in a local directory in a cache that stages them, or transcodes them to a form."""
+    return _stage(options, f"{root}/", [("", root, keys)], form)
 
 
-def stage_joined(options: CacheOptions, locations: Sequence[tuple[str, ChunkKeys]]) -> ArrayCache:
+def stage_joined(options: CacheOptions, locations: Sequence[tuple[str, ChunkKeys]], form: str = "") -> ArrayCache:
     """Name the objects of arrays in several directories that are read as one: the key of an object is its path."""
-    return _stage(options, "", [(f"{root}/", root, keys) for root, keys in locations])
+    return _stage(options, "", [(f"{root}/", root, keys) for root, keys in locations], form)
 
 
-def stage_zip(options: CacheOptions, path: str, prefix: str) -> ArrayCache:
+def name_table(options: CacheOptions, table: ChunkTable, prefix: str) -> ArrayCache:
+    """Name the chunks of an array in files, all of which have the version of its table and of the files."""
+    files = [one for one in table.files if isinstance(one, DataFile)]
+    whys = [why_not_staged(one.path, options, "table") for one in files]
+    made = ArrayCache(options, TABLE_STORE, f"{files[0].path if files else ''}/{prefix}")
+    why = next(filter(None, whys), "")
+    if not why and any(found is None for one in files for _, found in _settled(str(one.path), [""])):
+        why = _unsettled(1, len(files))
+    return replace(made, why_off=why) if why else replace(made, versions=core.ObjectVersions(f"table {table.digest}"))
+
+
+def stage_zip(options: CacheOptions, path: str, prefix: str, form: str = "") -> ArrayCache:
     """Name the objects of an array in a zip file, all of which have the version of the file."""
-    why = why_not_staged(path, options)
+    why = why_not_staged(path, options, form)
     if why:
         return ArrayCache(options, ZIP_STORE, why_off=why)
     version = options.version and f"declared {options.version}"
@@ -82,11 +98,13 @@ def stage_zip(options: CacheOptions, path: str, prefix: str) -> ArrayCache:
     return ArrayCache(options, ZIP_STORE, f"{path}/{prefix}", core.ObjectVersions(version))
 
 
-def _stage(options: CacheOptions, prefix: str, locations: Sequence[tuple[str, str, ChunkKeys]]) -> ArrayCache:
+def _stage(
+    options: CacheOptions, prefix: str, locations: Sequence[tuple[str, str, ChunkKeys]], form: str
+) -> ArrayCache:
     """Return the names in the cache of objects in some directories; keys begin with the first text of each location."""
-    whys = [why_not_staged(root, options) for _, root, _ in locations]
+    whys = [why_not_staged(root, options, form) for _, root, _ in locations]
     staged = [location for location, why in zip(locations, whys, strict=True) if not why]
-    made = ArrayCache(options, STORE, prefix, why_off=next(filter(None, whys), ""))
+    made = ArrayCache(options, STORE, prefix, why_off=next(filter(None, whys), ""), form=form)
     if not staged:
         return made
     if options.version is not None:

@@ -7,6 +7,7 @@ entry was never written. cpp/spec/chunk_table.h has the same table for the engin
 from __future__ import annotations
 
 import errno
+import hashlib
 import math
 import os
 from collections.abc import Sequence
@@ -197,6 +198,18 @@ class ChunkTable:
             file_indices=() if self.file_indices is None else self.file_indices.tolist(),
             padded_bytes=self.padded_bytes,
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """The identity of the table: of all that it says, the sizes and the times of its files included."""
+        columns = [self.numbers, self.offsets, self.lengths, self.file_indices]
+        said = [
+            repr((self.files, self.grid, self.padded_bytes, sorted(self.unfiltered))).encode(),
+            *(b"" if column is None else column.tobytes() for column in columns),
+            self.in_memory,
+        ]
+        digests = [hashlib.blake2b(one, digest_size=16).digest() for one in said]
+        return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "core"}

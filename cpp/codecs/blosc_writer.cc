@@ -1,0 +1,126 @@
+#include "codecs/blosc_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/buffer.h"
+#include "base/division.h"
+#include "codecs/blosc.h"
+#include "codecs/bundled_api.h"
+#include "codecs/codec.h"
+#include "codecs/unshuffle.h"
+
+namespace zarrfeed {
+namespace {
+
+constexpr uint8_t kLz4Version = 1;
+constexpr uint8_t kLz4 = 1U << 5;
+/// The one with which Blosc compresses at level 5.
+constexpr int kAcceleration = 5;
+/// A stream begins with its length.
+constexpr size_t kLengthBytes = 4;
+
+void store_le32(uint8_t* p, size_t value) {
+  for (size_t i = 0; i < 4; ++i) p[i] = static_cast<uint8_t>(value >> (8 * i));
+}
+
+/// Makes the header of a container whose blocks have whole items. Items that its one byte has no room for count as bytes.
+BloscHeader make_header(size_t decoded_bytes, size_t typesize) {
+  BloscHeader header;
+  header.typesize = typesize < 1 || typesize > std::numeric_limits<uint8_t>::max() ? 1 : typesize;
+  header.decoded_bytes = decoded_bytes;
+  header.block_bytes = std::min(decoded_bytes, kWrittenBlockBytes - kWrittenBlockBytes % header.typesize);
+  header.num_blocks = ceil_div(decoded_bytes, header.block_bytes);
+  return header;
+}
+
+void write_header(const BloscHeader& header, uint8_t* out) {
+  out[0] = BloscHeader::kFormatVersion;
+  out[1] = kLz4Version;
+  out[2] = header.flags;
+  out[3] = static_cast<uint8_t>(header.typesize);
+  store_le32(out + 4, header.decoded_bytes);
+  store_le32(out + 8, header.block_bytes);
+  store_le32(out + 12, header.stored_bytes);
+}
+
+/// Appends the compressed stream, or the stream itself if that is shorter. Returns false if there is no room for it.
+bool append_stream(Bytes in, MutableBytes out, size_t& at) {
+  if (out.size() - at <= kLengthBytes) return false;
+  const MutableBytes room = out.subspan(at + kLengthBytes);
+  // A stream as long as its output counts as not compressed.
+  const size_t most = std::min(room.size(), in.size() - 1);
+  const int compressed =
+      LZ4_compress_fast(reinterpret_cast<const char*>(in.data()), reinterpret_cast<char*>(room.data()),
+                        static_cast<int>(in.size()), static_cast<int>(most), kAcceleration);
+  size_t length = in.size();
+  if (compressed > 0) {
+    length = static_cast<size_t>(compressed);
+  } else if (room.size() >= in.size()) {
+    std::memcpy(room.data(), in.data(), in.size());
+  } else {
+    return false;
+  }
+  store_le32(out.data() + at, length);
+  at += kLengthBytes + length;
+  return true;
+}
+
+bool decodes_to(Bytes stored, Bytes decoded) {
+  DecodeScratch scratch;
+  Buffer room;
+  const BloscChunk chunk(stored, decoded.size());
+  for (size_t b = 0; b < chunk.num_blocks(); ++b) {
+    const MutableBytes block = room.reserve(chunk.header().size_of(b));
+    chunk.decode_block(b, block, scratch);
+    if (!std::ranges::equal(block, decoded.subspan(b * chunk.block_bytes(), block.size()))) return false;
+  }
+  return chunk.decoded_bytes() == decoded.size();
+}
+
+}  // namespace
+
+BloscContainer make_plain_blosc(size_t decoded_bytes, size_t typesize) {
+  BloscHeader header = make_header(decoded_bytes, typesize);
+  header.flags = BloscHeader::kMemcpyed;
+  header.stored_bytes = BloscHeader::kBytes + decoded_bytes;
+  BloscContainer made{std::make_unique_for_overwrite<uint8_t[]>(header.stored_bytes), header.stored_bytes};
+  write_header(header, made.memory.get());
+  return made;
+}
+
+std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize) {
+  BloscHeader header = make_header(decoded.size(), typesize);
+  const bool are_split = header.block_bytes % header.typesize == 0;
+  header.flags = static_cast<uint8_t>(kLz4 | (header.typesize > 1 ? BloscHeader::kByteShuffle : 0) |
+                                      (are_split ? 0 : BloscHeader::kDontSplit));
+  const size_t most = decoded.size() - decoded.size() / 16;
+  size_t at = BloscHeader::kBytes + header.table_bytes();
+  if (at >= most) return std::nullopt;
+  BloscContainer made{std::make_unique_for_overwrite<uint8_t[]>(most), most};
+  const MutableBytes out{made.memory.get(), most};
+  Buffer shuffled;
+  warm_up_shuffle();
+  for (size_t b = 0; b < header.num_blocks; ++b) {
+    Bytes block = decoded.subspan(b * header.block_bytes, header.size_of(b));
+    if (header.typesize > 1) {
+      const MutableBytes room = shuffled.reserve(block.size());
+      blosc2_shuffle(static_cast<int32_t>(header.typesize), static_cast<int32_t>(block.size()), block.data(),
+                     room.data());
+      block = room;
+    }
+    store_le32(out.data() + BloscHeader::kBytes + 4 * b, at);
+    const size_t streams = header.num_streams(block.size());
+    const size_t stream_bytes = block.size() / streams;
+    for (size_t i = 0; i < streams; ++i) {
+      if (!append_stream(block.subspan(i * stream_bytes, stream_bytes), out, at)) return std::nullopt;
+    }
+  }
+  made.size = header.stored_bytes = at;
+  write_header(header, made.memory.get());
+  if (!decodes_to(made.bytes(), decoded)) return std::nullopt;
+  return made;
+}
+
+}  // namespace zarrfeed

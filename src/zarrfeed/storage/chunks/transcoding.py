@@ -1,0 +1,30 @@
+"""Chunks of slow codecs that the node cache keeps as Blosc chunks with LZ4: which arrays have such, and their name.
+
+Invariant: the form of an array names everything that the bytes of a transcoded chunk depend on beside the stored bytes:
+the codecs, the dtype and the shape of a chunk. It is a part of the name of an entry in the cache, so that an array that
+is read in another way never meets the entry.
+"""
+
+from __future__ import annotations
+
+from zarrfeed.spec.array import ArraySpec
+from zarrfeed.storage.access.cache_options import CacheOptions
+from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
+
+#: Codecs that decode at less than 0.4 GB/s on a core: 2.5 CPU seconds a gigabyte, or more.
+SLOW_CODECS = frozenset(("gzip", "zlib", "zstd"))
+#: A Blosc chunk has less than 2**31 bytes.
+_MOST_BYTES = (1 << 31) - (1 << 20)
+
+
+def form_of(spec: ArraySpec, options: CacheOptions, decoder: ChunkDecoder | None) -> str:
+    """Return the form in which the cache keeps the chunks of an array; empty: the bytes as they are stored."""
+    is_slow = decoder is not None or any(codec.name in SLOW_CODECS for codec in spec.codecs)
+    if options.transcode is None or spec.item_type or not is_slow or not 0 < spec.decoded_bytes < _MOST_BYTES:
+        return ""
+    if decoder is not None:
+        chain = decoder.signature
+    else:
+        chain = " ".join(f"{codec.name}{codec.checksum_at_start:d}({codec.element_bytes})" for codec in spec.codecs)
+    chunk = f"{spec.dtype.str} {spec.swap_bytes} {'x'.join(map(str, spec.chunk_shape))} {spec.storage_order}"
+    return f"{options.transcode} of {chain} {chunk}"
