@@ -196,16 +196,28 @@ class TableStore(Store):
             group, _, member = path.rpartition("/")
             self._members[group][member] = None
 
-    def add_document(self, key: str, content: bytes, names: ChunkNames | None) -> None:
+    def add_document(self, key: str, content: bytes, names: ChunkNames | None, *, by_library: bool = False) -> None:
         """Add a document as it is, that of an array with the keys of its chunks; its groups need none before."""
         self._documents[key] = content
         node = key.rpartition("/")[0]
         if names is not None:
             self._arrays[node] = names
+            if by_library:
+                self._by_library.add(node)
         while node:
             group, _, member = node.rpartition("/")
             self._members.setdefault(group, {})[member] = None
             node = group
+
+    @property
+    def documents(self) -> Mapping[str, bytes]:
+        """The documents of all nodes, by their keys."""
+        return self._documents
+
+    @property
+    def array_paths(self) -> Sequence[str]:
+        """The paths of the arrays that can be read."""
+        return list(self._arrays)
 
     def check_readable(self, path: str) -> None:
         """Raise UnsupportedError, with the reason, if there is an array at a path that cannot be read."""
