@@ -16,7 +16,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_table import ChunkTable, Int64, chunk_grid
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
 from zarrfeed.storage.files.hdf5_filters import codecs_of
 from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, filters_of, library, load_filters, opened_file
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
@@ -32,7 +32,7 @@ _LISTED_AT_ONCE = 1 << 16
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
-def is_hdf5(path: Path) -> bool:
+def is_hdf5(path: Path | FarFile) -> bool:
     """Return whether a file is an HDF5 file, by its content.
 
     Raises
@@ -53,7 +53,7 @@ def is_hdf5(path: Path) -> bool:
     return False
 
 
-def open_hdf5(path: Path) -> TableStore:
+def open_hdf5(path: Path | FarFile) -> TableStore:
     """Return an HDF5 file as a store.
 
     Raises
@@ -63,14 +63,14 @@ def open_hdf5(path: Path) -> TableStore:
     StoreReadError
         If the file is damaged, or a program writes to it.
     """
-    file = DataFile.of(path.absolute())
+    file = file_of(path)
     store = TableStore(file, "HDF5", read_table, read_values=read_values)
     with opened_file(file) as one:
         _add_group(store, "", one, {})
     return store
 
 
-def read_table(file: DataFile, path: str) -> ChunkTable:
+def read_table(file: AnyFile, path: str) -> ChunkTable:
     """Return where the chunks of a dataset lie in a file.
 
     Raises
@@ -207,7 +207,7 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
     return plain
 
 
-def _listed(file: DataFile, name: str, dataset: Any, user_bytes: int) -> ChunkTable:
+def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTable:
     """Return the table of a dataset in chunks."""
     grid = chunk_grid(dataset.shape, dataset.chunks)
     index, extents, masks = _stored_chunks(dataset)
@@ -249,10 +249,10 @@ def _stored_chunks(dataset: Any) -> tuple[Int64, Int64, Int64]:
     return rows[:, 3:] // np.array(dataset.chunks), rows[:, :2], rows[:, 2]
 
 
-def _shift(file: DataFile, name: str, dataset: Any, chunk: Any, user_bytes: int) -> int:
+def _shift(file: AnyFile, name: str, dataset: Any, chunk: Any, user_bytes: int) -> int:
     """Return what is to be added to offsets in a file with a user block: versions of HDF5 count from here or there."""
     stored = dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
-    with file.path.open("rb") as opened:
+    with file.open() as opened:
         for shift in (0, user_bytes):
             opened.seek(chunk.byte_offset + shift)
             if opened.read(len(stored)) == stored:
