@@ -10,7 +10,7 @@ from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import KeyUrl
 from zarrfeed.storage.access.urls import UrlStore, make_store
 from zarrfeed.storage.files.chunk_table import WHOLE, Extent
-from zarrfeed.storage.files.data_file import FarFile
+from zarrfeed.storage.files.data_file import UNKNOWN_BYTES, FarFile
 
 
 class FarChunks:
@@ -84,5 +84,5 @@ def checked_version(file: FarFile, meta: Any) -> None:
     StoreReadError
         If it is another one. The errno is none of those after which a read is tried again.
     """
-    if file.size is not None and version_of(meta) != (file.size, file.tag):
+    if file.size != UNKNOWN_BYTES and version_of(meta) != (file.size, file.tag):
         raise StoreReadError(errno.EINVAL, f"{file}: has changed since the source was opened")

@@ -11,8 +11,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-import numpy as np
-
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.far_chunks import FarChunks, checked_version, version_of
@@ -140,7 +138,7 @@ class _Stream(io.RawIOBase):
 
     def __init__(self, file: FarObject) -> None:
         super().__init__()
-        self._file, self._size, self._at = file, file.size or 0, 0
+        self._file, self._size, self._at = file, file.size, 0
 
     def readable(self) -> bool:
         return True
@@ -164,7 +162,7 @@ class _Stream(io.RawIOBase):
             part = self._file.block(number)[inside : inside + count - done]
             if not part:
                 break
-            wanted[done : done + len(part)] = np.frombuffer(part, np.uint8)
+            wanted[done : done + len(part)] = part
             done += len(part)
             self._at += len(part)
         return done

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile
+from zarrfeed.storage.files.data_file import UNKNOWN_BYTES, AnyFile, DataFile, FarFile
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -29,8 +29,6 @@ IN_MEMORY = -1
 #: In place of a length: the chunk is all of an object that is far.
 WHOLE = -1
 
-#: In place of the size of a file that is far, which its store knows.
-_FAR_BYTES = 1 << 62
 #: An array that lies in a file in one piece is read in chunks of about so many bytes.
 _CHUNK_BYTES = 1 << 20
 
@@ -161,7 +159,7 @@ class ChunkTable:
         StoreReadError
             If so; names the file and the array.
         """
-        limits = [(WHOLE, _FAR_BYTES) if one.size is None else (0, one.size) for one in self.files]
+        limits = [(WHOLE if one.size == UNKNOWN_BYTES else 0, one.size) for one in self.files]
         least, sizes = np.array([*limits, (0, len(self.in_memory))], np.int64).T  # IN_MEMORY is the last one
         at = 0 if self.file_indices is None else self.file_indices
         outside = (self.offsets < 0) | (self.lengths < least[at]) | (self.offsets > sizes[at] - self.lengths)

@@ -11,6 +11,9 @@ from typing import IO, TypeAlias
 
 from zarrfeed.base.errors import StoreReadError, UnsupportedError, printable
 
+#: In place of the size of a far file, which its store knows.
+UNKNOWN_BYTES = 1 << 62
+
 
 @dataclass(frozen=True)
 class DataFile:
@@ -78,11 +81,11 @@ class FarFile:
     Attributes
     ----------
     size, tag
-        The bytes of its version, and the ETag or the time of it. None and "": they are not known.
+        The bytes of its version, and the ETag or the time of it. `UNKNOWN_BYTES` and "": they are not known.
     """
 
     url: str
-    size: int | None = None
+    size: int = UNKNOWN_BYTES
     tag: str = ""
 
     def check(self) -> None:

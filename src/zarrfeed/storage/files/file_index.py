@@ -25,7 +25,7 @@ from zarrfeed.base.atomic_file import write_whole
 from zarrfeed.base.errors import ConfigError, StaleMetadataWarning, ZarrfeedError, printable
 from zarrfeed.base.own_files import open_side_file
 from zarrfeed.storage.files.chunk_table import ChunkTable
-from zarrfeed.storage.files.data_file import DataFile, FarFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile
 from zarrfeed.storage.files.hdf5_values import read_values
 from zarrfeed.storage.files.references import names_of
 from zarrfeed.storage.files.table_store import TableStore
@@ -268,7 +268,7 @@ class _Columns:
         return begin, len(content), zlib.crc32(content)
 
 
-def _described(table: ChunkTable, source: DataFile, columns: _Columns) -> dict[str, Any]:
+def _described(table: ChunkTable, source: AnyFile, columns: _Columns) -> dict[str, Any]:
     return {
         "name": table.name.removeprefix(str(source)),
         "grid": table.grid,
@@ -288,11 +288,11 @@ def _columns_of(table: ChunkTable) -> Iterator[tuple[str, bytes]]:
         yield _BYTES, table.in_memory
 
 
-def _file_entry(file: DataFile | FarFile) -> list[Any]:
+def _file_entry(file: AnyFile) -> list[Any]:
     return [file.url] if isinstance(file, FarFile) else [str(file.path), file.size, file.mtime_ns]
 
 
-def _file_of(entry: list[Any]) -> DataFile | FarFile:
+def _file_of(entry: list[Any]) -> AnyFile:
     return FarFile(entry[0]) if len(entry) == 1 else DataFile(Path(entry[0]), entry[1], entry[2])
 
 
