@@ -8,8 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zarrfeed.base.errors import ConfigError, printable
+
+if TYPE_CHECKING:
+    from zarrfeed.storage.files.table_store import TableStore
 
 HELP = "keep where the chunks of a file lie, so that it opens at once"
 DESCRIPTION = (
@@ -21,7 +25,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("paths", nargs="+", metavar="FILE", help="a file that is read in place")
+    parser.add_argument("paths", nargs="+", metavar="FILE", help="a file that is read in place: a path or a URL")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="PATH", help="the index, or a folder for those of several files"
     )
@@ -30,17 +34,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Write the indexes; return the exit status."""
     from zarrfeed.storage.files.file_index import write_index
-    from zarrfeed.storage.files.open_file import open_without_index
 
-    outs = _outputs(list(map(Path, arguments.paths)), arguments.output)
-    for source, out in outs.items():
-        store = open_without_index(source)
+    for source, out in _outputs(arguments.paths, arguments.output).items():
+        store = _open(source)
         chunks = write_index(store, out)
         say(f"{printable(out)}: {chunks} chunks of {len(store.array_paths)} arrays, {out.stat().st_size} bytes")
     return 0
 
 
-def _outputs(sources: list[Path], output: Path | None) -> dict[Path, Path]:
+def _open(source: str) -> TableStore:
+    from zarrfeed.storage.access.access import StoreAccess
+    from zarrfeed.storage.access.far_files import open_far_file
+    from zarrfeed.storage.access.key_urls import is_url
+    from zarrfeed.storage.files.open_file import open_without_index
+
+    if not is_url(source):
+        return open_without_index(Path(source))
+    store = open_far_file(source, StoreAccess())
+    if store is None:
+        raise ConfigError(f"{printable(source)}: does not exist, or cannot be read")
+    return store
+
+
+def _outputs(sources: list[str], output: Path | None) -> dict[str, Path]:
     """Return the path of the index of each file.
 
     Raises
@@ -48,14 +64,18 @@ def _outputs(sources: list[Path], output: Path | None) -> dict[Path, Path]:
     ConfigError
         If a source is no file, or something else than an index lies where an index is to be written.
     """
+    from zarrfeed.storage.access.key_urls import is_url
     from zarrfeed.storage.files.file_index import beside, is_index
 
     found = {}
     for source in sources:
-        if not source.is_file():
-            what = "is a folder, must be a file" if source.exists() else "does not exist"
+        path = Path(source)
+        if is_url(source) and output is None:
+            raise ConfigError(f"{printable(source)}: name the path of the index, --output")
+        if not is_url(source) and not path.is_file():
+            what = "is a folder, must be a file" if path.exists() else "does not exist"
             raise ConfigError(f"{printable(source)}: {what}")
-        out = beside(source)
+        out = beside(path)
         if output is not None:
             out = output / out.name if output.is_dir() else output
         if out.exists() and not is_index(out):

@@ -35,7 +35,7 @@ from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.far_chunks import FarChunks
-from zarrfeed.storage.access.far_files import open_far_file, split_at_far_file
+from zarrfeed.storage.access.far_files import open_far_file, opened_by_index, split_at_far_file
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.local_files import check_metadata_files, is_node, local_path
 from zarrfeed.storage.access.open_errors import open_error
@@ -46,6 +46,7 @@ from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.storage.chunks.location import locate_array
 from zarrfeed.storage.chunks.node_cache import with_cache, with_staging
+from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.inside_path import split_at_file
 from zarrfeed.storage.files.open_file import open_file
 
@@ -127,7 +128,9 @@ def open_node(
         file, inside = (path, "") if path.exists() else split_at_file(path)
         opened = open_file(file) if file.exists() else None
         if opened is not None:
-            if opened.is_zarr:
+            if isinstance(opened.file, FarFile):
+                opened = opened_by_index(opened, file, access or StoreAccess())
+            elif opened.is_zarr:
                 opened.far_reader = FarChunks(access or StoreAccess())
             opened.check_readable(inside)
             return checked(zarr.open(store=opened, path=inside, mode="r"), printable(source))

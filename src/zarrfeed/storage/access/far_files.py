@@ -5,19 +5,22 @@ Invariant: all bytes are those of one version of the object. An answer of anothe
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
-from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.far_chunks import FarChunks, checked_version, version_of
 from zarrfeed.storage.access.file_kinds import kind_of_name
 from zarrfeed.storage.access.key_urls import KeyUrl
 from zarrfeed.storage.access.urls import make_store
 from zarrfeed.storage.files.data_file import FarFile
+from zarrfeed.storage.files.file_index import warn_of_age
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
 from zarrfeed.storage.files.table_store import TableStore
@@ -55,8 +58,11 @@ def open_far_file(url: str, access: StoreAccess) -> TableStore | None:
         If it is of no format that is read in place, is damaged, or cannot be read.
     """
     file = FarObject.of(url, access)
-    if file is None:
-        return None
+    return None if file is None else opened_far(file)
+
+
+def opened_far(file: FarObject) -> TableStore:
+    """Return the arrays of a far file as a store. Raises as `open_far_file`."""
     if is_netcdf3(file):
         store = open_netcdf3(file)
     elif is_hdf5(file):
@@ -66,7 +72,26 @@ def open_far_file(url: str, access: StoreAccess) -> TableStore | None:
             f"{file}: is no HDF5 or NetCDF file; files of other formats are read from local paths, and `zarrfeed pack` "
             "writes them as Zarr"
         )
-    store.far_reader = FarChunks(access)
+    store.far_reader = FarChunks(file.access)
+    return store
+
+
+def opened_by_index(store: TableStore, path: Path, access: StoreAccess) -> TableStore:
+    """Return a far file that was opened by an index at a path; opened without it, with a warning, if it has changed.
+
+    Raises
+    ------
+    StoreReadError
+        If there is no such object any more, or it cannot be read. And as `open_far_file`.
+    """
+    assert isinstance(store.file, FarFile)
+    current = FarObject.of(store.file.url, access)
+    if current is None:
+        raise StoreReadError(errno.ENOENT, f"{printable(path)}: the index is of {store.file}, which cannot be read")
+    if (current.size, current.tag) != (store.file.size, store.file.tag):
+        warn_of_age(printable(path), current)
+        return opened_far(current)
+    store.file, store.far_reader = current, FarChunks(access)
     return store
 
 

@@ -96,6 +96,8 @@ def write_index(store: TableStore, path: Path) -> int:
 def open_index(path: Path, open_source: OpenFile) -> TableStore:
     """Return the file that an index is of as a store; opened without the index, with a warning, if it has changed.
 
+    A far file is not asked for: whoever reaches its store compares the version.
+
     Raises
     ------
     ConfigError
@@ -110,8 +112,11 @@ def open_index(path: Path, open_source: OpenFile) -> TableStore:
             index = _Index.read(file, path)
     except _DamagedError as error:
         raise ConfigError(f"{printable(path)}: the index is damaged ({error}); make it anew: zarrfeed index") from error
-    source = index.source if index.source.exists() else path.parent / index.source.name
-    return index.store(source, open_source) or open_source(source)
+    source = index.source
+    if isinstance(source, FarFile):
+        return index.store(source, open_source)
+    near = source.path if source.path.exists() else path.parent / source.path.name
+    return index.store_unless_older(near, open_source) or open_source(near)
 
 
 def open_beside(source: Path, open_source: OpenFile) -> TableStore | None:
@@ -133,7 +138,7 @@ def open_beside(source: Path, open_source: OpenFile) -> TableStore | None:
     except (_DamagedError, ConfigError, OSError) as error:
         _warn(f"{printable(path)}: the index is not used ({error})")
         return None
-    return index.store(source, open_source)
+    return index.store_unless_older(source, open_source)
 
 
 def beside(source: Path) -> Path:
@@ -162,17 +167,28 @@ class IndexTables:
     tables: Mapping[str, Any]
     open_source: OpenFile
 
-    def __call__(self, file: DataFile, path: str) -> ChunkTable:
-        """Return the table of the array at a path. Raises as `TableStore.table`."""
+    def __call__(self, file: AnyFile, path: str) -> ChunkTable:
+        """Return the table of the array at a path.
+
+        Raises
+        ------
+        ConfigError
+            If the index is damaged, or gone, and its file is far.
+        StoreReadError
+            As in `TableStore.table`.
+        """
         try:
             with self.index.path.open("rb") as opened:
                 self.index.check(os.fstat(opened.fileno()))
                 return self._table(opened, self.tables[path], file)
         except (_DamagedError, ZarrfeedError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+            if isinstance(file, FarFile):
+                raise ConfigError(f"{self.index}: the index cannot be used ({error}); open {file}") from error
             _warn(f"{self.index}: the index is not used for {printable(path)} ({error}); the chunks are listed anew")
+        assert isinstance(file, DataFile)
         return self.open_source(file.path).table(path)
 
-    def _table(self, opened: IO[bytes], entry: Mapping[str, Any], source: DataFile) -> ChunkTable:
+    def _table(self, opened: IO[bytes], entry: Mapping[str, Any], source: AnyFile) -> ChunkTable:
         files = tuple(source if one is None else _file_of(one) for one in entry["files"])
         for one in files:
             if isinstance(one, DataFile):
@@ -230,16 +246,20 @@ class _Index:
         return cls(DataFile.as_in(path.absolute(), status), begin + -begin % 8, json.loads(content))
 
     @property
-    def source(self) -> Path:
-        """The path of the file when the index was made."""
-        return Path(self.header["source"][0])
+    def source(self) -> AnyFile:
+        """The file when the index was made."""
+        return _file_of(self.header["source"])
 
-    def store(self, source: Path, open_source: OpenFile) -> TableStore | None:
-        """Return the source as a store; None, with a warning, if it is no longer the file that the index is of."""
+    def store_unless_older(self, source: Path, open_source: OpenFile) -> TableStore | None:
+        """Return the file at a path as a store; None, with a warning, if it is not the file that the index is of."""
         file = DataFile.of(source.absolute())
         if [file.size, file.mtime_ns] != self.header["source"][1:]:
-            _warn(f"{self.file}: the index is older than {file}: chunks are listed anew; run zarrfeed index again")
+            warn_of_age(self.file, file)
             return None
+        return self.store(file, open_source)
+
+    def store(self, file: AnyFile, open_source: OpenFile) -> TableStore:
+        """Return a file as a store by this index, which is of it."""
         header = self.header
         tables = IndexTables(self.file, self.begin, header["tables"], open_source)
         values = _READ_VALUES.get(header["format"])
@@ -289,11 +309,19 @@ def _columns_of(table: ChunkTable) -> Iterator[tuple[str, bytes]]:
 
 
 def _file_entry(file: AnyFile) -> list[Any]:
-    return [file.url] if isinstance(file, FarFile) else [str(file.path), file.size, file.mtime_ns]
+    if isinstance(file, FarFile):
+        return [file.url, file.size, file.tag]
+    return [str(file.path), file.size, file.mtime_ns]
 
 
 def _file_of(entry: list[Any]) -> AnyFile:
-    return FarFile(entry[0]) if len(entry) == 1 else DataFile(Path(entry[0]), entry[1], entry[2])
+    name, size, version = entry
+    return FarFile(name, size, version) if isinstance(version, str) else DataFile(Path(name), size, version)
+
+
+def warn_of_age(index: object, file: AnyFile) -> None:
+    """Warn that a file has changed since its index was made."""
+    _warn(f"{index}: the index is older than {file}: chunks are listed anew; run zarrfeed index again")
 
 
 def _warn(text: str) -> None:

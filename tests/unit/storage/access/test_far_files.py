@@ -17,10 +17,11 @@ from scipy.io import netcdf_file
 import zarrfeed
 from tests.support.counting_server import CountingServer
 from tests.support.hdf5_files import bytes_of, write_random
-from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrIterableDataset
+from zarrfeed import ConfigError, StaleMetadataWarning, StoreReadError, UnsupportedError, ZarrIterableDataset
 from zarrfeed.storage.access import far_files
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.far_files import open_far_file, split_at_far_file
+from zarrfeed.tools import cli
 
 ROWS = np.arange(60, dtype="f4").reshape(20, 3)
 
@@ -101,3 +102,28 @@ def test_the_name_of_a_file_ends_its_url() -> None:
     assert split_at_far_file("s3://b.nc/a.h5ad/X") == ("s3://b.nc/a.h5ad", "X")
     assert split_at_far_file("https://host/a.nc::b/c") == ("https://host/a.nc", "b/c")
     assert split_at_far_file("gs://bucket/store.zarr/x") == ("", "")
+
+
+def test_an_index_of_a_far_file_lists_no_chunks(
+    server: CountingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, url = tmp_path / "x.index", f"{server.url}/x.nc"
+    assert cli.main(["index", url]) == cli.EXIT_ERROR
+    assert cli.main(["index", url, "-o", str(kept)]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(h5py, "File", None)
+        server.gets.clear()
+        data = zarrfeed.open(kept / "a/x")
+        for batch, index in ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True):
+            assert np.array_equal(batch, ROWS[index])
+        assert len(server.gets) == 1 + 5
+    os.utime(tmp_path / "x.nc", ns=(0, 1))
+    with pytest.warns(StaleMetadataWarning, match=r"x\.index: the index is older than http"):
+        assert len(zarrfeed.open(kept / "a/x")) == 20
+    assert cli.main(["index", url, "-o", str(kept)]) == 0
+    kept.write_bytes(kept.read_bytes()[:-8] + bytes(8))
+    with pytest.raises(ConfigError, match=r"x\.index: the index cannot be used .*; open http"):
+        zarrfeed.open(kept)
+    (tmp_path / "x.nc").unlink()
+    with pytest.raises(StoreReadError, match=r"x\.index: the index is of http.*x\.nc, which cannot be read"):
+        zarrfeed.open(kept)
