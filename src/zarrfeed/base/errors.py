@@ -59,7 +59,7 @@ class ChunkSkippedWarning(UserWarning):
 
 
 class StaleMetadataWarning(UserWarning):
-    """An array was changed after the consolidated metadata that it was opened by were written."""
+    """An array was changed after its consolidated metadata were written, or a file after its index was."""
 
 
 class ClosedError(ZarrfeedError, RuntimeError):

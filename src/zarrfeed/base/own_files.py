@@ -23,6 +23,7 @@ import secrets
 import stat
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 from zarrfeed.base.errors import ConfigError
 
@@ -94,7 +95,13 @@ def make_side_folder(path: Path, owner: int | None = None) -> None:
 
 
 def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = True) -> bytes:
-    """Return the content of a file in a side folder.
+    """Return the content of a file in a side folder. Raises as `open_side_file`."""
+    with open_side_file(path, owner, may_write=may_write) as file:
+        return file.read()
+
+
+def open_side_file(path: Path, owner: int | None = None, *, may_write: bool = True) -> IO[bytes]:
+    """Open a file in a side folder, or beside what the user named, for reading.
 
     Raises
     ------
@@ -113,11 +120,13 @@ def read_side_file(path: Path, owner: int | None = None, *, may_write: bool = Tr
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise ConfigError(f"{path}: is no regular file, must be a file that zarrfeed wrote; delete it")
-    with os.fdopen(descriptor, "rb") as file:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(os.fdopen(descriptor, "rb"))
         is_for_group = path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
         if not is_for_group and not is_made_by(status, path.parent, owner, may_write=may_write):
             raise ConfigError(f"{path}: belongs to {name_of(status.st_uid)}, so it is not trusted; delete it")
-        return file.read()
+        stack.pop_all()
+    return file
 
 
 def followed(path: Path) -> Path:

@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""The command `zarrfeed`: `info`, `bench`, `verify`, `stats`, `cache`, `demo`; with `argcomplete`, completion."""
+"""The command `zarrfeed`: its parser, and what its commands print; with `argcomplete`, completion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ZarrfeedError, one_line
 from zarrfeed.base.redaction import remember, without_secrets
-from zarrfeed.tools import info_command, pack_command, stats_command, verify_command
+from zarrfeed.tools import index_command, info_command, pack_command, stats_command, verify_command
 from zarrfeed.tools.cli_parser import EXAMPLES, EXECUTORS, SuggestingParser, add_sample_dim, add_sel, select
 from zarrfeed.tools.quiet import quiet
 
@@ -185,6 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     stats_command.add_arguments(measure, _positive)
     _add_data_arguments(measure)
     _add_store_arguments(measure)
+    index_command.add_arguments(
+        commands.add_parser("index", help=index_command.HELP, description=index_command.DESCRIPTION)
+    )
     packing = commands.add_parser("pack", help=pack_command.HELP, description=pack_command.DESCRIPTION)
     pack_command.add_arguments(packing, _positive, _seed)
     _add_store_arguments(packing)
@@ -443,6 +446,7 @@ _COMMANDS = {
     "verify": _verify,
     "stats": _stats,
     "pack": _pack,
+    "index": lambda arguments: index_command.run(arguments, _show),
     "cache": _cache,
 }
 

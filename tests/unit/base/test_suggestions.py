@@ -194,7 +194,7 @@ def test_nothing_is_suggested_where_nothing_is_similar() -> None:
     [
         (
             ["explian", "x"],
-            "(choose from 'demo', 'info', 'explain', 'bench', 'verify', 'stats', 'pack', 'cache'); "
+            "(choose from 'demo', 'info', 'explain', 'bench', 'verify', 'stats', 'index', 'pack', 'cache'); "
             "did you mean 'explain'?",
         ),
         (["explain", "x", "--shufle"], "unrecognized arguments: --shufle; did you mean '--shuffle'?"),

@@ -35,6 +35,7 @@ from zarrfeed.spec.sharding import ShardSpec
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.far_chunks import FarChunks
+from zarrfeed.storage.access.far_files import open_far_file, opened_by_index, split_at_far_file
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.local_files import check_metadata_files, is_node, local_path
 from zarrfeed.storage.access.open_errors import open_error
@@ -45,6 +46,7 @@ from zarrfeed.storage.chunks.chunk_keys import ChunkKeys, check_files
 from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.storage.chunks.location import locate_array
 from zarrfeed.storage.chunks.node_cache import with_cache, with_staging
+from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.inside_path import split_at_file
 from zarrfeed.storage.files.open_file import open_file
 
@@ -114,7 +116,7 @@ def open_node(
         If the URL has a scheme that is not read.
     """
     if is_url(source):
-        return open_url(str(source), StoreAccess(zarr_format=zarr_format))
+        return open_at_url(str(source), StoreAccess(zarr_format=zarr_format))
     path = local_path(source)
     check_metadata_files(path)
     try:
@@ -126,7 +128,9 @@ def open_node(
         file, inside = (path, "") if path.exists() else split_at_file(path)
         opened = open_file(file) if file.exists() else None
         if opened is not None:
-            if opened.is_zarr:
+            if isinstance(opened.file, FarFile):
+                opened = opened_by_index(opened, file, access or StoreAccess())
+            elif opened.is_zarr:
                 opened.far_reader = FarChunks(access or StoreAccess())
             opened.check_readable(inside)
             return checked(zarr.open(store=opened, path=inside, mode="r"), printable(source))
@@ -146,6 +150,21 @@ def open_node(
         raise StoreReadError(errno.ENOENT, f"{source}: {what}") from error
     except Exception as error:  # what zarr-python's parsers raise on damaged metadata is of any class
         raise open_error(printable(source), error, path) from error
+
+
+def open_at_url(url: str, access: StoreAccess) -> zarr.Array[Any] | zarr.Group:
+    """Open the array or the group at a URL, also in a file of HDF5 or NetCDF there. Raises as `open_url`."""
+    file, inside = split_at_far_file(url)
+    opened = open_far_file(file, access) if file else None
+    if opened is None:
+        return open_url(url, access)
+    opened.check_readable(inside)
+    try:
+        return checked(zarr.open(store=opened, path=inside, mode="r"), printable(url))
+    except FileNotFoundError as error:
+        raise StoreReadError(
+            errno.ENOENT, f"{printable(url)}: the file has no array and no group {inside!r}"
+        ) from error
 
 
 def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess | None = None) -> ArraySpec:

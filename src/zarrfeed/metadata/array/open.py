@@ -12,7 +12,7 @@ from zarr.api.asynchronous import open as open_async
 from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, ZarrfeedError, printable
-from zarrfeed.metadata.array.array import open_node
+from zarrfeed.metadata.array.array import open_at_url, open_node
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
 from zarrfeed.storage.access.given_stores import as_store
@@ -20,7 +20,7 @@ from zarrfeed.storage.access.group_members import checked_members, members_of, r
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
-from zarrfeed.storage.access.urls import open_url, wrap_node
+from zarrfeed.storage.access.urls import wrap_node
 from zarrfeed.storage.files.open_file import are_references
 
 _DEFAULT_ACCESS = StoreAccess()
@@ -39,7 +39,7 @@ def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
         If the URL has a scheme that is not read.
     """
     if is_url(source):
-        return open_url(str(source), access)
+        return open_at_url(str(source), access)
     if isinstance(source, str | Path):
         return open_node(source, access.zarr_format, access)
     store = as_store(source)

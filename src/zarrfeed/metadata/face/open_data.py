@@ -72,8 +72,8 @@ def open(
         an `icechunk.Repository` (its branch "main"), a NumPy array or a CPU tensor. Or several, chunked as they like: a
         group, which stands for the arrays in it but not for groups in it, or a mapping of names to arrays. Arrays in
         memory are used where they lie, if they are contiguous in native byte order; do not resize or share them. A file
-        of HDF5, NetCDF or NumPy: its path, the path of an array in it ("x.h5/data/x"), an open file, group or dataset
-        of h5py or netCDF4, or what `numpy.load(path, mmap_mode="r")` returned.
+        of HDF5, NetCDF or NumPy: its path, the path of an array in it ("x.h5/data/x"), the URL of either, an open file,
+        group or dataset of h5py or netCDF4, or what `numpy.load(path, mmap_mode="r")` returned.
         A list of these, or a pattern such as "plates/*.zarr", is many stores as one, as in `zarrfeed.concat`; so is a
         plate of OME-Zarr, whose stores are the images of its wells, in the order of its metadata. The path
         of a URL is percent-decoded: "s3://bucket/run%231.zarr" is the key "run#1.zarr".

@@ -10,6 +10,7 @@ from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import KeyUrl
 from zarrfeed.storage.access.urls import UrlStore, make_store
 from zarrfeed.storage.files.chunk_table import WHOLE, Extent
+from zarrfeed.storage.files.data_file import UNKNOWN_BYTES, FarFile
 
 
 class FarChunks:
@@ -32,18 +33,19 @@ class FarChunks:
         """Raise ConfigError or UnsupportedError if objects at such a URL cannot be read."""
         self._store_of(url)
 
-    async def read(self, key: str, url: str, extent: Extent) -> bytes:  # noqa: ARG002 - the names of the protocol
+    async def read(self, key: str, file: FarFile, extent: Extent) -> bytes:  # noqa: ARG002 - the names of the protocol
         """Return a byte range of an object.
 
         Raises
         ------
         StoreReadError
-            If there is no such object, or it is shorter.
+            If there is no such object, it is shorter, or another version than before.
         Exception
             Any class of error, if the server does not answer.
         """
         import obstore
 
+        url = file.url
         store = self._store_of(url)
         path = KeyUrl.of(url).key
         try:
@@ -52,7 +54,9 @@ class FarChunks:
             end = extent.offset + extent.length
             if not extent.length:
                 return b""
-            found = bytes(await obstore.get_range_async(store.store, path, start=extent.offset, end=end))
+            answer = await obstore.get_async(store.store, path, options={"range": (extent.offset, end)})
+            checked_version(file, answer.meta)
+            found = bytes(await answer.bytes_async())
         except FileNotFoundError as error:
             raise StoreReadError(errno.ENOENT, f"{printable(url)}: there is no such object") from error
         if len(found) != extent.length:
@@ -65,3 +69,20 @@ class FarChunks:
         if origin not in self._stores:
             self._stores[origin] = make_store(url, self._access, root=True)
         return self._stores[origin]
+
+
+def version_of(meta: Any) -> tuple[int, str]:
+    """Return the size of an object, and the ETag or else the time that tells its version, as a store says them."""
+    return int(meta["size"]), str(meta.get("e_tag") or meta.get("last_modified") or "")
+
+
+def checked_version(file: FarFile, meta: Any) -> None:
+    """Compare an object with its version, if that is known.
+
+    Raises
+    ------
+    StoreReadError
+        If it is another one. The errno is none of those after which a read is tried again.
+    """
+    if file.size != UNKNOWN_BYTES and version_of(meta) != (file.size, file.tag):
+        raise StoreReadError(errno.EINVAL, f"{file}: has changed since the source was opened")

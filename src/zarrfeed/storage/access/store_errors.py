@@ -22,6 +22,7 @@ _LASTING = frozenset(
         "PermissionDeniedError",
         "UnauthenticatedError",
         "UnknownConfigurationKeyError",
+        "BadZipFile",
     }
 )
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.storage.files.data_file import DataFile, FarFile
+from zarrfeed.storage.files.data_file import UNKNOWN_BYTES, AnyFile, DataFile, FarFile
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -30,8 +30,6 @@ IN_MEMORY = -1
 #: In place of a length: the chunk is all of an object that is far.
 WHOLE = -1
 
-#: In place of the size of a file that is far, which its store knows.
-_FAR_BYTES = 1 << 62
 #: An array that lies in a file in one piece is read in chunks of about so many bytes.
 _CHUNK_BYTES = 1 << 20
 
@@ -95,7 +93,7 @@ class ChunkTable:
         The bytes of the chunks that lie in memory, such as those that HDF5 keeps among its metadata.
     """
 
-    files: tuple[DataFile | FarFile, ...]
+    files: tuple[AnyFile, ...]
     name: str
     grid: tuple[int, ...]
     numbers: Int64 | None
@@ -107,14 +105,14 @@ class ChunkTable:
     unfiltered: frozenset[int] = frozenset()
 
     @classmethod
-    def of_chunks(cls, file: DataFile, name: str, grid: tuple[int, ...], numbers: Int64, extents: Int64) -> ChunkTable:
+    def of_chunks(cls, file: AnyFile, name: str, grid: tuple[int, ...], numbers: Int64, extents: Int64) -> ChunkTable:
         """Return the table of stored chunks in any order, as `numbers` and rows (offset, length)."""
         return cls.of_files((file,), name, grid, numbers, extents)
 
     @classmethod
     def of_files(
         cls,
-        files: Sequence[DataFile | FarFile],
+        files: Sequence[AnyFile],
         name: str,
         grid: tuple[int, ...],
         numbers: Int64,
@@ -133,14 +131,14 @@ class ChunkTable:
         return cls(tuple(files), name, grid, found, offsets, lengths, found_files, in_memory=in_memory).checked()
 
     @classmethod
-    def without_chunks(cls, file: DataFile, name: str, grid: tuple[int, ...]) -> ChunkTable:
+    def without_chunks(cls, file: AnyFile, name: str, grid: tuple[int, ...]) -> ChunkTable:
         """Return the table of an array of which nothing was ever written."""
         nothing = np.empty(0, np.int64)
         return cls((file,), name, grid, nothing, nothing, nothing)
 
     @classmethod
     def of_rows(
-        cls, file: DataFile, name: str, shape: Sequence[int], item_bytes: int, offset: int, inline: bytes | None = None
+        cls, file: AnyFile, name: str, shape: Sequence[int], item_bytes: int, offset: int, inline: bytes | None = None
     ) -> ChunkTable:
         """Return the table of an array that lies in one piece, in C order, from `offset` on, in chunks of rows."""
         chunks = chunks_of_rows(shape, item_bytes)
@@ -162,7 +160,7 @@ class ChunkTable:
         StoreReadError
             If so; names the file and the array.
         """
-        limits = [(0, one.size) if isinstance(one, DataFile) else (WHOLE, _FAR_BYTES) for one in self.files]
+        limits = [(WHOLE if one.size == UNKNOWN_BYTES else 0, one.size) for one in self.files]
         least, sizes = np.array([*limits, (0, len(self.in_memory))], np.int64).T  # IN_MEMORY is the last one
         at = 0 if self.file_indices is None else self.file_indices
         outside = (self.offsets < 0) | (self.lengths < least[at]) | (self.offsets > sizes[at] - self.lengths)
@@ -234,10 +232,10 @@ class ChunkTable:
         """The objects in object stores that chunks lie in."""
         return [file for file in self.files if isinstance(file, FarFile)]
 
-    def url_of(self, extent: Extent) -> str:
-        """Return the URL of the object that a chunk lies in; "" if it lies in a local file, or in memory."""
+    def far_file_of(self, extent: Extent) -> FarFile | None:
+        """Return the object that a chunk lies in; None if it lies in a local file, or in memory."""
         file = None if extent.file_index == IN_MEMORY else self.files[extent.file_index]
-        return file.url if isinstance(file, FarFile) else ""
+        return file if isinstance(file, FarFile) else None
 
     def read(self, extent: Extent) -> bytes:
         """Return the bytes of a chunk that is not far, padded.

@@ -7,8 +7,12 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, TypeAlias
 
-from zarrfeed.base.errors import StoreReadError, printable
+from zarrfeed.base.errors import StoreReadError, UnsupportedError, printable
+
+#: In place of the size of a far file, which its store knows.
+UNKNOWN_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class DataFile:
     def __str__(self) -> str:
         return printable(self.path)
 
+    def open(self) -> IO[bytes]:
+        """Open the file, for reading."""
+        return self.path.open("rb")
+
     def check(self, status: os.stat_result | None = None) -> None:
         """Compare the file with what it was; `status` is that of the open file, and None looks at the path.
 
@@ -68,9 +76,32 @@ class DataFile:
 
 @dataclass(frozen=True)
 class FarFile:
-    """An object that chunks lie in, by its URL."""
+    """An object that chunks lie in, by its URL.
+
+    Attributes
+    ----------
+    size, tag
+        The bytes of its version, and the ETag or the time of it. `UNKNOWN_BYTES` and "": they are not known.
+    """
 
     url: str
+    size: int = UNKNOWN_BYTES
+    tag: str = ""
+
+    def check(self) -> None:
+        """Do nothing: each answer of its store is compared with the version."""
+
+    def open(self, mode: str = "rb") -> IO[bytes]:  # noqa: ARG002 - as a path has it
+        """Open the object, for reading; only a file that was opened by its URL can be."""
+        raise UnsupportedError(f"{self}: is not read as a file")
 
     def __str__(self) -> str:
         return printable(self.url)
+
+
+AnyFile: TypeAlias = DataFile | FarFile
+
+
+def file_of(source: Path | FarFile) -> AnyFile:
+    """Return the file of a path as it is now, or a far one as it was opened."""
+    return source if isinstance(source, FarFile) else DataFile.of(source.absolute())

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
-from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.chunk_table import ChunkTable, Int64, chunk_grid
+from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
 from zarrfeed.storage.files.hdf5_filters import codecs_of
 from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, filters_of, library, load_filters, opened_file
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
@@ -27,10 +27,12 @@ from zarrfeed.storage.files.table_store import TableStore, array_document, plain
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_USER_BYTES = 1 << 26
 _SHUFFLE = 2
+#: So many integers of a listing become an array at a time.
+_LISTED_AT_ONCE = 1 << 16
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
-def is_hdf5(path: Path) -> bool:
+def is_hdf5(path: Path | FarFile) -> bool:
     """Return whether a file is an HDF5 file, by its content.
 
     Raises
@@ -51,7 +53,7 @@ def is_hdf5(path: Path) -> bool:
     return False
 
 
-def open_hdf5(path: Path) -> TableStore:
+def open_hdf5(path: Path | FarFile) -> TableStore:
     """Return an HDF5 file as a store.
 
     Raises
@@ -61,14 +63,14 @@ def open_hdf5(path: Path) -> TableStore:
     StoreReadError
         If the file is damaged, or a program writes to it.
     """
-    file = DataFile.of(path.absolute())
+    file = file_of(path)
     store = TableStore(file, "HDF5", read_table, read_values=read_values)
     with opened_file(file) as one:
         _add_group(store, "", one, {})
     return store
 
 
-def read_table(file: DataFile, path: str) -> ChunkTable:
+def read_table(file: AnyFile, path: str) -> ChunkTable:
     """Return where the chunks of a dataset lie in a file.
 
     Raises
@@ -205,31 +207,52 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
     return plain
 
 
-def _listed(file: DataFile, name: str, dataset: Any, user_bytes: int) -> ChunkTable:
+def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTable:
     """Return the table of a dataset in chunks."""
     grid = chunk_grid(dataset.shape, dataset.chunks)
-    found: list[Any] = []
-    dataset.id.chunk_iter(found.append)
-    if not found:
+    index, extents, masks = _stored_chunks(dataset)
+    if not len(masks):
         return ChunkTable.without_chunks(file, name, grid)
-    extents = np.array([(one.byte_offset, one.size) for one in found], np.int64)
-    index = np.array([one.chunk_offset for one in found], np.int64) // np.array(dataset.chunks)
     if np.any(index < 0) or np.any(index >= np.array(grid)):
         raise StoreReadError(errno.EINVAL, f"{name}: the file lists a chunk outside of the array: it is damaged")
-    if user_bytes:
-        extents[:, 0] += _shift(file, name, dataset, found[0], user_bytes)
-    last = found[-1]
-    if dataset.id.get_chunk_info_by_coord(last.chunk_offset).byte_offset != last.byte_offset:
+    last = dataset.id.get_chunk_info_by_coord(tuple((index[-1] * dataset.chunks).tolist()))
+    if last.byte_offset != extents[-1, 0]:
         raise ConfigError(f"{name}: this version of HDF5 lists chunks wrongly: install a newer h5py")
+    if user_bytes:
+        extents[:, 0] += _shift(file, name, dataset, last, user_bytes)
     table = ChunkTable.of_chunks(file, name, grid, np.ravel_multi_index(tuple(index.T), grid), extents)
-    lack_filters = np.array([bool(one.filter_mask) for one in found])
-    return replace(table, unfiltered=frozenset(extents[lack_filters, 0].tolist()))
+    return replace(table, unfiltered=frozenset(extents[masks != 0, 0].tolist()))
 
 
-def _shift(file: DataFile, name: str, dataset: Any, chunk: Any, user_bytes: int) -> int:
+def _stored_chunks(dataset: Any) -> tuple[Int64, Int64, Int64]:
+    """Return the index, the extent (offset, length) and the filter mask of each stored chunk, as HDF5 lists them.
+
+    Plain integers, and few at a time, become arrays: h5py's tuples of a million chunks would take 300 MB, and twice the
+    time, which the garbage collector spends.
+    """
+    blocks: list[Int64] = []
+    numbers: list[int] = []
+    append, extend = numbers.append, numbers.extend
+
+    def take(chunk: Any) -> None:
+        offsets, mask, begin, length = chunk
+        append(begin)
+        append(length)
+        append(mask)
+        extend(offsets)
+        if len(numbers) >= _LISTED_AT_ONCE:
+            blocks.append(np.array(numbers, np.int64))
+            numbers.clear()
+
+    dataset.id.chunk_iter(take)
+    rows = np.concatenate([*blocks, np.array(numbers, np.int64)]).reshape(-1, 3 + dataset.ndim)
+    return rows[:, 3:] // np.array(dataset.chunks), rows[:, :2], rows[:, 2]
+
+
+def _shift(file: AnyFile, name: str, dataset: Any, chunk: Any, user_bytes: int) -> int:
     """Return what is to be added to offsets in a file with a user block: versions of HDF5 count from here or there."""
     stored = dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
-    with file.path.open("rb") as opened:
+    with file.open() as opened:
         for shift in (0, user_bytes):
             opened.seek(chunk.byte_offset + shift)
             if opened.read(len(stored)) == stored:

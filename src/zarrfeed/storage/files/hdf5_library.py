@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.storage.files.chunk_table import chunks_of_rows
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile
 from zarrfeed.storage.files.hdf5_filters import Filter
 from zarrfeed.storage.files.hdf5_names import link_to
 
@@ -33,12 +33,13 @@ def library() -> Any:
 
 
 @contextmanager
-def opened_file(file: DataFile) -> Iterator[Any]:
+def opened_file(file: AnyFile) -> Iterator[Any]:
     """Open a file with h5py; its errors, of any class, become StoreReadError."""
     h5py = library()
     try:
-        with h5py.File(file.path, "r") as one:
-            yield one
+        with ExitStack() as stack:
+            source = file.path if isinstance(file, DataFile) else stack.enter_context(file.open())
+            yield stack.enter_context(h5py.File(source, "r"))
     except (ConfigError, StoreReadError, UnsupportedError):
         raise
     except Exception as error:

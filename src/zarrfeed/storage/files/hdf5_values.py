@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numcodecs import VLenBytes
 
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile
 from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, is_text, load_filters, opened_file
 from zarrfeed.storage.files.table_store import array_document, plain_dtype, text_document
 
@@ -31,7 +31,7 @@ def document_of_values(dataset: Any) -> dict[str, Any]:
     return text_document(dataset.shape, chunks_of(dataset), fill.decode("utf-8", "replace") if fill else "")
 
 
-def read_values(file: DataFile, path: str, index: Sequence[int]) -> bytes | None:
+def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
     """Return the bytes of a chunk as its document says, padded to its shape; None if it was never written.
 
     Raises

@@ -15,6 +15,7 @@ from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
+from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.reference_targets import ReferenceTargets
 from zarrfeed.storage.files.references import add_documents
 from zarrfeed.storage.files.table_store import TableStore
@@ -92,7 +93,7 @@ class _ManifestChunks:
         except ValueError as error:
             raise ConfigError(f"the ManifestStore: its registry has no store for {printable(url)}") from error
 
-    async def read(self, key: str, url: str, extent: Extent) -> bytes:  # noqa: ARG002 - the names of the protocol
+    async def read(self, key: str, file: FarFile, extent: Extent) -> bytes:  # noqa: ARG002 - the names of the protocol
         """Return the bytes of a chunk."""
         found = await self.source.get(key, cpu.buffer_prototype)
         return bytes(found.to_bytes())

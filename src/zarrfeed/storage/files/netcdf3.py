@@ -20,7 +20,7 @@ import numpy as np
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.base.json_attributes import json_attributes
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunk_grid, chunks_of_rows
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
 from zarrfeed.storage.files.table_store import TableStore, array_document
 
 _T = TypeVar("_T")
@@ -78,7 +78,7 @@ class _Header:
         sizes = [self.row_bytes(one) for one in self.variables if self.is_record(one)]
         return sizes[0] if len(sizes) == 1 else sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
 
-    def shape(self, variable: _Variable, file: DataFile) -> tuple[int, ...]:
+    def shape(self, variable: _Variable, file: AnyFile) -> tuple[int, ...]:
         """Return the shape of a variable; StoreReadError if the file has less."""
         shape = tuple(self.dims[dim][1] for dim in variable.dims)
         stride, row = self.record_bytes, self.row_bytes(variable)
@@ -94,7 +94,7 @@ class _Header:
 class _Reader:
     """Reads the header of a file, whose numbers are big-endian."""
 
-    def __init__(self, file: DataFile, stream: IO[bytes]) -> None:
+    def __init__(self, file: AnyFile, stream: IO[bytes]) -> None:
         self._file, self._stream = file, stream
         magic = self._bytes(4)
         if magic[:3] != b"CDF" or magic[3] not in _VERSIONS:
@@ -169,7 +169,7 @@ class _Reader:
         return self._stream.read(length)
 
 
-def is_netcdf3(path: Path) -> bool:
+def is_netcdf3(path: Path | FarFile) -> bool:
     """Return whether a file is a NetCDF file of a classic format, by its content.
 
     Raises
@@ -182,7 +182,7 @@ def is_netcdf3(path: Path) -> bool:
     return magic[:3] == b"CDF" and magic[3:] in map(bytes, ([one] for one in _VERSIONS))
 
 
-def open_netcdf3(path: Path) -> TableStore:
+def open_netcdf3(path: Path | FarFile) -> TableStore:
     """Return a NetCDF file of a classic format as a store.
 
     Raises
@@ -190,7 +190,7 @@ def open_netcdf3(path: Path) -> TableStore:
     StoreReadError
         If it is damaged, or incomplete.
     """
-    file = DataFile.of(path.absolute())
+    file = file_of(path)
     header = _read_header(file)
     store = TableStore(file, "NetCDF", read_table)
     store.add_group("", json_attributes(header.attributes))
@@ -203,7 +203,7 @@ def open_netcdf3(path: Path) -> TableStore:
     return store
 
 
-def read_table(file: DataFile, path: str) -> ChunkTable:
+def read_table(file: AnyFile, path: str) -> ChunkTable:
     """Return where the rows or the records of a variable lie in a file.
 
     Raises
@@ -225,10 +225,10 @@ def _is_one_piece(header: _Header, variable: _Variable) -> bool:
     return not header.is_record(variable) or header.record_bytes == header.row_bytes(variable)
 
 
-def _read_header(file: DataFile) -> _Header:
-    with file.path.open("rb") as stream:
+def _read_header(file: AnyFile) -> _Header:
+    with file.open() as stream:
         return _Reader(file, stream).header()
 
 
-def _damaged(file: DataFile, what: str) -> StoreReadError:
+def _damaged(file: AnyFile, what: str) -> StoreReadError:
     return StoreReadError(errno.EINVAL, f"{file}: is no NetCDF file, or a damaged or incomplete one: {what}")

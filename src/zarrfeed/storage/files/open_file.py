@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from zarrfeed.base.errors import ConfigError, printable
+from zarrfeed.storage.files.file_index import is_index, open_beside, open_index
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
 from zarrfeed.storage.files.npy import is_npy, open_npy
@@ -23,7 +25,7 @@ def is_read_in_place(path: Path) -> bool:
     OSError
         If it cannot be read.
     """
-    return any(is_one(path) for is_one, _ in _FORMATS)
+    return is_index(path) or any(is_one(path) for is_one, _ in _FORMATS)
 
 
 def are_references(path: Path) -> bool:
@@ -40,6 +42,8 @@ def are_references(path: Path) -> bool:
 def open_file(path: Path) -> TableStore | None:
     """Return a file, or a folder of references, as a store; None if it is of no format that is read in place.
 
+    A file is opened by the index beside it, if there is one; and an index stands for its file.
+
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
@@ -49,4 +53,18 @@ def open_file(path: Path) -> TableStore | None:
     """
     if path.is_dir():
         return open_reference_folder(path) if is_reference_folder(path) else None
+    if is_index(path):
+        return open_index(path, open_without_index)
+    return open_beside(path, open_without_index) or _open_by_format(path)
+
+
+def open_without_index(path: Path) -> TableStore:
+    """Return a file as a store, whatever index there is. Raises as `open_file`, and ConfigError for other formats."""
+    store = _open_by_format(path)
+    if store is None:
+        raise ConfigError(f"{printable(path)}: is no file of a format that is read in place")
+    return store
+
+
+def _open_by_format(path: Path) -> TableStore | None:
     return next((open_one(path) for is_one, open_one in _FORMATS if is_one(path)), None)

@@ -23,7 +23,7 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, FarFile
 
 #: The documents of a node in Zarr v2; an array has the first one, a group the second.
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
@@ -98,14 +98,14 @@ class FarReader(Protocol):
     def check(self, url: str) -> None:
         """Raise ConfigError or UnsupportedError if objects at such a URL cannot be read."""
 
-    async def read(self, key: str, url: str, extent: Extent) -> bytes:
-        """Return the bytes of the chunk with a key, which lie in the object at a URL."""
+    async def read(self, key: str, file: FarFile, extent: Extent) -> bytes:
+        """Return the bytes of the chunk with a key, which lie in an object."""
 
 
 class ReadValues(Protocol):
     """Decodes a chunk of an array with the library of the format: a function that can be pickled."""
 
-    def __call__(self, file: DataFile, path: str, index: Sequence[int]) -> bytes | None:
+    def __call__(self, file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
         """Return the bytes of a chunk as the array's document says; None if it was never written."""
 
 
@@ -141,7 +141,7 @@ class TableStore(Store):
 
     def __init__(
         self,
-        file: DataFile | None,
+        file: AnyFile | None,
         file_format: str,
         read_table: ReadTable,
         name: str = "",
@@ -153,7 +153,7 @@ class TableStore(Store):
         self.file, self.file_format, self.is_zarr = file, file_format, is_zarr
         self.refused: dict[str, str] = {}
         self.far_reader: FarReader | None = None
-        self._name = name or str(file and file.path)
+        self._name = name or str(file or "")
         self._read_table, self._read_values = read_table, read_values
         self._documents: dict[str, bytes] = {}
         self._members: dict[str, dict[str, None]] = {}  # of each group, by its path
@@ -196,16 +196,28 @@ class TableStore(Store):
             group, _, member = path.rpartition("/")
             self._members[group][member] = None
 
-    def add_document(self, key: str, content: bytes, names: ChunkNames | None) -> None:
+    def add_document(self, key: str, content: bytes, names: ChunkNames | None, *, by_library: bool = False) -> None:
         """Add a document as it is, that of an array with the keys of its chunks; its groups need none before."""
         self._documents[key] = content
         node = key.rpartition("/")[0]
         if names is not None:
             self._arrays[node] = names
+            if by_library:
+                self._by_library.add(node)
         while node:
             group, _, member = node.rpartition("/")
             self._members.setdefault(group, {})[member] = None
             node = group
+
+    @property
+    def documents(self) -> Mapping[str, bytes]:
+        """The documents of all nodes, by their keys."""
+        return self._documents
+
+    @property
+    def array_paths(self) -> Sequence[str]:
+        """The paths of the arrays that can be read."""
+        return list(self._arrays)
 
     def check_readable(self, path: str) -> None:
         """Raise UnsupportedError, with the reason, if there is an array at a path that cannot be read."""
@@ -278,11 +290,11 @@ class TableStore(Store):
             return None
         if extent.offset in table.unfiltered:
             return await asyncio.to_thread(self._encoded, path, index)
-        url = table.url_of(extent)
-        if not url:
+        far = table.far_file_of(extent)
+        if far is None:
             return await asyncio.to_thread(table.read, extent)
         assert self.far_reader is not None
-        return await self.far_reader.read(key, url, extent)
+        return (await self.far_reader.read(key, far, extent)).ljust(table.padded_bytes, b"\0")
 
     async def _table_of(self, path: str) -> ChunkTable:
         known = self._tables.get(path)

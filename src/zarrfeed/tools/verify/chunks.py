@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.buffer import cpu
+from zarr.storage import ZipStore
 
 from zarrfeed.base.errors import (
     MemoryBudgetError,
@@ -196,7 +197,7 @@ def prepare_check(
     if array.metadata.shape:
         with contextlib.suppress(UnsupportedError):  # zarr-python may decode dtypes that batches cannot hold
             spec = read_layout(array, access=access)
-    if spec is not None and not spec.in_python:
+    if spec is not None and not spec.in_python and not isinstance(array.store, ZipStore):
         return _LocalCheck(spec, path, access.policy, num_threads=num_threads, budget=budget, boxes=boxes)
     if spec is None:
         whole = _whole_chunks(array, access, boxes)
@@ -336,6 +337,7 @@ class _StoreCheck:
     ) -> None:
         self._path, self._metadata = path, array.metadata
         self._source, self.numbering = stored.source, stored.numbering
+        self._is_in_zip = isinstance(stored.source.store, ZipStore)
         self._is_text, self._chunk_bytes = bool(stored.item_type), stored.chunk_bytes
         objects = math.prod(self.numbering.objects)
         index, cached = _index_bytes(stored.shard, objects, budget)
@@ -399,6 +401,8 @@ class _StoreCheck:
         assert shards is not None
         async with self._requests:
             try:
+                if self._is_in_zip:  # only a read of a whole member compares its CRC-32
+                    await self._reader.get(key)
                 index = await shards.index(key)
             except (MemoryError, asyncio.CancelledError):
                 raise

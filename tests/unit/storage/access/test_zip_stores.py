@@ -180,3 +180,15 @@ def test_an_archive_that_changed_is_an_error(tmp_path: Path) -> None:
     os.utime(path, ns=(0, 0))
     with pytest.raises(StoreReadError, match=r"a\.zip has changed since it was opened"):
         list(ZarrIterableDataset(data, batch_size=3))
+
+
+@pytest.mark.parametrize("shards", [None, (8, 3)])
+def test_verify_compares_the_crc_of_stored_members(shards: Any, tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "s", data=ROWS, chunks=(2, 3), shards=shards, compressors=None)
+    path = archive_of(tmp_path / "s", tmp_path / "s.zip")
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(ROWS[2:4].tobytes())] ^= 1
+    path.write_bytes(damaged)
+    (finding,) = zf.verify(path).findings
+    assert (finding.key, finding.chunks) == (("c/0/0", 4) if shards else ("c/1/0", 1))
+    assert "Bad CRC-32" in finding.message

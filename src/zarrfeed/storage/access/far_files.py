@@ -1,0 +1,193 @@
+"""`FarObject`: a file in an object store or on a web server, read by byte ranges; `open_far_file` opens its arrays.
+
+Invariant: all bytes are those of one version of the object. An answer of another size, ETag or time is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from zarrfeed.base.errors import ConfigError, StoreReadError, printable
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.far_chunks import FarChunks, checked_version, version_of
+from zarrfeed.storage.access.file_kinds import kind_of_name
+from zarrfeed.storage.access.key_urls import KeyUrl
+from zarrfeed.storage.access.urls import make_store
+from zarrfeed.storage.files.data_file import FarFile
+from zarrfeed.storage.files.file_index import warn_of_age
+from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
+from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
+from zarrfeed.storage.files.table_store import TableStore
+
+#: Bytes that a request for metadata brings, and how many of such answers are kept.
+_BLOCK_BYTES, _KEPT_BLOCKS = 1 << 19, 64
+#: Kinds of names, as `zarrfeed.pack` has them, of files that may be read in place.
+_KINDS = ("hdf5", "anndata", "xarray")
+#: Stands between a file and a path in it, where it is no slash.
+_BETWEEN = "::"
+
+
+def split_at_far_file(url: str) -> tuple[str, str]:
+    """Return the URL of a file by its name, and the path in it; "" twice if no name in the URL is that of a file.
+
+    >>> split_at_far_file("s3://bucket/era5.nc/t2m"), split_at_far_file("s3://bucket/x.zarr")
+    (('s3://bucket/era5.nc', 't2m'), ('', ''))
+    """
+    file, between, inside = url.partition(_BETWEEN)
+    if between and "://" in file:
+        return file, inside.strip("/")
+    names = url.rstrip("/").split("/")
+    for end in range(4, len(names) + 1):  # behind the scheme and the host
+        if kind_of_name(names[end - 1]) in _KINDS:
+            return "/".join(names[:end]), "/".join(names[end:])
+    return "", ""
+
+
+def open_far_file(url: str, access: StoreAccess) -> TableStore | None:
+    """Return the arrays of a file at a URL as a store; None if there is no such object.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, UnsupportedError
+        If it is of no format that is read in place, is damaged, or cannot be read.
+    """
+    file = FarObject.of(url, access)
+    return None if file is None else opened_far(file)
+
+
+def opened_far(file: FarObject) -> TableStore:
+    """Return the arrays of a far file as a store. Raises as `open_far_file`."""
+    if is_netcdf3(file):
+        store = open_netcdf3(file)
+    elif is_hdf5(file):
+        store = open_hdf5(file)
+    else:
+        raise ConfigError(
+            f"{file}: is no HDF5 or NetCDF file; files of other formats are read from local paths, and `zarrfeed pack` "
+            "writes them as Zarr"
+        )
+    store.far_reader = FarChunks(file.access)
+    return store
+
+
+def opened_by_index(store: TableStore, path: Path, access: StoreAccess) -> TableStore:
+    """Return a far file that was opened by an index at a path; opened without it, with a warning, if it has changed.
+
+    Raises
+    ------
+    StoreReadError
+        If there is no such object any more, or it cannot be read. And as `open_far_file`.
+    """
+    assert isinstance(store.file, FarFile)
+    current = FarObject.of(store.file.url, access)
+    if current is None:
+        raise StoreReadError(errno.ENOENT, f"{printable(path)}: the index is of {store.file}, which cannot be read")
+    if (current.size, current.tag) != (store.file.size, store.file.tag):
+        warn_of_age(printable(path), current)
+        return opened_far(current)
+    store.file, store.far_reader = current, FarChunks(access)
+    return store
+
+
+@dataclass(frozen=True)
+class FarObject(FarFile):
+    """A file in an object store as it was when it was opened, whose metadata are read through `open`.
+
+    Attributes
+    ----------
+    access
+        The access to its store.
+    blocks
+        Answers of the store that are kept, by their numbers in the file; a copy in another process has none.
+    """
+
+    access: StoreAccess = field(default_factory=StoreAccess, compare=False, repr=False)
+    blocks: OrderedDict[int, bytes] = field(default_factory=OrderedDict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, url: str, access: StoreAccess) -> FarObject | None:
+        """Return the object at a URL; None if there is none, or the store does not let it be read."""
+        from obstore.exceptions import BaseError
+
+        try:
+            meta, first = _ask(url, access, 0)
+        except (FileNotFoundError, PermissionError, BaseError):
+            return None
+        file = cls(url, *version_of(meta), access)
+        file.blocks[0] = first
+        return file
+
+    def open(self, mode: str = "rb") -> IO[bytes]:
+        """Return the object as a file that is read by blocks."""
+        assert mode == "rb"
+        return _Stream(self)  # type: ignore[return-value]
+
+    def block(self, number: int) -> bytes:
+        """Return a block of the file."""
+        found = self.blocks.get(number)
+        if found is None:
+            meta, found = _ask(self.url, self.access, number)
+            checked_version(self, meta)
+            while len(self.blocks) >= _KEPT_BLOCKS:
+                self.blocks.popitem(last=False)
+        self.blocks[number] = found
+        self.blocks.move_to_end(number)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "blocks": OrderedDict()}
+
+
+def _ask(url: str, access: StoreAccess, number: int) -> tuple[Any, bytes]:
+    """Return what a store says of an object, and a block of it, within the timeout and with retries."""
+    import obstore
+
+    store, path = make_store(url, access, root=True).store, KeyUrl.of(url).key
+    begin = number * _BLOCK_BYTES
+
+    async def read() -> tuple[Any, bytes]:
+        answer = await obstore.get_async(store, path, options={"range": (begin, begin + _BLOCK_BYTES)})
+        return answer.meta, bytes(await answer.bytes_async())
+
+    return access.ask(read, url)
+
+
+class _Stream(io.RawIOBase):
+    """A far file from a position on; h5py reads through it. Fills what it is asked for, as h5py takes for granted."""
+
+    def __init__(self, file: FarObject) -> None:
+        super().__init__()
+        self._file, self._size, self._at = file, file.size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, room: Any) -> int:
+        wanted = memoryview(room).cast("B")
+        count = max(0, min(len(wanted), self._size - self._at))
+        done = 0
+        while done < count:
+            number, inside = divmod(self._at, _BLOCK_BYTES)
+            part = self._file.block(number)[inside : inside + count - done]
+            if not part:
+                break
+            wanted[done : done + len(part)] = part
+            done += len(part)
+            self._at += len(part)
+        return done

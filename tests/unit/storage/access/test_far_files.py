@@ -1,0 +1,129 @@
+"""Files of HDF5 and NetCDF behind URLs: as the same files here, by ranges of one version."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+from scipy.io import netcdf_file
+
+import zarrfeed
+from tests.support.counting_server import CountingServer
+from tests.support.hdf5_files import bytes_of, write_random
+from zarrfeed import ConfigError, StaleMetadataWarning, StoreReadError, UnsupportedError, ZarrIterableDataset
+from zarrfeed.storage.access import far_files
+from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.far_files import open_far_file, split_at_far_file
+from zarrfeed.tools import cli
+
+ROWS = np.arange(60, dtype="f4").reshape(20, 3)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[CountingServer]:
+    with h5py.File(tmp_path / "x.nc", "w") as file:
+        file.create_dataset("a/x", data=ROWS, chunks=(4, 3), compression="gzip", shuffle=True)
+        file["rows"], file["names"] = ROWS, [f"name {number}" for number in range(20)]
+        file.create_dataset("lists", (20,), h5py.vlen_dtype("i4"))
+    with CountingServer(tmp_path) as serving:
+        yield serving
+
+
+def content(store: Any) -> dict[str, bytes]:
+    group: Any = zarr.open_group(store, mode="r")
+    return {name: bytes_of(one[...]) for name, one in group.members(max_depth=None) if hasattr(one, "dtype")}
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1 << 19])
+def test_arrays_are_those_of_the_file(
+    server: CountingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(far_files, "_BLOCK_BYTES", block_bytes)
+    for seed in range(4):
+        written = write_random(tmp_path / "random.h5", seed)
+        store = open_far_file(f"{server.url}/random.h5", StoreAccess())
+        assert content(store) == {name: bytes_of(values) for name, values in written.items()}
+    with netcdf_file(str(tmp_path / "classic.nc"), "w") as classic:
+        classic.createDimension("time", None)
+        for name in "tu":
+            classic.createVariable(name, "i4", ("time",))[:] = np.arange(7)
+    store = open_far_file(f"{server.url}/classic.nc", StoreAccess())
+    assert content(pickle.loads(pickle.dumps(store)))["u"] == np.arange(7, dtype="i4").tobytes()
+
+
+def test_samples_are_read_by_a_request_a_chunk(server: CountingServer) -> None:
+    for path in ("x.nc/a/x", "x.nc::a/x"):
+        data = zarrfeed.open(f"{server.url}/{path}")
+        assert server.gets == {"/x.nc bytes=0-524287": 1}  # all metadata are in the first block
+        for batch, index in ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True):
+            assert np.array_equal(batch, ROWS[index])
+        assert len(server.gets) == 1 + 5  # an epoch of so few chunks reads some of them twice
+        server.gets.clear()
+    group = zarrfeed.open(f"{server.url}/x.nc", variables=["rows", "names"])
+    (batch,) = ZarrIterableDataset(group, batch_size=20)
+    assert np.array_equal(batch["rows"], ROWS)
+    assert batch["names"] == [f"name {number}" for number in range(20)]
+
+
+def test_an_object_that_changed_is_an_error(server: CountingServer, tmp_path: Path) -> None:
+    data = zarrfeed.open(f"{server.url}/x.nc/a/x")
+    with h5py.File(tmp_path / "x.nc", "r+") as file:
+        file["a/x"][:] = -1
+    os.utime(tmp_path / "x.nc", ns=(0, 1))
+    with pytest.raises(StoreReadError, match=r"x\.nc: has changed since the source was opened"):
+        list(ZarrIterableDataset(data, batch_size=4))
+
+
+def test_what_is_no_array_of_a_file_is_said(server: CountingServer, tmp_path: Path) -> None:
+    (tmp_path / "x.grib").write_bytes(b"GRIB" + bytes(3000))
+    (tmp_path / "short.h5").write_bytes((tmp_path / "x.nc").read_bytes()[:3000])
+    zarr.create_array(tmp_path / "folder.h5", data=ROWS)
+    for name, error, message in (
+        ("x.nc/nothing", StoreReadError, "x.nc/nothing: the file has no array and no group 'nothing'"),
+        ("x.nc/lists", UnsupportedError, "x.nc/lists: its items are lists of any length"),
+        ("missing.nc", StoreReadError, "missing.nc: no Zarr array is there"),
+        ("x.grib", ConfigError, "x.grib: is no HDF5 or NetCDF file"),
+        ("short.h5", StoreReadError, "short.h5: HDF5 cannot read it"),
+    ):
+        with pytest.raises(error) as caught:
+            zarrfeed.open(f"{server.url}/{name}")
+        assert message in str(caught.value)
+    assert len(zarrfeed.open(f"{server.url}/folder.h5")) == 20  # a store of Zarr with the name of a file
+
+
+def test_the_name_of_a_file_ends_its_url() -> None:
+    assert split_at_far_file("s3://b.nc/a.h5ad/X") == ("s3://b.nc/a.h5ad", "X")
+    assert split_at_far_file("https://host/a.nc::b/c") == ("https://host/a.nc", "b/c")
+    assert split_at_far_file("gs://bucket/store.zarr/x") == ("", "")
+
+
+def test_an_index_of_a_far_file_lists_no_chunks(
+    server: CountingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, url = tmp_path / "x.index", f"{server.url}/x.nc"
+    assert cli.main(["index", url]) == cli.EXIT_ERROR
+    assert cli.main(["index", url, "-o", str(kept)]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(h5py, "File", None)
+        server.gets.clear()
+        data = zarrfeed.open(kept / "a/x")
+        for batch, index in ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True):
+            assert np.array_equal(batch, ROWS[index])
+        assert len(server.gets) == 1 + 5
+    os.utime(tmp_path / "x.nc", ns=(0, 1))
+    with pytest.warns(StaleMetadataWarning, match=r"x\.index: the index is older than http"):
+        assert len(zarrfeed.open(kept / "a/x")) == 20
+    assert cli.main(["index", url, "-o", str(kept)]) == 0
+    kept.write_bytes(kept.read_bytes()[:-8] + bytes(8))
+    with pytest.raises(ConfigError, match=r"x\.index: the index cannot be used .*; open http"):
+        zarrfeed.open(kept)
+    (tmp_path / "x.nc").unlink()
+    with pytest.raises(StoreReadError, match=r"x\.index: the index is of http.*x\.nc, which cannot be read"):
+        zarrfeed.open(kept)

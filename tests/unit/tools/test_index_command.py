@@ -1,0 +1,48 @@
+"""`zarrfeed index`: where indexes go, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zarrfeed.storage.files.file_index import is_index
+from zarrfeed.tools import cli
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / f"{name}.npy" for name in "ab"]
+    for path in paths:
+        np.save(path, np.arange(5))
+    return list(map(str, paths))
+
+
+def test_an_index_lies_beside_its_file_or_where_it_is_said(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    for output, written in ((None, tmp_path), (folder, folder)):
+        assert cli.main(["index", *files] + (["-o", str(output)] if output else [])) == 0
+        assert all(is_index(written / f"{name}.npy.index") for name in "ab")
+        assert capsys.readouterr().out.startswith(f"{written}/a.npy.index: 1 chunks of 1 arrays, ")
+    assert cli.main(["index", files[0], "-o", str(folder / "b.npy.index")]) == 0  # an index is written over
+    assert cli.main(["info", str(folder / "b.npy.index")]) == 0
+    assert f"{files[0]}\n" in capsys.readouterr().out
+
+
+def test_what_is_no_file_or_would_be_lost_is_refused(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("no index")
+    for arguments, message in (
+        ([str(tmp_path / "nothing.h5")], "nothing.h5: does not exist"),
+        ([str(tmp_path)], "is a folder, must be a file"),
+        ([str(tmp_path / "text")], "no file of a format that is read in place"),
+        ([files[0], "-o", files[1]], "b.npy: is no index, and is not written over"),
+        ([*files, "-o", str(tmp_path / "both")], "both: would be the index of several files, must be a folder"),
+    ):
+        assert cli.main(["index", *arguments]) == cli.EXIT_ERROR
+        assert message in capsys.readouterr().err
