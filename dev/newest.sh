@@ -54,8 +54,10 @@ unset PYTHONPATH PYTHONHOME
 
 if [ "$with_torch" = no ]; then
   pip install --upgrade zarr numpy obstore xxhash
-  # What is new here is Python and zarr-python: the engine is not made fast, and its sources are compiled together.
-  pip wheel --no-deps --wheel-dir "$work/wheel" -C cmake.build-type=None -C cmake.define.CMAKE_CXX_FLAGS=-O0 \
+  # What is new here is Python and zarr-python: the engine is not made fast, its sources are compiled together, and GCC
+  # does not collect garbage below 1 GiB.
+  pip wheel --no-deps --wheel-dir "$work/wheel" -C cmake.build-type=None \
+    -C "cmake.define.CMAKE_CXX_FLAGS=-O0 --param=ggc-min-heapsize=1048576" \
     -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=12 \
     -C cmake.define.ZARRFEED_BUILT="$built" .
   pip install --force-reinstall --no-deps "$work"/wheel/*.whl

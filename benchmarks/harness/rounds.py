@@ -55,11 +55,18 @@ class Rounds:
 
 
 def measure_rounds(
-    loader: Loader, ceilings: Mapping[str, Yardstick], *, rounds: int, max_s: float, first_epoch: int = 1
+    loader: Loader,
+    ceilings: Mapping[str, Yardstick],
+    *,
+    rounds: int,
+    max_s: float,
+    first_epoch: int = 1,
+    is_settled: Callable[[Sequence[Round]], bool] = lambda _: False,
 ) -> Rounds:
     """Let zarrfeed and the ceilings take turns, for a number of rounds, or of seconds if they end first.
 
-    The side that begins is another one in each round.
+    `is_settled` sees the rounds after each of them, and ends the measurement by returning true. The side that begins is
+    another one in each round.
     """
     epochs = iter(range(first_epoch, first_epoch + _WARM_EPOCHS + rounds))
     sides: dict[str, Callable[[], float | None]] = {name: ceiling.measure for name, ceiling in ceilings.items()}
@@ -70,7 +77,7 @@ def measure_rounds(
         ceiling.measure()
     turns: list[Round] = []
     watch, begin = CpuWatch(), time.perf_counter()
-    while len(turns) < rounds and time.perf_counter() - begin < max_s:
+    while len(turns) < rounds and time.perf_counter() - begin < max_s and not is_settled(turns):
         names = list(sides)
         first = len(turns) % len(names)
         turns.append({name: _turn(sides[name]) for name in names[first:] + names[:first]})

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Literal
 
 from benchmarks.harness.options import QUIET_CORES
-from benchmarks.harness.rounds import Rounds
+from benchmarks.harness.rounds import Round, Rounds
 from benchmarks.loaders import LIBRARY_CEILING, OURS
 from zarrfeed.base.atomic_file import write_whole
 
@@ -194,6 +194,20 @@ def judge(layout: str, rounds: Rounds, reference: Row | None, cores: int) -> Ver
             fell = True
             words.append(f"FELL since {reference.commit[:7]}")
     return Verdict(layout, fell, "; ".join(words))
+
+
+def is_settled(turns: Sequence[Round], reference: Row | None) -> bool:
+    """Return whether so many rounds already show that the layout did not fall, by `judge`'s limits and confidence."""
+    if reference is None or len(turns) < LEAST_ROUNDS:
+        return False
+    for clock in CLOCKS if _is_quiet(reference.foreign_cores) else CLOCKS[:1]:
+        surely = {
+            ceiling: median_bounds(ratios(Rounds(turns, None), ceiling, clock))[0] / known.median
+            for ceiling, known in reference.of(clock).items()
+        }
+        if max(surely.values()) < 1 - FALLS[clock] or surely[LIBRARY_CEILING] < 1 - 2 * FALLS[clock]:
+            return False
+    return True
 
 
 def _is_quiet(*foreign_cores: float | None) -> bool:

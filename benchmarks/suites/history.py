@@ -6,8 +6,8 @@
     python -m benchmarks.history plot
 
 `add` is for commits that change the speed, on purpose or not; the rows are committed with them. `check` fails if a
-layout fell on two tries. It succeeds, and says why, where it cannot judge: the machine is too busy, or the history has
-no row of such a machine.
+layout fell on two tries, and ends a try as soon as its rounds show that the layout did not fall. It succeeds, and says
+why, where it cannot judge: the machine is too busy, or the history has no row of such a machine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -30,7 +31,7 @@ from benchmarks.data.stores import Store, prepare_store
 from benchmarks.harness.machine import machine_line, processor
 from benchmarks.harness.measure import expected_hashes, verify_library_ceiling, verify_loader
 from benchmarks.harness.options import names, not_negative, positive
-from benchmarks.harness.rounds import Rounds, measure_rounds
+from benchmarks.harness.rounds import Round, Rounds, measure_rounds
 from benchmarks.loaders import CEILINGS, LIBRARY_CEILING, LOADERS, OURS, YARDSTICK, Batch, LibraryCeiling, Loader
 from benchmarks.report.history import (
     CLOCKS,
@@ -38,6 +39,7 @@ from benchmarks.report.history import (
     Row,
     Verdict,
     append_rows,
+    is_settled,
     judge,
     last_row,
     median_bounds,
@@ -51,7 +53,7 @@ from benchmarks.report.tables import make_console, print_rows, say_if_not_quiet
 _ROOT = Path(__file__).parents[2]
 _LAYOUTS = ("A", "D", "E", "G")
 _SIDES = (YARDSTICK, LIBRARY_CEILING)
-#: `check` and `add` measure in one way, and `add` for longer: rounds, and the seconds after which a layout ends.
+#: `check` and `add` measure in one way, and `add` for longer: most rounds, and the seconds after which a layout ends.
 _CHECK, _ADD = (40, 8.0), (100, 60.0)
 
 
@@ -82,12 +84,17 @@ def _prepare(layout: str, directory: Path) -> Store:
     return store
 
 
-def _measure(store: Store, extent: tuple[int, float], slowdown: float = 0.0) -> Rounds:
+def _measure(
+    store: Store,
+    extent: tuple[int, float],
+    slowdown: float = 0.0,
+    is_settled: Callable[[Sequence[Round]], bool] = lambda _: False,
+) -> Rounds:
     rounds, max_s = extent
     ceilings = {name: CEILINGS[name](store) for name in _SIDES}
     with closing(LOADERS[OURS](store, 0)) as loader:
         slowed = Slowed(loader, slowdown) if slowdown else loader
-        return measure_rounds(slowed, ceilings, rounds=rounds, max_s=max_s)
+        return measure_rounds(slowed, ceilings, rounds=rounds, max_s=max_s, is_settled=is_settled)
 
 
 def _why_no_check(options: argparse.Namespace) -> str:
@@ -110,9 +117,11 @@ def _check(console: Console, directory: Path, options: argparse.Namespace) -> in
             return Verdict(layout, False, f"not judged: the check has taken {options.max_seconds:g} s without it")
         if layout not in stores:
             stores[layout] = _prepare(layout, directory)
-        rounds = _measure(stores[layout], (options.rounds or _CHECK[0], _CHECK[1]), options.slowdown)
+        reference = last_row(history, cpu=cpu, cores=cores, layout=layout)
+        extent = options.rounds or _CHECK[0], _CHECK[1]
+        rounds = _measure(stores[layout], extent, options.slowdown, partial(is_settled, reference=reference))
         say_if_not_quiet(console, rounds.foreign_cores, "on average")
-        return judge(layout, rounds, last_row(history, cpu=cpu, cores=cores, layout=layout), cores)
+        return judge(layout, rounds, reference, cores)
 
     fallen = two_tries(options.layouts, one_try, lambda text: console.print(text, highlight=False, soft_wrap=True))
     if fallen:

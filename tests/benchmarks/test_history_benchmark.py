@@ -21,10 +21,12 @@ from benchmarks.harness.machine import processor
 from benchmarks.harness.rounds import Round, Rounds, Turn, measure_rounds
 from benchmarks.loaders import CEILINGS, LIBRARY_CEILING, LOADERS, OURS, YARDSTICK, Batch
 from benchmarks.report.history import (
+    LEAST_ROUNDS,
     Ratio,
     Row,
     Verdict,
     append_rows,
+    is_settled,
     judge,
     last_row,
     median_bounds,
@@ -103,6 +105,21 @@ def test_false_alarms_are_rarer_than_1_in_1000_and_slower_layouts_are_seen() -> 
     tries = 2000
     assert sum(fell(made_up(rng, noise=0.12)) for _ in range(tries)) <= tries / 1000
     assert sum(fell(made_up(rng, noise=0.05, ours=1.2)) for _ in range(200)) >= 160
+
+
+def test_a_try_ends_early_where_the_layout_is_as_fast_and_hardly_ever_where_it_is_slower() -> None:
+    rng = np.random.default_rng(3)
+
+    def rounds_until_settled(**changes: Any) -> int:
+        turns = made_up(rng, noise=0.05, **changes).turns
+        return next((n for n in range(ROUNDS) if is_settled(turns[:n], reference())), ROUNDS)
+
+    assert not is_settled(made_up().turns, None)
+    as_fast = [rounds_until_settled() for _ in range(50)]
+    assert min(as_fast) == LEAST_ROUNDS
+    assert np.median(as_fast) < ROUNDS / 2
+    assert sum(rounds_until_settled(ours=1.2) < ROUNDS for _ in range(50)) <= 1
+    assert rounds_until_settled(scatter=0.8, ours=1.25) == ROUNDS, "the libraries' ceiling shows it"
 
 
 def test_rounds_that_differ_too_much_judge_nothing() -> None:
@@ -252,6 +269,7 @@ def test_in_a_round_each_side_has_one_turn_and_another_one_begins() -> None:
     assert all(turn["a"].wall_s == 0.25 for turn in rounds.turns), "what a ceiling says about itself"
     assert all(turn[OURS].cpu_s >= 0.01 for turn in rounds.turns)
     assert not measure_rounds(loader, {}, rounds=6, max_s=0).turns, "time is up"
+    assert len(measure_rounds(loader, {}, rounds=6, max_s=60, is_settled=lambda turns: len(turns) == 2).turns) == 2
 
 
 def test_a_slowed_loader_delivers_the_same_and_takes_the_share_of_cpu_time_more() -> None:
