@@ -52,7 +52,7 @@ class Row:
 def values(count: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """Return smooth fields, rounded as packed data are; the first item of each is its index."""
     rng = np.random.default_rng(0)
-    made = np.round(np.cumsum(rng.standard_normal((count, *shape), "f4"), axis=-1), 2)
+    made = np.round(np.cumsum(rng.standard_normal((count, *shape)), axis=-1), 2).astype(np.float32)
     made[:, 0, 0, 0] = np.arange(count)
     return made
 
