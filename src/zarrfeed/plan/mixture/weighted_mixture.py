@@ -25,7 +25,6 @@ import numpy as np
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.mixture.source_lanes import SourceLanes
-from zarrfeed.plan.order.block_order import check_blocks
 from zarrfeed.plan.order.keyed_random import key_of
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.order_state import OrderState
@@ -253,9 +252,9 @@ class WeightedMixture(MixedOrder):
         )
         return order, begin
 
-    def check_blocks(self, *, listed: bool) -> None:
+    def check_blocks(self, *, listed: bool, count: int | None = None) -> None:
         """Raise ConfigError if there are more blocks, each counted once, than a plan may list."""
-        check_blocks(len(self._chosen.held), self.full_rows, listed=listed)
+        super().check_blocks(listed=listed, count=len(self._chosen.held) if count is None else count)
 
     @property
     def _chosen(self) -> Selection:

@@ -49,12 +49,16 @@ class ReadBlocks:
         super().__init_subclass__()
         cls.unfolds = unfolds
 
-    def check_blocks(self, *, listed: bool) -> None:
-        """Raise ConfigError if there are more blocks than a plan may have whose groups are listed, or are not."""
+    def check_blocks(self, *, listed: bool, count: int | None = None) -> None:
+        """Raise ConfigError if there are more blocks than a plan may have whose groups are listed, or are not.
+
+        `count` is their number where some are read several times, and so are no blocks of their own.
+        """
         most = MOST_BLOCKS if listed else MOST_UNFOLDED
-        if self.num_blocks > most:
+        count = self.num_blocks if count is None else count
+        if count > most:
             raise ConfigError(
-                f"{self.num_blocks} blocks of up to {self.full_rows} samples, must be at most {most}: this epoch is "
+                f"{count} blocks of up to {self.full_rows} samples, must be at most {most}: this epoch is "
                 "planned block by block, in memory; read a part (`Data.select`), or whole shards "
                 '(mixing={"block": "shard"})'
             )
