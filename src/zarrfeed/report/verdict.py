@@ -16,7 +16,7 @@ def verdict(
     memory_bytes: int,
     shuffling: ShuffleMeasure | None,
     *,
-    sweeps: bool,
+    of_layers: float | None,
     mixes_better: bool,
 ) -> str:
     """Return one line: how well the order mixes, how often a chunk is decoded, the memory, and the limiting stage.
@@ -25,16 +25,19 @@ def verdict(
     ----------
     fields, memory, memory_bytes, shuffling
         The attributes of `Explanation` with these names.
-    sweeps
-        True if columns of patches are shuffled.
+    of_layers
+        Distinct layers of columns that a batch of patches draws from, as a share of those of a perfect shuffle. None:
+        no columns are shuffled.
     mixes_better
         True if other options would mix a poor order.
     """
     parts = []
     if shuffling is not None:
         parts.append(f"mixes {shuffling.of_perfect:.0%} as well as a perfect shuffle")
+    elif of_layers is not None:
+        parts.append(f"shuffles columns of patches, {of_layers:.0%} of the layers that a perfect shuffle draws from")
     else:
-        parts.append("shuffles columns of patches" if sweeps else "keeps an order")
+        parts.append("keeps an order")
     stored = [f for f in fields if f.chunks and not f.item_type]
     worst = max(stored, key=lambda f: f.amplification, default=None)
     if worst is not None:
