@@ -29,7 +29,7 @@ from zarrfeed.report.given_shares import GivenShares
 from zarrfeed.report.order_figures import figures_of
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.rank_sharing import RankSharing
-from zarrfeed.report.shuffle_advice import FindAlternatives, no_alternatives, remedy_of
+from zarrfeed.report.shuffle_advice import FindAlternatives, memory_of_good, no_alternatives, remedy_of
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.report.verdict import remedy_of_field, verdict
@@ -73,7 +73,8 @@ class Explanation(Page):
     `sharing` is the number of ranks that decode each chunk because of the lanes; `resumed` the same for a resumed
     epoch.
     `shuffling` measures the shuffle; None if rows keep their order, or samples are patches. `remedy` has the options
-    that would mix an order that hardly shuffles. `slab_rows` are the rows of a block that is a slab of a chunk, or 0.
+    that would mix an order that hardly shuffles, or the memory that would mix it well if the user named none.
+    `slab_rows` are the rows of a block that is a slab of a chunk, or 0.
     Of the selected samples, `num_in_part` are dealt to the node of this consumer, which is `node` of `num_nodes`.
 
     Examples
@@ -134,14 +135,19 @@ class Explanation(Page):
         return self.memory.budget - self.memory.batch_room + self.max_open_batches * self.memory.batch_bytes
 
     def _verdict(self) -> str:
-        sweeps = self.patches is not None and self.shuffle
-        otherwise = "shuffles columns of patches" if sweeps else "keeps an order"
+        swept = self.patches is not None and self.shuffle and self.ideal_chunks_per_batch > 0
+        otherwise = "keeps an order"
+        if self.given is not None:
+            otherwise = self.given.verdict
+        elif swept:
+            layers = min(1.0, self.chunks_per_batch / self.ideal_chunks_per_batch)
+            otherwise = f"shuffles columns of patches, {layers:.0%} of the layers that a perfect shuffle draws from"
         return verdict(
             self.fields,
             self.memory,
             self.memory_bytes,
             self.shuffling,
-            otherwise=otherwise if self.given is None else self.given.verdict,
+            otherwise=otherwise,
             mixes_better=bool(self.remedy),
         )
 
@@ -355,7 +361,8 @@ def explain_schedule(
         pinned=pinned,
         statics=statics,
     )
-    explained = replace(explained, remedy=remedy_of(schedule, rank_info, explained.shuffling, alternatives))
+    asked = schedule, rank_info, explained.shuffling, alternatives
+    explained = replace(explained, remedy=remedy_of(*asked) or memory_of_good(*asked))
     if resumed is None:
         return explained
     return replace(

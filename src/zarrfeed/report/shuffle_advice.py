@@ -17,7 +17,7 @@ from zarrfeed.base.redaction import without_secrets
 from zarrfeed.metadata.description.alternatives import Alternatives
 from zarrfeed.plan.order.rank_lanes import LANE_COUNTS
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.plan.schedule.shuffle_measure import NEIGHBOURS, ShuffleMeasure, measure_shuffle
+from zarrfeed.plan.schedule.shuffle_measure import GOOD_SHARE, NEIGHBOURS, ShuffleMeasure, measure_shuffle
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.report.field_reads import reads_of_fields, sharing_memory
@@ -94,14 +94,17 @@ class _Search:
         The rank that reads it.
     alternatives
         The schedules with other options.
+    wants_good
+        True if the order is to draw from as many stretches as a good one; False: it is not to be poor.
     """
 
     schedule: Schedule
     rank_info: RankInfo
     alternatives: Alternatives
+    wants_good: bool = False
 
     def remedies(self) -> list[Remedy]:
-        found = [*self._memory(), *self._lanes()]
+        found = [*self.memory(), *self._lanes()]
         return [*(found or self._memory_and_lanes()), *self._block(), *self._chunks()]
 
     @property
@@ -119,7 +122,7 @@ class _Search:
         slabs, named = self.schedule.order.slabs, self.alternatives.planning.mixing.block
         return None if slabs is None and named == "chunk" else named if slabs is None else slabs.rows
 
-    def _memory(self) -> Iterator[Remedy]:
+    def memory(self) -> Iterator[Remedy]:
         found = self._least(self._budgets, lambda budget: self.alternatives.with_options(budget=budget))
         if found is not None:
             yield self._remedy(_memory_of(found), self.alternatives.with_options(budget=found))
@@ -194,12 +197,16 @@ class _Search:
 
     def _is_mixed(self, made: Schedule) -> bool:
         measure = _measured(made, self.rank_info)
-        return measure is not None and not measure.is_poor
+        return measure is not None and (_mixes_well(measure) if self.wants_good else not measure.is_poor)
 
     def _remedy(self, option: str, made: Schedule) -> Remedy:
         measure = _measured(made, self.rank_info)
         assert measure is not None
         return Remedy(option, measure, _decodes(made, self.rank_info))
+
+
+def _mixes_well(measure: ShuffleMeasure) -> bool:
+    return measure.share >= GOOD_SHARE and not measure.is_poor
 
 
 def _memory_of(budget: int) -> str:
@@ -261,3 +268,20 @@ def remedy_of(schedule: Schedule, rank_info: RankInfo, measure: ShuffleMeasure |
     if measure is None or not measure.is_poor or schedule.fields.are_objects:
         return ""
     return page_of(find_remedies(schedule, rank_info, find))
+
+
+def memory_of_good(
+    schedule: Schedule, rank_info: RankInfo, measure: ShuffleMeasure | None, find: FindAlternatives
+) -> str:
+    """Return the memory that would mix an order well, in words, where the user named neither memory nor lanes.
+
+    Orders are chosen for 1 GiB then, however much the machine has. "" if they are mixed well, or no memory would do.
+    """
+    options = schedule.options
+    is_chosen = options.budget is None and options.lanes is None and options.mix is None
+    if measure is None or _mixes_well(measure) or not is_chosen or options.whole_blocks or schedule.fields.are_objects:
+        return ""
+    alternatives = find()
+    if alternatives is None:
+        return ""
+    return page_of(list(_Search(schedule, rank_info, alternatives, wants_good=True).memory()))

@@ -26,7 +26,7 @@ def verdict(
     fields, memory, memory_bytes, shuffling
         The attributes of `Explanation` with these names.
     otherwise
-        The words for an order whose shuffle is not measured.
+        The words for an order whose stretches are not measured.
     mixes_better
         True if other options would mix a poor order.
     """

@@ -152,3 +152,19 @@ def test_what_cannot_be_mixed_better_or_was_asked_for_does_not_warn(path: Path, 
     for name, (data, options) in cases.items():
         _, seen = made(data, **options)
         assert not seen, name
+
+
+def test_memory_that_would_mix_well_is_told_where_nobody_named_any(tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "middle", shape=(8000, 128, 128), chunks=(16, 128, 128), dtype="f4")
+    data = zarrfeed.open(array).window((0, 1))
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": True}
+    unnamed = zarrfeed.ZarrIterableDataset(data, **options).explain()
+    assert unnamed.shuffling is not None
+    assert not unnamed.shuffling.is_poor
+    assert unnamed.shuffling.share < 0.9
+    (named,) = re.findall(r'^memory_budget="(\w+)" would do', unnamed.remedy)
+    better = zarrfeed.ZarrIterableDataset(data, memory_budget=named, **options).explain()
+    assert better.shuffling is not None
+    assert better.shuffling.share >= 0.9
+    least = zarrfeed.ZarrIterableDataset(data, memory_budget="1GiB", **options).explain()
+    assert (least.lanes, least.remedy) == (unnamed.lanes, "")

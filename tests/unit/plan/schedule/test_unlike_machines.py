@@ -68,6 +68,19 @@ def test_the_order_depends_on_cores_threads_or_memory(budget: str | None, on_mac
         assert all(one == found[0] for one in found), (name, found)
 
 
+def test_slabs_depend_on_the_memory_of_a_machine(tmp_path: Path, on_machine: Callable[..., None]) -> None:
+    array = zarr.create_array(  # of which nothing is written: chunks without codecs are cut all the same
+        tmp_path / "x", shape=(1200, 1 << 20), chunks=(24, 1 << 20), dtype="f4", compressors=None
+    )
+    for data in (zarrfeed.open(array), zarrfeed.open(array).window((0, 1))):
+        found = []
+        for cores, memory, threads in MACHINES:
+            on_machine(cores, memory)
+            found.append(order_of(data, num_threads=threads))
+        assert found[0]["state"]["slab_rows"] > 0
+        assert all(one == found[0] for one in found), found
+
+
 def test_two_ranks_on_unlike_machines_read_a_sample_twice(tmp_path: Path, on_machine: Callable[..., None]) -> None:
     array = zarr.create_array(tmp_path / "x", shape=(96, 1 << 20), chunks=(4, 1 << 20), dtype="f4")
     array[:, 0] = np.arange(96)
