@@ -105,7 +105,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
         if any(isinstance(field.row_map, GridRows) for field in one.resolved.fields):
             raise ConfigError(
                 f"{one!r}: samples of several dimensions cannot be an input of zarrfeed.{function}; "
-                "open all as one store"
+                "zarrfeed.pack each of them, and give the packed stores"
             )
         if any(field.row_map is not None for field in one.resolved.fields):
             raise ConfigError(
