@@ -20,18 +20,23 @@ class FarChunks:
     ----------
     access
         The access to stores; its storage options are those of the objects.
+
+    Attributes
+    ----------
+    access
+        As above.
     """
 
     def __init__(self, access: StoreAccess) -> None:
-        self._access = access
+        self.access = access
         self._stores: dict[str, UrlStore] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_access": self._access, "_stores": {}}
+        return {"access": self.access, "_stores": {}}
 
     def check(self, url: str) -> None:
         """Raise ConfigError or UnsupportedError if objects at such a URL cannot be read."""
-        self._store_of(url)
+        self.store_of(url)
 
     async def read(self, key: str, file: FarFile, extent: Extent) -> bytes:  # noqa: ARG002 - the names of the protocol
         """Return a byte range of an object.
@@ -46,7 +51,7 @@ class FarChunks:
         import obstore
 
         url = file.url
-        store = self._store_of(url)
+        store = self.store_of(url)
         path = KeyUrl.of(url).key
         try:
             if extent.length == WHOLE:
@@ -64,10 +69,11 @@ class FarChunks:
             raise StoreReadError(errno.EINVAL, what)
         return found
 
-    def _store_of(self, url: str) -> UrlStore:
+    def store_of(self, url: str) -> UrlStore:
+        """Return the store of the bucket or the server of a URL, of which there is one."""
         origin = KeyUrl.of(url).origin
         if origin not in self._stores:
-            self._stores[origin] = make_store(url, self._access, root=True)
+            self._stores[origin] = make_store(url, self.access, root=True)
         return self._stores[origin]
 
 

@@ -18,7 +18,6 @@ from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.far_chunks import FarChunks, checked_version, version_of
 from zarrfeed.storage.access.file_kinds import kind_of_name
 from zarrfeed.storage.access.key_urls import KeyUrl
-from zarrfeed.storage.access.urls import make_store
 from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.file_index import warn_of_age
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
@@ -72,7 +71,7 @@ def opened_far(file: FarObject) -> TableStore:
             f"{file}: is no HDF5 or NetCDF file; files of other formats are read from local paths, and `zarrfeed pack` "
             "writes them as Zarr"
         )
-    store.far_reader = FarChunks(file.access)
+    store.far_reader = file.chunks
     return store
 
 
@@ -91,7 +90,7 @@ def opened_by_index(store: TableStore, path: Path, access: StoreAccess) -> Table
     if (current.size, current.tag) != (store.file.size, store.file.tag):
         warn_of_age(printable(path), current)
         return opened_far(current)
-    store.file, store.far_reader = current, FarChunks(access)
+    store.file, store.far_reader = current, current.chunks
     return store
 
 
@@ -101,25 +100,27 @@ class FarObject(FarFile):
 
     Attributes
     ----------
-    access
-        The access to its store.
+    chunks
+        The reader of its chunks, which has the client of its store.
     blocks
         Answers of the store that are kept, by their numbers in the file; a copy in another process has none.
     """
 
-    access: StoreAccess = field(default_factory=StoreAccess, compare=False, repr=False)
+    chunks: FarChunks = field(default_factory=lambda: FarChunks(StoreAccess()), compare=False, repr=False)
     blocks: OrderedDict[int, bytes] = field(default_factory=OrderedDict, compare=False, repr=False)
 
     @classmethod
     def of(cls, url: str, access: StoreAccess) -> FarObject | None:
         """Return the object at a URL; None if there is none, or the store does not let it be read."""
+        chunks = FarChunks(access)
+        chunks.check(url)
         from obstore.exceptions import BaseError
 
         try:
-            meta, first = _ask(url, access, 0)
+            meta, first = _ask(url, chunks, 0)
         except (FileNotFoundError, PermissionError, BaseError):
             return None
-        file = cls(url, *version_of(meta), access)
+        file = cls(url, *version_of(meta), chunks)
         file.blocks[0] = first
         return file
 
@@ -132,7 +133,7 @@ class FarObject(FarFile):
         """Return a block of the file."""
         found = self.blocks.get(number)
         if found is None:
-            meta, found = _ask(self.url, self.access, number)
+            meta, found = _ask(self.url, self.chunks, number)
             checked_version(self, meta)
             while len(self.blocks) >= _KEPT_BLOCKS:
                 self.blocks.popitem(last=False)
@@ -144,18 +145,18 @@ class FarObject(FarFile):
         return {**self.__dict__, "blocks": OrderedDict()}
 
 
-def _ask(url: str, access: StoreAccess, number: int) -> tuple[Any, bytes]:
+def _ask(url: str, chunks: FarChunks, number: int) -> tuple[Any, bytes]:
     """Return what a store says of an object, and a block of it, within the timeout and with retries."""
     import obstore
 
-    store, path = make_store(url, access, root=True).store, KeyUrl.of(url).key
+    store, path = chunks.store_of(url).store, KeyUrl.of(url).key
     begin = number * _BLOCK_BYTES
 
     async def read() -> tuple[Any, bytes]:
         answer = await obstore.get_async(store, path, options={"range": (begin, begin + _BLOCK_BYTES)})
         return answer.meta, bytes(await answer.bytes_async())
 
-    return access.ask(read, url)
+    return chunks.access.ask(read, url)
 
 
 class _Stream(io.RawIOBase):

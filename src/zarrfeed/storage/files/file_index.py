@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.atomic_file import write_whole
+from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, StaleMetadataWarning, ZarrfeedError, printable
 from zarrfeed.base.own_files import open_side_file
 from zarrfeed.storage.files.chunk_table import ChunkTable
@@ -242,8 +243,12 @@ class _Index:
         content = file.read(min(size, _MOST_HEADER_BYTES))
         if len(content) != size or zlib.crc32(content) != checksum:
             raise _DamagedError("the checksum of the header is wrong")
+        try:
+            header = parse_json(content)
+        except ValueError as error:
+            raise _DamagedError(f"the header is no JSON: {error}") from error
         begin = _HEAD.size + size
-        return cls(DataFile.as_in(path.absolute(), status), begin + -begin % 8, json.loads(content))
+        return cls(DataFile.as_in(path.absolute(), status), begin + -begin % 8, header)
 
     @property
     def source(self) -> AnyFile:
