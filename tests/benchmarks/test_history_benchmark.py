@@ -349,7 +349,7 @@ def test_add_writes_a_row_a_layout_and_draws_the_picture(tmp_path: Path, monkeyp
     monkeypatch.setattr(history, "why_not_judged", lambda *_: "")
     monkeypatch.setattr(history, "_why_unsure", lambda _: "")
     for commit in ("0123456789ab", "ba9876543210"):
-        assert run(tmp_path, "add", "--commit", commit, layout="A,E") == 0
+        assert run(tmp_path, "add", "--commit", commit, "--rounds", "4", layout="A,E") == 0
     rows = read_history(tmp_path / "history.jsonl")
     assert [(row.commit, row.layout) for row in rows] == [
         (c, y) for c in ("0123456789ab", "ba9876543210") for y in "AE"

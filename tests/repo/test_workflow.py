@@ -50,6 +50,9 @@ def test_a_weekly_workflow_runs_what_the_usual_run_leaves_out() -> None:
     installs, tests = commands(workflow["jobs"]["large"])
     assert f"\n{installs} && pytest\n" in (ROOT / "README.md").read_text(), "as the usual run is installed"
     assert tests == "pytest --large"
+    *_, cpp_tests = commands(workflow["jobs"]["cpp"])
+    usual = re.findall(r"ctest --preset ci.*", (ROOT / ".ci" / "run").read_text())
+    assert [cpp_tests] == [f"ZARRFEED_STRESS=1 {command}" for command in usual]
 
 
 def test_every_expression_of_the_workflow_is_closed_and_known() -> None:

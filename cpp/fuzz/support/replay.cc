@@ -77,7 +77,7 @@ void run_changed_seeds(const Target& target) {
   const std::vector<ByteVector> seeds = target.make_seeds();
   CHECK(!seeds.empty());
   std::mt19937_64 random(1);
-  for (int64_t i = 0; i < target.num_changes * testing::stress(); ++i) {
+  for (int64_t i = 0; i < testing::draws(target.num_changes); ++i) {
     const testing::Context context("change " + std::to_string(i));
     run(target, changed(seeds[static_cast<size_t>(i) % seeds.size()], random));
   }

@@ -183,7 +183,7 @@ TEST(changed_bytes_never_crash_a_decoder) {
 TEST(noise_never_crashes_a_decoder) {
   std::mt19937_64 random(100);
   DecodeScratch scratch;
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < draws(5000); ++i) {
     const ByteVector stored = noise(random() % 200, random());
     for (const Format& format : formats()) try_decode(format.decode, stored, random() % 500, scratch);
   }

@@ -112,7 +112,7 @@ TEST(filters_stand_anywhere_in_a_chain) {
       {"zlib"}, {"zstd"}, {"blosc"}, {"crc32c"}, {"crc32c", true}, {"fletcher32"}, {.name = "shuffle"},
   };
   DecodeScratch scratch;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < draws(2000); ++round) {
     const size_t size = 1 + random() % 5000;
     const ByteVector data = round % 4 == 0 ? noise(size, random()) : smooth(size, random());
     std::vector<CodecSpec> chain;  // in the order of decoding

@@ -48,7 +48,7 @@ void extend(std::vector<T>& all, std::span<const T> more) {
 
 TEST(unfolded_groups_are_those_that_a_plan_lists) {
   std::mt19937_64 random(3);
-  for (int64_t i = 0; i < 400 * stress(); ++i) {
+  for (int64_t i = 0; i < draws(400); ++i) {
     PlanSpec spec = random_plan_spec(random, 300);
     if (i % 3 == 1) spec.select(random);
     const Context context(describe(spec));

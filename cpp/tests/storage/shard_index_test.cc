@@ -132,7 +132,7 @@ TEST(ranges_may_be_the_same) {
 TEST(random_overlaps_are_found_as_by_looking_at_all_pairs) {
   std::mt19937_64 random(11);
   const ShardSpec spec = spec_of(false, false, false, {5});
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < draws(2000); ++round) {
     std::vector<ShardEntry> entries(5);
     for (ShardEntry& entry : entries) {
       entry = {static_cast<uint64_t>(pick(random, 0, 30)), static_cast<uint64_t>(pick(random, 0, 6))};

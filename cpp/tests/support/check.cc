@@ -30,10 +30,34 @@ bool passes(const Test& test) {
 
 }  // namespace
 
-void fail(const Where& where, const std::string& what) {
+void fail(Where where, const std::string& what) {
   std::string message = std::string(where.file) + ":" + std::to_string(where.line) + ": " + what;
   for (const std::string& context : contexts()) message += "\n  with " + context;
   throw CheckFailed(message);
+}
+
+void fail(Where where, const char* what) {
+  fail(where, std::string(what));
+}
+
+void fail_eq(Where where, const char* text, const std::string& got, const std::string& expected) {
+  fail(where, std::string(text) + ": got " + got + ", expected " + expected);
+}
+
+void check_throws(Where where, void (*call)(const void*), const void* body, ErrorKind kind, std::string_view part,
+                  const char* text) {
+  try {
+    call(body);
+  } catch (const Error& error) {
+    check_eq(where, error.kind(), kind, text);
+    const std::string message = error.what();
+    if (message.find(part) == std::string::npos) {
+      fail(where,
+           std::string(text) + ": the message is \"" + message + "\", must contain \"" + std::string(part) + "\"");
+    }
+    return;
+  }
+  fail(where, std::string(text) + ": threw nothing");
 }
 
 Test::Test(const char* test_file, const char* test_name, void (*test_body)()) noexcept
@@ -45,6 +69,10 @@ Test::Test(const char* test_file, const char* test_name, void (*test_body)()) no
 int64_t stress() {
   const char* const value = std::getenv("ZARRFEED_STRESS");
   return value == nullptr ? 1 : std::max<int64_t>(1, std::strtoll(value, nullptr, 10));
+}
+
+int64_t draws(int64_t whole) {
+  return std::getenv("ZARRFEED_STRESS") == nullptr ? (whole + 2) / 3 : whole * stress();
 }
 
 Context::Context(std::string what) {

@@ -105,7 +105,7 @@ TEST(rows_from_few_blocks_are_those_of_the_whole_chunk_and_no_other_block_is_dec
   std::mt19937_64 random(21);
   WorkerScratch scratch;
   int few = 0;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < draws(3000); ++i) {
     const Context context("case " + std::to_string(i));
     const Case c(random);
     const Output first(c.field());
@@ -146,14 +146,14 @@ TEST(rows_from_few_blocks_are_those_of_the_whole_chunk_and_no_other_block_is_dec
     CHECK(out.copy() == expected);
     CHECK_EQ(stats.bytes_scattered.load(), (count + of_second) * first.box(cell).bytes());
   }
-  CHECK(few > 500);
+  CHECK(few > draws(500));
 }
 
 TEST(patches_from_few_blocks_are_those_of_the_whole_chunk) {
   std::mt19937_64 random(22);
   WorkerScratch scratch;
   int few = 0;
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < draws(4000); ++i) {
     const Context context("case " + std::to_string(i));
     const Case c(random);
     FieldSpec field = c.field();
@@ -223,7 +223,7 @@ TEST(patches_from_few_blocks_are_those_of_the_whole_chunk) {
       if (end == c.size) CHECK_EQ(of_blocks, decoded);
     }
   }
-  CHECK(few > 500);
+  CHECK(few > draws(500));
 }
 
 TEST(a_bad_block_is_an_error_for_those_who_want_it) {

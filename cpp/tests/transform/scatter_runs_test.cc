@@ -18,7 +18,7 @@ TEST(runs_arrive_and_exactly_the_blocks_that_they_touch_are_decoded) {
   std::mt19937_64 random(21);
   DecodeScratch codecs;
   BloscScatterScratch scratch;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < draws(2000); ++i) {
     const Context context("case " + std::to_string(i));
     const auto typesize = static_cast<size_t>(std::vector<int64_t>{1, 2, 3, 4, 8}[random() % 5]);
     const size_t size = typesize * static_cast<size_t>(pick(random, 300, 3000));

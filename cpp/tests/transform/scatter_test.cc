@@ -207,7 +207,7 @@ bool is_plain(const ArraySpec& array) {
 
 TEST(rows_arrive_as_an_element_loop_writes_them_and_nothing_else_is_written) {
   std::mt19937_64 random(11);
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < draws(4000); ++i) {
     const Case c = random_case(random);
     const Context context(describe(c));
     const BoxCopy box = c.box();
@@ -257,7 +257,7 @@ TEST(whole_rows_of_every_size_arrive_however_they_are_stored) {
 
 TEST(the_fill_value_goes_to_the_box_and_nowhere_else) {
   std::mt19937_64 random(12);
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < draws(2000); ++i) {
     const Case c = random_case(random);
     const Context context(describe(c));
     const Slots out(3, c.sample_bytes());
@@ -269,7 +269,7 @@ TEST(the_fill_value_goes_to_the_box_and_nowhere_else) {
 
 TEST(the_bytes_of_a_box_are_those_that_it_writes) {
   std::mt19937_64 random(13);
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < draws(1000); ++i) {
     const Case c = random_case(random);
     const Context context(describe(c));
     size_t elements = 0;
@@ -304,7 +304,7 @@ TEST(the_boxes_of_all_cells_tile_the_sample) {
 TEST(plain_means_that_the_row_is_the_sample) {
   std::mt19937_64 random(15);
   int plain = 0;
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < draws(4000); ++i) {
     const Case c = random_case(random);
     if (!c.box().is_plain()) continue;
     ++plain;
@@ -317,7 +317,7 @@ TEST(plain_means_that_the_row_is_the_sample) {
             std::vector<uint8_t>(begin, begin + static_cast<std::ptrdiff_t>(c.sample_bytes())));
     }
   }
-  CHECK(plain > 100);
+  CHECK(plain > draws(100));
 }
 
 TEST(whole_samples_in_c_order_are_plain_and_others_are_not) {

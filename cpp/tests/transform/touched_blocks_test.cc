@@ -69,7 +69,7 @@ TEST(exactly_the_blocks_that_crops_have_items_in_are_decoded) {
   Buffer room;
   DecodeScratch scratch;
   int few = 0;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < draws(3000); ++i) {
     const Context context("case " + std::to_string(i));
     const auto ndim = static_cast<size_t>(pick(random, 1, 4));
     std::vector<int64_t> shape;
@@ -117,7 +117,7 @@ TEST(exactly_the_blocks_that_crops_have_items_in_are_decoded) {
       CHECK(copied.copy() == wanted);
     }
   }
-  CHECK(few > 300);
+  CHECK(few > draws(300));
 }
 
 TEST(exactly_the_blocks_that_items_of_ranges_lie_in_are_decoded_where_they_lie) {
@@ -125,7 +125,7 @@ TEST(exactly_the_blocks_that_items_of_ranges_lie_in_are_decoded_where_they_lie) 
   TouchedBlocks touched;
   DecodeScratch scratch;
   int some = 0;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < draws(3000); ++i) {
     const Context context("case " + std::to_string(i));
     const auto ndim = static_cast<size_t>(pick(random, 1, 4));
     std::vector<int64_t> shape;
@@ -178,7 +178,7 @@ TEST(exactly_the_blocks_that_items_of_ranges_lie_in_are_decoded_where_they_lie) 
     CHECK(decoded == chunk);
     some += expected < size ? 1 : 0;
   }
-  CHECK(some > 300);
+  CHECK(some > draws(300));
 }
 
 TEST(memory_is_that_of_the_touched_blocks) {

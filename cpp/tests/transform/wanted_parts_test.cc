@@ -99,7 +99,7 @@ TEST(rows_of_parts_are_those_of_the_whole_chunk_whatever_path_they_take) {
   WorkerScratch scratch;
   int in_parts = 0;
   int raw = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < draws(2000); ++i) {
     const Context context("case " + std::to_string(i));
     const Case c(random);
     const Output first(c.field());
@@ -140,8 +140,8 @@ TEST(rows_of_parts_are_those_of_the_whole_chunk_whatever_path_they_take) {
                (count + of_second) * (c.size / static_cast<size_t>(source.rows_per_chunk())));
     }
   }
-  CHECK(in_parts > 400);
-  CHECK(raw > 25);
+  CHECK(in_parts > draws(400));
+  CHECK(raw > draws(25));
 }
 
 TEST(patches_and_crops_of_parts_are_those_of_the_whole_chunk) {
@@ -149,7 +149,7 @@ TEST(patches_and_crops_of_parts_are_those_of_the_whole_chunk) {
   WorkerScratch scratch;
   int in_parts = 0;
   int cropped = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < draws(2000); ++i) {
     const Context context("case " + std::to_string(i));
     const Case c(random);
     FieldSpec field = c.field();
@@ -203,8 +203,8 @@ TEST(patches_and_crops_of_parts_are_those_of_the_whole_chunk) {
     CHECK(carried.copy() == by_hand);
     ++cropped;
   }
-  CHECK(in_parts > 250);
-  CHECK(cropped > 50);
+  CHECK(in_parts > draws(250));
+  CHECK(cropped > draws(50));
 }
 
 TEST(only_the_header_the_table_and_the_blocks_of_rows_are_read) {

@@ -53,7 +53,7 @@ struct Chunk {
 TEST(each_byte_that_is_wanted_is_read_once_and_no_other_one) {
   std::mt19937_64 random(3);
   Buffer room;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < draws(2000); ++i) {
     const Context context("case " + std::to_string(i));
     const auto size = static_cast<size_t>(pick(random, 1, 400));
     // Up to two looks at the beginning, one of which may ask for more than there is.

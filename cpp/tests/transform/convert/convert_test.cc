@@ -212,7 +212,7 @@ TEST(floats_become_the_nearest_16_bit_float_and_of_two_the_even_one) {
   std::mt19937_64 random(1);
   std::vector<float> singles;
   std::vector<double> doubles;
-  for (int i = 0; i < 100000; ++i) {
+  for (int i = 0; i < draws(100000); ++i) {
     singles.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
     doubles.push_back(std::bit_cast<double>(random()));
     // those that a short float can hold, or nearly; ilogb of what is no number has no negative
@@ -256,7 +256,7 @@ TEST(float32_and_float64_become_each_other_as_the_processor_does_it) {
   std::mt19937_64 random(2);
   std::vector<double> doubles;
   std::vector<float> expected;
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < draws(10000); ++i) {
     doubles.push_back(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 400) - 250));
     expected.push_back(static_cast<float>(doubles.back()));
   }
@@ -431,7 +431,7 @@ TEST(items_with_any_alignment_are_converted) {
 
 TEST(boxes_write_what_their_samples_become) {
   std::mt19937_64 random(7);
-  for (int turn = 0; turn < 400; ++turn) {
+  for (int turn = 0; turn < draws(400); ++turn) {
     ArraySpec array;
     const auto ndim = static_cast<size_t>(pick(random, 1, 4));
     std::vector<int64_t> grid;

@@ -80,7 +80,7 @@ bool same_number(double a, double b) {
 
 TEST(functions_are_within_one_unit_in_the_last_place_on_every_instruction_set) {
   std::mt19937_64 random(1);
-  const std::vector<double> items = numbers(random, static_cast<size_t>(100'000 * stress()));
+  const std::vector<double> items = numbers(random, static_cast<size_t>(draws(100'000)));
   for (const StepKind kind : kFunctions) {
     const std::vector<double> out = after({plain(kind)}, items);
     for (size_t i = 0; i < items.size(); ++i) {
@@ -116,7 +116,7 @@ TEST(float32_items_become_the_float64_result_rounded_once) {
 
 TEST(a_sequence_is_its_steps_one_after_another_for_any_channels) {
   std::mt19937_64 random(3);
-  for (int turn = 0; turn < 200 * stress(); ++turn) {
+  for (int turn = 0; turn < draws(200); ++turn) {
     const std::vector<double> items = numbers(random, 2200);
     const auto position = random() % 5000;
     std::vector<ValueStep> steps;

@@ -241,7 +241,7 @@ TEST(each_item_of_a_patch_is_that_of_the_array) {
   std::mt19937_64 random(1);
   int padded = 0;
   int turns = 0;
-  for (int i = 0; i < 8000; ++i) {
+  for (int i = 0; i < draws(8000); ++i) {
     const Context context("case " + std::to_string(i));
     const Case c(random);
     const PatchCopy copy(c.array, c.patch);
@@ -274,14 +274,14 @@ TEST(each_item_of_a_patch_is_that_of_the_array) {
     padded += left > 0 ? 1 : 0;
     CHECK(out == c.expected(missing, copy));
   }
-  CHECK(padded > 1000);
-  CHECK(turns > 2000);
+  CHECK(padded > draws(1000));
+  CHECK(turns > draws(2000));
 }
 
 TEST(a_patch_is_the_same_cut_out_of_a_crop) {
   std::mt19937_64 random(2);
   int refused = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < draws(2000); ++i) {
     const Context context("case " + std::to_string(i));
     const Case c(random);
     const PatchCopy copy(c.array, c.patch);
@@ -324,7 +324,7 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
     }
     CHECK(out == expected);
   }
-  CHECK(refused > 2000);
+  CHECK(refused > draws(2000));
 }
 
 TEST(conversions_know_the_index_in_the_patch) {

@@ -17,7 +17,7 @@ namespace zarrfeed::testing::transpose_test {
 
 TEST(each_item_of_a_matrix_comes_to_its_place_and_nothing_else_is_written) {
   std::mt19937_64 random(1);
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < draws(3000); ++i) {
     const Context context("case " + std::to_string(i));
     const auto item = int64_t{1} << random() % 4;
     CHECK(can_transpose(static_cast<size_t>(item)));
