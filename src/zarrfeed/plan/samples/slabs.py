@@ -132,6 +132,8 @@ class Slabs:
             low, high = samples.at(first), samples.at(first + rows - 1)
         slab = self.edges.block_of(low)
         counts = self.edges.block_of(high) - slab + 1
+        if rows.sum() < counts.sum():
+            return self._slabs_of_each(selection)
         # one entry for each block and slab from here on
         slab, first, rows = joined_ranges(slab, counts), np.repeat(first, counts), np.repeat(rows, counts)
         begin, end = self.edges.samples_of(slab)
@@ -142,6 +144,19 @@ class Slabs:
         some = np.flatnonzero(before > below)
         start = first + (step if samples is None else 1) * below
         return ListedBlocks(slab[some], (before - below)[some], start[some])
+
+    def _slabs_of_each(self, selection: Selection) -> ListedBlocks:
+        """Cut blocks with fewer samples than slabs, such as every thousandth row: look up the slab of each sample."""
+        block = np.repeat(np.arange(len(selection.rows)), selection.rows)
+        within = joined_ranges(0, selection.rows)
+        if selection.samples is None:
+            number = at = np.repeat(selection.first, selection.rows) + selection.step * within
+        else:
+            number = np.repeat(selection.first, selection.rows) + within
+            at = selection.samples.at(number)
+        slab = self.edges.block_of(at)
+        begins = np.flatnonzero(np.append(True, (np.diff(slab) != 0) | (np.diff(block) != 0)))
+        return ListedBlocks(slab[begins], np.diff(begins, append=len(slab)), number[begins])
 
 
 def _rows_of(layout: Layout, rows: int) -> int:
