@@ -69,8 +69,7 @@ class Alternatives:
             return replace(spec, chunk_shape=tuple(shape), shard=None)
 
         def packed(column: Column) -> Column:
-            field = column.field
-            return column.with_field(field.with_specs(pack)) if isinstance(field, StoredField) else column
+            return column.with_field(column.field.with_specs(pack))
 
         mixing = replace(planning.mixing, lanes=None, mix=None, block="chunk")
         options = replace(planning.options, lanes=None, mix=None)

@@ -22,7 +22,7 @@ from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.shuffle_measure import GOOD_SHARE, ShuffleMeasure, measure_shuffle
 from zarrfeed.spec.array_sources import ArraySource, array_sources
-from zarrfeed.spec.field import Field, FieldSet, StoredField
+from zarrfeed.spec.field import Field, FieldSet
 from zarrfeed.storage.chunks.blosc_blocks import stored_block_bytes
 
 #: Rows that are shorter in a batch are not looked up one by one where windows need many of them: their chunks are
@@ -130,11 +130,11 @@ def _why_whole(fields: FieldSet, resolved: ResolvedData) -> str:
     if resolved.patching is not None:
         return "samples are patches"
     primary = None if fields.primary is None else fields.fields[fields.primary]
-    if not isinstance(primary, StoredField) or not primary.is_streamed:
+    if primary is None or not primary.is_streamed:
         return "the blocks are no chunks of rows"
     if any(f.row_map is not None for f in fields.fields if f.is_streamed):
         return "samples of a join have other rows than those with their index"
-    if not all(isinstance(f, StoredField) for f in fields.fields if f.is_stored):
+    if not all(f.has_rows for f in fields.fields if f.is_stored):
         return "some arrays are no rows of numbers"
     return ""
 

@@ -16,7 +16,7 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.array.requested_step import RequestedStep
 from zarrfeed.metadata.group.batch_columns import Column, OpenedField
-from zarrfeed.spec.field import HostRows, ResidentField, StoredField
+from zarrfeed.spec.field import HostRows, ResidentField
 from zarrfeed.spec.item_choice import AxisChoice, ItemChoice, Positions, take_items
 from zarrfeed.spec.level import LevelRows
 from zarrfeed.spec.segment_text import SegmentTextField
@@ -64,9 +64,9 @@ def choose_items(column: Column, dim: str | int, found: Sequence[Positions], *, 
 def _check_is_no_level(column: Column, dim: str | int) -> None:
     """Raise ConfigError for a level of a pyramid that has fewer voxels along an axis than the first one."""
     rows, axis = column.field.row_map, column.items.axis_of(dim)
-    if not isinstance(rows, LevelRows) or axis is None or not isinstance(column.field, StoredField):
+    if not isinstance(rows, LevelRows) or axis is None or not column.field.layouts:
         return
-    choice = column.field.spec.choice
+    choice = column.field.layouts[0].spec.choice
     stored = axis if choice is None else choice.axis_of(axis)
     if rows.level.scale[stored] != 1:
         raise ConfigError(

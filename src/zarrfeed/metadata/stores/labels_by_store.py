@@ -109,8 +109,11 @@ def _split(
     if not dims:
         return column
     field = column.field
-    parted = isinstance(field, StoredField | VlenField) and field.row_map is None
-    if not parted or any(layout.parts is None for layout in field.layouts):
+    if (
+        not isinstance(field, StoredField | VlenField)
+        or field.row_map is not None
+        or any(layout.parts is None for layout in field.layouts)
+    ):
         stores = of_dims[dims[0]]
         raise ConfigError(
             f"sel: {dims[0]!r} of {column.items.name}: the labels lie at other positions in some stores, such as "
@@ -130,7 +133,6 @@ def _split(
             joined = replace(parts.joined(layout.spec.num_samples), conversion=None)
             made.append((joined, _labelled(items, {dim: of_dims[dim][store[members[0]]] for dim in dims}), request))
     (first, items, _), *others = made
-    assert isinstance(field, StoredField | VlenField)
     array = replace(
         column.array,
         field=replace(field, spec=first.spec, parts=first.parts, others=tuple(layout for layout, _, _ in others)),

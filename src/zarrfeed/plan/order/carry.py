@@ -33,7 +33,7 @@ from zarrfeed.plan.samples.selection import Int64, Selection
 from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.samples.windows import reach
 from zarrfeed.spec.array_sources import ArraySource, array_sources
-from zarrfeed.spec.field import Field, StoredField
+from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.sparse import CsrField
@@ -465,7 +465,6 @@ def _runs_over_blocks(
     found = []
     for number, layout in source.draws:
         field = fields[number]
-        assert isinstance(field, StoredField)
         found.append(chunks_over_blocks(selection, field, field.layouts[layout], runs.cut))
     if len(found) == 1:
         return found[0]

@@ -25,6 +25,7 @@ from zarrfeed.plan.shares.partition import RankInfo
 PACKAGE = str(Path(zarrfeed.__file__).parent)
 #: Calls of the package's functions from the constructor of a dataset to its first batch, and a tenth more: a few depend
 #: on the machine, and on what the process has looked up before. A schedule that is made twice adds half.
+#: Before fields shared their arrays, there were 1309 calls in order and 2216 shuffled.
 MOST_CALLS = {False: 705, True: 930}
 
 
