@@ -27,9 +27,6 @@ class SourceShare:
         Number of samples that an epoch takes of the source, over all ranks; more than `length` if samples are repeated.
     num_blocks, lanes, mix
         The number of blocks, the lanes and the mix of a pass over the source.
-    most, visits
-        If the source is weighted: the average number of times that its most frequent sample comes in a pass, and that
-        a pass reads a block. Else 0.
     """
 
     length: int
@@ -37,13 +34,25 @@ class SourceShare:
     num_blocks: int
     lanes: int
     mix: int
-    most: float = 0.0
-    visits: float = 0.0
 
     @property
     def passes(self) -> float:
         """Number of times that an epoch reads the source."""
         return self.taken / self.length
+
+
+@dataclass(frozen=True)
+class WeightedShare(SourceShare):
+    """A weighted source of a mixture.
+
+    Attributes
+    ----------
+    most, visits
+        Average number of times that the most frequent sample comes in a pass, and that a pass reads a block.
+    """
+
+    most: float
+    visits: float
 
 
 @dataclass(frozen=True)
@@ -67,27 +76,18 @@ class SourceShares:
     @property
     def repeats_blocks(self) -> bool:
         """True if a pass over a weighted source reads blocks again, so that samples do not come again side by side."""
-        return any(one.visits > 1 for one in self.sources)
+        return any(isinstance(one, WeightedShare) and one.visits > 1 for one in self.sources)
 
     @classmethod
     def of(cls, order: MixedOrder, epoch: int) -> SourceShares:
         """Count the samples that an epoch of a mixture takes of each source."""
         begin, end = (order.source_ends(order.begin_of(one)) for one in (epoch, epoch + 1))
-        return cls(
-            order,
-            epoch,
-            tuple(
-                SourceShare(
-                    one.length,
-                    (after.taken - before.taken) * order.unit,
-                    one.num_blocks,
-                    one.lanes,
-                    one.mix,
-                    *order.weighted_visits(source),
-                )
-                for source, (one, before, after) in enumerate(zip(order.orders, begin, end, strict=True))
-            ),
-        )
+        sources: list[SourceShare] = []
+        for source, (one, before, after) in enumerate(zip(order.orders, begin, end, strict=True)):
+            taken, visits = (after.taken - before.taken) * order.unit, order.weighted_visits(source)
+            figures = one.length, taken, one.num_blocks, one.lanes, one.mix
+            sources.append(WeightedShare(*figures, *visits) if visits else SourceShare(*figures))
+        return cls(order, epoch, tuple(sources))
 
     def perfect_mix(self, batch_size: int) -> float:
         """Return the number of distinct blocks that a batch would draw from if each source were shuffled perfectly."""
@@ -117,7 +117,7 @@ class SourceShares:
             share = f"{100 * one.taken / total:.3g} %"
             rows.append(("", f"{self._name(number, stores)}: {share}, {what} an epoch{often}"))
             rows.append(("", f"  {one.num_blocks} blocks in {one.lanes} lanes, mix {one.mix}"))
-            if one.most:
+            if isinstance(one, WeightedShare):
                 most = f"the most frequent sample comes {one.most:.3g} times in a pass"
                 rows.append(("", f"  weighted: {most}, which reads a block {one.visits:.2f} times"))
         if len(self.sources) > _LISTED_SOURCES:

@@ -283,13 +283,10 @@ class MixedOrder(MixedSequence):
         del counts
         return []
 
-    def weighted_visits(self, source: int) -> tuple[float, float]:
-        """Return how often the most frequent sample of a weighted source comes in a pass, and a block is read in one.
-
-        Zeros for a source without weights.
-        """
+    def weighted_visits(self, source: int) -> tuple[float, float] | None:
+        """Return for a weighted source how often a pass has its most frequent sample, and reads a block; else None."""
         del source
-        return 0.0, 0.0
+        return None
 
     def columns_for(self, ranks: int) -> int:
         """Return the columns of the mixture, if ranks have no regular strides of each source; else 0."""

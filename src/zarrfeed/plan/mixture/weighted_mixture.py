@@ -284,11 +284,12 @@ class WeightedMixture(MixedOrder):
             return replace(self, epoch=epoch).plan(epoch, portion)
         return super().plan(epoch, portion)
 
-    def weighted_visits(self, source: int) -> tuple[float, float]:
-        """Return for a weighted source how often a pass has its most frequent sample, and reads a block; else zeros."""
+    def weighted_visits(self, source: int) -> tuple[float, float] | None:
+        """Return for a weighted source how often a pass has its most frequent sample, and reads a block; else None."""
+        if self.blend.expected[source] is None:
+            return None
         blocks = self.orders[source].blocks_at(np.arange(self.orders[source].num_blocks))
-        most = self.expected[source].most
-        return (most, len(blocks) / len(np.unique(blocks))) if self.blend.expected[source] is not None else (0.0, 0.0)
+        return self.expected[source].most, len(blocks) / len(np.unique(blocks))
 
     def groups_bytes(self, *, are_shared: bool) -> int:
         """Return the bytes of the groups of a plan: of all passes that the epoch touches."""
