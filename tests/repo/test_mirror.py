@@ -59,6 +59,10 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         f"{name}.py": ("parity/test_random_crops.py",)
         for name in ("metadata/description/sequence_calls", "plan/order/crop_order", "plan/samples/crop_starts")
     },
+    **{
+        f"{name}.py": ("parity/test_sequences.py",)
+        for name in ("plan/order/bucketed_order", "plan/samples/buckets", "torch/batches/sequences")
+    },
     "plan/order/drawn_order.py": ("unit/plan/order/test_weighted_order.py",),
     "report/given_shares.py": ("parity/test_given_order.py",),
     "plan/order/given_order.py": ("parity/test_given_order.py",),

@@ -135,12 +135,13 @@ class Explanation(Page):
 
     def _verdict(self) -> str:
         sweeps = self.patches is not None and self.shuffle
+        otherwise = "shuffles columns of patches" if sweeps else "keeps an order"
         return verdict(
             self.fields,
             self.memory,
             self.memory_bytes,
             self.shuffling,
-            sweeps=sweeps,
+            otherwise=otherwise if self.given is None else self.given.verdict,
             mixes_better=bool(self.remedy),
         )
 

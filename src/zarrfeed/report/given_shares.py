@@ -25,6 +25,8 @@ class GivenShares:
         Samples of a span, in which a chunk is decoded once, and the spans of the epoch.
     ranks
         Ranks, each of which decodes the chunks of its samples.
+    verdict, said, remedy
+        The order in a few words, in a line, and the way to decode chunks once.
     """
 
     length: int
@@ -32,19 +34,22 @@ class GivenShares:
     span_rows: int
     num_spans: int
     ranks: int
+    verdict: str = "keeps an order"
+    said: str = "given by select(keep_order=True)"
+    remedy: str = "; keep_order=False decodes it once"
 
     @classmethod
-    def of(cls, order: GivenOrder, plan: EpochPlan) -> GivenShares:
+    def of(cls, order: GivenOrder, plan: EpochPlan, **words: str) -> GivenShares:
         """Count the samples of an epoch."""
         distinct = len(np.unique(order.reads.listed()))
-        return cls(order.length, distinct, order.max_rows, order.num_blocks, plan.stride)
+        return cls(order.length, distinct, order.max_rows, order.num_blocks, plan.stride, **words)
 
     def rows(self, fields: Sequence[FieldExplanation]) -> list[Row]:
         """Return the rows of a page; `fields` are the fields of the epoch."""
         rows = [
             (
                 "order",
-                f"given by select(keep_order=True): {self.length} samples an epoch, {self.distinct} different ones, in "
+                f"{self.said}: {self.length} samples an epoch, {self.distinct} different ones, in "
                 f"spans of up to {self.span_rows}",
             )
         ]
@@ -55,7 +60,7 @@ class GivenShares:
         causes += [f"by each of {self.ranks} ranks"] * (self.ranks > 1)
         because = f": once {' and '.join(causes)} that needs it" * bool(causes)
         often = f"a chunk of {worst.name} is decoded {worst.amplification:.2f} times{because}"
-        rows.append(("", f"{often}; keep_order=False decodes it once"))
+        rows.append(("", f"{often}{self.remedy}"))
         if worst.is_amplified and self.num_spans > 1:
             rows.append(("", "remedy: a larger memory_budget= has room for longer spans"))
         return rows

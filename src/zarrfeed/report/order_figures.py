@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.bucketed_order import BucketedOrder
 from zarrfeed.plan.order.crop_order import CropOrder
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import EpochPlan, Order
@@ -88,6 +89,14 @@ def _(order: WeightedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes
 def _(order: CropOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
     del plan, fields, keep_bytes
     return OrderFigures(crops=order.expected)
+
+
+@figures_of.register
+def _(order: BucketedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    del fields, keep_bytes
+    verdict = "shuffles batches of about one length" if order.permutes else "keeps an order in each pool of batches"
+    words = {"verdict": verdict, "said": order.buckets.row()[1], "remedy": ""}
+    return OrderFigures(given=GivenShares.of(order, plan, **words))
 
 
 @figures_of.register

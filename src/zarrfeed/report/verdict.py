@@ -16,7 +16,7 @@ def verdict(
     memory_bytes: int,
     shuffling: ShuffleMeasure | None,
     *,
-    sweeps: bool,
+    otherwise: str,
     mixes_better: bool,
 ) -> str:
     """Return one line: how well the order mixes, how often a chunk is decoded, the memory, and the limiting stage.
@@ -25,8 +25,8 @@ def verdict(
     ----------
     fields, memory, memory_bytes, shuffling
         The attributes of `Explanation` with these names.
-    sweeps
-        True if columns of patches are shuffled.
+    otherwise
+        The words for an order whose shuffle is not measured.
     mixes_better
         True if other options would mix a poor order.
     """
@@ -34,7 +34,7 @@ def verdict(
     if shuffling is not None:
         parts.append(f"mixes {shuffling.of_perfect:.0%} as well as a perfect shuffle")
     else:
-        parts.append("shuffles columns of patches" if sweeps else "keeps an order")
+        parts.append(otherwise)
     stored = [f for f in fields if f.chunks and not f.item_type]
     worst = max(stored, key=lambda f: f.amplification, default=None)
     if worst is not None:

@@ -1,4 +1,4 @@
-"""Fields that describe the windows of other fields: the mask of padded rows, and the distance that was drawn."""
+"""Fields that describe the windows of other fields: the padded rows, as a mask or a count, and the drawn distance."""
 
 from __future__ import annotations
 
@@ -48,6 +48,26 @@ class PadMaskField(FieldKind):
             tensor=tensor,
             lead=lead_to_core(self.window),
         )
+
+
+@dataclass(frozen=True)
+class LengthField(PadMaskField):
+    """The rows of a window that are not padded, as a number: int64, shape ().
+
+    The engine delivers the mask of the padded rows; `torch/batches/sequences.py` counts the others.
+    """
+
+    name: str = "length"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample for people."""
+        return ()
+
+    @property
+    def described_dtype(self) -> str:
+        """The items of a batch in words."""
+        return "int64"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.expression import COORDS, FieldInfo
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.static import StaticField
-from zarrfeed.spec.window_fields import LeadField, PadMaskField
+from zarrfeed.spec.window_fields import LeadField, LengthField, PadMaskField
 
 
 class _Described(Protocol):
@@ -27,6 +27,8 @@ class _Described(Protocol):
     def fields(self) -> tuple[Field, ...]: ...
     @property
     def masks(self) -> bool: ...
+    @property
+    def has_lengths(self) -> bool: ...
     @property
     def statics(self) -> tuple[StaticField, ...]: ...
     @property
@@ -44,12 +46,12 @@ def field_infos(data: _Described) -> tuple[FieldInfo, ...]:
         infos.append(FieldInfo(_name_of(column, stack), side, f.shape, f.described_dtype, channels=channels))
     for side, masks in window_fields(data).items():
         behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
-        infos[behind:behind] = [FieldInfo(f.name, side, f.sample_shape, f.dtype_name) for f in masks]
+        infos[behind:behind] = [FieldInfo(f.name, side, f.shape, f.described_dtype) for f in masks]
     return (*infos, *(FieldInfo(one.name, "samples", one.shape, one.dtype, is_static=True) for one in data.statics))
 
 
 def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]:
-    """Return the fields that describe windows, by side: the mask of padded rows, and the drawn distance."""
+    """Return the fields that describe windows, by side: the padded rows, the length, and the drawn distance."""
     masks: dict[str, list[PadMaskField | LeadField]] = {}
     for column in data.columns:
         window, side = column.window, column.items.side
@@ -60,6 +62,9 @@ def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]
                 continue
             name = f"{column.items.key if before else called}_is_pad"
             made.append(PadMaskField(data.choice.num_samples, window, name))
+    if data.has_lengths:
+        padded = next(one.window for one in data.columns if one.window is not None)
+        masks.setdefault("samples", []).append(LengthField(data.choice.num_samples, padded))
     lead = lead_of([one.window for one in data.columns])
     if lead is not None:
         masks.setdefault("samples", []).append(LeadField(data.choice.num_samples, lead))

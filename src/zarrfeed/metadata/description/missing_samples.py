@@ -128,6 +128,7 @@ def _counts(data: Any, columns: Sequence[Column], rows: Int64) -> list[Int64]:
         columns=tuple(map(_as_stored, (*columns, *masks))),
         choice=SampleChoice.all_of(resolved.choice.num_samples).select(rows),
         masks=False,
+        has_lengths=False,
         windowing=None,
         statics=(),
         stacks=(),

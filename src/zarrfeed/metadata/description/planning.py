@@ -9,6 +9,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.cycled_order import CycledOrder
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.order.bucketed_order import BucketedOrder
 from zarrfeed.plan.order.crop_order import CropOrder
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import Order, make_order
@@ -18,8 +19,10 @@ from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.position_blocks import Cells
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
+from zarrfeed.plan.samples.buckets import Buckets
 from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.decoded_bytes import Grain
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.spec.feeding import Mixing
@@ -87,11 +90,17 @@ class Planning:
             if self.epoch_size is not None:
                 raise ConfigError("epoch_size is not for patches: patch(n=) says how many an epoch has")
             return fields, self._patch_order(resolved.patching, fields)
+        buckets = resolved.expected if isinstance(resolved.expected, Buckets) else None
+        if buckets is not None and self.options.batch_size and buckets.batch_size % self.options.batch_size:
+            raise ConfigError(
+                f"batch_size = {self.options.batch_size}, must divide that of bucket_by_length, {buckets.batch_size}, "
+                "which is the number of samples of a batch of all ranks"
+            )
         order = make_order(
             fields.num_samples,
             fields.block_rows,
             selection,
-            shuffle=self.shuffle,
+            shuffle=self.shuffle and buckets is None,
             seed=self.seed,
             lanes=self.mixing.lanes,
             mix=self.mixing.mix,
@@ -107,7 +116,9 @@ class Planning:
             order = CycledOrder.with_epochs(order, self.epoch_size, lanes=named[0], mix=named[1])
         if isinstance(resolved.expected, CropStarts):
             order = CropOrder.of(order, resolved.expected)
-        elif resolved.expected is not None:
+        elif buckets is not None:
+            order = BucketedOrder.bucketed(order, buckets, permutes=self.shuffle)
+        elif isinstance(resolved.expected, ExpectedCounts):
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
             order = MixedOrder.of(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)

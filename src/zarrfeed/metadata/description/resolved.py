@@ -26,6 +26,7 @@ from zarrfeed.metadata.patches.patch_request import PatchRequest
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.samples.blocks import plan_blocks
+from zarrfeed.plan.samples.buckets import Buckets
 from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.gaps import Gaps
@@ -76,6 +77,8 @@ class ResolvedData:
         The chosen samples, of all that the arrays have.
     masks
         True if a batch says, for each column whose windows are padded, which rows are padded.
+    has_lengths
+        True if samples are whole sequences: a batch has their lengths, and no rows beyond the longest one.
     windowing
         The arguments of `window`. None: there are no windows, or samples were dealt since then.
     statics
@@ -87,8 +90,8 @@ class ResolvedData:
     patching
         The cut of samples that are patches. None: samples are no patches.
     expected
-        The expected count of each chosen sample, or the recordings that they are starts of crops of. None: each chosen
-        sample comes once.
+        The expected count of each chosen sample; the recordings that they are starts of crops of; or the buckets that
+        they come in. None: each chosen sample comes once, in any order.
     given
         The chosen samples in the order that the user gives. None: in that of the array, or shuffled.
     """
@@ -97,12 +100,13 @@ class ResolvedData:
     origin: Origin
     choice: SampleChoice
     masks: bool = False
+    has_lengths: bool = False
     windowing: Windowing | None = None
     statics: tuple[StaticField, ...] = ()
     stacks: tuple[Stacked, ...] = ()
     blend: Blend | None = None
     patching: Patching | None = None
-    expected: ExpectedCounts | CropStarts | None = None
+    expected: ExpectedCounts | CropStarts | Buckets | None = None
     given: GivenSamples | None = None
 
     @classmethod
@@ -318,6 +322,7 @@ class ResolvedData:
             columns=tuple(columns),
             choice=self.choice.without_windows(),
             masks=False,
+            has_lengths=False,
             statics=(),
             stacks=(),
             blend=None,

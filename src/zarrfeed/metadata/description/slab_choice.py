@@ -47,7 +47,7 @@ def choose_schedule(planning: Planning, resolved: ResolvedData) -> tuple[Plannin
     named = planning.mixing.block
     fields, order = planning.order(resolved)
     whole = Schedule.make(fields, order, planning.options)
-    if not planning.shuffle or not planning.may_cut or (named in (None, "auto") and _has_small_blocks(fields)):
+    if not order.shuffle or not planning.may_cut or (named in (None, "auto") and _has_small_blocks(fields)):
         return planning, whole
     reason = _why_whole(fields, resolved)
     if isinstance(named, int):

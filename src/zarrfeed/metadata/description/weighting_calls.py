@@ -11,7 +11,6 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.description.sample_calls import freeze_conditions, freeze_coords
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.freeze import Named
@@ -41,8 +40,8 @@ class _WeightingCall(MethodCall):
             raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch(weights=)")
         if resolved.blend is not None:
             raise ConfigError(f"{method}: samples are a mixture, whose sources have weights: zarrfeed.mix(weights=)")
-        if isinstance(resolved.expected, CropStarts):
-            raise ConfigError(f"{method}: samples are random crops, of which each recording has as many")
+        if resolved.expected is not None and not isinstance(resolved.expected, ExpectedCounts):
+            raise ConfigError(f"{method}: samples are {resolved.expected.state}, which cannot be weighted")
         if resolved.expected is not None:
             raise ConfigError(
                 f"{method}: samples are weighted already; give the product of both weights to one weight()"

@@ -15,7 +15,7 @@ from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.segment_calls import SegmentFieldCall, SegmentsCall, SelSegmentsCall
-from zarrfeed.metadata.description.sequence_calls import RandomCropCall
+from zarrfeed.metadata.description.sequence_calls import BucketCall, PadSequencesCall, RandomCropCall
 from zarrfeed.metadata.face.conditions import Condition, meeting
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segment_columns import read_segments, read_whole_array, segment_coordinate, segments_known
@@ -167,6 +167,79 @@ class SegmentMethods(DataMethods):
         (2, 8)
         """
         return self._then(RandomCropCall(length, n, pad, mask, gaps, step))
+
+    @checks_option_names_of("Data")
+    def pad_sequences(self, value: PadLike | Mapping[str, PadLike] = 0, *, max_length: int | None = None) -> Self:
+        """Make each sample a whole recording, document or episode; batches are padded to the longest one in them.
+
+        Recordings are the segments of the samples (`segments`), or the arrays that were opened as a list or a pattern.
+        A batch has the number of rows of each as "length", int64 of shape (batch,), beside its arrays of shape
+        (batch, longest, ...). A single sample has its own rows alone.
+
+        Parameters
+        ----------
+        value
+            The values behind the end of a recording: a number, as it stands in a batch, "nan" or "edge"; or a mapping
+            of names, as in `window`.
+        max_length
+            Rows of a sample, at most: of longer recordings, the first ones. None: those of the longest recording.
+
+        Notes
+        -----
+        Memory is planned for batches of `max_length` rows a sample, and a batch is a view of these. So name
+        `max_length` where few recordings are much longer than the others.
+
+        Raises
+        ------
+        ConfigError
+            If nobody said where recordings end, or as in `window`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"x": np.arange(6)}).segments([2, 3, 6]).pad_sequences(-1)
+        >>> next(iter(zarrfeed.ZarrIterableDataset(data, batch_size=2)))
+        {'x': tensor([[ 0,  1],
+                [ 2, -1]]), 'length': tensor([2, 1])}
+        """
+        return self._then(PadSequencesCall(value, max_length))
+
+    @checks_option_names_of("Data")
+    def bucket_by_length(self, batch_size: int, *, pool: int = 64, lengths: Any = None) -> Self:
+        """Let samples of about one length come in the same batch, so that little of a batch is padding.
+
+        The samples of a pool are sorted by length and cut into batches, and these are shuffled.
+
+        Parameters
+        ----------
+        batch_size
+            Samples of a batch of all ranks together: `batch_size` of the dataset, times the number of ranks.
+        pool
+            Batches of a pool. More batches pad less, and a pool of samples is held in memory, so that each chunk is
+            decoded once for a pool.
+        lengths
+            A number for each sample of this description: an array, or the name of a column, as in `weight`. None: the
+            lengths of `pad_sequences`.
+
+        Notes
+        -----
+        Every sample comes once in an epoch. The batches follow from the seed and the epoch: they are the same on any
+        number of ranks and workers, and after resuming. Call it last of what chooses samples.
+
+        Raises
+        ------
+        ConfigError
+            If samples have no lengths, or are weighted, mixed or patches.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"x": np.arange(10)}).segments([3, 4, 7, 8, 9, 10]).pad_sequences()
+        >>> with zarrfeed.ZarrIterableDataset(data.bucket_by_length(2), batch_size=2, shuffle=True) as dataset:
+        ...     sorted(batch["length"].tolist() for batch in dataset)
+        [[1, 1], [1, 1], [3, 3]]
+        """
+        return self._then(BucketCall(batch_size, pool, lengths).found(self.resolved))
 
     def sel_segments(
         self, segments: Select | str | Mapping[str, Any] | None = None, **columns: Condition | Any

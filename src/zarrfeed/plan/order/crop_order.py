@@ -86,7 +86,15 @@ class CropOrder(DrawnOrder, unfolds=True):
 
     @classmethod
     def of(cls, order: Order, starts: CropStarts) -> CropOrder:
-        """Return the order of crops that begin with samples of another order."""
+        """Return the order of crops that begin with samples of another order.
+
+        Raises
+        ------
+        ConfigError
+            If blocks are boxes of several sample dimensions.
+        """
+        if order.selection is not None and order.selection.are_boxes:
+            raise ConfigError("random_crop is for one sample dimension, and these samples have several")
         return cls.drawing(order, starts)
 
     def make_blocks(self) -> CropBlocks:

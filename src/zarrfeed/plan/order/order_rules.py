@@ -82,6 +82,11 @@ class OrderRules(ReadBlocks):
         """True if rows are permuted inside of blocks, or of groups of them."""
         return self.shuffle if self.shuffle_rows is None else self.shuffle_rows
 
+    @property
+    def shuffles(self) -> bool:
+        """True if samples come in another order in each epoch."""
+        return self.shuffle
+
     # Epochs
 
     @property

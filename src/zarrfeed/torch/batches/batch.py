@@ -12,6 +12,7 @@ from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.record import Record
 from zarrfeed.torch.batches.accelerators import is_pinned
+from zarrfeed.torch.batches.sequences import Sequences
 from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.tensors import expect_sparse_tensors
 
@@ -38,12 +39,21 @@ class BatchAssembler:
         self._shown = [tensor.field for tensor in tensors_of(fields.fields)]
         self.statics = StaticTensors() if statics is None else statics
         self._has_records = bool([f for f in fields.fields if f.record is not None])
+        self._sequences = Sequences(self._shown)
         if [f for f in fields.fields if f.is_sparse]:
             expect_sparse_tensors()  # a loader's workers send them
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the tensors, with the members of records in place of their bytes where they are still bytes."""
+        """Return the tensors of a batch as users get them.
+
+        Members of records take the place of their bytes, and lengths that of masks, where they did not yet.
+        """
+        return self._unpacked(tensors, is_sample=False)
+
+    def _unpacked(self, tensors: Sequence[Any], *, is_sample: bool) -> list[Any]:
         values: list[Any] = list(tensors)
+        if self._sequences:
+            self._sequences.cut(values, is_sample=is_sample)
         for number, f in enumerate(self._shown):
             record, raw = f.record, values[number]
             if record is not None and isinstance(raw, torch.Tensor):
@@ -57,17 +67,17 @@ class BatchAssembler:
     def assemble(self, tensors: Sequence[Any]) -> Batch:
         """Return a batch as the user gets it, from one tensor (or list) a field."""
         if not self.statics:
-            return self._assembled(tensors)
+            return self._assembled(self.unpack(tensors))
         first: Any = tensors[0]
         first = next(iter(first.values())) if isinstance(first, dict) else first  # records that were unpacked before
-        return self._assembled(tensors, self.statics.of_batch(len(first), tensors))
+        return self._assembled(self.unpack(tensors), self.statics.of_batch(len(first), tensors))
 
     def assemble_sample(self, tensors: Sequence[Any]) -> Batch:
         """Return a sample as the user gets it, from one tensor (or item of a list) a field."""
-        return self._assembled(tensors, self.statics.of_sample())
+        return self._assembled(self._unpacked(tensors, is_sample=True), self.statics.of_sample())
 
-    def _assembled(self, tensors: Sequence[Any], statics: Mapping[str, torch.Tensor] | None = None) -> Batch:
-        values = iter(self.unpack(tensors))
+    def _assembled(self, unpacked: Sequence[Any], statics: Mapping[str, torch.Tensor] | None = None) -> Batch:
+        values = iter(unpacked)
         sides = tuple(
             next(values) if keys is None else {key: next(values) for key in keys} for keys in self.fields.sides
         )

@@ -422,7 +422,7 @@ class ZarrIterableDataset(StreamingDataset):
         drawn_as = "" if drawn is None else f"{order.length} an epoch {drawn.how}, "
         return (
             f"ZarrIterableDataset({describe(schedule.fields, order.selection, self._session.statics)}, {drawn_as}"
-            f"batch_size={schedule.options.batch_size}, shuffle={order.shuffle}, lanes={order.lanes})"
+            f"batch_size={schedule.options.batch_size}, shuffle={order.shuffles}, lanes={order.lanes})"
         )
 
     def _repr_html_(self) -> str:

@@ -56,6 +56,8 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "drop_missing": lambda data: data.drop_missing("t2m"),
     "segments": lambda data: data.segments([5, N]),
     "segment_field": lambda data: data.window(0, segment_ends=[N]).segment_field(task=["a"]),
+    "bucket_by_length": lambda data: data.segments([5, N]).pad_sequences().bucket_by_length(2),
+    "pad_sequences": lambda data: data.segments([5, N]).pad_sequences(),
     "random_crop": lambda data: data.segments([5, N]).random_crop(2),
     "sel_segments": lambda data: data.segments([5, N]).sel_segments([0]),
     "weight": lambda data: data.weight(np.arange(N)),
