@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,16 @@ def test_samples_of_any_kind_have_lengths_that_are_named() -> None:
     data = zarrfeed.open(np.arange(40) % 4).bucket_by_length(10, pool=4, lengths=np.arange(40) % 4)
     batches = list(ZarrIterableDataset(data, batch_size=10, shuffle=True))
     assert sorted(batch.unique().item() for batch in batches) == [0, 1, 2, 3]
+
+
+def test_guesses_lead_to_what_is_there(tmp_path: Path) -> None:
+    np.arange(9, dtype="uint16").tofile(tmp_path / "train.bin")
+    with pytest.raises(ConfigError, match=r"zarrfeed.open\(np.memmap\("):
+        zarrfeed.open(tmp_path / "train.bin")
+    opened: Any = recordings()
+    for name, hint in (("crop", "random_crop"), ("sequences", "pad_sequences"), ("bucket", "bucket_by_length")):
+        with pytest.raises(AttributeError, match=hint):
+            getattr(opened, name)
 
 
 def test_they_print_compare_pickle_and_are_explained() -> None:

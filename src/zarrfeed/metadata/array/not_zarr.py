@@ -45,6 +45,9 @@ _OTHER_FOLDERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("attributes.json",), "the folder is an N5 store: write it as Zarr first, such as by zarr.copy of zarr-python 2"),
 )
 
+#: Endings of files that hold numbers and say nothing of their dtype.
+_RAW = (".bin", ".dat", ".raw")
+
 
 def not_zarr(source: str | Path, path: Path) -> ZarrfeedError:
     """Return the error for a path where zarr-python finds no array and no group.
@@ -124,6 +127,9 @@ def _file(path: Path) -> str:
     refused = refused_by_name(path.name)
     if refused is not None:
         return f"the file {refused}"
+    if path.suffix in _RAW:
+        call = f"zarrfeed.open(np.memmap({_quoted(path)}, dtype='uint16', mode='r'))"
+        return f"it may hold bare numbers: {call} reads these"
     return f"it is a file of no kind that zarrfeed knows; {_or_objects()}"
 
 

@@ -204,7 +204,6 @@ class SegmentMethods(DataMethods):
         """
         return self._then(PadSequencesCall(value, max_length))
 
-    @checks_option_names_of("Data")
     def bucket_by_length(self, batch_size: int, *, pool: int = 64, lengths: Any = None) -> Self:
         """Let samples of about one length come in the same batch, so that little of a batch is padding.
 
@@ -215,8 +214,8 @@ class SegmentMethods(DataMethods):
         batch_size
             Samples of a batch of all ranks together: `batch_size` of the dataset, times the number of ranks.
         pool
-            Batches of a pool. More batches pad less, and a pool of samples is held in memory, so that each chunk is
-            decoded once for a pool.
+            Batches of a pool, whose samples are those of some blocks. More batches pad less and mix more chunks. A pool
+            is held in memory, so that it decodes each chunk once.
         lengths
             A number for each sample of this description: an array, or the name of a column, as in `weight`. None: the
             lengths of `pad_sequences`.
