@@ -145,7 +145,7 @@ def test_crops_print_compare_and_pickle_and_are_explained() -> None:
         (lambda: recordings().random_crop(0), "length = 0"),
         (lambda: recordings().random_crop(41), "the longest segment has 40 samples"),
         (lambda: recordings().random_crop(8).select([0]), r"samples are random crops; call random_crop\(\) last"),
-        (lambda: recordings().random_crop(8).weight(np.ones(91)), "random crops, of which each recording has as many"),
+        (lambda: recordings().random_crop(8).weight(np.ones(91)), "random crops, which cannot be weighted"),
         (lambda: recordings().balance(np.ones(ENDS[-1])).random_crop(8), "samples are weighted"),
         (lambda: recordings().window((0, 1)).random_crop(8), r"window\(\) was called before"),
         (lambda: ZarrDataset(recordings().random_crop(8)), "drawn anew in each epoch"),
