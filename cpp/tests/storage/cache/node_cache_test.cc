@@ -24,14 +24,10 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
-#include "codecs/blosc_table.h"
-#include "codecs/codec.h"
 #include "storage/access/byte_store.h"
 #include "storage/cache/cache_directory.h"
-#include "storage/cache/transcoder.h"
 #include "storage/shard_reader.h"
 #include "tests/support/check.h"
-#include "tests/support/compress.h"
 #include "tests/support/shards.h"
 #include "tests/support/temp_dir.h"
 
@@ -157,27 +153,6 @@ struct Process {
     cache = std::make_shared<NodeCache>(store, CachedArray{directory, "s3://b", "array/", std::move(versions)},
                                         kMaxBytes, 4, counters, timeout);
     cache->open();
-  }
-  /// Transcodes chunks of zlib, each of `decoded_bytes`.
-  void transcode(size_t decoded_bytes, const std::string& form = "lz4") {
-    end();
-    CachedArray array{directory, "s3://b", "array/", std::make_shared<const ObjectVersions>("v1"), form};
-    const auto transcoder =
-        std::make_shared<const Transcoder>(std::vector<CodecSpec>{{.name = "zlib"}}, decoded_bytes, 4);
-    cache = std::make_shared<NodeCache>(store, std::move(array), kMaxBytes, 4, counters, timeout, transcoder);
-    cache->open();
-  }
-  /// Reads a transcoded chunk, and returns what it decodes to.
-  [[nodiscard]] std::vector<uint8_t> chunk(const std::string& key, const ByteRange& range = {}) {
-    const auto waiting = ask(key, range);
-    const ReadResult result = wait(*waiting);
-    if (result.error) throw *result.error;
-    DecodeScratch scratch;
-    const Bytes bytes = result.undecoded != nullptr ? result.undecoded->decode(result.bytes, scratch) : result.bytes;
-    std::vector<uint8_t> out(BloscHeader::read(bytes, bytes.size(), kMaxBytes).decoded_bytes);
-    CHECK_EQ(decode_blosc(bytes, out, scratch), out.size());
-    if (result.undecoded != nullptr) result.undecoded->keep();
-    return out;
   }
   void end() const { CHECK(cache->stop(std::chrono::steady_clock::now() + kLongest)); }
 
@@ -346,78 +321,6 @@ TEST(a_full_cache_serves_what_it_has_and_asks_the_store_for_the_rest) {
   CHECK_EQ(one.counters->hits.load(), uint64_t{10});
   CHECK_EQ(one.counters->misses.load(), uint64_t{20});
   CHECK(one.counters->refused.load() > 0);
-}
-
-TEST(transcoded_chunks_are_decoded_once_and_then_read_as_blosc) {
-  const TempCache temp;
-  Process one(temp.path);
-  one.transcode(3000);
-  const std::vector<uint8_t> zeros(3000);
-  one.store->put("a", compress_zlib(content("a")));
-  one.store->put("bb", compress_zlib(zeros));
-  for (int round = 0; round < 3; ++round) {
-    CHECK_EQ(one.chunk("a"), content("a"));
-    CHECK_EQ(one.chunk("bb"), zeros);
-    one.settle();
-  }
-  CHECK_EQ(one.store->reads.load(), 2);
-  CHECK_EQ(one.counters->transcoded.load(), uint64_t{2});
-  CHECK_EQ(one.counters->transcoded_bytes.load(), uint64_t{6000});
-  CHECK_EQ(one.counters->transcoded_hits.load(), uint64_t{4});
-  Process plain(temp.path);  // meets none of these entries
-  plain.store->put("bb", content("bb"));
-  CHECK_EQ(*plain.get("bb"), content("bb"));
-  plain.settle();
-  CHECK_EQ(*plain.get("bb"), content("bb"));
-  CHECK_EQ(plain.store->reads.load(), 1);
-  Process other(temp.path);
-  other.transcode(3000, "lz4 of something else");
-  other.store->put("bb", compress_zlib(content("bb")));
-  CHECK_EQ(other.chunk("bb"), content("bb"));
-  CHECK_EQ(one.chunk("bb"), zeros);
-}
-
-TEST(a_chunk_that_does_not_decode_is_not_kept_and_frees_its_claim) {
-  const TempCache temp;
-  Process one(temp.path);
-  one.transcode(3000);
-  one.store->put("a", content("a"));
-  CHECK_THROWS(kCorrupt, "", one.chunk("a"));
-  one.store->put("a", compress_zlib(content("a", 2999)));
-  CHECK_THROWS(kCorrupt, "decodes to 2999", one.chunk("a"));
-  {
-    const auto dropped = Process::wait(*one.ask("a"));
-  }
-  one.store->put("a", compress_zlib(content("a")));
-  CHECK_EQ(one.chunk("a"), content("a"));
-  one.settle();
-  CHECK_EQ(one.counters->transcoded.load(), uint64_t{1});
-  CHECK_EQ(one.counters->hits.load(), uint64_t{0});
-}
-
-TEST(processes_that_miss_the_same_chunk_decode_it_once_and_parts_are_those_of_its_entry) {
-  const TempCache temp;
-  Process one(temp.path);
-  Process two(temp.path);
-  for (Process* process : {&one, &two}) {
-    process->transcode(3000);
-    process->store->put("shard", compress_zlib(content("a")));
-  }
-  const auto range = ByteRange::at(0, compress_zlib(content("a")).size());
-  std::thread second;
-  {
-    const auto first = one.ask("shard", range);
-    const ReadResult result = Process::wait(*first);
-    second = std::thread([&] { CHECK_EQ(two.chunk("shard", range), content("a")); });
-    DecodeScratch scratch;
-    CHECK_EQ(result.undecoded->decode(result.bytes, scratch).size(), size_t{3016});
-    result.undecoded->keep();
-  }
-  one.settle();
-  second.join();
-  CHECK_EQ(two.store->reads.load(), 0);
-  CHECK_EQ(*one.get("shard", ByteRange::at(0, 10).as_index()),
-           std::vector<uint8_t>(compress_zlib(content("a")).begin(), compress_zlib(content("a")).begin() + 10));
 }
 
 TEST(a_damaged_entry_is_fetched_again) {
