@@ -21,7 +21,7 @@
 #include "storage/cache/node_cache.h"
 #include "tests/support/check.h"
 #include "tests/support/compress.h"
-#include "tests/support/plans.h"
+#include "tests/support/decoding.h"
 #include "tests/support/temp_dir.h"
 
 namespace zarrfeed::testing::transcoder_test {
