@@ -59,8 +59,7 @@ class CacheExplanation:
     troubles
         Reasons why the cache does not do all that it could, as `stats().cache.troubles` will list them.
     transcoded
-        Names of the arrays whose chunks the cache keeps as Blosc-lz4. Epochs from the second on read those at the rate
-        of an array that is stored so.
+        Names of the arrays whose chunks the cache keeps as Blosc-lz4: epochs from the second on decode that.
     """
 
     expected_hit_ratio: float | None
@@ -86,10 +85,7 @@ class CacheExplanation:
                 f"{format_bytes(self.entry_bytes)}{wanted} are there, {self.entries} of {self.wanted_entries} entries; "
                 f"room for {format_bytes(self.room)} of the limit of {format_bytes(self.limit)}",
             ),
-            *[
-                ("", f"keeps {name} as lz4: hits are read as fast as an array that is stored so")
-                for name in self.transcoded
-            ],
+            *[("", f"keeps {name} as lz4: hits are decoded as such") for name in self.transcoded],
             *[("", trouble) for trouble in self.troubles],
         ]
 

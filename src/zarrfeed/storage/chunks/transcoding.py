@@ -11,7 +11,7 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
-#: Codecs that decode at less than 0.4 GB/s on a core: 2.5 CPU seconds a gigabyte, or more.
+#: Codecs that cost several times the CPU of lz4. (What zarr-python decodes costs more still.)
 SLOW_CODECS = frozenset(("gzip", "zlib", "zstd"))
 #: A Blosc chunk has less than 2**31 bytes.
 _MOST_BYTES = (1 << 31) - (1 << 20)
