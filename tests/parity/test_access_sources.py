@@ -214,8 +214,10 @@ def test_stores_of_xarray_are_read_by_dimension_and_variable(opened: bool, tmp_p
         expected = data["t"].values.T[request].astype("f4")
         assert np.array_equal(batch["t"].numpy(), expected, equal_nan=True)
         assert batch["u"].tolist() == request
-        with pytest.raises(ConfigError, match="t"):
-            ZarrDataset(zarrfeed.from_xarray(data.isel(time=slice(3)), sample_dim="time"))
+        first = ZarrDataset(zarrfeed.from_xarray(data.isel(time=slice(3)), sample_dim="time", variables=["t", "u"]))
+        assert np.array_equal(first[[2, 0]]["t"].numpy(), data["t"].values.T[[2, 0]].astype("f4"), equal_nan=True)
+        with pytest.raises(ConfigError, match=r"samples\['t'\]: is calculated by dask \(mul\)"):
+            zarrfeed.from_xarray(data * 2, sample_dim="time", variables=["t"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,9 +34,9 @@ class GivenShares:
     span_rows: int
     num_spans: int
     ranks: int
-    verdict: str = "keeps an order"
-    said: str = "given by select(keep_order=True)"
-    remedy: str = "; keep_order=False decodes it once"
+    verdict: str = field(default="keeps an order", repr=False)
+    said: str = field(default="given by select(keep_order=True)", repr=False)
+    remedy: str = field(default="; keep_order=False decodes it once", repr=False)
 
     @classmethod
     def of(cls, order: GivenOrder, plan: EpochPlan, **words: str) -> GivenShares:

@@ -38,9 +38,10 @@ def split_at_far_file(url: str) -> tuple[str, str]:
     >>> split_at_far_file("s3://bucket/era5.nc/t2m"), split_at_far_file("s3://bucket/x.zarr")
     (('s3://bucket/era5.nc', 't2m'), ('', ''))
     """
-    file, between, inside = url.partition(_BETWEEN)
-    if between and "://" in file:
-        return file, inside.strip("/")
+    path = url.find("/", url.find("://") + 3)  # of what is before it, an address of IPv6 has colons, too
+    file, between, inside = url[max(path, 0) :].partition(_BETWEEN)
+    if path >= 0 and between:
+        return url[:path] + file, inside.strip("/")
     names = url.rstrip("/").split("/")
     for end in range(4, len(names) + 1):  # behind the scheme and the host
         if kind_of_name(names[end - 1]) in _KINDS:

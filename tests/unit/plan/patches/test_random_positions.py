@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.patches.random_positions import RandomPositions, middles
+from zarrfeed.plan.patches.random_positions import PositionsOfParts, RandomPositions, middles
 from zarrfeed.plan.patches.tiling import Border
 from zarrfeed.plan.patches.weight_table import WeightTable
 
@@ -63,7 +62,7 @@ def test_weights_are_of_the_voxel_in_the_middle(border: Border) -> None:
     assert ((count - wanted) ** 2 / wanted).sum() < 13.8  # two degrees of freedom, p = 0.001
 
 
-def test_descriptions_are_concatenated_without_weights() -> None:
+def test_descriptions_are_concatenated_with_and_without_weights() -> None:
     parts = [RandomPositions(EXTENTS[i : i + 1], SIZE, ("pad", "pad"), 10 + i) for i in range(2)]
     made = parts[0].concat([(one, 1) for one in parts])
     assert made.num_samples == 21
@@ -71,5 +70,6 @@ def test_descriptions_are_concatenated_without_weights() -> None:
     table = WeightTable(np.ones(63), (7, 9), (1, 1), middles(np.array([0]), EXTENTS[:1], SIZE, ("pad", "pad")))
     weighted = RandomPositions(EXTENTS[:1], SIZE, ("pad", "pad"), 10, table, np.array([0]))
     assert weighted.describe() != parts[0].describe()
-    with pytest.raises(ConfigError, match="weights"):
-        weighted.concat([(weighted, 1), (parts[1], 1)])
+    apart = weighted.concat([(weighted, 1), (parts[1], 1)])
+    assert isinstance(apart, PositionsOfParts)
+    assert [one.num_samples for one in apart.parts] == [10, 11]
