@@ -114,7 +114,8 @@ std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize) {
     const size_t streams = header.num_streams(block.size());
     const size_t stream_bytes = block.size() / streams;
     for (size_t i = 0; i < streams; ++i) {
-      if (!append_stream(block.subspan(i * stream_bytes, stream_bytes), out, at)) return std::nullopt;
+      if (!append_stream(block.first(stream_bytes), out, at)) return std::nullopt;
+      block = block.subspan(stream_bytes);
     }
   }
   made.size = header.stored_bytes = at;
