@@ -54,7 +54,7 @@ unset PYTHONPATH PYTHONHOME
 
 if [ "$with_torch" = no ]; then
   pip install --upgrade zarr numpy obstore xxhash
-  # What is new here is Python and zarr-python: the engine is not made fast, its sources are compiled together, and GCC
+  # Python and zarr-python are new here: the engine is not made fast, its sources are compiled together, and GCC
   # does not collect garbage below 1 GiB.
   pip wheel --no-deps --wheel-dir "$work/wheel" -C cmake.build-type=None \
     -C "cmake.define.CMAKE_CXX_FLAGS=-O0 --param=ggc-min-heapsize=1048576" \

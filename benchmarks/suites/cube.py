@@ -1,4 +1,4 @@
-"""What gaps, missing values, and several sample dimensions cost in processor time, beside the same samples without.
+"""The cost of gaps, missing values and several sample dimensions in processor time, beside the same samples without.
 
 python -m benchmarks.cube
 python -m benchmarks.cube --scale full --repeats 5

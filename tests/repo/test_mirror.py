@@ -132,7 +132,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "torch/ranks/same_order.py": ("process/test_same_order.py",),
     "report/order_figures.py": ("unit/report/test_source_shares.py", "unit/report/test_patch_explanation.py"),
     "plan/schedule/node_order.py": ("unit/plan/shares/test_affinity.py", "unit/torch/test_affinity.py"),
-    "plan/schedule/remembered.py": ("unit/torch/passes/test_session.py",),
+    "plan/order/remembered.py": ("unit/torch/passes/test_session.py",),
     "plan/order/groups.py": ("unit/plan/order/test_order.py", "unit/plan/mixture/test_mixed_order.py"),
     "plan/order/keyed_random.py": (
         "unit/plan/mixture/test_mixture.py",

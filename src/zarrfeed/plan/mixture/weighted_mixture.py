@@ -258,13 +258,7 @@ class WeightedMixture(MixedOrder):
 
     @property
     def _chosen(self) -> Selection:
-        return self._each_once
-
-    @cached_property
-    def _each_once(self) -> Selection:
-        assert self.selection is not None
-        cut = self.selection if self.slabs is None else self.slabs.cut(self.selection, self.num_samples)
-        return cut or Selection.of_range(range(self.num_samples), self.block_rows)
+        return self.each_once
 
     # Epochs
 

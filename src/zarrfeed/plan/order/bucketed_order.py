@@ -25,6 +25,7 @@ from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.keyed_random import below, keys_of
 from zarrfeed.plan.order.order import Order, Room
 from zarrfeed.plan.order.order_state import OrderState
+from zarrfeed.plan.order.remembered import Remembered
 from zarrfeed.plan.samples.buckets import Buckets
 from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
@@ -32,18 +33,6 @@ from zarrfeed.plan.samples.selection import Int64, Selection
 
 #: Words of the keys, so that draws are apart.
 _BLOCKS, _SAMPLES, _BATCHES, _SHORT = (0x6275636B657400 + number for number in range(4))
-#: The epoch that is read, and the next one, which may be planned meanwhile.
-_CACHED_EPOCHS = 2
-
-
-class _Listed:
-    """The samples of the epochs that were listed last."""
-
-    def __init__(self) -> None:
-        self.epochs: dict[int, GivenSamples] = {}
-
-    def __reduce__(self) -> tuple[type[_Listed], tuple[()]]:
-        return _Listed, ()  # another process lists them anew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +49,12 @@ class BucketedOrder(GivenOrder):
 
     buckets: Buckets = field(compare=False, repr=False)
     permutes: bool = True
-    _listed: _Listed = field(default_factory=_Listed, compare=False, repr=False)
+    _epochs: Remembered[GivenSamples] = field(default_factory=Remembered, compare=False, repr=False)
 
     @classmethod
     def bucketed(cls, order: Order, buckets: Buckets, *, permutes: bool) -> BucketedOrder:
         """Return the order of the samples of another order, which keeps their order, in buckets."""
-        samples = _samples_of(order)
+        samples = order.uncut
         listed = samples.listed()
         if samples.are_boxes:  # which come box by box
             buckets = replace(buckets, lengths=buckets.lengths[np.argsort(np.argsort(listed))])
@@ -76,19 +65,13 @@ class BucketedOrder(GivenOrder):
     @cached_property
     def reads(self) -> Selection:
         """The samples of the epoch, in spans in the place of blocks."""
-        known = self._listed.epochs
-        samples = known.get(self.epoch)
-        if samples is None:
-            samples = self.given.taken(self._positions())
-            for oldest in list(known)[: len(known) + 1 - _CACHED_EPOCHS]:
-                known.pop(oldest, None)
-            known[self.epoch] = samples
+        samples = self._epochs.get(self.epoch, lambda: self.given.taken(self._positions()))
         return Selection(self._spans, samples=samples)
 
     def _positions(self) -> Int64:
         """Return the positions in `given` of the samples of the epoch, in their order."""
         buckets, key = self.buckets, (self.seed, self.epoch)
-        rows = _samples_of(self).rows
+        rows = self.uncut.rows
         order = np.arange(len(rows))
         if self.permutes:
             order = np.argsort(keys_of(_BLOCKS, *key, order), kind="stable")
@@ -139,8 +122,3 @@ class BucketedOrder(GivenOrder):
     def why_one_lane(self) -> str:
         """Why it has one lane."""
         return "batches follow the order of bucket_by_length"
-
-
-def _samples_of(order: Order) -> Selection:
-    """Return the samples of an order, in its blocks."""
-    return order.selection or Selection.of_range(range(order.num_samples), order.block_rows)

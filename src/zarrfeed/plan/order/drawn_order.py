@@ -20,10 +20,8 @@ from typing import Any, Protocol, Self
 from zarrfeed.plan.order.block_order import RowKeys
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.order_state import OrderState, Readers, S
+from zarrfeed.plan.order.remembered import Remembered
 from zarrfeed.plan.samples.selection import Selection
-
-#: The epoch that is read, and the next one, which may be planned meanwhile.
-_CACHED_EPOCHS = 2
 
 
 class Expected(Protocol):
@@ -58,7 +56,7 @@ class _Drawn:
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[Any, ...], tuple[Selection | None, DrawnBlocks]] = {}
-        self._epochs: dict[tuple[Any, ...], Selection] = {}
+        self._epochs: Remembered[Selection] = Remembered()
 
     def __reduce__(self) -> tuple[type[_Drawn], tuple[()]]:
         return _Drawn, ()  # another process draws them anew
@@ -70,19 +68,13 @@ class _Drawn:
             known = order.selection, order.make_blocks()
             self._blocks.clear()
             self._blocks[order.drawn_by] = known
-            self._epochs.clear()
+            self._epochs = Remembered()
         return known[1]
 
     def epoch(self, order: DrawnOrder) -> Selection:
         """Return the samples of an order's epoch."""
-        blocks, key = self.blocks(order), (*order.drawn_by, order.epoch)
-        drawn = self._epochs.get(key)
-        if drawn is None:
-            drawn = blocks.draw(order.epoch)
-            for oldest in list(self._epochs)[: len(self._epochs) + 1 - _CACHED_EPOCHS]:
-                self._epochs.pop(oldest, None)
-            self._epochs[key] = drawn
-        return drawn
+        blocks = self.blocks(order)
+        return self._epochs.get((*order.drawn_by, order.epoch), lambda: blocks.draw(order.epoch))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +114,6 @@ class DrawnOrder(Order, unfolds=True):
     def drawn_by(self) -> tuple[Any, ...]:
         """All that the samples of an epoch depend on, beside `expected`, the selection and the epoch."""
         return self.seed, self.shuffle, self.block_rows, self.slabs
-
-    @property
-    def each_once(self) -> Selection:
-        """The samples that may come, in the blocks of the order."""
-        cut = self.selection if self.slabs is None else self.slabs.cut(self.selection, self.num_samples)
-        return cut or Selection.of_range(range(self.num_samples), self.block_rows)
 
     @abstractmethod
     def make_blocks(self) -> DrawnBlocks:

@@ -66,7 +66,20 @@ class ReadBlocks:
     @cached_property
     def reads(self) -> Selection | None:
         """The samples that are read, in the blocks of the order. None: all, in blocks of `block_rows` samples."""
+        return self._cut()
+
+    def _cut(self) -> Selection | None:
         return self.selection if self.slabs is None else self.slabs.cut(self.selection, self.num_samples)
+
+    @property
+    def uncut(self) -> Selection:
+        """The samples of the selection, or all, in blocks that are whole also where the order has slabs."""
+        return self.selection or Selection.of_range(range(self.num_samples), self.block_rows)
+
+    @property
+    def each_once(self) -> Selection:
+        """The samples that may be read, each once, also where an epoch draws some of them, or some several times."""
+        return self._cut() or Selection.of_range(range(self.num_samples), self.block_rows)
 
     @property
     def listed_reads(self) -> Selection:

@@ -10,9 +10,9 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.system import usable_cores
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.order_state import Readers
+from zarrfeed.plan.order.remembered import Remembered
 from zarrfeed.plan.order.unfolding import ReadPlan, unfold
 from zarrfeed.plan.schedule.node_order import order_of_node
-from zarrfeed.plan.schedule.remembered import Remembered
 from zarrfeed.plan.schedule.resources import FieldFacts, ResourcePlanner, Resources
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.schedule.state import EpochState

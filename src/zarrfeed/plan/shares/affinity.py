@@ -114,7 +114,7 @@ class Dealing:
                 f"affinity = 'node': {order.length} samples for {num_nodes} nodes, must be at least one for each node"
             )
         order.check_blocks(listed=True)
-        whole = _dealt(order)
+        whole = order.uncut
         if not order.shuffle:
             return cls(whole, np.arange(len(whole.blocks)), num_nodes)
         keys = _random(order.seed, _DEALING, whole.blocks // run)
@@ -190,12 +190,7 @@ def blocks_together(fields: FieldSet, order: Order, num_nodes: int) -> int:
         return 1
     rows = primary.layouts[0].spec.rows_per_chunk
     shared = sum(-(-beyond // rows) for beyond in reach([primary.window])) * rows / order.block_rows
-    return max(1, min(math.ceil(STRIP_REACHES * shared), len(_dealt(order).held) // (_LEAST_RUNS * num_nodes)))
-
-
-def _dealt(order: Order) -> Selection:
-    """Return the samples that are dealt to nodes, in blocks of whole chunks also where the order has slabs."""
-    return order.selection or Selection.of_range(range(order.num_samples), order.block_rows)
+    return max(1, min(math.ceil(STRIP_REACHES * shared), len(order.uncut.held) // (_LEAST_RUNS * num_nodes)))
 
 
 def seed_of_node(seed: int, node: int) -> int:

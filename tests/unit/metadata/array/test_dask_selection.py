@@ -1,4 +1,4 @@
-"""What xarray selects of a dataset that dask holds is read from the store as xarray computes it, or refused by name."""
+"""A selection by xarray of what dask holds is read from the store as xarray computes it, or refused by name."""
 
 from __future__ import annotations
 
