@@ -38,23 +38,6 @@ def _most_similar(name: object, known: Iterable[object]) -> str | None:
     return by_lower_case[similar[0]] if similar else None
 
 
-def refuses_moved_names(
-    moved: Mapping[str, str],
-) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return `checks_option_names` for a function that knows where arguments are that it does not have.
-
-    Parameters
-    ----------
-    moved
-        Name of an argument -> how to say it, such as "mixing={'lanes': 8}".
-    """
-
-    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        return _checking(function, moved, "is now")
-
-    return decorate
-
-
 def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Let a function, or a class's `__init__`, refuse unknown keyword arguments with the name that was probably meant.
 
@@ -65,7 +48,24 @@ def checks_option_names(function: Callable[_Parameters, _Result]) -> Callable[_P
     UnknownOptionError
         By the decorated function, for a keyword argument that it does not have. It is a TypeError, as Python's own.
     """
-    return _checking(function, {}, "is")
+    return _checking(function, function.__qualname__.removesuffix(".__init__"), {})
+
+
+def knows_arguments_of_others(
+    elsewhere: Mapping[str, str],
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Return `checks_option_names` for a function that is often given arguments of other functions and libraries.
+
+    Parameters
+    ----------
+    elsewhere
+        Name of such an argument -> how to say it here, such as "mixing={'lanes': 8}".
+    """
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        return _checking(function, function.__qualname__.removesuffix(".__init__"), elsewhere)
+
+    return decorate
 
 
 def checks_option_names_of(
@@ -73,43 +73,52 @@ def checks_option_names_of(
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
     """Return `checks_option_names` for a method that users know by a class which inherits it, such as "Data".
 
+    Python's own errors about the call, such as an argument that is missing, name that class, too.
+
     Parameters
     ----------
     elsewhere
-        Name that other libraries have for an argument -> how to say it, such as "n=".
+        As `knows_arguments_of_others` has it.
     """
 
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        return _checking(function, elsewhere or {}, "is", f"{owner}.{function.__name__}")
+        name = f"{owner}.{function.__name__}"
+        checked = _checking(function, name, elsewhere or {})
+        function.__qualname__ = name  # behind it, as the checked one is pickled by the class that has it
+        return checked
 
     return decorate
 
 
 def _checking(
-    function: Callable[_Parameters, _Result], moved: Mapping[str, str], verb: str, owner: str | None = None
+    function: Callable[_Parameters, _Result], owner: str, elsewhere: Mapping[str, str]
 ) -> Callable[_Parameters, _Result]:
-    owner = owner or function.__qualname__.removesuffix(".__init__")
-    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    parameters = inspect.signature(function).parameters
+    names = [name for name in parameters if name != "self"]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     _TAKEN[owner] = tuple(names)
 
     @functools.wraps(function)
     def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         for name in kwargs:
-            if name not in names:
-                raise _unknown(owner, name, moved, verb)
+            if name not in names and not takes_any:
+                raise _unknown(owner, name, elsewhere)
         return function(*args, **kwargs)
 
     return checked
 
 
-def _unknown(owner: str, name: str, moved: Mapping[str, str], verb: str) -> UnknownOptionError:
-    known = [*_TAKEN[owner], *moved]
-    meant = name if name in moved else _most_similar(name, known)
-    if meant is not None and meant in moved:
+def _unknown(owner: str, name: str, elsewhere: Mapping[str, str]) -> UnknownOptionError:
+    taken = _TAKEN[owner]
+    meant = name if name in elsewhere else _most_similar(name, [*taken, *elsewhere])
+    if meant is not None and meant in elsewhere:
         is_other = "" if meant == name else f"; did you mean {meant!r}? It"
-        return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} {verb} {moved[meant]}")
+        return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} is {elsewhere[meant]}")
     others = [other for other, names in _TAKEN.items() if name in names]
-    advice = "" if meant is None else f"; did you mean {meant!r}?"
     if others:  # rather than a name that is merely spelt alike
         advice = f"; it is an argument of {', '.join(others)}"
+    elif meant is not None:
+        advice = f"; did you mean {meant!r}?"
+    else:
+        advice = f"; it takes {', '.join(taken)}" if taken else "; it takes none"
     return UnknownOptionError(f"{owner}() has no argument {name!r}{advice}")

@@ -41,16 +41,21 @@ def made(**options: Any) -> ZarrIterableDataset:
         (lambda: made(Seed=3), "ZarrIterableDataset() has no argument 'Seed'; did you mean 'seed'?"),
         (
             lambda: made(prefetch_factor=3),
-            "ZarrIterableDataset() has no argument 'prefetch_factor'; it is an argument of ZarrDataLoader",
+            "ZarrIterableDataset() has no argument 'prefetch_factor': it is an argument of ZarrDataLoader: "
+            "ZarrDataLoader(dataset, num_workers=2)",
         ),
-        (lambda: made(zzz=3), "ZarrIterableDataset() has no argument 'zzz'"),
+        (
+            lambda: zarrfeed.open(ROWS).bucket_by_length(zzz=3),  # type: ignore[call-arg]
+            "Data.bucket_by_length() has no argument 'zzz'; it takes batch_size, pool, lengths",
+        ),
         (
             lambda: ZarrDataset(ROWS, return_idx=True),  # type: ignore[call-arg]
             "ZarrDataset() has no argument 'return_idx'; did you mean 'return_index'?",
         ),
         (
             lambda: ZarrDataset(ROWS, shuffle=True),  # type: ignore[call-arg]
-            "ZarrDataset() has no argument 'shuffle'; it is an argument of ZarrIterableDataset",
+            "ZarrDataset() has no argument 'shuffle': it is an argument of torch's DataLoader: "
+            "DataLoader(ZarrDataset(data), batch_size=8, shuffle=True)",
         ),
         (
             lambda: ZarrDataLoader(made(batch_size=2), numworkers=1),  # type: ignore[call-arg]
@@ -58,7 +63,8 @@ def made(**options: Any) -> ZarrIterableDataset:
         ),
         (
             lambda: ZarrDataLoader(made(batch_size=2), batch_size=1),  # type: ignore[call-arg]
-            "ZarrDataLoader() has no argument 'batch_size'; it is an argument of ZarrIterableDataset",
+            "ZarrDataLoader() has no argument 'batch_size'; it is an argument of Data.bucket_by_length, "
+            "ZarrIterableDataset",
         ),
         (
             lambda: zarrfeed.open(ROWS).split([0.5, 0.5], sede=1),  # type: ignore[call-arg]
@@ -75,6 +81,31 @@ def test_unknown_arguments_are_type_errors_that_name_the_one_that_was_meant(
     assert type(error.value) is UnknownOptionError
     assert isinstance(error.value, ZarrfeedError)
     assert isinstance(error.value, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: zarrfeed.open(ROWS).window(0, leads=(6, 12)), r"'leads': it is offsets: window\(\{'z'"),  # type: ignore[call-arg]
+        (lambda: zarrfeed.open(ROWS).window(seq_len=8), r"'seq_len': it is offsets: window\(range\(8\)\)"),  # type: ignore[call-arg]
+        (lambda: zarrfeed.open(ROWS, engine="zarr"), "'engine': it is not needed"),  # type: ignore[call-arg]
+        (lambda: zarrfeed.open(ROWS, batch_size=3), "'batch_size': it is an argument of ZarrIterableDataset"),  # type: ignore[call-arg]
+        (lambda: zarrfeed.open(ROWS)[["u", "v"]], r"arrays are named by open\(variables=\['u', 'v'\]\)"),
+        (lambda: zarrfeed.open(ROWS)["u"], r"arrays are named by open\(variables=\['u'\]\)"),
+    ],
+)
+def test_arguments_of_other_libraries_are_answered_by_ours(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+def test_errors_of_python_about_a_call_name_the_class_that_users_know() -> None:
+    data = zarrfeed.open(ROWS)
+    methods = {name: getattr(data, name) for name in dir(zarrfeed.Data) if not name.startswith("_")}
+    for name, method in methods.items():
+        if callable(method):
+            with pytest.raises((TypeError, ConfigError), match=rf"^(Data\.{name}\(\) takes|{name}\b)"):
+                method(*[object()] * 30)
 
 
 def test_a_class_that_derives_from_ours_has_arguments_of_its_own() -> None:

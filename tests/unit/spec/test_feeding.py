@@ -72,7 +72,7 @@ def test_an_argument_that_has_moved_names_its_new_place(name: str) -> None:
     more: dict[str, Any] = {name: None}
     with pytest.raises(UnknownOptionError) as error:
         ZarrIterableDataset(ROWS, **more)
-    assert str(error.value).startswith(f"ZarrIterableDataset() has no argument {name!r}: it is now ")
+    assert str(error.value).startswith(f"ZarrIterableDataset() has no argument {name!r}: it is ")
     replacement = (MOVED_TO_DATA | MOVED_TO_OPTIONS)[name]
     assert str(error.value).endswith(replacement)
     if "zarrfeed.open(path)." in replacement:
@@ -87,9 +87,9 @@ def test_an_argument_that_has_moved_names_its_new_place(name: str) -> None:
 
 
 def test_a_misspelt_argument_that_has_moved_names_its_new_place() -> None:
-    with pytest.raises(UnknownOptionError, match=r"'ofsets'; did you mean 'offsets'\? It is now data\.window\("):
+    with pytest.raises(UnknownOptionError, match=r"'ofsets'; did you mean 'offsets'\? It is data\.window\("):
         ZarrIterableDataset(ROWS, ofsets=(0, 1))  # type: ignore[call-arg]
-    with pytest.raises(UnknownOptionError, match=r"no argument 'select': it is now data\.select"):
+    with pytest.raises(UnknownOptionError, match=r"no argument 'select': it is data\.select"):
         ZarrDataset(ROWS, select=[0])  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match=r"zarrfeed\.split is now Data\.split"):
         _ = zarrfeed.split  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy.typing as npt
 
 from zarrfeed.base.page import as_html
-from zarrfeed.base.suggestions import did_you_mean
+from zarrfeed.base.suggestions import checks_option_names_of, did_you_mean
 from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data_choice import ChoiceMethods
@@ -142,6 +142,7 @@ class Data(ChoiceMethods, SampleMethods, SegmentMethods, ItemMethods, ValueMetho
         table = self.resolved.origin.stores
         return () if table is None else tuple(table.names)
 
+    @checks_option_names_of("Data")
     def locate(self, index: int | npt.ArrayLike) -> tuple[Any, Any]:
         """Find the store that holds a sample, and the sample's index there.
 
@@ -167,6 +168,7 @@ class Data(ChoiceMethods, SampleMethods, SegmentMethods, ItemMethods, ValueMetho
             return self.resolved.patching.locate(index, self.resolved.origin.stores)
         return locate_samples(self.resolved.origin.stores, self.resolved.choice.num_samples, index)
 
+    @checks_option_names_of("Data")
     def source_of(self, index: int | npt.ArrayLike) -> Any:
         """Return the number of the source that a sample is of, in a mixture.
 

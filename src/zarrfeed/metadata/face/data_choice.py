@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -59,12 +59,14 @@ class ChoiceMethods(DataMethods):
 
     def __getitem__(self, samples: Select) -> Self:
         """Return `select(samples)`: `data[10:20]`, `data[mask]`; samples keep the order of the array."""
-        if isinstance(samples, str):
-            raise ConfigError(f"data[{samples!r}] names no samples; arrays are named by open(variables=[{samples!r}])")
+        names = [samples] if isinstance(samples, str) else samples
+        if isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names):
+            raise ConfigError(f"data[{samples!r}] names no samples; arrays are named by open(variables={names!r})")
         if not isinstance(samples, slice) and np.ndim(samples) == 0:
             raise ConfigError(f"data[{samples!r}]: a Data describes samples; ZarrDataset(data)[{samples!r}] reads one")
         return self.select(samples)
 
+    @checks_option_names_of("Data")
     def head(self, n: int = 5) -> Self:
         """Return the first `n` samples, or all if they are fewer: `data[:n]`.
 
@@ -77,6 +79,7 @@ class ChoiceMethods(DataMethods):
         check_int("n", n, 1)
         return self.select(slice(0, n))
 
+    @checks_option_names_of("Data")
     def where(self, *condition: str | Mapping[str, Condition], **named: Condition) -> Self:
         """Keep the samples whose columns meet all conditions: `data.where(quality=lambda q: q > 0.5)`.
 
@@ -113,6 +116,7 @@ class ChoiceMethods(DataMethods):
         samples = samples_that_meet(self.resolved, conditions)
         return self._then(WhereCall(conditions, samples=samples))
 
+    @checks_option_names_of("Data")
     def sel(
         self, labels: Mapping[str, Any] | None = None, *, method: Method | None = None, coords: Any = None, **named: Any
     ) -> Self:
@@ -162,6 +166,7 @@ class ChoiceMethods(DataMethods):
             *select_labels(self.resolved, labels, named, method=method, coords=coords, growth=self.growth)
         )
 
+    @checks_option_names_of("Data")
     def isel(self, positions: Mapping[Any, Any] | None = None, **named: Any) -> Self:
         """Choose samples, and items of other dimensions, by position as xarray does: `data.isel(channel=[2, 0])`.
 

@@ -29,6 +29,7 @@ from zarrfeed.spec.statistics import Statistics
 class ItemMethods(DataMethods):
     """The part of `Data` that leaves alone which samples there are."""
 
+    @checks_option_names_of("Data")
     def cast(self, dtype: TorchDtypeLike | Mapping[str, TorchDtypeLike]) -> Self:
         """Convert items to a dtype on the way into the batch.
 
@@ -96,6 +97,7 @@ class ItemMethods(DataMethods):
             given = of_sides(mean_std, named)
         return self._then(NormalizeCall(mean_std, axis, stats, named, pairs=given))
 
+    @checks_option_names_of("Data")
     def static(self, *names: str, **arrays: FieldSource | float) -> Self:
         """Add arrays that are the same for all samples, such as a land-sea mask, to every batch.
 
@@ -253,6 +255,7 @@ class ItemMethods(DataMethods):
         """
         return self._then(DecodeCall(what, field, size, mode, crop, scale, ratio, flip))
 
+    @checks_option_names_of("Data")
     def dense(self, field: str | Sequence[str] | None = None) -> Self:
         """Deliver rows of sparse matrices as dense tensors of shape (batch, columns), zeros filled in.
 

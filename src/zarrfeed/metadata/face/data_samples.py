@@ -52,12 +52,20 @@ _OF_OTHER_LIBRARIES = {
     **dict.fromkeys(("num_samples", "samples_per_volume"), "n, with sampling='random': patches of an epoch"),
     **dict.fromkeys(("spatial_size", "roi_size", "patch_size"), "size, a mapping: {'z': 96, 'y': 96, 'x': 96}"),
 }
+_LEADS = "offsets: window({'z': (-1, 0), 't2m': (4, 8)}), in rows of the sample axis"
+_LENGTH = "offsets: window(range(8)), for eight rows"
+#: Arguments of the windows of forecasters, of xbatcher, NumPy and tf.data -> how to say it.
+_OF_OTHER_WINDOWS = {
+    **dict.fromkeys(("lead", "leads", "lead_times", "horizon", "history", "input_steps", "output_steps"), _LEADS),
+    **dict.fromkeys(("size", "length", "window_size", "window_shape", "window_length", "seq_len", "n"), _LENGTH),
+    **dict.fromkeys(("shift", "hop", "hop_length"), "stride, in samples"),
+}
 
 
 class SampleMethods(DataMethods):
     """The methods of `Data` that make samples of rows or voxels, and that split samples into subsets."""
 
-    @checks_option_names_of("Data")
+    @checks_option_names_of("Data", _OF_OTHER_WINDOWS)
     def window(
         self,
         offsets: Offsets | Mapping[str, Offsets],
@@ -252,6 +260,7 @@ class SampleMethods(DataMethods):
             PatchCall(size, context, sampling, border, stride, pad, positions, n, read, flip, rotate, isel)
         )
 
+    @checks_option_names_of("Data")
     def with_offsets(self, offsets: Offsets | Mapping[str, Offsets]) -> Self:
         """Make windows with other offsets of the same samples, in place of those of `window`.
 
@@ -441,6 +450,7 @@ class SampleMethods(DataMethods):
         """
         return self._weighted(WeightCall(weights, n), lambda: sample_weights(self.resolved, weights))
 
+    @checks_option_names_of("Data")
     def with_weights(
         self, weights: SampleColumn | Callable[..., npt.ArrayLike] | Mapping[str, Callable[..., npt.ArrayLike]]
     ) -> Self:

@@ -33,6 +33,7 @@ from zarrfeed.storage.access.access import StoreAccess
 class SegmentMethods(DataMethods):
     """The part of `Data` about segments: runs of samples that belong together, which windows do not leave."""
 
+    @checks_option_names_of("Data")
     def segments(self, ends: SegmentEnds) -> Self:
         """Say where segments end, such as episodes, patients or documents; windows do not leave them.
 
@@ -61,6 +62,7 @@ class SegmentMethods(DataMethods):
         found = find_segments(ends, resolved.columns, resolved.origin.stores)
         return self._then(SegmentsCall(ends, found=found))
 
+    @checks_option_names_of("Data")
     def segment_field(self, *names: str, **arrays: Any) -> Self:
         """Give each sample the value of its segment: the instruction of its episode, the age of its patient.
 
@@ -204,6 +206,7 @@ class SegmentMethods(DataMethods):
         """
         return self._then(PadSequencesCall(value, max_length))
 
+    @checks_option_names_of("Data")
     def bucket_by_length(self, batch_size: int, *, pool: int = 64, lengths: Any = None) -> Self:
         """Let samples of about one length come in the same batch, so that little of a batch is padding.
 
@@ -240,6 +243,7 @@ class SegmentMethods(DataMethods):
         """
         return self._then(BucketCall(batch_size, pool, lengths).found(self.resolved))
 
+    @checks_option_names_of("Data")
     def sel_segments(
         self, segments: Select | str | Mapping[str, Any] | None = None, **columns: Condition | Any
     ) -> Self:

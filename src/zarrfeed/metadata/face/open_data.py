@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.base.suggestions import checks_option_names
+from zarrfeed.base.suggestions import knows_arguments_of_others
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.known_groups import ManyImagesError
 from zarrfeed.metadata.array.side_by_side import side_by_side
@@ -35,8 +35,18 @@ from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.storage.files.table_store import TableStore
 
+_OF_DATASET = "an argument of ZarrIterableDataset: ZarrIterableDataset(data, batch_size=32, shuffle=True)"
+#: Arguments of other functions that open arrays -> how to say it.
+_OF_OTHER_LIBRARIES = {
+    **dict.fromkeys(("engine", "backend", "chunks"), "not needed: the store says its format and its chunks"),
+    **dict.fromkeys(("group", "path", "component"), "a part of the path: zarrfeed.open('all.zarr/group')"),
+    **dict.fromkeys(("data_vars", "vars", "keys"), "variables: zarrfeed.open(path, variables=['t2m', 'z'])"),
+    **dict.fromkeys(("dim", "concat_dim", "batch_dim"), "sample_dim: zarrfeed.open(path, sample_dim='time')"),
+    **dict.fromkeys(("batch_size", "shuffle", "seed"), _OF_DATASET),
+}
 
-@checks_option_names
+
+@knows_arguments_of_others(_OF_OTHER_LIBRARIES)
 def open(
     samples: Source,
     targets: Source | None = None,

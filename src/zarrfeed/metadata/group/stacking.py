@@ -82,7 +82,7 @@ def make_stack(
         If there is no such array, or an argument is wrong.
     """
     if isinstance(names, str) or not isinstance(names, Sequence) or len(names) == 0:
-        raise ConfigError(f"stack: names = {names!r}, must be a list of names")
+        raise ConfigError(f"stack: names = {names!r}, must be a list of names, as in stack(['u', 'v'], name='wind')")
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"stack: name = {name!r}, must be a str")
     if spatial_axes is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.suggestions import refuses_moved_names
+from zarrfeed.base.suggestions import knows_arguments_of_others
 from zarrfeed.base.validate import check_counts
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.slab_choice import choose_schedule
@@ -36,6 +36,7 @@ from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.transform import Transform
 from zarrfeed.torch.datasets.options import (
     MOVED_TO_DATA,
+    MOVED_TO_LOADER,
     MOVED_TO_OPTIONS,
     StreamOptions,
     as_data,
@@ -155,7 +156,7 @@ class ZarrIterableDataset(StreamingDataset):
 
     _aligns_blocks = True  # unless the user names blocks
 
-    @refuses_moved_names(MOVED_TO_DATA | MOVED_TO_OPTIONS)
+    @knows_arguments_of_others(MOVED_TO_DATA | MOVED_TO_OPTIONS | MOVED_TO_LOADER)
     def __init__(
         self,
         data: Data | Source,

@@ -21,7 +21,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from zarrfeed.base.errors import (
     ConfigError,
 )
-from zarrfeed.base.suggestions import refuses_moved_names
+from zarrfeed.base.suggestions import knows_arguments_of_others
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.face.data import Data
@@ -38,7 +38,7 @@ from zarrfeed.torch.batches.host_rows import with_shared_rows
 from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.datasets.array_requests import ArrayRequests
 from zarrfeed.torch.datasets.indexed import IndexedDataset, check_requests
-from zarrfeed.torch.datasets.options import MOVED_TO_DATA, as_data, faults_for
+from zarrfeed.torch.datasets.options import MOVED_TO_DATA, MOVED_TO_DATALOADER, as_data, faults_for
 from zarrfeed.torch.ranks.callers import collates_by_default
 
 DEFAULT_CACHE = 256 << 20
@@ -116,7 +116,7 @@ class ZarrDataset(IndexedDataset[tuple[Values, ...]]):
     #: Bytes that small arrays take in memory, which are read as a whole.
     _resident_room = DEFAULT_BUDGET // 16
 
-    @refuses_moved_names(MOVED_TO_DATA)
+    @knows_arguments_of_others(MOVED_TO_DATA | MOVED_TO_DATALOADER)
     def __init__(
         self,
         data: Data | Source,

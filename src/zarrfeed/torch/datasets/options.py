@@ -64,6 +64,17 @@ MOVED_TO_OPTIONS = {
     "coalesce_limit": "a part of requests: requests={'coalesce_limit': '8MiB'}",
 }
 
+_OF_DATALOADER = "an argument of torch's DataLoader: DataLoader(ZarrDataset(data), batch_size=8, shuffle=True)"
+#: Arguments of what a map-style dataset is given to -> how to say it.
+MOVED_TO_DATALOADER = {
+    **dict.fromkeys(("batch_size", "shuffle", "drop_last", "num_workers", "pin_memory", "sampler"), _OF_DATALOADER),
+    "seed": "generator= of torch's DataLoader, or seed= of ZarrIterableDataset, which shuffles by it",
+}
+
+_OF_LOADER = "an argument of ZarrDataLoader: ZarrDataLoader(dataset, num_workers=2)"
+#: Arguments of what a `ZarrIterableDataset` is given to -> how to say it.
+MOVED_TO_LOADER = dict.fromkeys(("num_workers", "prefetch_factor", "persistent_workers", "worker_init_fn"), _OF_LOADER)
+
 
 def as_data(
     data: Data | Source, targets: Source | None, faults: Faults, return_coords: Sequence[str] | str | None = None
