@@ -6,6 +6,7 @@ import datetime
 import pickle
 import re
 import warnings
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -192,9 +193,9 @@ def test_parts_share_no_row(tmp_path_factory: pytest.TempPathFactory, data: st.D
     assert not rows[0] & rows[1]
 
 
-def test_a_column_of_anndata_is_named_by_its_path(tmp_path: Path) -> None:
+def test_a_column_of_anndata_is_named_by_its_path_or_its_name(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
-    pandas = pytest.importorskip("pandas")
+    pandas, sparse = pytest.importorskip("pandas"), pytest.importorskip("scipy.sparse")
     rng = np.random.default_rng(0)
     donor = DONORS[rng.integers(0, 4, 200)]
     with warnings.catch_warnings():
@@ -202,17 +203,24 @@ def test_a_column_of_anndata_is_named_by_its_path(tmp_path: Path) -> None:
         with pandas.option_context("future.infer_string", False):  # anndata 0.12 does not write the texts of pandas 3
             table = anndata.AnnData(np.arange(200, dtype="f4")[:, None] + np.zeros(3, "f4"))
             table.obs["donor"], table.obs["n"] = pandas.Categorical(donor), rng.integers(0, 9, 200)
-            table.layers["raw"] = table.X.copy()
+            table.layers["raw"] = sparse.csr_matrix(table.X)
             table.write_zarr(tmp_path / "cells.zarr")
-    for variables in (["X"], ["layers/raw"], ["X", "obs/n"]):
-        data = zarrfeed.open(tmp_path / "cells.zarr", variables=variables)
-        train, validation = data.split((0.75, 0.25), groups="obs/donor")
-        names = [{*donor[part.resolved.choice.listed()]} for part in (train, validation)]
+    cells = tmp_path / "cells.zarr"
+    opened = [zarrfeed.open(cells, variables=names) for names in (["X"], ["layers/raw"], ["X", "obs/n"])]
+    opened += [zarrfeed.open(cells / "X"), zarrfeed.open(cells / "layers/raw"), zarrfeed.open([cells / "X"] * 2)]
+    for data, name in product(opened, ("obs/donor", "donor")):
+        donors = np.tile(donor, len(data) // 200)
+        assert len(data.sel({name: "d2"})) == np.count_nonzero(donors == "d2") > 0
+        assert data.coords[name].tolist() == donors.tolist()
+        train, validation = data.split((0.75, 0.25), groups=name)
+        names = [{*donors[part.resolved.choice.listed()]} for part in (train, validation)]
         assert not names[0] & names[1]
         assert names[0] | names[1] == {*DONORS}
         assert [len(one) for one in names] == [3, 1]
     with pytest.raises(ConfigError, match=r"no column 'obs/donors' is stored with these samples: there is no "):
         data.split((0.5, 0.5), groups="obs/donors")
+    with pytest.raises(ConfigError, match=r"no coordinate 'donors' is stored with these samples"):
+        data.split((0.5, 0.5), groups="donors")
 
 
 def test_a_pattern_of_stores_is_split_by_year(tmp_path: Path) -> None:

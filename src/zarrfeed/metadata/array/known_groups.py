@@ -32,6 +32,7 @@ from zarrfeed.storage.access.group_members import members_of
 from zarrfeed.storage.access.key_urls import url_of
 from zarrfeed.storage.access.local_files import check_members, check_metadata_files
 from zarrfeed.storage.access.urls import UrlStore
+from zarrfeed.storage.files.table_store import TableStore
 
 #: Paths that a message names, at most; and characters of a path, or of another name, in attributes.
 _MOST_PATHS, _MOST_CHARS = 6, 200
@@ -123,6 +124,8 @@ def _root(group: zarr.Group) -> str | None:
     store = group.store
     if isinstance(store, LocalStore):
         return printable(str(Path(store.root) / group.path))
+    if isinstance(store, TableStore) and store.file is not None:
+        return printable(f"{store.file}/{group.path}".rstrip("/"))
     return url_of(str(store), group.path).rstrip("/") if isinstance(store, UrlStore) else None
 
 

@@ -19,7 +19,7 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.description.batch_sides import field_infos, keys_of_sides, window_fields
 from zarrfeed.metadata.group.batch_columns import Array, Column, Opened, Origin
 from zarrfeed.metadata.group.coordinates import GIVE_COORDS
-from zarrfeed.metadata.group.segment_columns import else_of_segments
+from zarrfeed.metadata.group.segment_columns import read_any_column
 from zarrfeed.metadata.group.stacking import Stacked, with_stack_slices
 from zarrfeed.metadata.group.static_channels import channel_like, templates_of
 from zarrfeed.metadata.patches.patch_request import PatchRequest
@@ -200,7 +200,8 @@ class ResolvedData:
         Parameters
         ----------
         name
-            The name, such as "time". None: the coordinate of the sample dimension, which has the dimension's name.
+            The name, such as "time", or as `read_column` takes it. None: the coordinate of the sample dimension, which
+            has the dimension's name.
         given
             Its values, of all samples of the arrays, or an array that has them. None: they are stored.
         remedy
@@ -213,7 +214,7 @@ class ResolvedData:
         """
         known = self.origin.coordinates
         if name is not None and given is None:
-            found = else_of_segments(self.origin, name, lambda known: known.read(name, remedy=remedy))
+            found = read_any_column(self.origin, name, remedy=remedy)
         elif known is None:
             raise ConfigError(f"coordinate {name!r}: these samples have no coordinates")
         else:

@@ -16,7 +16,6 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.metadata.group.segment_columns import read_any_column
 from zarrfeed.plan.samples.deal_units import SampleLabels
 from zarrfeed.plan.samples.gap_step import GapStep
 from zarrfeed.plan.samples.part_rows import RowGap
@@ -61,7 +60,7 @@ def chosen_values(resolved: ResolvedData, argument: str, column: Any) -> tuple[s
         if resolved.origin.coordinates is None and resolved.origin.segments is None:
             raise ConfigError(f"{argument} = {column!r}: these samples have no stored columns; give an array of values")
         remedy = "select(mask) chooses by values of your own" if argument == "where" else "give an array of its values"
-        name, values = column, read_any_column(resolved.origin, column, remedy=remedy)[:num_samples]
+        name, values = column, resolved.coordinate(column, remedy=remedy).values
     elif isinstance(column, Path | zarr.Array):
         name, values = argument, resolved.coordinate(argument, column).values
     else:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,37 +23,43 @@ from zarrfeed.metadata.array.anndata_columns import column_at
 from zarrfeed.metadata.array.coordinate_values import checked_values
 from zarrfeed.metadata.group.beside import MOST_GROUPS, Beside, StoredPath, open_beside, sibling
 from zarrfeed.metadata.group.coordinates import Coordinates, NoCoordinateError, StoreCoordinates, read_coordinate
+from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.storage.access.access import StoreAccess
 
 #: Parts of dates, named as xarray's `.dt` names them.
 _DATE_PARTS = ("year", "month", "day", "dayofyear", "hour", "date")
+#: The table of AnnData that has a row for each sample.
+OBSERVATIONS = "obs"
 
 
-def read_column(known: Coordinates, name: str, *, remedy: str) -> npt.NDArray[Any]:
-    """Return the values of a column, shape (samples,); `remedy` is that of `Coordinates.read`.
+def read_column(known: Coordinates, name: str, *, remedy: str) -> Coordinate:
+    """Return a column of the samples; `remedy` is that of `Coordinates.read`.
 
     Parameters
     ----------
     known
         The coordinates of the samples.
     name
-        The name of a coordinate; "time.year" and the like, of a coordinate of dates; or a path with a slash from the
-        root of the store, or from a group above the arrays, such as "obs/cell_type".
+        The name of a coordinate; "time.year" and the like, of a coordinate of dates; a path with a slash from the
+        root of the store, or from a group above the arrays, such as "obs/cell_type"; or the name of a column of the
+        table `obs` of AnnData in such a group, such as "cell_type".
 
     Raises
     ------
     ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
         As in `Coordinates.read`.
     """
-    if "/" in name:
-        return np.concatenate([_at_path(one.stores[0], name) for one in known.of_stores()])
-    coordinate, dot, part = name.rpartition(".")
-    if not dot or part not in _DATE_PARTS:
-        return known.read(name, remedy=remedy).values
     try:
-        return known.read_known(name).values  # a name may have a dot
-    except NoCoordinateError:
-        return _part_of_dates(known.read(coordinate, remedy=remedy).values, name, part)
+        return _at_paths(known, name) if "/" in name else known.read_known(name)  # either may have a dot
+    except NoCoordinateError as error:
+        coordinate, dot, part = name.rpartition(".")
+        if dot and part in _DATE_PARTS:
+            dates = read_column(known, coordinate, remedy=remedy)
+            return replace(dates, name=name, values=_part_of_dates(dates.values, name, part), names=None)
+        if "/" not in name:
+            with suppress(NoCoordinateError):
+                return _at_paths(known, f"{OBSERVATIONS}/{name}")
+        raise ConfigError(f"{error.text}; {remedy}{error.hint}") from error.__cause__
 
 
 def _part_of_dates(values: npt.NDArray[Any], name: str, part: str) -> npt.NDArray[Any]:
@@ -70,35 +78,39 @@ def _part_of_dates(values: npt.NDArray[Any], name: str, part: str) -> npt.NDArra
     return parts[part]
 
 
-def _at_path(store: Any, name: str) -> npt.NDArray[Any]:
+def _at_paths(known: Coordinates, name: str) -> Coordinate:
+    """Return the column at a path of each store, one after the other."""
+    parts = [_at_path(one.stores[0], name) for one in known.of_stores()]
+    return replace(parts[0], values=np.concatenate([one.values for one in parts]))
+
+
+def _at_path(store: Any, name: str) -> Coordinate:
     """Return a column of one store, looked for in all groups above its arrays, the nearest first."""
     assert isinstance(store, StoreCoordinates)
     found = store.known.get(name)
     if isinstance(found, np.ndarray):
-        return checked_values(found, store.num_samples, name)
+        return Coordinate(name, checked_values(found, store.num_samples, name), name)
     tried: list[Beside] = []
     where, node = found_above(store, name, tried)
     if node is None:
         lacks = f": there is no {' or '.join(map(str, tried))}" if tried else ""
-        raise ConfigError(f"no column {name!r} is stored with these samples{lacks}; give an array of its values")
+        raise NoCoordinateError(f"no column {name!r} is stored with these samples{lacks}")
     column = column_at(node, str(where), partial(member_of_group, store.access))
     if column is None:
         raise ConfigError(f"{where}: is no column, neither an array with one axis nor one that AnnData writes")
     values = column.read(lambda array, _: read_coordinate(array, store.access))
-    return checked_values(values, store.num_samples, str(where))
+    return Coordinate(name, checked_values(values, store.num_samples, str(where)), str(where))
 
 
-def found_above(
-    store: StoreCoordinates, name: str, tried: list[Beside], *, beyond_root: bool = False
-) -> tuple[Beside, Any]:
+def found_above(store: StoreCoordinates, name: str, tried: list[Beside]) -> tuple[Beside, Any]:
     """Return the first node at a path beside the arrays of a store, or in the groups above, and where it lies.
 
-    With `beyond_root`, the folders above a local directory that was opened count as groups. The node is None if nothing
-    is there. Each place that is looked at is appended to `tried`.
+    Of a path with a slash, the folders above a local directory that was opened count as groups. The node is None if
+    nothing is there. Each place that is looked at is appended to `tried`.
     """
     where: Beside = name
     candidates = [*_above(store, name)]
-    for one in store.near if beyond_root else ():
+    for one in store.near if "/" in name else ():
         if type(one.store_path.store) is LocalStore:
             candidates += [folder / name for folder in list(Path(one.store_path.store.root).parents)[:MOST_GROUPS]]
     for where in dict.fromkeys(candidates):

@@ -6,7 +6,6 @@ A name is looked for beside the arrays of the samples, beside the ends of the se
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from zarrfeed.metadata.array.cf import coordinate_attributes
 from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
 from zarrfeed.metadata.group.batch_columns import Origin
 from zarrfeed.metadata.group.beside import Beside
-from zarrfeed.metadata.group.coordinates import Coordinates, StoreCoordinates
+from zarrfeed.metadata.group.coordinates import StoreCoordinates
 from zarrfeed.metadata.group.sample_columns import found_above, member_of_group, read_column
 from zarrfeed.metadata.group.whole_arrays import MOST_VALUES, read_whole
 from zarrfeed.spec.coordinate import Coordinate
@@ -103,36 +102,21 @@ def segment_coordinate(origin: Origin, method: str, name: str) -> Coordinate:
     return Coordinate(name, checked_values(read_segments(origin, segments, name), len(segments), where), where)
 
 
-def read_any_column(origin: Origin, name: str, *, remedy: str) -> npt.NDArray[Any]:
+def read_any_column(origin: Origin, name: str, *, remedy: str) -> Coordinate:
     """Return a value for each sample: of a column of the samples, else of the one of their segments.
 
     `remedy` is that of `Coordinates.read`.
 
     Raises
     ------
-    ConfigError, UnsupportedError, StoreReadError, CorruptChunkError
-        As in `read_column`.
-    """
-
-    def read(known: Coordinates) -> Coordinate:
-        return Coordinate(name, read_column(known, name, remedy=remedy), name)
-
-    return else_of_segments(origin, name, read).values
-
-
-def else_of_segments(origin: Origin, name: str, read: Callable[[Coordinates], Coordinate]) -> Coordinate:
-    """Return a coordinate of the samples as `read` finds it; if it finds none, the one of their segments.
-
-    Raises
-    ------
     ConfigError
-        If there is neither. And what `read` raises.
+        If there is neither. And as in `read_column`.
     """
     segments, known = origin.segments, origin.coordinates
     error = None
     if known is not None and name not in origin.segment_values:
         try:
-            return read(known)
+            return read_column(known, name, remedy=remedy)
         except ConfigError as raised:
             error = raised
     if segments is not None:
@@ -148,7 +132,7 @@ def _found(store: StoreCoordinates, segments: Segments, name: str) -> tuple[str 
     """Return where a column of a store lies, and its node; no node: where it was looked for, for a message."""
     tried: list[Beside] = []
     for path in (name, f"{segments.folder}/{name}") if segments.folder else (name,):
-        at, node = found_above(store, path, tried, beyond_root="/" in path)
+        at, node = found_above(store, path, tried)
         if node is not None:
             return at, node
     return f": there is no {' or '.join(map(str, tried))}" if tried else "", None
