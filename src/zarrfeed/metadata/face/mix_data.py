@@ -102,7 +102,11 @@ def mix(
     blend.mixture(0, 1)  # refuses what cannot be mixed
     frozen = FrozenMapping(tuple(parsed)) if len(parsed) > 1 else parsed[0][1]
     call = MixCall(tuple(one.expression for one in joined.given), frozen, stop, batching)
-    return Data(Expression(call), replace(joined.resolved, blend=blend))
+    patching = joined.resolved.patching
+    if patching is not None:
+        cut = (one.resolved.patching for one in joined.given)
+        patching = replace(patching, sources=tuple(one for one in cut if one is not None))
+    return Data(Expression(call), replace(joined.resolved, blend=blend, patching=patching))
 
 
 def _stages(weights: Any, lengths: list[int]) -> list[tuple[int, Sequence[float]]]:

@@ -99,6 +99,8 @@ class Patching:
         Runs of samples that patches do not leave.
     positions
         The positions of patches that lie on no grid. None: they lie on one.
+    sources
+        In a mixture, the patches of each source alone. Empty: samples are no mixture.
     """
 
     request: PatchRequest
@@ -109,6 +111,7 @@ class Patching:
     extents: Int64
     volumes: Volumes
     positions: PatchPositions | None = None
+    sources: tuple[Patching, ...] = ()
 
     @classmethod
     def of(
@@ -261,6 +264,26 @@ class Patching:
             volumes=volumes,
             positions=positions,
         )
+
+    @property
+    def all_positions(self) -> PatchPositions:
+        """The positions of the patches of a pass over a source of a mixture, also where they lie on a grid."""
+        if self.positions is not None:
+            return self.positions
+        grid = self.tiling(0).at(0)
+        volume, index = grid.tiles(np.arange(grid.num_tiles))
+        return ListedPositions(volume, grid.starts(volume, index))
+
+    def without_number(self) -> Patching:
+        """Return the patches as they are compared with those of other sources, each of which has a number of its own."""
+        return replace(self, request=replace(self.request, n=None))
+
+    def source_of(self, numbers: Any) -> Any:
+        """Return the source of patches of a mixture by their numbers."""
+        volume, _ = Numbering.of(self.all_extents, np.array(self.sizes)).locate(np.asarray(numbers, dtype=np.int64))
+        ends = np.cumsum([len(one.volumes) for one in self.sources])
+        found = np.searchsorted(ends, volume, side="right")
+        return found if found.ndim else int(found)
 
     def is_cut_like(self, other: Patching) -> bool:
         """Return whether patches of two descriptions may be put together: with weights, each has its own number."""

@@ -150,11 +150,15 @@ class MixedSequence(Order):
 
     def open_steps_of(self, source: int, stride: int = 1) -> int:
         """Return the number of steps that the groups of one source are spread over."""
-        order = self.orders[source]
-        positions = min(order.mix * order.max_rows * order.lanes, order.length)
+        positions = min(self.open_positions(source), self.lengths[source])
         dealt = self.mixture.columns * self.unit
         steps = self.mixture.most_rows(source, -(-positions // dealt) + 1) * dealt
         return min(-(-steps // stride), -(-self.length // stride))
+
+    def open_positions(self, source: int) -> int:
+        """Return the most positions that the groups of all lanes of a source have at once."""
+        order = self.orders[source]
+        return order.mix * order.max_rows * order.lanes
 
     def plan(self, epoch: int, portion: Portion = WHOLE) -> EpochPlan:
         """Return the pieces of blocks that a consumer needs in an epoch, in the order in which it needs them."""

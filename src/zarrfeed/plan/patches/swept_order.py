@@ -37,7 +37,7 @@ from zarrfeed.spec.field import Field
 
 _ROTATION = 0x726F74617465
 #: Batches that are open where patches are read, beside those that hold the blocks of all lanes.
-_SPARE_BATCHES = 2
+SPARE_BATCHES = 2
 #: The epoch that is read, and the next one, which may be planned meanwhile.
 _CACHED_EPOCHS = 2
 
@@ -128,7 +128,7 @@ class SweptOrder(Order):
         """Return the order of the first epoch, in columns and lanes that suit layout and memory."""
         del mix
         choice = self.epochs.layout(room.fields.fields).choose(
-            memory=room.bytes_for_batches(self, spare=_SPARE_BATCHES),
+            memory=room.bytes_for_batches(self, spare=SPARE_BATCHES),
             num_threads=room.num_threads,
             lanes=lanes,
             shuffle=self.shuffle,
