@@ -112,9 +112,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
     check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
     parts = [one.resolved if function == "concat" else _without_number(one.resolved) for one in converted]
-    runs = [
-        Run(part, [part.choice.num_samples], [_name_of(one)]) for part, one in zip(parts, converted, strict=True)
-    ]
+    runs = [Run(part, [part.choice.num_samples], [_name_of(one)]) for part, one in zip(parts, converted, strict=True)]
     return JoinedData(tuple(converted), concat_runs(runs, contiguous=bool(contiguous)))
 
 
@@ -122,9 +120,9 @@ def _check_passes_are_alike(one: Data, function: str) -> None:
     """Raise ConfigError for patches of which epochs have different numbers."""
     if one.resolved.patching is not None and one.resolved.patching.request.sampling == "tiles":
         raise ConfigError(
-            f'{one!r}: patches of sampling = "tiles" lie elsewhere in each epoch, so passes over them differ in length, '
-            f'and they cannot be a source of zarrfeed.{function}; must be of sampling = "random", where n is the '
-            'patches of a pass, "grid" or "positions"'
+            f'{one!r}: patches of sampling = "tiles", of which epochs have different numbers, cannot be a source of '
+            f'zarrfeed.{function}; must be of sampling = "random", where n is the patches of a pass, "grid" or '
+            '"positions"'
         )
 
 

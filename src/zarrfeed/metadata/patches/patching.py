@@ -275,7 +275,7 @@ class Patching:
         return ListedPositions(volume, grid.starts(volume, index))
 
     def without_number(self) -> Patching:
-        """Return the patches as they are compared with those of other sources, each of which has a number of its own."""
+        """Return the patches without their number, in which sources of a mixture may differ."""
         return replace(self, request=replace(self.request, n=None))
 
     def source_of(self, numbers: Any) -> Any:

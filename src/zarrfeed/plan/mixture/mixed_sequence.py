@@ -197,7 +197,7 @@ class MixedSequence(Order):
         """Return the groups that may have positions of a consumer, and which of its steps they serve."""
         begin, unit, lengths = self.begin_of(epoch), self.unit, np.array(self.lengths)
         low, high = self._position_range(begin, strides)
-        source, in_pass = self._at(begin + extra % self.length)
+        source, in_pass = self.taken_at(begin + extra % self.length)
         which_pass, in_pass = np.divmod(in_pass, lengths[source])
         parts, of_part, holding = [], [], np.zeros(len(extra), dtype=np.int64)
         count = 0
@@ -260,7 +260,7 @@ class MixedSequence(Order):
             (ahead * self.unit).tolist(),
         )
 
-    def _at(self, steps: Int64) -> tuple[Int64, Int64]:
+    def taken_at(self, steps: Int64) -> tuple[Int64, Int64]:
         """Return the source of each step of the mixture, and the position in the source's sequence."""
         in_unit, within = np.divmod(steps, self.unit)
         source, position = self.mixture.at(in_unit)

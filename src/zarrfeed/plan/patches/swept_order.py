@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -254,7 +254,7 @@ class PatchOrder:
         """Return the tiles, with the fields that they are cut out of."""
         return ColumnLayout(self.tiling, fields, self.is_listed, self.samples_of_tile)
 
-    def with_sweep(self, sweep: Sweep) -> PatchOrder:
+    def with_sweep(self, sweep: Sweep) -> Self:
         """Return the same orders with other columns."""
         return self if sweep == self.sweep else replace(self, sweep=sweep)
 
