@@ -19,7 +19,7 @@ from zarrfeed import ConfigError, Data, ZarrIterableDataset
 from zarrfeed.plan.patches.mixed_patches import MixedPatches
 
 SIZE = (4, 5, 3)
-SIZES = dict(enumerate(SIZE))
+SIZES: dict[str | int, int] = dict(enumerate(SIZE))
 WEIGHTS = (4, 3, 1)
 SHAPES = [(15, 13, 11), (9, 17, 8), (12, 12, 12)]
 VOLUMES = [volume(shape, first=1 + 10**6 * k) for k, shape in enumerate(SHAPES)]
@@ -45,7 +45,8 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def sources(paths: list[str], sampling: Any, **options: Any) -> list[Data]:
     made = []
     for path, listed, n in zip(paths, LISTED, NUMBERS["random"], strict=True):
-        own = {"random": {"n": n}, "positions": {"positions": listed}}.get(sampling, {})
+        options_of: dict[str, Any] = {"random": {"n": n}, "positions": {"positions": listed}}
+        own = options_of.get(sampling, {})
         made.append(zarrfeed.open(path).patch(SIZES, sampling=sampling, **own, **options))
     return made
 
@@ -75,6 +76,7 @@ def test_each_pass_over_a_source_has_its_patches_once(
         assert max(errors(source, WEIGHTS)) < 8
     store, start = data.locate(numbers)
     np.testing.assert_array_equal(store, source)
+    assert [data.source_of(int(number)) for number in numbers[:9]] == source[:9].tolist()
     whole = 0
     for one, n in enumerate(NUMBERS[sampling]):
         begins, of_pass = start[source == one], position[source == one] // n
@@ -196,6 +198,10 @@ def test_sources_that_cannot_be_mixed_say_what_can(paths: list[str]) -> None:
         zarrfeed.mix([one.patch(SIZES, sampling="grid"), one.patch({0: 2}, sampling="grid")])
     with pytest.raises(ConfigError, match="must have the same shape"):
         zarrfeed.mix([one.patch(SIZES, sampling="grid"), paths[1]])
+    with pytest.raises(IndexError, match="the numbers of patches are below"):
+        mixed(paths, "grid").source_of(10**9)
+    with pytest.raises(ConfigError, match=r"before stack\(\) and zarrfeed.mix\(\)"):
+        zarrfeed.mix([paths[0], paths[0]]).patch({0: 2})
     with pytest.raises(ConfigError, match="mixture"):
         zarrfeed.ZarrDataset(mixed(paths, "grid"))
     with pytest.raises(ConfigError, match="per_batch"):
