@@ -149,13 +149,15 @@ class Planning:
 
     def _patch_mixture(self, patching: Patching, blend: Blend, fields: FieldSet) -> MixedPatches:
         """Return the order of a mixture of patches, whose volumes are numbered over all sources."""
-        first = np.cumsum([0, *(len(one.volumes) for one in patching.sources)]).tolist()
-        sources = [
-            replace(patching, positions=PositionsOfSource(one.all_positions, volume), request=one.request)
-            for one, volume in zip(patching.sources, first, strict=False)
-        ]
-        orders = [self._patch_orders(one, fields) for one in sources]
-        return MixedPatches.of_sources([one for one in orders if isinstance(one, ListedOrder)], blend)
+        ends = np.cumsum([len(one.volumes) for one in patching.sources]).tolist()
+        orders = []
+        for one, end in zip(patching.sources, ends, strict=True):
+            volumes = slice(end - len(one.volumes), end)
+            positions = PositionsOfSource(one.all_positions, volumes.start)
+            order = self._patch_orders(replace(patching, positions=positions, request=one.request), fields)
+            assert isinstance(order, ListedOrder)
+            orders.append(replace(order, volumes=volumes))
+        return MixedPatches.of_sources(orders, blend)
 
     def _patch_orders(self, patching: Patching, fields: FieldSet) -> PatchOrder:
         """Return the orders of all epochs of patches, in single tiles until `Schedule.make` chooses columns."""
