@@ -52,6 +52,13 @@ _OF_OTHER_LIBRARIES = {
     **dict.fromkeys(("num_samples", "samples_per_volume"), "n, with sampling='random': patches of an epoch"),
     **dict.fromkeys(("spatial_size", "roi_size", "patch_size"), "size, a mapping: {'z': 96, 'y': 96, 'x': 96}"),
 }
+#: Arguments of scikit-learn's splitters and of its train_test_split.
+_OF_SPLITTERS = {
+    "n_splits": "folds=5, fold=0",
+    **dict.fromkeys(("test_size", "train_size"), "parts, with one number for each part: (0.8, 0.2)"),
+    "random_state": "seed=",
+    "shuffle": "by='sample', which draws samples at random, or by='contiguous', which keeps their order",
+}
 
 
 class SampleMethods(DataMethods):
@@ -274,7 +281,7 @@ class SampleMethods(DataMethods):
         """
         return self._then(WithOffsetsCall(offsets))
 
-    @checks_option_names_of("Data")
+    @checks_option_names_of("Data", _OF_SPLITTERS)
     def split(
         self,
         parts: Sequence[float] | None = None,
