@@ -6,7 +6,7 @@ import pickle
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,19 @@ def test_wrong_guesses_get_an_answer(refused: Callable[[Data], Data], message: s
         refused(data)
 
 
+def test_iterating_yields_the_samples_in_order_as_often_as_asked(data: Data) -> None:
+    expected = np.flatnonzero(QUALITY > 0.5)[:5]
+    chosen = data.where("quality > 0.5").head(5)
+    with ZarrIterableDataset(chosen, rank=0, world_size=1) as dataset:
+        samples = list(dataset)
+    for _ in range(2):
+        assert [str(one) for one in chosen] == [str(one) for one in samples]
+    assert len(samples) == len(expected)
+    assert [int(one) for one in zarrfeed.open(np.arange(N))[expected]] == expected.tolist()
+    first = iter(zarrfeed.open(np.arange(N)).select([5, 3, 3], keep_order=True))
+    assert [int(next(first)), int(next(first))] == [5, 3]  # and the rest is never read
+
+
 def test_text_needs_pandas_and_a_function_does_not(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="needs pandas: pip install pandas; or give a function"):
@@ -229,9 +242,3 @@ def test_brackets_choose_samples_in_the_order_of_the_array(chosen: Any, data: Da
 def test_the_head_is_the_first_samples(data: Data) -> None:
     assert samples_of(data.head()).tolist() == [0, 1, 2, 3, 4]
     assert samples_of(data.head(500)).tolist() == list(range(N))
-
-
-def test_a_description_is_not_iterated(data: Data) -> None:
-    assert not isinstance(data, Iterable)
-    with pytest.raises(ConfigError, match=r"ZarrDataset\(data\)\[0\] reads one"):
-        list(data)  # type: ignore[call-overload]

@@ -40,6 +40,20 @@ def hourly(tmp_path_factory: pytest.TempPathFactory) -> str:
     return store
 
 
+def test_names_of_other_libraries_say_ours() -> None:
+    data = zarrfeed.open(np.arange(20))
+    guesses: dict[str, tuple[Any, str]] = {
+        "test_size": (0.2, "it is parts, with one number for each part"),
+        "n_splits": (5, "it is folds=5, fold=0"),
+        "random_state": (3, "it is seed="),
+        "shuffle": (True, "by='sample'"),
+        "by": ("time", 'must be "contiguous"'),
+    }
+    for name, (value, answer) in guesses.items():
+        with pytest.raises((ConfigError, TypeError), match=re.escape(answer)):
+            data.split((0.8, 0.2), **{name: value})
+
+
 def column(store: str, name: str) -> np.ndarray:
     return np.asarray(zarr.open_array(f"{store}/{name}")[:])
 

@@ -71,7 +71,7 @@ def test_each_pass_over_a_source_has_the_counts_of_its_weights(
     samples = np.concatenate([run.on(1, epoch=epoch).sample_order() for epoch in range(6)])
     order = run.schedule.order
     assert isinstance(order, WeightedMixture)
-    source, position = order.with_unit(6)._at(np.arange(len(samples)))
+    source, position = order.with_unit(6).taken_at(np.arange(len(samples)))
     if batching == "per_sample":
         np.testing.assert_array_equal(source, mixture_of(WEIGHTS, 3).at(np.arange(len(samples)))[0])
     assert min(check_passes(samples, source, position)) >= 2

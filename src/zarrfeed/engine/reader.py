@@ -335,6 +335,7 @@ class Reader:
 
 def _request(order: Order, epoch: int, samples: Int64) -> EpochPlan:
     """Return the plan of one batch with some samples of an order, turned as in an epoch if they are patches."""
+    order = order.by_block
     if isinstance(order, SweptOrder):
         return plan_patches(order.tiles.grid, *order.tiles.starts(samples), of=order.of_epochs, epoch=epoch)
     return plan_request(samples, order.num_samples, order.block_rows)

@@ -15,7 +15,8 @@ from zarrfeed.plan.order.crop_order import CropOrder
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
-from zarrfeed.plan.patches.patch_reads import patch_reads
+from zarrfeed.plan.patches.mixed_patches import MixedPatches
+from zarrfeed.plan.patches.patch_reads import mixed_reads, patch_reads
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.report.given_shares import GivenShares
@@ -71,6 +72,13 @@ def figures_of(order: Order, plan: EpochPlan, fields: Sequence[Field], keep_byte
 def _(order: MixedOrder, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
     del fields, keep_bytes
     return OrderFigures(sources=SourceShares.of(order, plan.epoch))
+
+
+@figures_of.register
+def _(order: MixedPatches, plan: EpochPlan, fields: Sequence[Field], keep_bytes: int) -> OrderFigures:
+    del keep_bytes
+    reads, patches = mixed_reads(order, plan.epoch, fields, plan.stride), PatchExplanation.of_sources(order)
+    return OrderFigures(sources=SourceShares.of(order, plan.epoch), patches=patches, reads=reads)
 
 
 @figures_of.register

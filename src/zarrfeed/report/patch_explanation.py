@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
+from zarrfeed.plan.patches.mixed_patches import MixedPatches
 from zarrfeed.plan.patches.sweep import GOOD_AMPLIFICATION, SweepChoice
 from zarrfeed.plan.patches.swept_order import SweptOrder
 
@@ -33,6 +34,7 @@ class PatchExplanation:
         Number of volumes that are cut: stores, or runs of selected samples.
     axis, width
         The dimension that columns are swept along, and the largest number of patches of a column along each dimension.
+        `width` is empty for a mixture, each source of which has columns of its own.
     choice
         The reason of the choice: the cost that was expected of these columns and their lanes.
     cell
@@ -72,6 +74,11 @@ class PatchExplanation:
             () if turns is None else turns.rotate,
         )
 
+    @classmethod
+    def of_sources(cls, order: MixedPatches) -> PatchExplanation:
+        """Describe the patches of a mixture, whose sources are cut alike."""
+        return replace(cls.of(order.passes.table), width=(), choice=None)
+
     def rows(self) -> list[Row]:
         """Return the rows of the table that `str()` and notebooks show."""
         size = " x ".join(map(str, self.size))
@@ -84,6 +91,8 @@ class PatchExplanation:
         turned = {"flipped along": self.flip, "rotated in": self.rotate}
         if turns := [f"{word} dimensions {', '.join(map(str, dims))}" for word, dims in turned.items() if dims]:
             rows.append(("", f"{' and '.join(turns)}, anew in each epoch"))
+        if not self.width:
+            return [*rows, ("", "each source is read in columns of its own")]
         width = " x ".join("1" if d == self.axis else str(w) for d, w in enumerate(self.width))
         of = "patches"
         if self.cell is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
+from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.mixture.cycled_order import CycledOrder
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.mixture.weighted_mixture import WeightedMixture
@@ -17,7 +20,8 @@ from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.columns import patch_fields
 from zarrfeed.plan.patches.listed_order import ListedOrder
-from zarrfeed.plan.patches.position_blocks import Cells
+from zarrfeed.plan.patches.mixed_patches import MixedPatches
+from zarrfeed.plan.patches.position_blocks import Cells, PositionsOfSource
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
 from zarrfeed.plan.samples.buckets import Buckets
@@ -90,7 +94,9 @@ class Planning:
         if resolved.patching is not None:
             if self.epoch_size is not None:
                 raise ConfigError("epoch_size is not for patches: patch(n=) says how many an epoch has")
-            return fields, self._patch_order(resolved.patching, fields)
+            if resolved.blend is not None:
+                return fields, self._with_batches(self._patch_mixture(resolved.patching, resolved.blend, fields))
+            return fields, self._patch_orders(resolved.patching, fields).at(0)
         buckets = resolved.expected if isinstance(resolved.expected, Buckets) else None
         if buckets is not None and self.options.batch_size and buckets.batch_size % self.options.batch_size:
             raise ConfigError(
@@ -123,10 +129,14 @@ class Planning:
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
             mixed = WeightedMixture.weighted if resolved.blend.expected else MixedOrder.of
-            order = mixed(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix)
-            if order.is_per_batch and self.options.batch_size is None:
-                raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
+            order = self._with_batches(mixed(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix))
         return fields, order
+
+    def _with_batches(self, order: MixedOrder) -> MixedOrder:
+        """Return the order of a mixture, after a check that there are batches if each is to have one source."""
+        if order.is_per_batch and self.options.batch_size is None:
+            raise ConfigError("batching = 'per_batch' is for batches: give the dataset a batch_size")
+        return order
 
     def _slabs(self, fields: FieldSet) -> Slabs | None:
         """Return the slabs of the array that makes the blocks; None: its chunks are no longer than a slab."""
@@ -137,8 +147,20 @@ class Planning:
         slabs = Slabs.of(layouts, fields.num_samples, self.slab_rows)
         return replace(slabs, grains=self.grains, carries_rows=self.carries_rows)
 
-    def _patch_order(self, patching: Patching, fields: FieldSet) -> Order:
-        """Return the order of the first epoch of patches, in single tiles until `Schedule.make` chooses columns."""
+    def _patch_mixture(self, patching: Patching, blend: Blend, fields: FieldSet) -> MixedPatches:
+        """Return the order of a mixture of patches, whose volumes are numbered over all sources."""
+        ends = np.cumsum([len(one.volumes) for one in patching.sources]).tolist()
+        orders = []
+        for one, end in zip(patching.sources, ends, strict=True):
+            volumes = slice(end - len(one.volumes), end)
+            positions = PositionsOfSource(one.all_positions, volumes.start)
+            order = self._patch_orders(replace(patching, positions=positions, request=one.request), fields)
+            assert isinstance(order, ListedOrder)
+            orders.append(replace(order, volumes=volumes))
+        return MixedPatches.of_sources(orders, blend)
+
+    def _patch_orders(self, patching: Patching, fields: FieldSet) -> PatchOrder:
+        """Return the orders of all epochs of patches, in single tiles until `Schedule.make` chooses columns."""
         if self.mixing.block is not None or self.mixing.mix is not None:
             raise ConfigError("mixing: patches take neither block= nor mix=, as their blocks are layers of columns")
         sweep = Sweep(0, (1,) * len(patching.sizes))
@@ -146,7 +168,7 @@ class Planning:
         if patching.positions is None:
             tiling = patching.tiling(self.seed)
             phase, turns = self.shuffle, patching.turns
-            return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=phase, turns=turns).at(0)
+            return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=phase, turns=turns)
         cells = Cells.of(
             patching.positions,
             patching.all_extents,
@@ -166,7 +188,7 @@ class Planning:
             cells=cells,
             sampling=patching.request.sampling,
             border=patching.borders,
-        ).at(0)
+        )
 
 
 def _check_epochs_may_go_on(resolved: ResolvedData) -> None:

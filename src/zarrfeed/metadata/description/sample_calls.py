@@ -365,7 +365,7 @@ class PatchCall(MethodCall):
         if resolved.patching is not None:
             raise ConfigError("patch() was called before: call it once, with the sizes of all dimensions")
         if resolved.stacks or resolved.blend is not None:
-            raise ConfigError("patch: samples are stacked or mixed; call patch() before stack()")
+            raise ConfigError("patch: samples are stacked or mixed; call patch() before stack() and zarrfeed.mix()")
         if resolved.expected is not None:
             raise ConfigError(
                 f"patch: samples are {resolved.expected.state}, which patches cannot be; patch(weights=) weights voxels"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError
@@ -84,10 +84,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
                 f"{one!r}: a mixture cannot be an input of zarrfeed.{function}; give its sources to one zarrfeed.mix"
             )
         if one.resolved.patching is not None and function != "concat":
-            raise ConfigError(
-                f"{one!r}: patches cannot be a source of zarrfeed.{function}; zarrfeed.concat of random patches with "
-                "weights has the n of each in every epoch"
-            )
+            _check_passes_are_alike(one, function)
         drawn = one.resolved.expected
         if function == "concat" and drawn is not None:
             raise ConfigError(f"{one!r}: {drawn.noun} cannot be an input of zarrfeed.concat; {drawn.verb} the result")
@@ -114,8 +111,25 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             )
     check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
-    runs = [Run(one.resolved, [one.resolved.choice.num_samples], [_name_of(one)]) for one in converted]
+    parts = [one.resolved if function == "concat" else _without_number(one.resolved) for one in converted]
+    runs = [Run(part, [part.choice.num_samples], [_name_of(one)]) for part, one in zip(parts, converted, strict=True)]
     return JoinedData(tuple(converted), concat_runs(runs, contiguous=bool(contiguous)))
+
+
+def _check_passes_are_alike(one: Data, function: str) -> None:
+    """Raise ConfigError for patches of which epochs have different numbers."""
+    if one.resolved.patching is not None and one.resolved.patching.request.sampling == "tiles":
+        raise ConfigError(
+            f'{one!r}: patches of sampling = "tiles", of which epochs have different numbers, cannot be a source of '
+            f'zarrfeed.{function}; must be of sampling = "random", where n is the patches of a pass, "grid" or '
+            '"positions"'
+        )
+
+
+def _without_number(resolved: ResolvedData) -> ResolvedData:
+    """Return a description whose patches may differ from those of others in their number."""
+    patching = resolved.patching
+    return resolved if patching is None else replace(resolved, patching=patching.without_number())
 
 
 def _name_of(data: Data) -> str:

@@ -192,7 +192,10 @@ class Data(ChoiceMethods, SampleMethods, SegmentMethods, ItemMethods, ValueMetho
         >>> zarrfeed.mix([np.zeros(5), np.ones(7)]).source_of([0, 4, 5])
         array([0, 0, 1])
         """
-        return source_of(None if self.resolved.blend is None else self.resolved.blend.first, index)
+        blend, patching = self.resolved.blend, self.resolved.patching
+        if blend is not None and patching is not None:
+            return patching.source_of(index)
+        return source_of(None if blend is None else blend.first, index)
 
     if not TYPE_CHECKING:  # type checkers know which methods there are
 

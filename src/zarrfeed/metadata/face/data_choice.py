@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -65,6 +66,22 @@ class ChoiceMethods(DataMethods):
         if not isinstance(samples, slice) and np.ndim(samples) == 0:
             raise ConfigError(f"data[{samples!r}]: a Data describes samples; ZarrDataset(data)[{samples!r}] reads one")
         return self.select(samples)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples one by one, in order, as `ZarrIterableDataset` delivers them without a batch size.
+
+        It is for a look at some of them. Every process reads all samples, whatever rank it has.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> [int(sample) for sample in zarrfeed.open(np.arange(100)).head(3)]
+        [0, 1, 2]
+        """
+        # The public name, as what reads arrays lies in a layer above this one.
+        dataset = import_module("zarrfeed").ZarrIterableDataset(self, rank=0, world_size=1, pin_memory=False)
+        with dataset:
+            yield from dataset
 
     @checks_option_names_of("Data")
     def head(self, n: int = 5) -> Self:

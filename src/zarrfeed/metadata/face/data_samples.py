@@ -60,6 +60,13 @@ _OF_OTHER_WINDOWS = {
     **dict.fromkeys(("size", "length", "window_size", "window_shape", "window_length", "seq_len", "n"), _LENGTH),
     **dict.fromkeys(("shift", "hop", "hop_length"), "stride, in samples"),
 }
+#: Arguments of scikit-learn's splitters and of its train_test_split.
+_OF_SPLITTERS = {
+    "n_splits": "folds=5, fold=0",
+    **dict.fromkeys(("test_size", "train_size"), "parts, with one number for each part: (0.8, 0.2)"),
+    "random_state": "seed=",
+    "shuffle": "by='sample', which draws samples at random, or by='contiguous', which keeps their order",
+}
 
 
 class SampleMethods(DataMethods):
@@ -283,7 +290,7 @@ class SampleMethods(DataMethods):
         """
         return self._then(WithOffsetsCall(offsets))
 
-    @checks_option_names_of("Data")
+    @checks_option_names_of("Data", _OF_SPLITTERS)
     def split(
         self,
         parts: Sequence[float] | None = None,

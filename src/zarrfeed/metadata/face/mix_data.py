@@ -45,6 +45,7 @@ def mix(
         The sources: a `Data` each, or whatever `zarrfeed.open` takes as `samples`, such as a list of stores. As of
         `zarrfeed.concat`, which numbers samples alike; `Data.source_of` tells the source of a sample's index.
         A source may be weighted (`Data.weight`, `Data.balance`): a pass over it is an epoch of its weights, drawn anew.
+        All may be patches of one size, of `sampling` "random", "grid" or "positions": a pass is an epoch of these.
     weights
         The shares of the sources: [7, 2, 1]. None: the numbers of samples. Or a schedule of the steps from which
         weights hold, such as {0: [7, 2, 1], 1_000_000: [1, 1, 1]}. Steps count samples of all ranks, from the beginning
@@ -102,7 +103,11 @@ def mix(
     blend.mixture(0, 1)  # refuses what cannot be mixed
     frozen = FrozenMapping(tuple(parsed)) if len(parsed) > 1 else parsed[0][1]
     call = MixCall(tuple(one.expression for one in joined.given), frozen, stop, batching)
-    return Data(Expression(call), replace(joined.resolved, blend=blend))
+    patching = joined.resolved.patching
+    if patching is not None:
+        cut = (one.resolved.patching for one in joined.given)
+        patching = replace(patching, sources=tuple(one for one in cut if one is not None))
+    return Data(Expression(call), replace(joined.resolved, blend=blend, patching=patching))
 
 
 def _stages(weights: Any, lengths: list[int]) -> list[tuple[int, Sequence[float]]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
@@ -99,6 +100,8 @@ class Patching:
         Runs of samples that patches do not leave.
     positions
         The positions of patches that lie on no grid. None: they lie on one.
+    sources
+        In a mixture, the patches of each source alone. Empty: samples are no mixture.
     """
 
     request: PatchRequest
@@ -109,6 +112,7 @@ class Patching:
     extents: Int64
     volumes: Volumes
     positions: PatchPositions | None = None
+    sources: tuple[Patching, ...] = ()
 
     @classmethod
     def of(
@@ -262,6 +266,32 @@ class Patching:
             positions=positions,
         )
 
+    @property
+    def all_positions(self) -> PatchPositions:
+        """The positions of the patches of a pass over a source of a mixture, also where they lie on a grid."""
+        if self.positions is not None:
+            return self.positions
+        grid = self.tiling(0).at(0)
+        volume, index = grid.tiles(np.arange(grid.num_tiles))
+        return ListedPositions(volume, grid.starts(volume, index))
+
+    def without_number(self) -> Patching:
+        """Return the patches without their number, in which sources of a mixture may differ."""
+        return replace(self, request=replace(self.request, n=None))
+
+    def source_of(self, numbers: Any) -> Any:
+        """Return the source of patches of a mixture by their numbers: a number for one, an array for an array.
+
+        Raises
+        ------
+        ConfigError, IndexError
+            As `locate`.
+        """
+        volume, _ = self._begins(np.asarray(numbers))
+        ends = np.cumsum([len(one.volumes) for one in self.sources])
+        found = np.searchsorted(ends, volume, side="right")
+        return found.reshape(np.shape(numbers)) if np.ndim(numbers) else int(found[0])
+
     def is_cut_like(self, other: Patching) -> bool:
         """Return whether patches of two descriptions may be put together: with weights, each has its own number."""
         requests = [self.request, other.request]
@@ -344,6 +374,16 @@ class Patching:
             If `numbers` are no numbers of patches.
         """
         wanted = np.asarray(numbers)
+        volume, start = self._begins(wanted)
+        first = self.volumes.begin[volume]
+        store, first_in_store = (np.zeros_like(first), first) if stores is None else stores.locate(first)
+        start[:, 0] += first_in_store
+        if wanted.ndim == 0:
+            return int(store[0]), start[0]
+        return store.reshape(wanted.shape), start.reshape(*wanted.shape, len(self.sizes))
+
+    def _begins(self, wanted: npt.NDArray[Any]) -> tuple[Int64, Int64]:
+        """Return the volume of patches, shape (n,), and their first voxel in it, shape (n, D), by their numbers."""
         numbering = Numbering.of(self.all_extents, np.array(self.sizes))
         if wanted.dtype.kind not in "iu":
             raise ConfigError(f"index has the dtype {wanted.dtype}, must be an integer, or an array of integers")
@@ -352,13 +392,7 @@ class Patching:
             raise IndexError(
                 f"index {flat.min()} to {flat.max()}: the numbers of patches are below {numbering.first[-1]}"
             )
-        volume, start = numbering.locate(flat)
-        first = self.volumes.begin[volume]
-        store, first_in_store = (np.zeros_like(first), first) if stores is None else stores.locate(first)
-        start[:, 0] += first_in_store
-        if wanted.ndim == 0:
-            return int(store[0]), start[0]
-        return store.reshape(wanted.shape), start.reshape(*wanted.shape, len(self.sizes))
+        return numbering.locate(flat)
 
     @property
     def all_extents(self) -> Int64:

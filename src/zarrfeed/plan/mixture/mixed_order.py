@@ -82,9 +82,13 @@ class MixedOrder(MixedSequence):
         own = state.own
         if own is None:
             sources = self.settled(readers.ranks, are_chosen=not readers.name_lanes)
-            state = replace(state, own=SourceState(sources, readers.batch if self.is_per_batch else 1))
+            state = replace(state, own=self.new_own(sources, readers.batch if self.is_per_batch else 1))
         self.with_unit(SourceState.of(state).unit).check_batch(readers.batch, state.used)
         return replace(state, lanes=1, mix=1) if state.lanes is None else state
+
+    def new_own(self, sources: tuple[SourceLanes, ...], unit: int) -> SourceState:
+        """Return what the state of a run that begins keeps for all later epochs."""
+        return SourceState(sources, unit)
 
     def settled(self, world_size: int, *, are_chosen: bool) -> tuple[SourceLanes, ...]:
         """Return the lanes of sources for a run that begins: as in an order alone, a lane for each of many ranks.

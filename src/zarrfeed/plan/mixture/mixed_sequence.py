@@ -150,11 +150,15 @@ class MixedSequence(Order):
 
     def open_steps_of(self, source: int, stride: int = 1) -> int:
         """Return the number of steps that the groups of one source are spread over."""
-        order = self.orders[source]
-        positions = min(order.mix * order.max_rows * order.lanes, order.length)
+        positions = min(self.open_positions(source), self.lengths[source])
         dealt = self.mixture.columns * self.unit
         steps = self.mixture.most_rows(source, -(-positions // dealt) + 1) * dealt
         return min(-(-steps // stride), -(-self.length // stride))
+
+    def open_positions(self, source: int) -> int:
+        """Return the most positions that the groups of all lanes of a source have at once."""
+        order = self.orders[source]
+        return order.mix * order.max_rows * order.lanes
 
     def plan(self, epoch: int, portion: Portion = WHOLE) -> EpochPlan:
         """Return the pieces of blocks that a consumer needs in an epoch, in the order in which it needs them."""
@@ -193,7 +197,7 @@ class MixedSequence(Order):
         """Return the groups that may have positions of a consumer, and which of its steps they serve."""
         begin, unit, lengths = self.begin_of(epoch), self.unit, np.array(self.lengths)
         low, high = self._position_range(begin, strides)
-        source, in_pass = self._at(begin + extra % self.length)
+        source, in_pass = self.taken_at(begin + extra % self.length)
         which_pass, in_pass = np.divmod(in_pass, lengths[source])
         parts, of_part, holding = [], [], np.zeros(len(extra), dtype=np.int64)
         count = 0
@@ -256,7 +260,7 @@ class MixedSequence(Order):
             (ahead * self.unit).tolist(),
         )
 
-    def _at(self, steps: Int64) -> tuple[Int64, Int64]:
+    def taken_at(self, steps: Int64) -> tuple[Int64, Int64]:
         """Return the source of each step of the mixture, and the position in the source's sequence."""
         in_unit, within = np.divmod(steps, self.unit)
         source, position = self.mixture.at(in_unit)

@@ -1,13 +1,9 @@
 """The order of a mixture of which sources are weighted: each pass over a source has the samples that it draws.
 
-Invariants, beside those of the mixture itself in `mixed_order.py`:
+Invariants, beside those of any mixture whose passes have blocks of their own (`pass_mixture.py`):
 
 - **Draws.** Pass j over a source draws its samples as epoch j of a weighted order does, by the key of the source
   (`plan/order/weighted_blocks.py`). A source without weights draws each of its samples once.
-- **One length.** All passes over a source have as many samples, so turns, lanes and the position of a step are those of
-  any mixture, and depend on no draw.
-- **One table.** An epoch reads the passes that its steps touch, one after another in one table of samples. A group of a
-  pass has blocks of this table. The table has whole passes, also where an epoch takes a part of one.
 - **Lanes.** Lanes, mix and strip of a source are bound by its blocks with each sample once, as passes differ in their
   blocks. In a pass of fewer blocks, mix and strip are at most their number.
 """
@@ -16,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,11 +20,10 @@ import numpy as np
 
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.mixture.pass_mixture import PassMixture
 from zarrfeed.plan.mixture.source_lanes import SourceLanes
 from zarrfeed.plan.order.keyed_random import key_of
-from zarrfeed.plan.order.order import EpochPlan, Order
-from zarrfeed.plan.order.order_state import OrderState
-from zarrfeed.plan.order.portion import WHOLE, Portion
+from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.weighted_blocks import WeightedBlocks
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
@@ -126,19 +121,16 @@ class _Cache:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedMixture(MixedOrder):
+class WeightedMixture(PassMixture):
     """The epoch order of a mixture with weighted sources, in one epoch; `selection` has each sample once.
 
     Attributes
     ----------
     expected
         For each source, the expected counts of its samples in a pass.
-    epoch
-        The epoch that it is of.
     """
 
     expected: tuple[ExpectedCounts, ...] = field(compare=False, repr=False)
-    epoch: int = 0
     _cache: _Cache = field(default_factory=_Cache, compare=False, repr=False)
 
     @classmethod
@@ -193,16 +185,6 @@ class WeightedMixture(MixedOrder):
         return self._cache.blocks(self)
 
     @cached_property
-    def touched(self) -> tuple[tuple[int, int], ...]:
-        """The passes that the epoch touches: source and number of each."""
-        low, high = self._position_range(self.begin_of(self.epoch), WHOLE.settled(self.length)[0])
-        return tuple(
-            (source, one)
-            for source, n in enumerate(self.lengths)
-            for one in range(low[source] // n, max(low[source] // n + 1, -(-high[source] // n)))
-        )
-
-    @cached_property
     def reads(self) -> Selection:
         """The samples of the passes that the epoch touches, each as often as it comes."""
         return self._cache.passes(self).reads
@@ -227,12 +209,6 @@ class WeightedMixture(MixedOrder):
         """The mixture of the same samples without weights, by whose blocks samples are found, counted and replaced."""
         named = {one.name: getattr(self, one.name) for one in dataclasses.fields(MixedOrder)}
         return MixedOrder(**named).with_sources(self.sources)
-
-    @cached_property
-    def orders(self) -> tuple[Order, ...]:
-        """For each source, the order of the first pass that the epoch touches."""
-        first = dict(reversed(self.touched))
-        return tuple(self.pass_order(source, first[source])[0] for source in range(self.blend.num_sources))
 
     def pass_order(self, source: int, number: int) -> tuple[Order, int]:
         """Return the order of a pass over a source, and the held index of its first block."""
@@ -260,34 +236,12 @@ class WeightedMixture(MixedOrder):
     def _chosen(self) -> Selection:
         return self.each_once
 
-    # Epochs
-
-    def typical_epoch(self, upcoming: int) -> int:
-        """Return the epoch that comes next: epochs differ in the samples that they draw."""
-        return upcoming
-
-    def at(self, state: OrderState) -> WeightedMixture:
-        """Return the order of a settled state's epoch."""
-        made = super().at(state)
-        assert isinstance(made, WeightedMixture)
-        return made if made.epoch == state.epoch else replace(made, epoch=state.epoch)
-
-    def plan(self, epoch: int, portion: Portion = WHOLE) -> EpochPlan:
-        """Return the pieces of blocks that a consumer needs in an epoch, in the order in which it needs them."""
-        if epoch != self.epoch:
-            return replace(self, epoch=epoch).plan(epoch, portion)
-        return super().plan(epoch, portion)
-
     def weighted_visits(self, source: int) -> tuple[float, float] | None:
         """Return for a weighted source how often a pass has its most frequent sample, and reads a block; else None."""
         if self.blend.expected[source] is None:
             return None
         blocks = self.orders[source].blocks_at(np.arange(self.orders[source].num_blocks))
         return self.expected[source].most, len(blocks) / len(np.unique(blocks))
-
-    def groups_bytes(self, *, are_shared: bool) -> int:
-        """Return the bytes of the groups of a plan: of all passes that the epoch touches."""
-        return super(MixedOrder, self).groups_bytes(are_shared=are_shared)
 
     # States
 

@@ -33,12 +33,20 @@ class ColumnLayout:
         True if patches begin at any voxels.
     samples_of_tile
         Samples for each tile.
+    volumes
+        The volumes of the fields that the tiles lie in. None: all.
     """
 
     tiling: Tiling
     fields: Sequence[Field]
     is_listed: bool = False
     samples_of_tile: float = 1.0
+    volumes: slice | None = None
+
+    def in_volumes(self, volumes: slice) -> ColumnLayout:
+        """Return the tiles that lie in some volumes."""
+        tiling = replace(self.tiling, extents=self.tiling.extents[volumes])
+        return replace(self, tiling=tiling, volumes=volumes)
 
     def choose(self, *, memory: int, num_threads: int, lanes: int | None, shuffle: bool) -> SweepChoice:
         """Return columns and lanes that suit the layout and the memory for batches.
@@ -70,16 +78,28 @@ class ColumnLayout:
     def chunks_of_block(self, block_tiles: int) -> int:
         """Return how many chunks a block of `block_tiles` tiles is the first to need, on average and at least 1."""
         grid = self.tiling.typical()
-        chunks = sum(num_chunks(grid, one.array) for one in patch_fields(self.fields))
+        chunks = sum(num_chunks(grid, one.array) for one in self._patch_fields())
         return max(1, chunks * block_tiles // max(1, grid.num_tiles))
 
     def _tile_fields(self) -> list[PatchField]:
         """Return the fields that tiles are cut out of; where a tile is a cell, with the items of all its patches."""
-        found = patch_fields(self.fields)
+        found = self._patch_fields()
         if not self.is_listed:
             return found
         cell = self.tiling.step
         return [one if one.footprint is None else replace(one, footprint=one.footprint.of_cells(cell)) for one in found]
+
+    def _patch_fields(self) -> list[PatchField]:
+        """Return the fields that patches are cut out of, with their items in the volumes that have tiles."""
+        found = patch_fields(self.fields)
+        if self.volumes is None:
+            return found
+        return [
+            one
+            if one.footprint is None
+            else replace(one, footprint=replace(one.footprint, extents=one.footprint.extents[self.volumes]))
+            for one in found
+        ]
 
 
 def patch_fields(fields: Sequence[Field]) -> list[PatchField]:

@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.cached_decodes import Chains, saved_decodes
+from zarrfeed.plan.order.carry import next_groups
 from zarrfeed.plan.order.order import EpochPlan
 from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.patches.footprint import Footprints, footprint_of
+from zarrfeed.plan.patches.mixed_patches import MixedPatches
 from zarrfeed.plan.patches.sweep import TileBlocks
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.patches.tiling import TileGrid
@@ -67,6 +69,45 @@ def count_decodes(
             saved = saved_decodes(chains, chunk_bytes, keep_bytes)
             counts = [count - less for count, less in zip(counts, saved, strict=True)]
     return counts
+
+
+def mixed_decodes(order: MixedPatches, plans: Sequence[EpochPlan], array: Footprints) -> tuple[int, int]:
+    """Count the chunks of a field that plans of a mixture decode, each group visited once, and all that they touch.
+
+    A group decodes the chunks that its patches touch, but for those that the group before it in its lane had.
+    """
+    tiles, decoded, found = order.passes.table.tiles, 0, []
+    for plan in plans:
+        sample, group = _samples_of_sources(order, plan)
+        volume, start = tiles.starts(sample)
+        num_cells, pairs = _cells_of_groups(tiles.grid, array, volume, start, group)
+        of_group, cell = np.divmod(pairs, num_cells)
+        following = next_groups(plan)[of_group]
+        handed = (following >= 0) & np.isin(following * num_cells + cell, pairs)
+        decoded += len(pairs) - int(handed.sum())
+        found.append(cell)
+    return decoded, len(np.unique(np.concatenate(found)))
+
+
+def _samples_of_sources(order: MixedPatches, plan: EpochPlan) -> tuple[Int64, Int64]:
+    """Return the samples that a consumer of a mixture takes by stride, and the group that each is of."""
+    assert plan.sources is not None
+    sample: Int64 = core.sample_order(plan.to_core())
+    steps = order.begin_of(plan.epoch) + plan.strides.first + plan.stride * np.arange(len(sample))
+    source, position = order.taken_at(steps)
+    length, lanes = plan.sources.length, plan.sources.lanes
+    number, in_pass = np.divmod(position, length[source])
+    most, passes = int(length.max()) + 1, int(number.max()) + 1
+
+    def key(source: Int64, number: Int64, lane: Int64, offset: Int64) -> Int64:
+        found: Int64 = ((source * passes + number) * most + lane) * most + offset
+        return found
+
+    groups = plan.groups
+    begins = key(plan.sources.source, plan.sources.which_pass, groups.lane, groups.offset)
+    order_of = np.argsort(begins)
+    wanted = key(source, number, in_pass % lanes[source], in_pass // lanes[source])
+    return sample, order_of[np.searchsorted(begins[order_of], wanted, side="right") - 1]
 
 
 def touched_chunks(order: SweptOrder, array: Footprints) -> int:

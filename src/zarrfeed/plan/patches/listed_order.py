@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zarrfeed.plan.patches.columns import ColumnLayout
 from zarrfeed.plan.patches.position_blocks import Cells, PatchPositions, PositionBlocks
 from zarrfeed.plan.patches.swept_order import PatchOrder
+from zarrfeed.spec.field import Field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +24,20 @@ class ListedOrder(PatchOrder):
         The cells that patches are sorted into.
     sampling, border
         The values that the user gave for these arguments.
+    volumes
+        The volumes that have patches, for the choice of columns. None: all.
     """
 
     positions: PatchPositions
     cells: Cells
     sampling: str
     border: tuple[str, ...]
+    volumes: slice | None = None
+
+    def layout(self, fields: Sequence[Field]) -> ColumnLayout:
+        """Return the cells of the volumes that have patches, with the fields that patches are cut out of."""
+        whole = super().layout(fields)
+        return whole if self.volumes is None else whole.in_volumes(self.volumes)
 
     @property
     def samples_of_tile(self) -> float:

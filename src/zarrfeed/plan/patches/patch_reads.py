@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.patches.columns import patch_fields
-from zarrfeed.plan.patches.decode_count import count_decodes, touched_chunks
+from zarrfeed.plan.patches.decode_count import count_decodes, mixed_decodes, touched_chunks
+from zarrfeed.plan.patches.mixed_patches import MixedPatches
 from zarrfeed.plan.patches.sweep_choice import PatchField
 from zarrfeed.plan.patches.sweep_cost import amplification, num_chunks
 from zarrfeed.plan.patches.swept_order import SweptOrder
@@ -41,6 +43,17 @@ def patch_reads(
         else:
             reads = _predicted_reads(order, known, chunks)
     return [(read * one.cells, count * one.cells) for read, count, one in zip(reads, chunks, known, strict=True)]
+
+
+def mixed_reads(order: MixedPatches, epoch: int, fields: Sequence[Field], stride: int) -> list[tuple[int, int]]:
+    """Return for each array the chunks that an epoch of a mixture decodes, over all consumers, and those it touches.
+
+    They are counted patch by patch, as if memory had room for all that groups serve and lanes carry.
+    """
+    consumers = range(min(stride, order.length))
+    plans = [order.plan(epoch, Portion(first, stride, -(-(order.length - first) // stride))) for first in consumers]
+    counted = [(one.cells, *mixed_decodes(order, plans, one.array)) for one in patch_fields(fields)]
+    return [(decoded * cells, touched * cells) for cells, decoded, touched in counted]
 
 
 def _predicted_reads(order: SweptOrder, fields: Sequence[PatchField], chunks: Sequence[int]) -> list[int]:

@@ -102,6 +102,45 @@ class ListedPositions:
 
 
 @dataclass(frozen=True, eq=False)
+class PositionsOfSource:
+    """Patches of one of several sources, whose volumes are numbered over all sources.
+
+    Attributes
+    ----------
+    alone
+        The patches of the source alone.
+    first_volume
+        The number of its first volume.
+    """
+
+    alone: PatchPositions
+    first_volume: int
+
+    @property
+    def num_samples(self) -> int:
+        """Patches of an epoch."""
+        return self.alone.num_samples
+
+    @property
+    def changes(self) -> bool:
+        """True if epochs have different patches."""
+        return self.alone.changes
+
+    def at(self, seed: int, epoch: int) -> tuple[Int64, Int64]:
+        """Return the volume of each patch, shape (n,), and its first voxel there, shape (n, D)."""
+        volume, start = self.alone.at(seed, epoch)
+        return volume + self.first_volume, start
+
+    def describe(self) -> dict[str, Any]:
+        """Return the terms that the patches depend on, beside seed and epoch, as JSON."""
+        return {**self.alone.describe(), "first_volume": self.first_volume}
+
+    def concat(self, parts: Sequence[tuple[Any, int]]) -> PatchPositions:
+        """Never called: sources are put together by a mixture."""
+        raise AssertionError(parts)
+
+
+@dataclass(frozen=True, eq=False)
 class Cells:
     """The cells that patches are sorted into.
 

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from zarrfeed.spec.field import Field
 
 _ROTATION = 0x726F74617465
 #: Batches that are open where patches are read, beside those that hold the blocks of all lanes.
-_SPARE_BATCHES = 2
+SPARE_BATCHES = 2
 #: The epoch that is read, and the next one, which may be planned meanwhile.
 _CACHED_EPOCHS = 2
 
@@ -128,7 +128,7 @@ class SweptOrder(Order):
         """Return the order of the first epoch, in columns and lanes that suit layout and memory."""
         del mix
         choice = self.epochs.layout(room.fields.fields).choose(
-            memory=room.bytes_for_batches(self, spare=_SPARE_BATCHES),
+            memory=room.bytes_for_batches(self, spare=SPARE_BATCHES),
             num_threads=room.num_threads,
             lanes=lanes,
             shuffle=self.shuffle,
@@ -254,7 +254,7 @@ class PatchOrder:
         """Return the tiles, with the fields that they are cut out of."""
         return ColumnLayout(self.tiling, fields, self.is_listed, self.samples_of_tile)
 
-    def with_sweep(self, sweep: Sweep) -> PatchOrder:
+    def with_sweep(self, sweep: Sweep) -> Self:
         """Return the same orders with other columns."""
         return self if sweep == self.sweep else replace(self, sweep=sweep)
 

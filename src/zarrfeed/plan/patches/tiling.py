@@ -81,6 +81,13 @@ class TileGrid:
         """Tiles of all volumes."""
         return int(self.count.prod(axis=1).sum())
 
+    def tiles(self, numbers: Int64) -> tuple[Int64, Int64]:
+        """Return the volume of tiles, shape (n,), and their indices, (n, D), by their numbers: volume by volume."""
+        of_volume = self.count.prod(axis=1)
+        ends = np.cumsum(of_volume)
+        volume = np.searchsorted(ends, numbers, side="right")
+        return volume, unravel(numbers - (ends - of_volume)[volume], self.count[volume])
+
     def starts(self, volume: Int64, index: Int64) -> Int64:
         """Return the first voxel of tiles, before wrapping, shape (n, D), given the tiles' indices, shape (n, D)."""
         start: Int64 = self.origin[volume] + index * self.step

@@ -42,6 +42,8 @@ from zarrfeed.spec.field import FieldSet
 
 #: The rule by which samples are dealt to parts; `Data.split` explains each.
 By: TypeAlias = Literal["chunk", "shard", "sample", "contiguous", "hash"]
+#: Names that users give to "contiguous".
+_ALONG_THE_SAMPLES = ("time", "date", "order")
 
 #: Groups are dealt whole, by one of these.
 _OF_GROUPS = (None, "contiguous", "hash")
@@ -64,6 +66,10 @@ class SplitRule:
         """Raise ConfigError if arguments are wrong, or do not go together."""
         check_int("seed", self.seed, 0, 2**64 - 1)
         if self.by is not None:
+            if str(self.by) in _ALONG_THE_SAMPLES:
+                raise ConfigError(
+                    f'by = {self.by!r}, must be "contiguous", which cuts along the samples, and takes a gap in time, too'
+                )
             check_choice("by", self.by, get_args(By))
         if (self.parts is None) == (self.folds is None):
             raise ConfigError(

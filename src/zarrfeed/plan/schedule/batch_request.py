@@ -20,7 +20,7 @@ from zarrfeed.plan.order.portion import Strides
 from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder, SweptOrder
-from zarrfeed.plan.patches.tiling import TileGrid, unravel
+from zarrfeed.plan.patches.tiling import TileGrid
 from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.sample_set import SampleSet
@@ -80,10 +80,7 @@ class TileRequests:
 
     def plan(self, positions: Int64) -> EpochPlan:
         """Return a plan whose batch has the patches at some positions, in this order."""
-        of_volume = self.grid.count.prod(axis=1)
-        ends = np.cumsum(of_volume)
-        volume = np.searchsorted(ends, positions, side="right")
-        index = unravel(positions - (ends - of_volume)[volume], self.grid.count[volume])
+        volume, index = self.grid.tiles(positions)
         return plan_patches(self.grid, volume, self.grid.starts(volume, index))
 
 

@@ -387,7 +387,7 @@ class ZarrIterableDataset(StreamingDataset):
         """
         order = self._session.schedule.order
         if not isinstance(order, SweptOrder):
-            raise ConfigError("stitch: the samples are no patches, which Data.patch makes")
+            raise ConfigError("stitch: the samples are no patches, which Data.patch makes, or a mixture of several")
         return stitch(
             outputs,
             store,
