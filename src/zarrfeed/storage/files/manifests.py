@@ -60,7 +60,8 @@ def open_virtual_dataset(source: Any) -> TableStore | None:
     except Exception as error:  # of any class
         raise ConfigError(f"{name}: VirtualiZarr cannot write its references: {error}") from error
     references = References.of_entries(name, entries, None, {})
-    store = TableStore(None, FORMAT, ReferenceTables(references), name, is_zarr=True)
+    # VirtualiZarr keeps `_FillValue` as an attribute, and gives all arrays a fill value.
+    store = TableStore(None, FORMAT, ReferenceTables(references), name)
     add_documents(store, references.documents)
     return store
 

@@ -96,6 +96,10 @@ def _bitshuffled(values: Any) -> bytes:
     return np.packbits(bits.T, axis=1, bitorder="little").tobytes()
 
 
+def _shuffled(values: Any) -> bytes:
+    return bytes(numcodecs.Shuffle(4).encode(values))
+
+
 def _lz4(data: bytes) -> bytes:
     return bytes(numcodecs.LZ4().encode(data))[4:]
 
@@ -115,7 +119,7 @@ def _in_blocks(block: int, stored: list[bytes]) -> bytes:
         ([(32015, (3,))], lambda raw: numcodecs.Zstd(3).encode(raw)),
         ([(32001, (2, 2, 4, 96, 5, 1, 1))], lambda raw: numcodecs.Blosc("lz4", 5, 1).encode(raw)),
         ([(2, ()), (307, (9,))], lambda raw: bz2.compress(numcodecs.Shuffle(4).encode(raw))),
-        ([(32004, (64,))], lambda raw: _in_blocks(64, [_lz4(raw.tobytes()[:64]), raw.tobytes()[64:]])),
+        ([(2, (4,)), (32004, (64,))], lambda raw: _in_blocks(64, [_lz4(_shuffled(raw)[:64]), _shuffled(raw)[64:]])),
         ([(32008, (0, 4, 4, 0, 0))], lambda raw: _bitshuffled(raw)),
         ([(32008, (0, 4, 4, 0, 2))], lambda raw: _in_blocks(8192, [_lz4(_bitshuffled(raw))])),
         ([(32008, (0, 4, 4, 16, 3))], lambda raw: _in_blocks(64, [_zstd(raw[:4]), _zstd(raw[4:])])),

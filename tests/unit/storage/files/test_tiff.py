@@ -36,7 +36,7 @@ def write_at_random(path: Path, random: np.random.Generator) -> str:
         options |= {"photometric": "rgb", "planarconfig": str(random.choice(["contig", "separate"]))}
         shape.insert(len(shape) - (0 if options["planarconfig"] == "contig" else 2), 3)
     values = random.integers(0, 99, shape).astype(kind)
-    compression = str(random.choice(["none", "zlib", "packbits"]))
+    compression = str(random.choice(["none", "zlib", "lzma"]))
     if compression != "none":
         options["compression"] = compression
     if kind[0] in "iu" and compression == "zlib" and random.random() < 0.6:
@@ -51,7 +51,7 @@ def write_at_random(path: Path, random: np.random.Generator) -> str:
 
 def test_random_images_are_those_of_tifffile(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
-    for seed in range(tries(25, 400)):
+    for seed in range(tries(12, 400)):
         how = f"seed {seed}: {write_at_random(path, np.random.default_rng(seed))}"
         expected = tifffile.imread(path)
         stored: Any = zarr.open_array(open_tiff(path), mode="r")
@@ -97,8 +97,10 @@ def test_levels_are_an_image_and_series_are_images(tmp_path: Path) -> None:
 
 def test_a_sparse_image_has_its_fill_value(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
-    tifffile.imwrite(path, shape=(64, 64), dtype="u1", tile=(32, 32), data=iter([None, *[np.ones((32, 32), "u1")] * 3]))
+    tile = np.arange(1024, dtype="u1").reshape(32, 32)
+    tifffile.imwrite(path, iter([tile, None, tile, None]), shape=(64, 64), dtype="u1", tile=(32, 32), photometric=1)
     assert np.array_equal(rows(zarrfeed.open(path)), tifffile.imread(path))
+    assert open_tiff(path).table("").numbers is not None
 
 
 def test_large_pages_without_compression_are_read_in_parts(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_large_pages_without_compression_are_read_in_parts(tmp_path: Path) -> No
 
 def test_workers_get_the_list_of_tiles(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
-    tifffile.imwrite(path, STACK, compression="packbits", photometric="minisblack")
+    tifffile.imwrite(path, STACK, compression="lzma", photometric="minisblack")
     store = pickle.loads(pickle.dumps(open_tiff(path)))
     stored: Any = zarr.open_array(store, mode="r")
     assert np.array_equal(stored[...], STACK)
