@@ -50,9 +50,20 @@ size_t decode_gzip(Bytes in, MutableBytes out, DecodeScratch& scratch);
 size_t decode_zlib(Bytes in, MutableBytes out, DecodeScratch& scratch);
 size_t decode_lz4(Bytes in, MutableBytes out, DecodeScratch& scratch);
 
+/// As above, for compressors of other formats than Zarr, some of which look at `codec`.
+size_t decode_lzf(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch);
+size_t decode_lzw(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch);
+size_t decode_hdf5_lz4(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch);
+size_t decode_bitshuffle_lz4(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch);
+size_t decode_bitshuffle_zstd(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch);
+/// Fills a chunk up with zeros that has codec.run_bytes bytes, such as the last strip of an image.
+size_t decode_short(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch);
+
 /// Each writes to `out`, of in.size() bytes, what the encoder was given. `in` and `out` do not overlap.
 /// Throws Error(kCorrupt) if `in` does not consist of whole elements of codec.element_bytes.
 void undo_shuffle(Bytes in, uint8_t* out, const CodecSpec& codec);
+void undo_bitshuffle(Bytes in, uint8_t* out, const CodecSpec& codec);
+void undo_delta(Bytes in, uint8_t* out, const CodecSpec& codec);
 
 constexpr size_t kChecksumBytes = 4;
 
@@ -64,6 +75,12 @@ Bytes verify_checksum(Bytes in, bool at_start, std::string_view name, uint32_t (
 uint32_t crc32c(Bytes data);
 /// Fletcher-32 of `data`, as HDF5 defines it (H5_checksum_fletcher32).
 uint32_t fletcher32(Bytes data);
+
+/// Big-endian 32-bit integer at `p`.
+inline uint32_t load_be32(const uint8_t* p) {
+  return static_cast<uint32_t>(p[3]) | static_cast<uint32_t>(p[2]) << 8 | static_cast<uint32_t>(p[1]) << 16 |
+         static_cast<uint32_t>(p[0]) << 24;
+}
 
 /// Little-endian 32-bit integer at `p`.
 inline uint32_t load_le32(const uint8_t* p) {

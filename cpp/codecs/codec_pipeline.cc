@@ -18,10 +18,11 @@ CodecPipeline::CodecPipeline(const std::vector<CodecSpec>& codecs, size_t decode
   for (const CodecSpec& codec : codecs) {
     if (codec.element_bytes < 1)
       throw Error(ErrorKind::kConfig, codec.name + ": element_bytes = 0, must be at least 1");
+    if (codec.stride < 1) throw Error(ErrorKind::kConfig, codec.name + ": stride = 0, must be at least 1");
     steps_.push_back({&find_codec(codec.name), codec});
     is_view_ = is_view_ && steps_.back().entry->checksum != nullptr;
   }
-  is_blosc_ = steps_.size() == 1 && steps_[0].entry->decode == decode_blosc;
+  is_blosc_ = steps_.size() == 1 && steps_[0].entry->name == "blosc";
   find_rooms();
 }
 
@@ -61,7 +62,7 @@ Bytes CodecPipeline::decode(Bytes stored, MutableBytes out, DecodeScratch& scrat
       parity ^= 1;
     }
     if (step.entry->decode != nullptr) {
-      current = room.first(step.entry->decode(current, room, scratch));
+      current = room.first(step.entry->decode(current, room, step.codec, scratch));
     } else {
       if (step.is_exact || current.size() > step.room) check_decoded_bytes(current.size(), step.room);
       step.entry->undo(current, room.data(), step.codec);

@@ -16,7 +16,7 @@ namespace zarrfeed {
 struct CodecEntry {
   std::string_view name;  ///< in v2 and v3 metadata, without the prefix "numcodecs."
   /// A compressor decodes `in` into `out`, see codec.h.
-  size_t (*decode)(Bytes in, MutableBytes out, DecodeScratch& scratch) = nullptr;
+  size_t (*decode)(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch) = nullptr;
   /// A filter makes as many bytes as it is given, see codec.h.
   void (*undo)(Bytes in, uint8_t* out, const CodecSpec& codec) = nullptr;
   /// A checksum leaves the bytes as they are, and stands in 4 bytes beside them, little-endian.

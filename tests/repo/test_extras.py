@@ -36,6 +36,7 @@ MODULES = {
     "pack": ["h5netcdf", "h5py", "pyarrow", "xarray"],
     "plot": ["matplotlib"],
     "remote": ["obstore"],
+    "tiff": ["tifffile"],
     "virtual": ["obstore", "pyarrow"],
 }
 #: The extra that is installed in the usual run.

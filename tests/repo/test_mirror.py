@@ -105,6 +105,10 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         f"storage/files/{name}.py": ("parity/test_files.py", "unit/storage/files/test_hdf5.py")
         for name in ("chunk_table", "data_file", "hdf5_filters", "hdf5_library", "hdf5_names", "table_store")
     },
+    **{
+        f"storage/files/{name}.py": ("unit/storage/files/test_tiff.py", "unit/storage/files/test_hdf5.py")
+        for name in ("file_codecs", "tiff_image")
+    },
     **{f"storage/files/{name}.py": ("parity/test_first_guesses.py",) for name in ("inside_path", "opened_files")},
     **{
         f"storage/{name}.py": ("unit/storage/files/test_references.py",)

@@ -18,6 +18,8 @@ _CHUNKED: tuple[dict[str, Any], ...] = (
     {"compression": "gzip", "shuffle": True},
     {"fletcher32": True},
     {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    {"compression": "lzf"},
+    {"compression": "lzf", "shuffle": True, "fletcher32": True},
 )
 
 

@@ -15,6 +15,7 @@
 #include "spec/codec_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/decoding.h"
+#include "tests/support/file_compress.h"
 #include "tests/support/guarded_bytes.h"
 
 namespace zarrfeed::fuzzing::codecs_fuzz {
@@ -47,6 +48,12 @@ const std::vector<std::vector<CodecSpec>>& chains() {
       {{.name = "shuffle", .element_bytes = 1}, {"blosc"}, {.name = "shuffle", .element_bytes = 100}},
       {{"fletcher32"}, {"zlib"}, {.name = "shuffle", .element_bytes = 4}},
       {{"zlib"}, {"fletcher32"}},
+      {{"zarrfeed.lzf"}, {.name = "shuffle", .element_bytes = 1}, {"fletcher32"}},
+      {{"zarrfeed.lzw"}, {"zarrfeed.delta", false, 1, 7, 3}},
+      {{"zarrfeed.hdf5_lz4"}},
+      {{.name = "zarrfeed.bitshuffle_lz4", .element_bytes = 2}},
+      {{.name = "zarrfeed.bitshuffle_zstd", .element_bytes = 3}},
+      {{"zlib"}, {.name = "zarrfeed.bitshuffle", .element_bytes = 4, .run_bytes = 64}},
   };
   return all;
 }
@@ -58,6 +65,7 @@ ByteVector encoded(const CodecSpec& codec, const ByteVector& data, const Blosc1O
   if (codec.name == "zlib") return testing::compress_zlib(data);
   if (codec.name == "lz4") return testing::compress_lz4(data);
   if (codec.name == "fletcher32") return testing::append_fletcher32(data);
+  if (codec.name.starts_with("zarrfeed.")) return testing::encode_for_file(codec, data);
   if (codec.name == "shuffle") return testing::shuffle_bytes(data, codec.element_bytes);
   return testing::append_crc32c(data, codec.checksum_at_start);
 }

@@ -17,7 +17,8 @@ class CodecSpec:
     """One codec, in the order of decoding; those of bytes alone where all are native.
 
     `block_bytes` are those of a block of Blosc, where the metadata has them; 0: the compressor chose. `element_bytes`
-    are those of an element of a filter; 0: the codec is no filter.
+    are those of an element of a filter; 0: the codec is no filter. The codecs of files have the others:
+    cpp/spec/codec_spec.h says which bytes and elements they count.
     """
 
     name: str
@@ -26,14 +27,28 @@ class CodecSpec:
     native: bool = True
     block_bytes: int = 0
     element_bytes: int = 0
+    run_bytes: int = 0
+    stride: int = 1
+    big_endian: bool = False
 
     @property
     def is_checksum(self) -> bool:
         """True if the engine only looks at the bytes."""
         return NATIVE_CODECS.get(self.name) == "checksum"
 
+    @property
+    def options(self) -> str:
+        """What decoding depends on beside the name, a checksum's place and the elements; "" where nothing is."""
+        others = (self.run_bytes, self.stride, self.big_endian)
+        return "" if others == (0, 1, False) else f" {self.run_bytes} {self.stride} {self.big_endian:d}"
+
     def to_core(self) -> core.CodecSpec:
         """Return the codec in the form that the engine takes."""
-        if self.element_bytes:
-            return core.CodecSpec(self.name, element_bytes=self.element_bytes)
-        return core.CodecSpec(self.name, checksum_at_start=self.checksum_at_start)
+        return core.CodecSpec(
+            self.name,
+            checksum_at_start=self.checksum_at_start,
+            element_bytes=self.element_bytes or 1,
+            run_bytes=self.run_bytes,
+            stride=self.stride,
+            big_endian=self.big_endian,
+        )

@@ -12,6 +12,7 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.spec.codec import NATIVE_CODECS, CodecSpec
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, has_snappy
 from zarrfeed.storage.chunks.codec_configs import whole_number
+from zarrfeed.storage.files.file_codecs import is_file_codec
 
 #: Shards that lie in each other: writers make one, or two where a shard is to have shards for chunks.
 MOST_SHARDS = 8
@@ -28,6 +29,8 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
     short = name.removeprefix("numcodecs.")
     if short not in NATIVE_CODECS:
         return CodecSpec(name=name, label=short, native=False)
+    if is_file_codec(short):
+        return _file_codec(short, config)
     label = short
     if short == "blosc":
         label = f"blosc({config.get('cname')}, {_shuffle_label(config.get('shuffle'), array)})"
@@ -51,6 +54,12 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
         checksum_at_start=location == "start",
         block_bytes=_block_bytes(config.get("blocksize"), array) if short == "blosc" else 0,
     )
+
+
+def _file_codec(name: str, config: dict[str, Any]) -> CodecSpec:
+    """Translate a codec of HDF5 or TIFF, which checked its own configuration."""
+    options = {key: value for key, value in config.items() if key not in ("id", "decoded_bytes")}
+    return CodecSpec(name=name, label=name.partition(".")[2], **options)
 
 
 def _shuffle_label(shuffle: object, array: str) -> str:

@@ -15,6 +15,7 @@ from zarrfeed.base.errors import ConfigError, DecodeError, StoreReadError, Zarrf
 from zarrfeed.metadata.array.array import open_at_url, open_node
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked
+from zarrfeed.storage.access.far_chunks import FarChunks
 from zarrfeed.storage.access.given_stores import as_store
 from zarrfeed.storage.access.group_members import checked_members, members_of, read_members
 from zarrfeed.storage.access.key_urls import is_url
@@ -22,6 +23,7 @@ from zarrfeed.storage.access.open_errors import open_error
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.urls import wrap_node
 from zarrfeed.storage.files.open_file import are_references
+from zarrfeed.storage.files.table_store import TableStore
 
 _DEFAULT_ACCESS = StoreAccess()
 
@@ -43,6 +45,8 @@ def open_source(source: Any, access: StoreAccess = _DEFAULT_ACCESS) -> Any:
     if isinstance(source, str | Path):
         return open_node(source, access.zarr_format, access)
     store = as_store(source)
+    if isinstance(store, TableStore) and store.far_reader is None:
+        store.far_reader = FarChunks(access)
     return checked(source) if store is None else open_store(store, access)
 
 

@@ -18,6 +18,7 @@ from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.local_files import check_members, local_path
 from zarrfeed.storage.access.store_errors import reason_of
 from zarrfeed.storage.files.inside_path import split_at_file
+from zarrfeed.storage.files.manifests import open_virtual_dataset
 from zarrfeed.storage.files.opened_files import open_mapped, path_of_opened
 from zarrfeed.storage.files.table_store import TableStore
 
@@ -38,6 +39,9 @@ def in_files(source: Any, side: str = "samples") -> Any:
     path = path_of_opened(source)
     if path is not None:
         return path
+    virtual = open_virtual_dataset(source)
+    if virtual is not None:
+        return virtual
     if type(source).__module__.partition(".")[0] == "xarray":
         raise ConfigError(
             f"{side}: got an xarray.{type(source).__name__}: zarrfeed.from_xarray reads the arrays behind it, such as "

@@ -12,7 +12,7 @@ from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
 #: Codecs that cost several times the CPU of lz4. (What zarr-python decodes costs more still.)
-SLOW_CODECS = frozenset(("gzip", "zlib", "zstd"))
+SLOW_CODECS = frozenset(("gzip", "zlib", "zstd", "zarrfeed.lzw", "zarrfeed.bitshuffle_zstd"))
 #: A Blosc chunk has less than 2**31 bytes.
 _MOST_BYTES = (1 << 31) - (1 << 20)
 
@@ -25,6 +25,8 @@ def form_of(spec: ArraySpec, options: CacheOptions, decoder: ChunkDecoder | None
     if decoder is not None:
         chain = decoder.signature
     else:
-        chain = " ".join(f"{codec.name}{codec.checksum_at_start:d}({codec.element_bytes})" for codec in spec.codecs)
+        chain = " ".join(
+            f"{codec.name}{codec.checksum_at_start:d}({codec.element_bytes}{codec.options})" for codec in spec.codecs
+        )
     chunk = f"{spec.dtype.str} {spec.swap_bytes} {'x'.join(map(str, spec.chunk_shape))} {spec.storage_order}"
     return f"{options.transcode} of {chain} {chunk}"

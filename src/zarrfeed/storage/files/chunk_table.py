@@ -119,6 +119,7 @@ class ChunkTable:
         extents: Int64,
         file_indices: npt.NDArray[np.int32] | None = None,
         in_memory: bytes = b"",
+        padded_bytes: int = 0,
     ) -> ChunkTable:
         """Return a table of chunks in several files and in memory; `file_indices` has the file of each chunk."""
         order = np.argsort(numbers, kind="stable")
@@ -128,7 +129,8 @@ class ChunkTable:
         offsets, lengths = (np.ascontiguousarray(column) for column in extents.reshape(-1, 2).T)
         found = None if len(numbers) == math.prod(grid) else numbers
         found_files = None if file_indices is None or not np.any(file_indices) else file_indices[order]
-        return cls(tuple(files), name, grid, found, offsets, lengths, found_files, in_memory=in_memory).checked()
+        table = cls(tuple(files), name, grid, found, offsets, lengths, found_files, padded_bytes, in_memory)
+        return table.checked()
 
     @classmethod
     def without_chunks(cls, file: AnyFile, name: str, grid: tuple[int, ...]) -> ChunkTable:

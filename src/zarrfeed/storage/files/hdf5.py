@@ -8,6 +8,7 @@ that, h5py decodes the chunks (`hdf5_values.py`), or the dataset is refused by n
 from __future__ import annotations
 
 import errno
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_table import ChunkTable, Int64, chunk_grid
 from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
-from zarrfeed.storage.files.hdf5_filters import codecs_of
+from zarrfeed.storage.files.hdf5_filters import codecs_of, lacks_filters
 from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, filters_of, library, load_filters, opened_file
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
 from zarrfeed.storage.files.hdf5_values import document_of_values, read_values
@@ -179,7 +180,11 @@ def _codecs_of(dataset: Any) -> list[dict[str, Any]]:
         raise UnsupportedError(
             "it has the shuffle filter alone, so chunks without the filter cannot be told from others"
         )
-    return codecs_of(filters, dataset.dtype.itemsize)
+    return codecs_of(filters, dataset.dtype.itemsize, _chunk_bytes(dataset))
+
+
+def _chunk_bytes(dataset: Any) -> int:
+    return int(dataset.dtype.itemsize) * math.prod(chunks_of(dataset))
 
 
 def _may_leave_edges(dataset: Any) -> bool:
@@ -221,7 +226,8 @@ def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTab
     if user_bytes:
         extents[:, 0] += _shift(file, name, dataset, last, user_bytes)
     table = ChunkTable.of_chunks(file, name, grid, np.ravel_multi_index(tuple(index.T), grid), extents)
-    return replace(table, unfiltered=frozenset(extents[masks != 0, 0].tolist()))
+    is_unfiltered = lacks_filters(filters_of(dataset), _chunk_bytes(dataset), extents[:, 1], masks)
+    return replace(table, unfiltered=frozenset(extents[is_unfiltered, 0].tolist()))
 
 
 def _stored_chunks(dataset: Any) -> tuple[Int64, Int64, Int64]:

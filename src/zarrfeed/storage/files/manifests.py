@@ -1,7 +1,7 @@
-"""Stores of VirtualiZarr (`ManifestStore`) as a `TableStore`: their manifests say where in other files each chunk lies.
+"""Objects of VirtualiZarr as a `TableStore`: their manifests say where in other files each chunk lies.
 
-VirtualiZarr has no public way to its groups and to the columns of a manifest, so this module reads private attributes
-of its objects, as releases 2.0 to 2.5 have them.
+VirtualiZarr has no public way to the groups of a `ManifestStore` and to the columns of a manifest, so this module reads
+private attributes, as releases 2.0 to 2.5 have them. A virtual dataset is read by the references that it writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
 from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.reference_targets import ReferenceTargets
-from zarrfeed.storage.files.references import add_documents
+from zarrfeed.storage.files.references import References, ReferenceTables, add_documents
 from zarrfeed.storage.files.table_store import TableStore
 
 FORMAT = "virtual"
@@ -41,6 +41,33 @@ def open_manifests(source: Any) -> TableStore:
     }
     add_documents(store, documents)
     return store
+
+
+def open_virtual_dataset(source: Any) -> TableStore | None:
+    """Return a dataset of xarray whose values VirtualiZarr refers to as a store; None if it is anything else.
+
+    Raises
+    ------
+    ConfigError
+        If VirtualiZarr cannot write its references.
+    """
+    variables = getattr(source, "variables", None) if type(source).__module__.startswith("xarray.") else None
+    if not variables or not any(_is_virtual(one) for one in variables.values()):
+        return None
+    name = "the virtual dataset"
+    try:
+        entries = source.vz.to_kerchunk(format="dict")["refs"]
+    except Exception as error:  # of any class
+        raise ConfigError(f"{name}: VirtualiZarr cannot write its references: {error}") from error
+    references = References.of_entries(name, entries, None, {})
+    # VirtualiZarr keeps `_FillValue` as an attribute, and gives all arrays a fill value.
+    store = TableStore(None, FORMAT, ReferenceTables(references), name)
+    add_documents(store, references.documents)
+    return store
+
+
+def _is_virtual(variable: Any) -> bool:
+    return type(variable._data).__module__.partition(".")[0] == "virtualizarr"
 
 
 def _nodes(path: str, node: Any) -> Iterator[tuple[str, Any]]:

@@ -12,9 +12,16 @@ from zarrfeed.storage.files.npy import is_npy, open_npy
 from zarrfeed.storage.files.reference_folder import is_reference_folder, open_reference_folder
 from zarrfeed.storage.files.references import is_references, open_references
 from zarrfeed.storage.files.table_store import TableStore
+from zarrfeed.storage.files.tiff import is_tiff, open_tiff
 
 #: The formats that are read in place: whether a file is of one, and what opens it.
-_FORMATS = ((is_npy, open_npy), (is_netcdf3, open_netcdf3), (is_hdf5, open_hdf5), (is_references, open_references))
+_FORMATS = (
+    (is_npy, open_npy),
+    (is_netcdf3, open_netcdf3),
+    (is_hdf5, open_hdf5),
+    (is_tiff, open_tiff),
+    (is_references, open_references),
+)
 
 
 def is_read_in_place(path: Path) -> bool:

@@ -91,12 +91,14 @@ def names_of(documents: Mapping[str, bytes]) -> dict[str, ChunkNames]:
 
 @dataclass(frozen=True)
 class References:
-    """The content of a file of references.
+    """The content of a file of references, or of an object that has the same.
 
     Attributes
     ----------
-    file
-        The file as it was when it was read.
+    name
+        The file or the object, in messages.
+    folder
+        The folder of the file, which relative paths may count from.
     documents
         Documents of Zarr, by their keys.
     names
@@ -107,7 +109,8 @@ class References:
         Text for `{{name}}` in URLs, by the name.
     """
 
-    file: DataFile
+    name: str
+    folder: Path | None
     documents: dict[str, bytes]
     names: dict[str, ChunkNames]
     chunks: dict[str, list[tuple[str, Any]]] = field(repr=False)
@@ -117,9 +120,16 @@ class References:
     def of(cls, file: DataFile) -> References:
         """Read a file of references. Raises as `open_references`."""
         entries, templates = _read(file)
-        targets = ReferenceTargets(str(file), file.path.parent, templates)
+        return cls.of_entries(str(file), entries, file.path.parent, templates)
+
+    @classmethod
+    def of_entries(
+        cls, name: str, entries: Mapping[str, Any], folder: Path | None, templates: dict[str, str]
+    ) -> References:
+        """Return references by their keys. Raises as `open_references`."""
+        targets = ReferenceTargets(name, folder, templates)
         documents = {
-            key: _document(f"{file}/{printable(key)}", one, targets)
+            key: _document(f"{name}/{printable(key)}", one, targets)
             for key, one in entries.items()
             if key.rpartition("/")[2] in _DOCUMENTS
         }
@@ -132,7 +142,7 @@ class References:
             if path in chunks and key not in documents:
                 below = key[len(path) + 1 :] if path else key
                 chunks[path].append((below, one))
-        return cls(file, documents, names, chunks, templates)
+        return cls(name, folder, documents, names, chunks, templates)
 
     def table(self, path: str) -> ChunkTable:
         """Return where the chunks of an array lie.
@@ -142,8 +152,8 @@ class References:
         ConfigError, StoreReadError
             If a reference is none, or names a file that is missing or too short.
         """
-        names, name = self.names[path], f"{self.file}/{printable(path)}".rstrip("/")
-        targets = ReferenceTargets(name, self.file.path.parent, self.templates)
+        names, name = self.names[path], f"{self.name}/{printable(path)}".rstrip("/")
+        targets = ReferenceTargets(name, self.folder, self.templates)
         in_memory = bytearray()
         numbers, extents, file_indices = [], [], []
         for key, one in self.chunks[path]:
@@ -173,18 +183,20 @@ class References:
 
 @dataclass
 class ReferenceTables:
-    """Finds the chunks of an array that references describe. A copy in another process reads the file again."""
+    """Finds the chunks of an array that references describe. A copy in another process reads their file again."""
 
     references: References | None
 
-    def __call__(self, file: DataFile, path: str) -> ChunkTable:
+    def __call__(self, file: DataFile | None, path: str) -> ChunkTable:
         """Return the table of the array at a path."""
         if self.references is None:
+            assert file is not None
             self.references = References.of(file)
         return self.references.table(path)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"references": None}
+        is_file = self.references is None or self.references.folder is not None
+        return {"references": None if is_file else self.references}
 
 
 def _read(file: DataFile) -> tuple[dict[str, Any], dict[str, str]]:

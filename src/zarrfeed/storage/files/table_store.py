@@ -24,6 +24,7 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
 from zarrfeed.storage.files.data_file import AnyFile, FarFile
+from zarrfeed.storage.files.file_codecs import FileCodec  # noqa: F401 - registers the codecs that documents name
 
 #: The documents of a node in Zarr v2; an array has the first one, a group the second.
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +91,59 @@ def test_small_datasets_among_the_metadata_are_read(path: Path) -> None:
     assert opened(path).dtype == np.dtype(">f4")
 
 
+def _bitshuffled(values: Any) -> bytes:
+    bits = np.unpackbits(values.reshape(-1, 1).view("u1"), axis=1, bitorder="little")
+    return np.packbits(bits.T, axis=1, bitorder="little").tobytes()
+
+
+def _shuffled(values: Any) -> bytes:
+    return bytes(numcodecs.Shuffle(4).encode(values))
+
+
+def _lz4(data: bytes) -> bytes:
+    return bytes(numcodecs.LZ4().encode(data))[4:]
+
+
+def _zstd(values: Any) -> bytes:
+    return bytes(numcodecs.Zstd(1).encode(_bitshuffled(values)))
+
+
+def _in_blocks(block: int, stored: list[bytes]) -> bytes:
+    """Return the chunk of VALUES of which each block is stored as such bytes."""
+    return struct.pack(">QI", VALUES.nbytes, block) + b"".join(struct.pack(">I", len(one)) + one for one in stored)
+
+
 @pytest.mark.parametrize(
     ("filters", "encode"),
     [
         ([(32015, (3,))], lambda raw: numcodecs.Zstd(3).encode(raw)),
         ([(32001, (2, 2, 4, 96, 5, 1, 1))], lambda raw: numcodecs.Blosc("lz4", 5, 1).encode(raw)),
         ([(2, ()), (307, (9,))], lambda raw: bz2.compress(numcodecs.Shuffle(4).encode(raw))),
+        ([(2, (4,)), (32004, (64,))], lambda raw: _in_blocks(64, [_lz4(_shuffled(raw)[:64]), _shuffled(raw)[64:]])),
+        ([(32008, (0, 4, 4, 0, 0))], lambda raw: _bitshuffled(raw)),
+        ([(32008, (0, 4, 4, 0, 2))], lambda raw: _in_blocks(8192, [_lz4(_bitshuffled(raw))])),
+        ([(32008, (0, 4, 4, 16, 3))], lambda raw: _in_blocks(64, [_zstd(raw[:4]), _zstd(raw[4:])])),
     ],
 )
 def test_registered_filters_with_the_framing_of_numcodecs_are_read(path: Path, filters: Any, encode: Any) -> None:
     write_chunk_directly(path, VALUES, filters, bytes(encode(VALUES)))
     assert np.array_equal(opened(path)[...], VALUES)
     assert np.array_equal(zarrfeed.ZarrDataset(zarrfeed.open(path))[4]["x"], VALUES[4])
+
+
+@pytest.mark.parametrize("filters", [{}, {"shuffle": True}, {"shuffle": True, "fletcher32": True}])
+def test_chunks_that_lzf_did_not_make_smaller_are_read_by_the_engine(path: Path, filters: Any) -> None:
+    noise = np.random.default_rng(0).integers(0, 2**32, (6, 40), "u4")
+    noise[4:] = 7
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=noise, chunks=(2, 40), compression="lzf", **filters)
+        masks = [file["x"].id.get_chunk_info(n).filter_mask for n in range(3)]
+    assert masks == [1 << len(filters.keys() & {"shuffle"})] * 2 + [0]
+    dataset = zarrfeed.ZarrIterableDataset(zarrfeed.open(path), batch_size=6)
+    assert dataset.explain().fields[0].native
+    assert np.array_equal(next(iter(dataset))["x"], noise)
+    assert np.array_equal(opened(path)[...], noise)
+    assert not open_hdf5(path).table("x").unfiltered
 
 
 def _refused(file: h5py.File) -> None:

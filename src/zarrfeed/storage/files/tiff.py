@@ -1,0 +1,178 @@
+"""TIFF files (OME-TIFF, ImageJ, BigTIFF, GeoTIFF, ...) as a `TableStore`, by tifffile.
+
+A file with one image is an array. One with several resolutions is an image of OME-Zarr: a group of levels. One with
+several images is a group of such, as bioformats2raw writes it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
+from zarrfeed.storage.files.chunk_table import ChunkTable
+from zarrfeed.storage.files.data_file import AnyFile, DataFile
+from zarrfeed.storage.files.table_store import TableStore
+from zarrfeed.storage.files.tiff_image import TiffImage
+
+#: First bytes of classic TIFF and of BigTIFF, in both byte orders.
+_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_PACK = "; `zarrfeed pack` writes it as Zarr"
+_KIND_OF_AXIS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
+
+
+def is_tiff(path: Path) -> bool:
+    """Return whether a file is a TIFF, by its content.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(4) in _MAGIC
+
+
+def open_tiff(path: Path) -> TableStore:
+    """Return a TIFF file as a store.
+
+    Raises
+    ------
+    ConfigError
+        If tifffile is not installed.
+    StoreReadError
+        If the file is damaged.
+    UnsupportedError
+        If its only image cannot be read.
+    """
+    file = DataFile.of(path.absolute())
+    store = TableStore(file, "TIFF", read_table, read_values=read_values)
+    with _opened(file) as tiff:
+        if not tiff.series:
+            raise StoreReadError(errno.EINVAL, f"{file}: it has no image")
+        if len(tiff.series) == 1:
+            _add_series(store, "", tiff.series[0], tiff.byteorder)
+        else:
+            store.add_group("", {"bioformats2raw.layout": 3})
+            for number, series in enumerate(tiff.series):
+                _add_series(store, str(number), series, tiff.byteorder)
+    store.check_readable("")
+    return store
+
+
+def read_table(file: AnyFile, path: str) -> ChunkTable:
+    """Return where the chunks of an image lie.
+
+    Raises
+    ------
+    StoreReadError
+        If the file is damaged.
+    """
+    with _opened(file) as tiff:
+        return _image_at(tiff, path).table(file, f"{file}/{path}".rstrip("/"))
+
+
+def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
+    """Return the items of a tile that tifffile decodes, padded to the shape of a chunk; None if it was never written.
+
+    Raises
+    ------
+    CorruptChunkError
+        If the tile does not decode.
+    """
+    tiles = _tiles_of(file, path)
+    extent = tiles.table.find(index)
+    if extent is None:
+        return None
+    page_grid = tiles.table.grid[len(tiles.table.grid) - tiles.page_axes :]
+    number = int(np.ravel_multi_index(tuple(index[len(index) - tiles.page_axes :]), page_grid)) if page_grid else 0
+    try:
+        values, _, _ = tiles.decode(tiles.table.read(extent), number, **tiles.options)
+    except OSError:
+        raise
+    except Exception as error:  # of any class
+        raise CorruptChunkError(f"{tiles.table.name} chunk {tuple(index)}: {error}") from error
+    padded = np.zeros(tiles.segment, tiles.dtype)
+    padded[tuple(map(slice, values.shape))] = values
+    return padded.tobytes()
+
+
+class _Tiles(NamedTuple):
+    """The tiles of an image, and the function of tifffile that decodes one of a page, with its options."""
+
+    table: ChunkTable
+    page_axes: int
+    segment: tuple[int, ...]
+    dtype: np.dtype[Any]
+    decode: Any
+    options: dict[str, Any]
+
+
+@lru_cache(maxsize=8)
+def _tiles_of(file: AnyFile, path: str) -> _Tiles:
+    with _opened(file) as tiff:
+        image = _image_at(tiff, path)
+        page = image.page
+        options = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader}
+        table = image.table(file, f"{file}/{path}".rstrip("/"))
+        return _Tiles(table, image.page_axes, image.segment, image.dtype, page.decode, options)
+
+
+@contextmanager
+def _opened(file: AnyFile) -> Iterator[Any]:
+    """Open a file with tifffile; its errors, of any class, become StoreReadError."""
+    try:
+        tifffile = import_module("tifffile")
+    except ImportError as error:
+        raise ConfigError(f'{file}: TIFF files are read by tifffile: pip install "zarrfeed[tiff]"') from error
+    assert isinstance(file, DataFile)
+    try:
+        with tifffile.TiffFile(file.path) as tiff:
+            yield tiff
+    except (ConfigError, StoreReadError, UnsupportedError):
+        raise
+    except Exception as error:
+        what = f"{file}: tifffile cannot read it, it is damaged or incomplete: {error}"
+        raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
+
+
+def _add_series(store: TableStore, path: str, series: Any, byte_order: str) -> None:
+    """Add an image: as an array if it is the only one and has one resolution, otherwise as a group of levels."""
+    if not path and len(series.levels) == 1:
+        _add_level(store, "", series, byte_order)
+        return
+    dims, sizes = TiffImage(series, byte_order).dims, np.array(series.shape)
+    axes = [{"name": one or f"axis_{n}", "type": _KIND_OF_AXIS.get(one, "other")} for n, one in enumerate(dims)]
+    scales = [(sizes / np.array(level.shape)).tolist() for level in series.levels]
+    levels = [
+        {"path": str(number), "coordinateTransformations": [{"type": "scale", "scale": scale}]}
+        for number, scale in enumerate(scales)
+    ]
+    store.add_group(path, {"multiscales": [{"version": "0.4", "axes": axes, "datasets": levels}]})
+    for number, level in enumerate(series.levels):
+        _add_level(store, f"{path}/{number}".lstrip("/"), level, byte_order)
+
+
+def _add_level(store: TableStore, path: str, level: Any, byte_order: str) -> None:
+    try:
+        image = TiffImage(level, byte_order)
+        document = image.document()
+    except UnsupportedError as error:
+        store.refused[path] = f"{error}{_PACK}"
+        return
+    named = {"_ARRAY_DIMENSIONS": image.dims} if any(image.dims) else {}
+    store.add_array(path, document, named, by_library=image.by_library)
+
+
+def _image_at(tiff: Any, path: str) -> TiffImage:
+    """Return the image at a path: of a level, of a series and a level, or the only one."""
+    numbers = [int(one) for one in path.split("/") if one]
+    series = tiff.series[numbers.pop(0)] if len(tiff.series) > 1 else tiff.series[0]
+    return TiffImage(series.levels[numbers[0]] if numbers else series, tiff.byteorder)

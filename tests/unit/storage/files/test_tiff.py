@@ -1,0 +1,148 @@
+"""TIFF files in place: every value is that of tifffile, by the engine where codecs say how the tiles are encoded."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+import zarr
+from PIL import Image
+
+import zarrfeed
+from tests.support.examples import tries
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
+from zarrfeed.storage.files.tiff import is_tiff, open_tiff
+
+STACK = np.arange(5 * 3 * 40 * 50, dtype="u2").reshape(5, 3, 40, 50)
+
+
+def rows(data: Any) -> Any:
+    """Return all samples of the only array, in order."""
+    return torch.cat(list(zarrfeed.ZarrIterableDataset(data, batch_size=3))).numpy()
+
+
+def write_at_random(path: Path, random: np.random.Generator) -> str:
+    """Write an image of any kind, and return how."""
+    kind = str(random.choice(["u1", "i2", "u2", "i4", "u4", "i8", "f2", "f4", "f8", "c8"]))
+    shape = [*random.integers(1, 5, random.integers(0, 4)), *random.integers(1, 90, 2)]
+    options: dict[str, Any] = {"photometric": "minisblack", "byteorder": str(random.choice(["<", ">"]))}
+    if kind in ("u1", "u2") and random.random() < 0.4:
+        options |= {"photometric": "rgb", "planarconfig": str(random.choice(["contig", "separate"]))}
+        shape.insert(len(shape) - (0 if options["planarconfig"] == "contig" else 2), 3)
+    values = random.integers(0, 99, shape).astype(kind)
+    compression = str(random.choice(["none", "zlib", "lzma"]))
+    if compression != "none":
+        options["compression"] = compression
+    if kind[0] in "iu" and compression == "zlib" and random.random() < 0.6:
+        options["predictor"] = 2
+    if random.random() < 0.5:
+        options["tile"] = tuple(int(n) for n in 16 * random.integers(1, 4, 2))
+    elif random.random() < 0.7:
+        options["rowsperstrip"] = int(random.integers(1, 40))
+    tifffile.imwrite(path, values, bigtiff=bool(random.random() < 0.3), **options)
+    return f"{kind} {shape} {options}"
+
+
+def test_random_images_are_those_of_tifffile(tmp_path: Path) -> None:
+    path = tmp_path / "x.tif"
+    for seed in range(tries(12, 400)):
+        how = f"seed {seed}: {write_at_random(path, np.random.default_rng(seed))}"
+        expected = tifffile.imread(path)
+        stored: Any = zarr.open_array(open_tiff(path), mode="r")
+        assert np.array_equal(stored[...], expected), how
+        assert np.array_equal(rows(zarrfeed.open(path)), expected), how
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "zstd"])
+@pytest.mark.parametrize("predictor", [1, 2])
+def test_images_of_libtiff_are_read_by_the_engine(compression: str, predictor: int, tmp_path: Path) -> None:
+    path, values = tmp_path / "x.tif", np.random.default_rng(0).integers(0, 60, (333, 257), dtype=np.uint8)
+    values[100:200] = 7  # long strings of LZW
+    Image.fromarray(values).save(path, compression=compression, tiffinfo={317: predictor})
+    data = zarrfeed.open(path, sample_dim="y")
+    assert zarrfeed.ZarrIterableDataset(data).explain().fields[0].native
+    assert np.array_equal(rows(data), values)
+
+
+def test_stacks_have_the_axes_of_their_writer(tmp_path: Path) -> None:
+    for name, axes, options in (
+        ("hyperstack.tif", "TZYX", {"imagej": True}),
+        ("x.ome.tif", "TCYX", {"compression": "zlib", "predictor": True, "tile": (16, 32)}),
+        ("plain.ome.tif", "ZCYX", {}),
+    ):
+        tifffile.imwrite(tmp_path / name, STACK, metadata={"axes": axes}, photometric="minisblack", **options)
+        data = zarrfeed.open(tmp_path / name, sample_dim=axes[0].lower())
+        assert np.array_equal(rows(data), STACK)
+        assert np.array_equal(rows(data.isel({axes[1].lower(): 1})), STACK[:, 1])
+        crops = zarrfeed.open(tmp_path / name, sample_dim="y").patch({"y": 16, "x": 16})
+        assert len(crops) > 0
+
+
+def test_levels_are_an_image_and_series_are_images(tmp_path: Path) -> None:
+    path = tmp_path / "x.ome.tif"
+    with tifffile.TiffWriter(path) as file:
+        for number in range(2):
+            file.write(STACK + number, subifds=1, tile=(16, 16), metadata={"axes": "TCYX"}, photometric="minisblack")
+            file.write(STACK[..., ::2, ::2] + number, subfiletype=1, tile=(16, 16), photometric="minisblack")
+    assert np.array_equal(rows(zarrfeed.open(path / "1/1")), STACK[..., ::2, ::2] + 1)
+    assert np.array_equal(rows(zarrfeed.open(path / "1")), STACK + 1)
+    assert np.array_equal(rows(zarrfeed.open(path)), np.concatenate([STACK, STACK + 1]))
+
+
+def test_a_sparse_image_has_its_fill_value(tmp_path: Path) -> None:
+    path = tmp_path / "x.tif"
+    tile = np.arange(1024, dtype="u1").reshape(32, 32)
+    tifffile.imwrite(path, iter([tile, None, tile, None]), shape=(64, 64), dtype="u1", tile=(32, 32), photometric=1)
+    assert np.array_equal(rows(zarrfeed.open(path)), tifffile.imread(path))
+    assert open_tiff(path).table("").numbers is not None
+
+
+def test_large_pages_without_compression_are_read_in_parts(tmp_path: Path) -> None:
+    path, values = tmp_path / "x.tif", np.arange(3 * 1100 * 700, dtype="u4").reshape(3, 1100, 700)
+    tifffile.imwrite(path, values, photometric="minisblack")
+    stored: Any = zarr.open_array(open_tiff(path), mode="r")
+    assert stored.chunks == (1, 256, 700)
+    assert np.array_equal(rows(zarrfeed.open(path)), values)
+
+
+def test_workers_get_the_list_of_tiles(tmp_path: Path) -> None:
+    path = tmp_path / "x.tif"
+    tifffile.imwrite(path, STACK, compression="lzma", photometric="minisblack")
+    store = pickle.loads(pickle.dumps(open_tiff(path)))
+    stored: Any = zarr.open_array(store, mode="r")
+    assert np.array_equal(stored[...], STACK)
+
+
+def test_what_is_not_read_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.tif"
+    Image.fromarray(STACK[0, 0].astype("u1")).save(path, compression="jpeg")
+    monkeypatch.setattr(tifffile.TIFF, "DECOMPRESSORS", {})  # as without imagecodecs
+    with pytest.raises(UnsupportedError, match=r"x\.tif: tifffile cannot decode it"):
+        zarrfeed.open(path)
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(ConfigError, match=r'pip install "zarrfeed\[tiff\]"'):
+        zarrfeed.open(path)
+
+
+def test_damaged_files_and_tiles_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "x.tif"
+    tifffile.imwrite(path, STACK[0, 0], compression="zlib", rowsperstrip=9)
+    good = path.read_bytes()
+    with tifffile.TiffFile(path) as file:
+        offset = file.pages[0].dataoffsets[1]
+    path.write_bytes(good[:offset] + bytes(8) + good[offset + 8 :])
+    with pytest.raises(CorruptChunkError, match=r"x\.tif"):
+        rows(zarrfeed.open(path))
+    path.write_bytes(good[: offset + 2])
+    with pytest.raises((StoreReadError, ConfigError)):
+        zarrfeed.open(path)
+    path.write_bytes(good[:8])
+    assert is_tiff(path)
+    with pytest.raises(StoreReadError, match=r"x\.tif"):
+        zarrfeed.open(path)
