@@ -258,6 +258,13 @@ SampleGrid make_grid(const std::vector<std::tuple<int64_t, int64_t, int64_t, int
   return SampleGrid(std::move(made));
 }
 
+SampleGrid join_grids(const std::vector<SampleGrid>& grids, const std::vector<int64_t>& first_rows) {
+  if (grids.empty() || grids.size() != first_rows.size() || !std::ranges::is_sorted(first_rows) || first_rows[0] != 0) {
+    throw Error(ErrorKind::kConfig, "each of several sample grids must have a first row, which ascend from 0 on");
+  }
+  return SampleGrid::joined(grids, first_rows);
+}
+
 /// (address of the rows or 0, their number, first, step), or a grid
 using RowMapTuple = std::variant<SampleGrid, std::tuple<uintptr_t, int64_t, int64_t, int64_t>>;
 
@@ -473,6 +480,7 @@ void bind_specs(py::module_& m) {
   };
   py::class_<SampleGrid>(m, "SampleGrid")
       .def(py::init(&make_grid), py::arg("axes"))
+      .def_static("joined", &join_grids, py::arg("grids"), py::arg("first_rows"))
       .def(
           "rows_of",
           [for_each](const SampleGrid& grid, const Int64Array& samples) {

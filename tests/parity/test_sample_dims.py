@@ -22,6 +22,7 @@ from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray
 from tests.support.runs import Int64, Run
 from zarrfeed import ConfigError, Data, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.spec.sample_grid import SampleGrid
+from zarrfeed.spec.sample_grids import SampleGrids
 
 pytestmark = [pytest.mark.filterwarnings(NUMCODECS_WARNING)]
 
@@ -109,6 +110,47 @@ def test_random_arrays_have_each_combination_once_with_the_items_that_numpy_has(
             assert np.array_equal(np.sort(index), np.flatnonzero(kept))
             assert np.array_equal(got, want[index])
     assert refused < 6
+
+
+def test_stores_of_any_lengths_follow_each_other_and_mix(tmp_path: Path) -> None:
+    for number in range(3):
+        rng = np.random.default_rng(number)
+        dims = [str(one) for one in rng.permutation(["member", "time"])]
+        chunks, opened, wanted, labels = tuple(rng.integers(1, 5, 2).tolist()), [], [], []
+        for store in range(3):
+            lengths = dict(zip(dims, rng.integers(1, 9, 2).tolist(), strict=True))
+            array = np.arange(math.prod(lengths.values()), dtype="i4").reshape(*lengths.values()) + 100 * store
+            group = zarr.create_group(tmp_path / f"{number}-{store}.zarr")
+            stored = xarray.DataArray(array, dims=dims).transpose("time", "member")
+            group.create_array("x", data=stored.values, chunks=chunks, dimension_names=("time", "member"))
+            for dim, length in lengths.items():  # members are those of all stores, times are not
+                along = np.arange(length) + 100 * store * (dim == "time")
+                group.create_array(dim, data=along, dimension_names=(dim,))
+            opened.append(zarrfeed.open(str(group.store_path.store), sample_dim=dims, variables=["x"]))
+            wanted.append(array.ravel())
+            at = np.indices(array.shape).reshape(2, -1)
+            labels.append(at + 100 * store * np.array([[dim == "time"] for dim in dims]))
+        want, label = np.concatenate(wanted), dict(zip(dims, np.concatenate(labels, axis=1), strict=True))
+        whole = zarrfeed.concat(opened)
+        with case(number, dims, chunks, [len(one) for one in wanted]):
+            for shuffle in (False, True):
+                got, index = _read(whole, shuffle=shuffle, mixing={"lanes": 3})
+                assert np.array_equal(np.sort(index), np.arange(len(want)))
+                assert np.array_equal(got, want[index])
+            assert list(whole.coords) == dims
+            assert all(np.array_equal(whole.coords[dim], label[dim]) for dim in dims)
+            chosen = whole.sel(member=slice(0, 1), time=np.unique(label["time"])[1::2].tolist())
+            got, index = _read(chosen, shuffle=True)
+            meets = (label["member"] <= 1) & np.isin(label["time"], np.unique(label["time"])[1::2])
+            assert np.array_equal(np.sort(index), np.flatnonzero(meets))
+            assert np.array_equal(got, want[index])
+            mixture = zarrfeed.mix([opened[0].weight(np.ones(len(opened[0]))), *opened[1:]], [1, 2, 3], stop="all")
+            got, index = _read(mixture, shuffle=True)
+            assert np.array_equal(np.unique(index), np.arange(len(want)))
+            assert np.array_equal(got, want[index])
+            some = zarrfeed.mix([one.select(np.arange(len(one)) % 3 != 1) for one in opened], stop="all")
+            got, index = _read(some)
+            assert np.array_equal(got, want[index])
 
 
 @pytest.fixture(scope="module")
@@ -303,13 +345,18 @@ def test_what_cannot_be_is_refused_by_name(store: str, tmp_path: Path) -> None:
         zarrfeed.open(store, sample_dim=("membre", "time"))
     with pytest.raises(ConfigError, match="several dimensions are named"):
         zarrfeed.open(store, sample_axis=(0, 1))  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="many stores"):
-        zarrfeed.open([store, store], sample_dim=("member", "time"))
+    plain, both = zarrfeed.open(store, sample_dim="time", variables=["x"]).isel(member=0), _open(store)
+    with pytest.raises(ConfigError, match=r"numbered by one dimension, those of .* by 'member', 'time'"):
+        zarrfeed.concat([both, plain])
+    with pytest.raises(ConfigError, match="windows lie along 'time' and leave no 'member'"):
+        zarrfeed.concat([both, both], contiguous=True)
+    with pytest.raises(ConfigError, match=r"each of 2 stores has positions of its own along 'member'; sel\(\)"):
+        zarrfeed.concat([both, both]).isel(member=0)
+    with pytest.raises(ConfigError, match=r"select\(\) takes a mask"):
+        zarrfeed.concat([both, both]).sel(member=[True, False, True, False, True])
     with pytest.raises(UnsupportedError, match="refresh"):
         zarrfeed.open(store, sample_dim=("member", "time"), variables=["x"], refresh="epoch")
     data = _open(store)
-    with pytest.raises(ConfigError, match="several dimensions"):
-        zarrfeed.mix([data, data])
     with pytest.raises(UnsupportedError, match="several dimensions"):
         data.patch({"y": 2})
     assert zarrfeed.open(store, sample_dim=["time"], variables=["x"]) == zarrfeed.open(
@@ -341,6 +388,18 @@ def test_the_rows_of_a_grid_are_those_of_its_chunks_as_numpy_numbers_them() -> N
             assert boxes.tolist() == ends
             is_run = np.array_equal(by_rows[rows], np.arange(grid.num_samples))
             assert grid.boxes_are_runs == is_run
+            twice, samples = SampleGrids.of_boxes([grid, grid]), np.arange(grid.num_samples)
+            assert grid.num_rows == len(by_rows)
+            both = np.concatenate([grid.rows_of(samples), grid.rows_of(samples) + len(by_rows)])
+            assert np.array_equal(twice.rows_of(np.arange(len(both))), both)
+            assert np.array_equal(twice.samples_of(both), np.arange(len(both)))
+            begin, length = twice.stored_runs()
+            assert np.array_equal(
+                np.concatenate([b + np.arange(n) for b, n in zip(begin, length, strict=True)]), np.sort(both)
+            )
+            before, of_box = twice.runs_of_boxes()
+            ends = [n for b, e, k in zip(before[:-1], before[1:], of_box, strict=True) for n in _lengths(e - b, k)]
+            assert boxes.tolist() * 2 == ends
 
 
 def _lengths(total: int, each: int) -> list[int]:

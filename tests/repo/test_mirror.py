@@ -41,6 +41,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
             "metadata/group/sample_dims",
             "plan/samples/box_samples",
             "spec/sample_grid",
+            "spec/sample_grids",
         )
     },
     **{

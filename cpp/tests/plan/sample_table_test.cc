@@ -179,6 +179,18 @@ TEST(samples_of_a_grid_come_box_by_box) {
   }
 }
 
+TEST(grids_of_several_arrays_follow_each_other) {
+  // 3 members and 5 times in 24 rows, as above; then 2 members and 3 times, which lie in C order behind row 30.
+  const std::vector<SampleGrid> grids = {SampleGrid({{3, 2, 12, 2}, {5, 2, 4, 1}}),
+                                         SampleGrid({{2, 1, 3, 3}, {3, 3, 3, 1}})};
+  const SampleGrid grid = SampleGrid::joined(grids, std::vector<int64_t>{0, 30});
+  CHECK_EQ(grid.num_samples(), 21);
+  for (int64_t sample = 0; sample < 21; ++sample) {
+    CHECK_EQ(grid.row_of(sample), sample < 15 ? grids[0].row_of(sample) : 30 + sample - 15);
+    CHECK_EQ(grid.sample_of(grid.row_of(sample)), sample);
+  }
+}
+
 TEST(runs_and_pages_that_do_not_fit_together_are_refused) {
   const std::string why = "do not fit together";
   CHECK_THROWS(kConfig, why, runs({0, 3}, {4, 1}, 1));

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.spec.sample_grid import SampleGrid
+from zarrfeed.spec.sample_grids import AnyGrid
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -89,7 +89,7 @@ class GridEdges:
         Its chunks are the boxes, with the samples of each in C order.
     """
 
-    grid: SampleGrid
+    grid: AnyGrid
 
     def __len__(self) -> int:
         return len(self.counted)
@@ -102,6 +102,11 @@ class GridEdges:
         """The edges of the boxes if all samples are counted box by box."""
         return StoreEdges(*self.grid.runs_of_boxes())
 
+    @cached_property
+    def of_rows(self) -> StoreEdges:
+        """The first row of each box, and the number of rows at the end."""
+        return StoreEdges(*self.grid.row_edges)
+
     @property
     def max_rows(self) -> int:
         """Samples of the largest box."""
@@ -109,10 +114,10 @@ class GridEdges:
 
     def block_of(self, samples: Int64) -> Int64:
         """Return the box of each sample."""
-        return self.grid.rows_of(samples) // self.grid.block_rows
+        return self.of_rows.block_of(self.grid.rows_of(samples))
 
 
-def edges_of_grid(grid: SampleGrid) -> StoreEdges | GridEdges:
+def edges_of_grid(grid: AnyGrid) -> StoreEdges | GridEdges:
     """Return the edges of blocks that are the boxes of a grid, whose steps are in C order."""
     return StoreEdges(*grid.runs_of_boxes()) if grid.boxes_are_runs else GridEdges(grid)
 

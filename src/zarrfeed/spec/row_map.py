@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.spec.sample_grid import SampleGrid
+from zarrfeed.spec.sample_grids import AnyGrid, SampleGrids
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -172,21 +174,27 @@ class GridRows(_RuleRows):
     Parameters
     ----------
     grid
-        The dimensions, and the rows along each.
-    shard_box
-        Samples of a shard along each dimension; those of a chunk where there are no shards.
+        The dimensions, and the rows along each; of several stores, those of each.
+    shards
+        The same with the samples of a shard as a box; those of a chunk where there are no shards.
     """
 
-    grid: SampleGrid
-    shard_box: tuple[int, ...]
+    grid: AnyGrid
+    shards: AnyGrid
 
-    def __init__(self, grid: SampleGrid, shard_box: tuple[int, ...]) -> None:
+    def __init__(self, grid: AnyGrid, shards: AnyGrid) -> None:
         object.__setattr__(self, "grid", grid)
-        object.__setattr__(self, "shard_box", shard_box)
+        object.__setattr__(self, "shards", shards)
         object.__setattr__(self, "note", "")
 
-    def __reduce__(self) -> tuple[type[GridRows], tuple[SampleGrid, tuple[int, ...]]]:
-        return GridRows, (self.grid, self.shard_box)
+    @classmethod
+    def concat(cls, parts: Sequence[tuple[GridRows, int]]) -> GridRows:
+        """Return the rows of the samples of several stores, each with the rows that its array has."""
+        shards = [(part.shards, part.shards.num_rows) for part, _ in parts]
+        return cls(SampleGrids.concat([(part.grid, num_rows) for part, num_rows in parts]), SampleGrids.concat(shards))
+
+    def __reduce__(self) -> tuple[type[GridRows], tuple[AnyGrid, AnyGrid]]:
+        return GridRows, (self.grid, self.shards)
 
     def __len__(self) -> int:
         return self.grid.num_samples
@@ -196,10 +204,11 @@ class GridRows(_RuleRows):
         """The rows as a list, for what asks for one."""
         return self.grid.rows_of(np.arange(len(self)))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A text that tells row maps apart."""
-        return repr(self.grid)
+        told = repr(self.grid)
+        return told if isinstance(self.grid, SampleGrid) else hashlib.sha256(told.encode()).hexdigest()
 
     def rows_of(self, samples: Int64) -> Int64:
         """Return the row of each sample."""
@@ -208,7 +217,7 @@ class GridRows(_RuleRows):
     def describe(self, num_rows: int) -> str:
         """Describe the samples in one line, for people."""
         del num_rows
-        return f"samples are {' x '.join(map(str, self.grid.lengths))}, in boxes of {self.grid.box}"
+        return f"samples are {self.grid.describe()}"
 
     def to_core(self) -> core.SampleGrid:
         """Return the map in the form that the engine takes."""

@@ -97,6 +97,24 @@ class SampleGrid:
         return math.prod(self.chunks)
 
     @property
+    def rows_along(self) -> int:
+        """Samples of a full box along the last dimension."""
+        return self.chunks[-1]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an array that has all dimensions, with those that pad chunks at its edges."""
+        return self.block_rows * math.prod(-(-n // chunk) for n, chunk in zip(self.lengths, self.chunks, strict=True))
+
+    def with_rows(self, num_rows: int) -> list[tuple[SampleGrid, int]]:
+        """Return the grid of each array, which is this one, and the rows of the array."""
+        return [(self, num_rows)]
+
+    def boxes(self, several: int = 1) -> SampleGrid:
+        """Return the boxes as a grid in C order, each of them as `several` chunks along the last dimension."""
+        return SampleGrid.of(self.lengths, (*self.chunks[:-1], self.chunks[-1] * several))
+
+    @property
     def box(self) -> tuple[int, ...]:
         """Samples of the largest box along each dimension."""
         return tuple(map(min, self.chunks, self.lengths))
@@ -139,6 +157,15 @@ class SampleGrid:
         several = [number for number, chunk in enumerate(self.chunks) if min(chunk, self.lengths[number]) > 1]
         whole = [number for number, chunk in enumerate(self.chunks) if chunk < self.lengths[number]]
         return not several or not whole or max(whole) <= min(several)
+
+    @property
+    def row_edges(self) -> tuple[Int64, Int64]:
+        """The first row, the number of rows, and the rows of a box: of an array that has all dimensions."""
+        return np.array([0, self.num_rows]), np.array([self.block_rows])
+
+    def describe(self) -> str:
+        """Describe the samples, for people."""
+        return f"{' x '.join(map(str, self.lengths))}, in boxes of {self.box}"
 
     def runs_of_boxes(self) -> tuple[Int64, Int64]:
         """Return runs of boxes with one length each, but for the last box of a run, in C order of the boxes.

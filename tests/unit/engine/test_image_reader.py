@@ -519,7 +519,7 @@ def test_images_of_one_sample_are_replaced_together(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"what": "video"}, "what = 'video', must be one of 'image'"),
-        ({"size": 224}, r"size = 224, must be \(height, width\)"),
+        ({"size": 0}, r"size = 0, must be a number or \(height, width\)"),
         ({"crop": "random"}, "crop = 'random': give the size of the crops, such as size=224"),
         ({"size": 224, "crop": "middle"}, "crop = 'middle', must be one of 'random', 'center'"),
         ({"size": 224, "crop": "random", "scale": (0, 1)}, r"scale = \(0, 1\), must be \(least, greatest\)"),

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.array.cf import decoding_of
-from zarrfeed.metadata.array.cf_times import decode_times, is_duration_unit, is_time_unit
-from zarrfeed.spec.coordinate import UNIT_NS
+from zarrfeed.metadata.array.cf_times import decode_times, is_duration_unit, is_time_unit, together
+from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.spec.missing import is_missing_number
 
 #: Coordinates along an axis that differ by less than this share of a step are equal but for rounding.
@@ -116,6 +116,41 @@ def checked_values(values: npt.NDArray[Any], num_samples: int, where: str) -> np
         if given and all(hasattr(one, "calendar") for one in given):
             return values
     raise ConfigError(f"{where}: has the dtype {values.dtype}, must have times, numbers or text")
+
+
+def concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
+    """Return the values of several coordinates, one after the other; times in the finest unit of them.
+
+    Raises
+    ------
+    ConfigError
+        If they are of several kinds or calendars, or no unit holds all of the times.
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        if other.values.dtype.kind != first.values.dtype.kind and not {
+            first.values.dtype.kind,
+            other.values.dtype.kind,
+        } <= set("if"):
+            raise ConfigError(
+                f"{other.where}: has values of {other.values.dtype}, {first.where} of {first.values.dtype}: they must "
+                "be of one kind"
+            )
+    calendars = {known: one for one in parts if (known := _calendar(one)) is not None}
+    if len(calendars) > 1:
+        told = ", ".join(f"{one.where} has {calendar!r}" for calendar, one in calendars.items())
+        raise ConfigError(f"{name}: the calendars of stores differ: {told}: times of several calendars have no order")
+    values, where = [one.values for one in parts], f"{first.where} and {len(parts) - 1} more"
+    is_time = first.values.dtype.kind in "mM"
+    names = first.names if all(one.names == first.names for one in parts) else None  # codes may mean something else
+    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where, names)
+
+
+def _calendar(coordinate: Coordinate) -> str | None:
+    """Return the calendar of objects of cftime; None for values of any other kind."""
+    values = coordinate.values
+    found = next((one for one in values if one is not None), None) if values.dtype.kind == "O" else None
+    return None if found is None else str(found.calendar)
 
 
 def listed_values(values: Sequence[Any], text: Callable[[Any], str]) -> str:

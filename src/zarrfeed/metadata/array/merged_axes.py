@@ -45,7 +45,7 @@ def merge_axes(
         n if axis is None else min(n, spec.chunk_shape[axis] * shards[axis])
         for n, axis in zip(lengths, axes, strict=True)
     ]
-    rows = GridRows(grid, tuple(box))
+    rows = GridRows(grid, SampleGrid.of(lengths, box))
     if len(along) == 1:
         return replace(spec, sample_axis=next(iter(along))), rows
     kept = _kept_axis(spec, dims, list(along))

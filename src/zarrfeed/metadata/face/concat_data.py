@@ -99,12 +99,7 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(field.is_of_segments for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: call segment_field() after zarrfeed.{function}()")
-        if any(isinstance(field.row_map, GridRows) for field in one.resolved.fields):
-            raise ConfigError(
-                f"{one!r}: samples of several dimensions cannot be an input of zarrfeed.{function}; "
-                "zarrfeed.pack each of them, and give the packed stores"
-            )
-        if any(field.row_map is not None for field in one.resolved.fields):
+        if any(not isinstance(field.row_map, GridRows | None) for field in one.resolved.fields):
             raise ConfigError(
                 f"{one!r}: a join cannot be an input of zarrfeed.{function}; "
                 "concatenate its inputs, and join the results"

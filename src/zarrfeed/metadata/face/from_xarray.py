@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from zarrfeed.base.suggestions import checks_option_names
@@ -92,6 +93,7 @@ def _with_indexes_of(samples: Any, opened: Opened) -> Opened:
     if coordinates is None:
         return opened
     known = {name: samples.coords[name].values for name in coordinates.dims if name in samples.indexes}
-    lengths = {name: coordinates.grid.get(name, coordinates.num_samples) for name in known}
+    grid = dict(chain.from_iterable(one.items() for one in coordinates.grids))  # of the one store
+    lengths = {name: grid.get(name, coordinates.num_samples) for name in known}
     whole = {name: values for name, values in known.items() if values.shape == (lengths[name],)}
     return replace(opened, origin=replace(opened.origin, coordinates=coordinates.with_known(whole)))

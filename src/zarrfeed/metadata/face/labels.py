@@ -13,7 +13,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.description.chosen_items import choose_labels, choose_positions, item_dims, known_dims
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.sample_calls import IselCall, SelCall
-from zarrfeed.metadata.face.grid_labels import grid_of, samples_at, samples_with
+from zarrfeed.metadata.face.grid_labels import grids_of, samples_at, samples_with
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.metadata.stores.labels_by_store import split_by_labels
 from zarrfeed.plan.samples.labels import METHODS, LabelIndex, Method
@@ -57,7 +57,7 @@ def select_labels(
         raise ConfigError(f"sel: coords = {coords!r}: several coordinates are named; give a mapping of names to values")
     of_samples = [name for name in both if name not in dims]
     samples = None
-    if of_samples and grid_of(resolved):
+    if of_samples and grids_of(resolved):
         _check_of_samples("sel", of_samples, resolved, dims, any_coordinate=True)
         samples = samples_with(resolved, {str(name): both[name] for name in of_samples}, method, coords)
     elif of_samples:
@@ -116,7 +116,7 @@ def select_positions(
     ]
     of_samples = [name for name in both if name not in of_items]
     samples: Any = None
-    if of_samples and grid_of(resolved):
+    if of_samples and grids_of(resolved):
         _check_of_samples("isel", of_samples, resolved, dims, any_coordinate=False)
         samples = samples_at("isel", resolved, {str(name): both[name] for name in of_samples})
     elif of_samples:
@@ -208,7 +208,7 @@ def _check_of_samples(
 def _is_coordinate(resolved: ResolvedData, name: str) -> bool:
     """Return whether a coordinate of this name may be stored with the samples, or is known otherwise."""
     known = resolved.origin.coordinates
-    if known is not None and known.grid:
+    if known is not None and known.grids:
         return known.has_along(name)
     return known is not None and (name in known.dims or known.stored_labels(name) is not None)
 

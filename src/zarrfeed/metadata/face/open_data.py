@@ -9,7 +9,7 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Literal
 
-from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import knows_arguments_of_others
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.known_groups import ManyImagesError
@@ -206,11 +206,6 @@ def open(
     if stores is not None:
         if grows is not None:
             raise ConfigError(f"refresh = {refresh!r}: many stores, a list or a pattern, are read as they are now")
-        if isinstance(sample_dim, tuple):
-            raise UnsupportedError(
-                f"sample_dim = {sample_dim!r}: many stores have one dimension of samples: "
-                "zarrfeed.pack each of them, and open the packed stores"
-            )
         of_targets = None if targets is None else as_stores(targets, access) or [targets]
         samples, targets = stores, of_targets
     call = OpenCall(

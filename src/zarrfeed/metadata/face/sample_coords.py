@@ -35,7 +35,7 @@ class SampleCoords(Mapping[str, npt.NDArray[Any]]):
 
     def __iter__(self) -> Iterator[str]:
         known = self._resolved.origin.coordinates
-        return iter(() if known is None else tuple(known.grid) or known.dims)
+        return iter(() if known is None else known.sample_dims)
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -23,9 +23,8 @@ import zarr
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
-from zarrfeed.metadata.array.cf_times import together
 from zarrfeed.metadata.array.code_names import code_names
-from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
+from zarrfeed.metadata.array.coordinate_values import checked_values, concatenated, decode_values
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.values import refuse_repeated_fill
@@ -272,10 +271,15 @@ class Coordinates:
         return replace(self, stores=(replace(store, known={**store.known, **known}),), _read={})
 
     @property
-    def grid(self) -> Mapping[str, int]:
-        """The sample dimensions and their lengths, where there are several; else empty."""
-        first = self.stores[0]
-        return first.grid if isinstance(first, StoreCoordinates) else {}
+    def grids(self) -> tuple[Mapping[str, int], ...]:
+        """The sample dimensions and their lengths in each store, where there are several dimensions; else empty."""
+        return tuple(one.grid for one in self.stores if isinstance(one, StoreCoordinates) and one.grid)
+
+    @property
+    def sample_dims(self) -> tuple[str, ...]:
+        """The names of the sample dimensions: several, the last one of which runs fastest, or those of `dims`."""
+        grids = self.grids
+        return tuple(grids[0]) if grids else self.dims
 
     def along_dimension(self, name: str) -> GridCoordinate:
         """Return a coordinate along some of several sample dimensions.
@@ -347,7 +351,7 @@ class Coordinates:
         """Like `read`, but raise NoCoordinateError where a store has no coordinate of that name."""
         if name not in self._read:
             parts = list(side_by_side(lambda store: store.read(name, self.dims), self.stores, SharedAccess()))
-            self._read[name] = parts[0] if len(parts) == 1 else _concatenated(name, parts)
+            self._read[name] = parts[0] if len(parts) == 1 else concatenated(name, parts)
         return self._read[name]
 
     def labels(self, dim: str) -> npt.NDArray[Any] | None:
@@ -429,41 +433,6 @@ class Coordinates:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": {}}
-
-
-def _concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
-    """Return the values of several coordinates, one after the other; times in the finest unit of them.
-
-    Raises
-    ------
-    ConfigError
-        If they are of several kinds or calendars, or no unit holds all of the times.
-    """
-    first = parts[0]
-    for other in parts[1:]:
-        if other.values.dtype.kind != first.values.dtype.kind and not {
-            first.values.dtype.kind,
-            other.values.dtype.kind,
-        } <= set("if"):
-            raise ConfigError(
-                f"{other.where}: has values of {other.values.dtype}, {first.where} of {first.values.dtype}: they must "
-                "be of one kind"
-            )
-    calendars = {known: one for one in parts if (known := _calendar(one)) is not None}
-    if len(calendars) > 1:
-        told = ", ".join(f"{one.where} has {calendar!r}" for calendar, one in calendars.items())
-        raise ConfigError(f"{name}: the calendars of stores differ: {told}: times of several calendars have no order")
-    values, where = [one.values for one in parts], f"{first.where} and {len(parts) - 1} more"
-    is_time = first.values.dtype.kind in "mM"
-    names = first.names if all(one.names == first.names for one in parts) else None  # codes may mean something else
-    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where, names)
-
-
-def _calendar(coordinate: Coordinate) -> str | None:
-    """Return the calendar of objects of cftime; None for values of any other kind."""
-    values = coordinate.values
-    found = next((one for one in values if one is not None), None) if values.dtype.kind == "O" else None
-    return None if found is None else str(found.calendar)
 
 
 def read_coordinate(array: zarr.Array[Any], access: StoreAccess) -> npt.NDArray[Any]:

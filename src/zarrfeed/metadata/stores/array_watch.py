@@ -209,7 +209,8 @@ class ArrayWatch:
         """Describe how the shape has changed; "" if it has not."""
         axis, dims = spec.sample_axis, spec.num_key_axes
         was = spec.shape[:dims]
-        if len(shape) == dims and one.layout.parts is not None:
+        is_one_axis = one.layout.spec.merged is None  # stores of one layout have all axes alike otherwise
+        if len(shape) == dims and one.layout.parts is not None and is_one_axis:
             stored = one.layout.spec
             in_chunks = len(stored.shape) > len(spec.shape)  # rows of elements of sparse matrices are read chunks
             # An array without elements counts as one with a chunk (`metadata/group/anndata.py`).

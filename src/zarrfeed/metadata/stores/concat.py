@@ -32,6 +32,7 @@ from zarrfeed.spec.field import (
     Field,
 )
 from zarrfeed.spec.level import LevelRows
+from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.segments import Segments
 
 
@@ -88,6 +89,7 @@ class _ColumnStores:
         self._patch_axes: list[PatchAxes] = []
         self._array_of_stores = array_like(delivered, column.items)
         self._levels: list[LevelRows] = []
+        self._grids: list[tuple[GridRows, int]] = []  # with the rows of each array
 
     def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
         """Append the column of a run, whose number is `number`; its first sample becomes sample `base`."""
@@ -98,6 +100,9 @@ class _ColumnStores:
             self._levels.append(opened.row_map)
         elif self._levels:
             raise ConfigError(f"{run.stores[0]}: {items[0].name} is no level of an image, in {self._store} it is one")
+        if isinstance(opened.row_map, GridRows):
+            base = sum(num_rows for _, num_rows in self._grids)
+            self._grids.append((opened.row_map, opened.num_rows))
         self._check(f, items[0], run.stores[0], requested[0])
         located: list[tuple[int, str, ArrayLocation]] = []
         if run.located:
@@ -116,9 +121,11 @@ class _ColumnStores:
     def joined(self, num_samples: int) -> Column:
         """Return the column of all stores."""
         levels = LevelRows.concat(self._levels)
-        array, before = self._array_of_stores.joined(num_samples if levels is None else levels.num_rows)
-        if levels is not None:
-            array = replace(array, field=array.field.with_row_map(levels))
+        rows = GridRows.concat(self._grids) if self._grids else levels
+        num_rows = num_samples if levels is None else levels.num_rows
+        array, before = self._array_of_stores.joined(sum(n for _, n in self._grids) if self._grids else num_rows)
+        if rows is not None:
+            array = replace(array, field=array.field.with_row_map(rows))
         axes = PatchAxes.concat(self._patch_axes) if self._patch_axes else None
         return Column(
             replace(array, stored=tuple(self._stored)), before=before, window=self._column.window, patch_axes=axes
@@ -185,6 +192,11 @@ def concat_runs(runs: Sequence[Run], *, contiguous: bool = False) -> ResolvedDat
     alike = alike_in_kind([run.resolved for run in runs])
     runs = [replace(run, resolved=resolved) for run, resolved in zip(runs, alike, strict=True)]
     first, store = runs[0].resolved, runs[0].stores[0]
+    if contiguous and (dims := _sample_dims(first)):
+        raise ConfigError(
+            f"contiguous = True: windows lie along {dims[-1]!r} and leave no {dims[0]!r}, so none reaches from one "
+            "store into the next"
+        )
     columns = [_ColumnStores(f, one, store) for f, one in zip(_as_delivered(first), first.columns, strict=True)]
     delivered: dict[int, list[Field]] = {}  # by the identity of a description
     base = 0
@@ -254,7 +266,23 @@ def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str
             f"{name}: the categories of {', '.join(map(repr, keys))} are not those of {store}, so their codes mean "
             "something else"
         )
+    dims, other_dims = (_sample_dims(one) for one in (first, other))
+    if dims != other_dims:
+        raise ConfigError(
+            f"{name}: its samples are numbered by {_named(other_dims)}, those of {store} by {_named(dims)}; they must "
+            "have the same sample_dim"
+        )
     if first.statics or other.statics:
         raise ConfigError(f"{store if first.statics else name}: call static() after zarrfeed.concat()")
     if [one.window for one in first.columns] != [one.window for one in other.columns]:
         raise ConfigError(f"{name}: its windows are not those of {store}; call window() after zarrfeed.concat()")
+
+
+def _sample_dims(resolved: ResolvedData) -> tuple[str, ...]:
+    """Return the dimensions that number the samples, where there are several; else nothing."""
+    known = resolved.origin.coordinates
+    return () if known is None or not known.grids else known.sample_dims
+
+
+def _named(dims: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, dims)) or "one dimension"

@@ -82,7 +82,10 @@ def normalised(spec: ArraySpec) -> Hashable:
 def _without_location(spec: ArraySpec) -> ArraySpec:
     """Return the description of an array without its length, its location and its name."""
     shape = tuple(0 if axis == spec.sample_axis else n for axis, n in enumerate(spec.shape))
-    return replace(spec, name="", root="", shape=shape, source=None, staged=None)
+    merged = spec.merged
+    if merged is not None:  # stores with other lengths along several axes of samples are another layout
+        merged = replace(merged, stored=replace(merged.stored, name="", root="", source=None, staged=None))
+    return replace(spec, name="", root="", shape=shape, merged=merged, source=None, staged=None)
 
 
 def location_of(spec: ArraySpec) -> ArrayLocation:

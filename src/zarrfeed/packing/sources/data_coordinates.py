@@ -81,24 +81,17 @@ class CoordinateReader:
         Names of further arrays without samples that go along.
     takes_all
         True if all arrays of the group without samples go along.
-    grid
-        The sample dimensions and their lengths, where there are several.
     """
 
-    def __init__(
-        self,
-        access: StoreAccess,
-        taken: Sequence[str],
-        others: Sequence[str],
-        *,
-        takes_all: bool,
-        grid: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, access: StoreAccess, taken: Sequence[str], others: Sequence[str], *, takes_all: bool) -> None:
         self._access, self._taken, self._others, self._takes_all = access, set(taken), others, takes_all
-        self._grid = grid or {}
 
-    def read(self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int) -> StoreCoordinates:
+    def read(
+        self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int, grid: Mapping[str, int]
+    ) -> StoreCoordinates:
         """Return the coordinates of one store's arrays, which have `num_samples` samples, over all of its folders.
+
+        `grid` are the sample dimensions and their lengths, where there are several.
 
         Raises
         ------
@@ -110,7 +103,7 @@ class CoordinateReader:
         folders: dict[str, list[tuple[zarr.Array[Any], ArraySpec]]] = {}
         for array, spec in arrays:
             folders.setdefault(str(sibling(array, "")), []).append((array, spec))
-        made = [self._read_folder(of_folder, num_samples) for of_folder in folders.values()]
+        made = [self._read_folder(of_folder, num_samples, grid) for of_folder in folders.values()]
         whole = made[0]
         for where, other in zip(list(folders)[1:], made[1:], strict=True):
             known = {one.name: one for one in whole.constants}
@@ -129,26 +122,20 @@ class CoordinateReader:
             whole.scalars.extend(name for name in other.scalars if name not in whole.scalars)
         return whole
 
-    def _axes_of(self, array: zarr.Array[Any], spec: ArraySpec) -> Sequence[str | None]:
-        """Return the names of the axes of a layout, in which those of samples may be one."""
-        names = dimension_names(array) or ()
-        if spec.merged is None:
-            return names
-        others = [name for name in names if name not in self._grid]
-        return (*others[: spec.sample_axis], *list(self._grid)[-1:], *others[spec.sample_axis :])
-
-    def _read_folder(self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int) -> StoreCoordinates:
+    def _read_folder(
+        self, arrays: Sequence[tuple[zarr.Array[Any], ArraySpec]], num_samples: int, grid: Mapping[str, int]
+    ) -> StoreCoordinates:
         chosen: dict[str, AxisChoice | None] = {}
         sample_dim = None
         for of_field, spec in arrays:
-            for axis, dim in enumerate(self._axes_of(of_field, spec)):
+            for axis, dim in enumerate(_axes_of(of_field, spec, grid)):
                 if dim is None or axis == spec.sample_axis:
                     sample_dim = dim if axis == spec.sample_axis and dim is not None else sample_dim
                     continue
                 one = None if spec.choice is None else spec.choice.axes[axis]
                 if chosen.setdefault(dim, one) != one:
                     raise ConfigError(f"{node_name(of_field)}: has other items along {dim!r} than the arrays beside it")
-        lengths = self._grid or ({} if sample_dim is None else {sample_dim: num_samples})
+        lengths = grid or ({} if sample_dim is None else {sample_dim: num_samples})
         first = arrays[0][0]
         group = self._beside(first, "")
         made = StoreCoordinates(attributes=dict(group.attrs) if isinstance(group, zarr.Group) else {})
@@ -180,8 +167,8 @@ class CoordinateReader:
                 attributes.pop("_FillValue", None)
             made.along_samples[name] = Stored(node_name(array), name, np.dtype(array.dtype), attributes, read)
             dropped = {dim for dim, choice in chosen.items() if choice is not None and choice.dropped}
-            made.dims[name] = (SAMPLE if self._grid else along[0], *(dim for dim in others if dim not in dropped))
-            if self._grid:
+            made.dims[name] = (SAMPLE if grid else along[0], *(dim for dim in others if dim not in dropped))
+            if grid:
                 made.scalars.append(name)
         return made
 
@@ -246,6 +233,15 @@ class CoordinateReader:
         values = values.reshape(*(lengths[dim] if dim in along else 1 for dim in lengths), *rows)
         values = np.broadcast_to(values, (*lengths.values(), *rows)).reshape(math.prod(lengths.values()), *rows)
         return _cut(values, (None, *(dim for dim in dims if dim not in along)), chosen)[0]
+
+
+def _axes_of(array: zarr.Array[Any], spec: ArraySpec, grid: Mapping[str, int]) -> Sequence[str | None]:
+    """Return the names of the axes of a layout, in which those of samples may be one."""
+    names = dimension_names(array) or ()
+    if spec.merged is None:
+        return names
+    others = [name for name in names if name not in grid]
+    return (*others[: spec.sample_axis], *list(grid)[-1:], *others[spec.sample_axis :])
 
 
 def _names_in(attributes: Mapping[str, Any], keys: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,12 +86,12 @@ class DataSource(Source):
                 "an array by itself is packed without coordinates: open its group, variables=[...]",
             ) * is_named
         else:
-            grid = {} if known is None else known.grid
-            reader = CoordinateReader(access, names, _statics_of(data), takes_all=_takes_all(data), grid=grid)
-            of_stores = _coordinates(parts, opened, reader, access)
-            if grid:
+            grids = () if known is None else known.grids
+            reader = CoordinateReader(access, names, _statics_of(data), takes_all=_takes_all(data))
+            of_stores = _coordinates(parts, opened, reader, access, grids)
+            if grids:
                 self.notes = (
-                    f"{' x '.join(grid)} are one dimension, {SAMPLE!r}, with a value of each for each sample",
+                    f"{' x '.join(grids[0])} are one dimension, {SAMPLE!r}, with a value of each for each sample",
                 )
             of_fields += self._with_coordinates(of_stores, samples) if of_stores else []
         self.fields = with_sizes(of_fields, self.num_samples, self.take)
@@ -263,15 +263,21 @@ def _coordinates(
     opened: Sequence[Sequence[zarr.Array[Any]]],
     reader: CoordinateReader,
     access: StoreAccess,
+    grids: Sequence[Mapping[str, int]],
 ) -> list[StoreCoordinates]:
-    """Return the coordinates of each store: in the first one, beside all of its arrays; in others, beside one."""
+    """Return the coordinates of each store: in the first one, beside all of its arrays; in others, beside one.
+
+    `grids` are the sample dimensions of each store, where there are several.
+    """
     stored = [(of_field, arrays) for of_field, arrays in zip(parts, opened, strict=True) if of_field]
     if not stored:
         return []
     of_first = stored[0][0]
+    each = grids or [{}] * len(of_first)
     beside_first = [(arrays[0], of_field[0].layout.spec) for of_field, arrays in stored]
-    made = [reader.read(beside_first, of_first[0].end - of_first[0].begin)]
-    made += [reader.read([(one.open(access), one.layout.spec)], one.end - one.begin) for one in of_first[1:]]
+    made = [reader.read(beside_first, of_first[0].end - of_first[0].begin, each[0])]
+    for one, grid in zip(of_first[1:], each[1:], strict=True):
+        made.append(reader.read([(one.open(access), one.layout.spec)], one.end - one.begin, grid))
     return made
 
 

@@ -12,7 +12,7 @@ from zarrfeed.plan.mixture.mixture_stop import Stop
 from zarrfeed.plan.order.keyed_random import key_of
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.block_edges import Edges
+from zarrfeed.spec.block_edges import Edges, GridEdges
 
 #: "per_sample": each sample of a batch is of the source whose turn it is. "per_batch": all samples of a batch of all
 #: ranks are of one source.
@@ -54,8 +54,10 @@ class Blend:
         """The number of sources."""
         return len(self.weights)
 
-    def edges(self, edges: Edges | None, block_rows: int) -> Int64:
+    def edges(self, edges: Edges | None, block_rows: int) -> Int64 | GridEdges:
         """Return the first samples of blocks, cut so that no block has samples of two sources."""
+        if isinstance(edges, GridEdges):  # boxes, which have samples of one store
+            return edges
         if edges is None:
             edges = np.append(np.arange(0, self.first[-1], block_rows), self.first[-1])
         return np.union1d(np.asarray(edges), np.array(self.first))

@@ -275,7 +275,8 @@ class MixedSequence(Order):
         """For each source, the index of its first block among the held ones; at the end, the number of blocks."""
         chosen = self._chosen
         first = chosen.first if chosen.samples is None else chosen.samples.at(chosen.first)
-        return np.searchsorted(first, np.array(self.blend.first))
+        source = np.searchsorted(np.array(self.blend.first), first, side="right") - 1
+        return np.searchsorted(source, np.arange(self.blend.num_sources + 1))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from zarrfeed.spec.field import (
 )
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.row_map import GridRows
-from zarrfeed.spec.sample_grid import SampleGrid
 
 #: Fields with fewer bytes a sample than this part of the largest one's do not decide on the blocks.
 _HEAVY = 1 / 4
@@ -122,13 +121,11 @@ def plan_blocks(
 
 def _blocks_of_grid(fields: Sequence[Field], primary: int, rows: GridRows, block: BlockKind, room: int) -> Blocks:
     """Choose boxes of samples that several dimensions number: those of a chunk, or of some along the last dimension."""
-    box = rows.shard_box if block == "shard" else rows.grid.chunks
-    beside = math.prod(map(min, box[:-1], rows.grid.lengths))
-    several = 1
+    grid, several = rows.shards if block == "shard" else rows.grid, 1
     if block == "chunk":
-        bytes_of_row = beside * sum(f.sample_bytes for f in fields)
-        several = chunks_in_block(box[-1], bytes_of_row, [f.window for f in fields], _BLOCK_BYTES)
-    edges = edges_of_grid(SampleGrid.of(rows.grid.lengths, (*box[:-1], box[-1] * several)))
+        bytes_of_row = math.prod(grid.box[:-1]) * sum(f.sample_bytes for f in fields)
+        several = chunks_in_block(grid.rows_along, bytes_of_row, [f.window for f in fields], _BLOCK_BYTES)
+    edges = edges_of_grid(grid.boxes(several))
     alike = rows.grid.block_rows
     return Blocks(primary, edges.max_rows, tuple(_make_small_ones_resident(fields, primary, alike, room)), edges)
 
@@ -136,7 +133,7 @@ def _blocks_of_grid(fields: Sequence[Field], primary: int, rows: GridRows, block
 def block_rows(f: Field, block: BlockKind) -> int:
     """Return the samples of a full block if `f` makes them, where a sample has the row with its index, or in a grid."""
     if isinstance(f.row_map, GridRows):
-        return math.prod(f.row_map.shard_box if block == "shard" else f.row_map.grid.box)
+        return math.prod((f.row_map.shards if block == "shard" else f.row_map.grid).box)
     return _kind_rows(f.layouts[0], block)
 
 

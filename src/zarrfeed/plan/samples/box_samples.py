@@ -16,7 +16,7 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.plan.samples.sample_set import Samples, SampleSet, as_samples, pieces_of, runs_of
 from zarrfeed.spec.block_edges import GridEdges
-from zarrfeed.spec.sample_grid import SampleGrid
+from zarrfeed.spec.sample_grids import AnyGrid
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class BoxSamples(SampleSet):
 
     form: str = "boxes"
     arrays: tuple[Any, ...] = ()
-    grid: SampleGrid = field(kw_only=True)
+    grid: AnyGrid = field(kw_only=True)
     rows: SampleSet = field(kw_only=True)
 
     @classmethod

@@ -89,7 +89,7 @@ class Selection:
         boxes = BoxSamples.of(samples, edges)
         if boxes.are_all:
             return cls(range_blocks(range(len(boxes)), edges.max_rows, edges.counted), samples=boxes)
-        return cls(_blocks_of(boxes.rows, edges.grid.block_rows, None), samples=boxes)
+        return cls(_blocks_of(boxes.rows, 0, edges.of_rows), samples=boxes)
 
     @classmethod
     def of_runs(cls, samples: Int64 | Samples, block_rows: int, edges: Edges | None = None) -> Selection:
