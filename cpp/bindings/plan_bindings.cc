@@ -395,15 +395,25 @@ void bind_plans(py::module_& m) {
            py::arg("run") = 0, py::arg("period") = 0, py::arg("carry") = py::none(), py::arg("mixture") = py::none(),
            py::arg("patches") = std::shared_ptr<PatchTable>{}, py::arg("block_order") = std::shared_ptr<BlockOrder>{},
            py::arg("mix") = 1)
-      .def("count_pieces", [](const PythonPlan& plan) {
+      .def("count_pieces",
+           [](const PythonPlan& plan) {
+             const auto owned = plan.owned;
+             const GilRelease release;
+             if (owned->block_order == nullptr) return owned->segment_block.size();
+             constexpr size_t kGroupsAtOnce = 1024;
+             size_t pieces = 0;
+             Unfolding unfolding(owned);
+             while (const auto window = unfolding.next(kGroupsAtOnce)) pieces += window->segment_block.size();
+             return pieces;
+           })
+      .def("segments", [](const PythonPlan& plan) {
         const auto owned = plan.owned;
+        if (owned->block_order != nullptr) throw Error(ErrorKind::kConfig, "plan: its groups are not listed");
+        py::array_t<int64_t> out(owned->plan.steps);
+        const std::span<int64_t> view(out.mutable_data(), static_cast<size_t>(owned->plan.steps));
         const GilRelease release;
-        if (owned->block_order == nullptr) return owned->segment_block.size();
-        constexpr size_t kGroupsAtOnce = 1024;
-        size_t pieces = 0;
-        Unfolding unfolding(owned);
-        while (const auto window = unfolding.next(kGroupsAtOnce)) pieces += window->segment_block.size();
-        return pieces;
+        list_segments(owned->plan, view);
+        return out;
       });
   py::class_<SampleStream>(m, "SampleStream")
       .def(py::init([](const PythonPlan& plan) { return std::make_unique<SampleStream>(plan.owned); }), py::arg("plan"))

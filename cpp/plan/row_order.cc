@@ -315,4 +315,17 @@ void list_order(const EpochPlan& plan, std::span<int64_t> out) {
   }
 }
 
+void list_segments(const EpochPlan& plan, std::span<int64_t> out) {
+  ShuffleScratch scratch;
+  GroupPlacements placements;
+  for (size_t group = 0; group < plan.num_groups(); ++group) {
+    expand_group(plan, group, scratch, placements);
+    for (size_t s = 0; s + 1 < placements.begin.size(); ++s) {
+      for (size_t i = placements.begin[s]; i < placements.begin[s + 1]; ++i) {
+        out[static_cast<size_t>(placements.rows[i].step)] = plan.group_begin[group] + static_cast<int64_t>(s);
+      }
+    }
+  }
+}
+
 }  // namespace zarrfeed

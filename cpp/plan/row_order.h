@@ -162,4 +162,7 @@ StepRange find_steps(const EpochPlan& plan, size_t source, int64_t pass, int64_t
 /// elements.
 void list_order(const EpochPlan& plan, std::span<int64_t> out);
 
+/// Lists the segments that these samples are of: out[step] = number of the segment. `out` has plan.steps elements.
+void list_segments(const EpochPlan& plan, std::span<int64_t> out);
+
 }  // namespace zarrfeed

@@ -103,6 +103,13 @@ bool touch_few_blocks(PatchCell from, const StoredBytes& stored, std::span<const
   return true;
 }
 
+size_t bytes_of_rows(const ArraySource& source, std::span<const RowTarget> rows, WorkerScratch& scratch) {
+  std::vector<bool>& seen = scratch.seen_rows;
+  seen.assign(static_cast<size_t>(source.rows_per_chunk()), false);
+  for (const RowTarget& t : rows) seen[static_cast<size_t>(t.row)] = true;
+  return static_cast<size_t>(std::ranges::count(seen, true)) * row_bytes_of(source);
+}
+
 std::vector<ChunkCrop> list_crops(PatchCell from, std::span<const OutputRows> outputs,
                                   std::span<const PatchTarget> patches) {
   std::vector<ChunkCrop> crops;
@@ -146,7 +153,7 @@ size_t scatter_from_few_blocks(size_t cell, const StoredBytes& stored, std::span
     begin += one.count;
   }
   if (streaming) fence_streaming_stores();
-  return is_raw ? rows.size() * row_bytes : decoded;
+  return is_raw ? bytes_of_rows(source_of(outputs), rows, scratch) : decoded;
 }
 
 size_t cut_from_few_blocks(PatchCell from, const StoredBytes& stored, std::span<const OutputRows> outputs,

@@ -41,6 +41,9 @@ bool touch_rows_of_chosen(size_t cell, const StoredBytes& stored, std::span<cons
 bool touch_few_blocks(PatchCell from, const StoredBytes& stored, std::span<const OutputRows> outputs,
                       std::span<const PatchTarget> patches, WorkerScratch& scratch);
 
+/// The decoded bytes of rows of a chunk, counted from its first one; a row that several targets have counts once.
+size_t bytes_of_rows(const ArraySource& source, std::span<const RowTarget> rows, WorkerScratch& scratch);
+
 /// The boxes that patches have of a chunk.
 std::vector<ChunkCrop> list_crops(PatchCell from, std::span<const OutputRows> outputs,
                                   std::span<const PatchTarget> patches);

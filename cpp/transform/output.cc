@@ -244,8 +244,7 @@ void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, s
     }
     if (streaming) fence_streaming_stores();
     stats.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
-    if (!takes_blocks)
-      decoded = source.decoded_of(targets.size() * (size / static_cast<size_t>(source.rows_per_chunk())));
+    if (!takes_blocks && pipeline.is_raw()) decoded = bytes_of_rows(source, targets, scratch);
   }
   source.count(stored, decoded, stats);
 }

@@ -31,6 +31,7 @@ struct WorkerScratch {
   TouchedBlocks touched;         ///< of a chunk of which few are; decodes to `decoded`
   std::vector<ChunkCrop> crops;  ///< what a patch has of it
   std::vector<ByteRun> runs;     ///< what rows of an array with chosen items have of it
+  std::vector<bool> seen_rows;   ///< rows of a chunk without codecs that were counted
 
   /// The size of the buffers, in bytes.
   [[nodiscard]] size_t bytes() const {

@@ -244,6 +244,27 @@ TEST(placements_of_a_segment_ascend_and_stay_within_the_steps_of_their_group) {
   }
 }
 
+TEST(each_sample_is_of_the_segment_that_is_listed_for_it) {
+  for (const int64_t mix : {1, 2}) {
+    PlanSpec spec = hand_made();
+    spec.shuffle = true;
+    spec.mix = mix;
+    const auto plan = build_plan(spec);
+    std::vector<int64_t> samples(20, -1);
+    std::vector<int64_t> segments(20, -1);
+    list_order(plan->plan, samples);
+    list_segments(plan->plan, segments);
+    std::vector<int64_t> counts(plan->segment_block.size(), 0);
+    for (size_t step = 0; step < samples.size(); ++step) {
+      const auto segment = static_cast<size_t>(segments[step]);
+      const SampleRange of_block = find_samples(plan->plan, segment);
+      CHECK(of_block.first <= samples[step] && samples[step] <= of_block.last);
+      ++counts[segment];
+    }
+    CHECK(counts == plan->segment_length);
+  }
+}
+
 TEST(a_segment_outside_of_its_block_is_refused) {
   const auto broken = [](void (*damage)(OwnedPlan&)) {
     PlanSpec spec = hand_made();

@@ -54,9 +54,7 @@ def advise(
             # blocks are cut where lanes meet; other chunks lie over several blocks, too
             better = "" if f.name == whole.primary else ", or chunks that nest along the sample axis"
             remedy = "raise memory_budget, for longer slabs" if f.reads_slabs else f"fewer lanes{better}"
-            tips.append(
-                f"chunks: those of {f.name} are decoded {f.amplification:.1f} times each ({f.choice}): {remedy}"
-            )
+            tips.append(f"chunks: those of {f.name} are decoded {f.repeats:.1f} times each ({f.choice}): {remedy}")
     if cold_ratio > _COLD:
         tips.append(
             f"cache: later passes were {cold_ratio:.1f} times as fast as the first, since the page cache had the "

@@ -9,6 +9,7 @@ import numpy as np
 from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
+from zarrfeed.metadata.description.slab_choice import known_grains
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.budget.mixing import perfect_mix
 from zarrfeed.plan.order.order import EpochPlan, Order
@@ -255,7 +256,7 @@ def explain(
     part: Part | None = None,
     statics: tuple[StaticField, ...] = (),
 ) -> Explanation:
-    """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data.
+    """Work out the figures of an `Explanation` for the epoch of `plan`. Reads no data but the header of a Blosc chunk.
 
     `part` is what the order of the plan is of; None: of all samples.
     """
@@ -263,7 +264,8 @@ def explain(
     part = part or Part.only(order)
     figures = figures_of(order, plan, fields.fields, memory.keep_bytes)
     sharing = sharing_memory(memory, batch_size, max_open_batches)
-    sources, reads = figures.sources, reads_of_fields(fields.fields, plan, sharing, figures.reads)
+    grains = known_grains(fields) if figures.reads is None else ()
+    sources, reads = figures.sources, reads_of_fields(fields.fields, plan, sharing, figures.reads, grains)
     per_batch, ideal = _shuffle_quality(plan, batch_size, sources)
     return Explanation(
         num_samples=order.num_samples,

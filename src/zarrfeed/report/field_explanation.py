@@ -10,6 +10,8 @@ from zarrfeed.spec.array import ArraySpec
 
 #: Chunks that are decoded more often than this are worth a remedy.
 _AMPLIFIED = 1.1
+#: Bytes of chunks that are not decoded are named from this share on.
+_IN_PART = 0.02
 #: Requester of a far store -> description of its requests.
 _FAR = {
     "threads": "threads ask for chunks, more at once as long as that pays, and make late requests twice",
@@ -54,9 +56,12 @@ class FieldExplanation:
     amplification
         Number of times that a chunk is decoded in an epoch, over all ranks: the `chunk_reads` of all ranks, each
         assumed to be as many as of this one, over the chunks that hold what they deliver. 1.0 means that each is
-        decoded once. If the order has slabs of chunks, it is the bytes that are decoded for slabs, over the bytes of
-        the chunks. Elsewhere, a chunk of which some Blosc blocks are decoded counts like one that is decoded whole:
-        `Stats.bytes_decoded` counts bytes.
+        decoded once. If the order has slabs of chunks, it is `decodes`. Elsewhere, a chunk of which some Blosc blocks
+        are decoded counts like one that is decoded whole, since a store may have to fetch all of it.
+    decodes
+        The bytes that are decoded in an epoch, over all ranks, as a multiple of the bytes of the chunks that hold what
+        they deliver: a forecast of `Stats.bytes_decoded`. Of chunks without codecs, rows count that are copied. None:
+        it is not known, as for patches, text, and Blosc chunks in stores that Python reads.
     conversion
         The conversion of the items on the way into a batch; "" without one.
     images
@@ -127,11 +132,22 @@ class FieldExplanation:
     chunk_share: float = 1.0
     byte_share: float = 1.0
     decoded_share: float | None = 1.0
+    decodes: float | None = None
+
+    @property
+    def repeats(self) -> float:
+        """Number of times that a chunk is decoded in an epoch; in a far store, that it is fetched."""
+        return self.amplification if self.decodes is None or self.requested_by else self.decodes
 
     @property
     def is_amplified(self) -> bool:
         """True if chunks are decoded so often that a remedy is worth it; slabs decode some Blosc blocks twice."""
-        return self.amplification > (CHEAP_DECODES if self.reads_slabs else _AMPLIFIED)
+        return self.repeats > (CHEAP_DECODES if self.reads_slabs else _AMPLIFIED)
+
+    @property
+    def _decodes_in_part(self) -> bool:
+        """True if chunks are read more often than all of their bytes are decoded."""
+        return self.decodes is not None and self.decodes < (1 - _IN_PART) * self.amplification
 
     @property
     def is_sparse(self) -> bool:
@@ -176,9 +192,10 @@ class FieldExplanation:
             lines.append(f"{self.choice}; {how}")
             at_most = "" if self.most_chunk_reads is None else f", at most {self.most_chunk_reads} if threads are late"
             reads = "reads of some rows of a chunk" if self.reads_slabs else "chunk reads"
+            in_bytes = f", its bytes are decoded {self.decodes:.2f} times" if self._decodes_in_part else ""
             lines.append(
                 f"{least}{self.chunk_reads} {reads} per epoch{by_array}{at_most}, {stored}: "
-                f"amplification {self.amplification:.2f}"
+                f"amplification {self.amplification:.2f}{in_bytes}"
             )
         elif self.decoded_with:
             lines.append(f"its chunks are those of {self.decoded_with}, and are decoded once for both")

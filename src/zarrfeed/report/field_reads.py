@@ -9,6 +9,7 @@ from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.order.cached_decodes import SharingMemory
 from zarrfeed.plan.order.carry import SourceReads, chunks_of_order, chunks_of_plan, source_reads
 from zarrfeed.plan.order.order import EpochPlan
+from zarrfeed.plan.samples.decoded_bytes import Grain
 from zarrfeed.spec.array_sources import array_sources
 from zarrfeed.spec.field import Field, VlenField
 
@@ -30,8 +31,9 @@ class FieldReads:
     most
         Chunks that are decoded at most, however long threads hold memory. None: it is not known.
     in_part
-        The bytes that are decoded, as a number of whole chunks, where slabs of chunks are decoded. None: chunks are
-        decoded whole.
+        The bytes that are decoded, as a number of whole chunks. None: they are those of `decoded` chunks, at most.
+    are_slabs
+        True if slabs of chunks are decoded, each without the rest of its chunk.
     """
 
     decoded: int = 0
@@ -40,11 +42,18 @@ class FieldReads:
     decoded_with: str = ""
     most: int | None = None
     in_part: float | None = None
+    are_slabs: bool = False
+
+    def decodes(self, readers: int) -> float:
+        """Return the decodes of a byte in an epoch, if each of so many consumers decodes as much."""
+        if self.in_part is None:
+            return self.amplification(readers)
+        return readers * self.in_part / self.of_all if self.of_all else 1.0
 
     def amplification(self, readers: int) -> float:
-        """Return the decodes of a chunk in an epoch, if each of so many consumers decodes as much."""
-        if self.in_part is not None:  # of a chunk, each consumer has some slabs
-            return readers * self.in_part / self.of_all if self.of_all else 1.0
+        """Return the reads of a chunk in an epoch, if each of so many consumers reads as much; of slabs, `decodes`."""
+        if self.are_slabs:  # of a chunk, each consumer has some slabs
+            return self.decodes(readers)
         often = self.decoded / self.distinct if self.distinct else 1.0
         # Other consumers may decode the same ones.
         return max(often, readers * self.decoded / self.of_all) if readers > 1 and self.of_all else often
@@ -56,9 +65,15 @@ def sharing_memory(memory: MemoryPlan, batch_size: int, max_open_batches: int) -
 
 
 def reads_of_fields(
-    fields: Sequence[Field], plan: EpochPlan, memory: SharingMemory, patched: Sequence[tuple[int, int]] | None
+    fields: Sequence[Field],
+    plan: EpochPlan,
+    memory: SharingMemory,
+    patched: Sequence[tuple[int, int]] | None,
+    grains: Sequence[Grain] = (),
 ) -> dict[int, FieldReads]:
     """Return the reads of each stored field in an epoch; keys are indices among the fields.
+
+    `grains` has the grain of each of the `array_sources`; empty: only the bytes of slabs are counted.
 
     `patched` has, for each array that patches are cut out of, the number of decoded chunks and of all chunks; None:
     samples are rows.
@@ -68,7 +83,7 @@ def reads_of_fields(
         sources = tuple(one for one in sources if one.draws[0][1] == 0 and fields[one.fields[0]].patch is not None)
         of_sources += [SourceReads(decoded, chunks, 0) for decoded, chunks in patched]
     else:
-        of_sources += source_reads(plan, fields, memory)
+        of_sources += source_reads(plan, fields, memory, grains)
     loaded = [one.fields for one in array_sources(fields, resident=True)]
     with_others = {number: first for first, *others in loaded for number in others}
     counted: dict[int, list[SourceReads]] = {}
@@ -85,6 +100,7 @@ def reads_of_fields(
             sum(one.of_all for one in each),
             most=sum(known) if len(known) == len(each) else None,
             in_part=sum(one.decoded if one.in_part is None else one.in_part for one in each) if in_part else None,
+            are_slabs=in_part and plan.order.slabs is not None,
         )
     return {**{number: _reads_of_whole(f, plan) for number, f in enumerate(fields)}, **found}
 

@@ -53,13 +53,13 @@ class GivenShares:
                 f"spans of up to {self.span_rows}",
             )
         ]
-        worst = max((f for f in fields if f.chunks and not f.item_type), key=lambda f: f.amplification, default=None)
+        worst = max((f for f in fields if f.chunks and not f.item_type), key=lambda f: f.repeats, default=None)
         if worst is None:
             return rows
         causes = [f"for each of {self.num_spans} spans"] * (self.num_spans > 1)
         causes += [f"by each of {self.ranks} ranks"] * (self.ranks > 1)
         because = f": once {' and '.join(causes)} that needs it" * bool(causes)
-        often = f"a chunk of {worst.name} is decoded {worst.amplification:.2f} times{because}"
+        often = f"a chunk of {worst.name} is decoded {worst.repeats:.2f} times{because}"
         rows.append(("", f"{often}{self.remedy}"))
         if worst.is_amplified and self.num_spans > 1:
             rows.append(("", "remedy: a larger memory_budget= has room for longer spans"))

@@ -36,10 +36,10 @@ def verdict(
     else:
         parts.append(otherwise)
     stored = [f for f in fields if f.chunks and not f.item_type]
-    worst = max(stored, key=lambda f: f.amplification, default=None)
+    worst = max(stored, key=lambda f: f.repeats, default=None)
     if worst is not None:
         name = f" of {worst.name}" if len(stored) > 1 else ""
-        parts.append(f"decodes each chunk{name} {worst.amplification:.2f} times")
+        parts.append(f"decodes each chunk{name} {worst.repeats:.2f} times")
     parts.append(f"takes {format_bytes(memory_bytes)} of {format_bytes(memory.budget)}")
     slow = [f.name for f in fields if f.chunks and not f.native and not f.item_type]
     if slow:

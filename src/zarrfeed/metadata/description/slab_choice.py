@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.plan.budget.field_needs import goes_by_blocks
@@ -28,6 +28,8 @@ from zarrfeed.storage.chunks.blosc_blocks import stored_block_bytes
 #: Rows that are shorter in a batch are not looked up one by one where windows need many of them: their chunks are
 #: decoded whole (cpp/engine/task_builder.h).
 _SMALL_ROW = 4096
+#: So many of them are looked up all the same (`TaskBuilder::kMostListed`).
+_MOST_LISTED = 1 << 14
 #: Slabs have to mix so much better than whole chunks, as a share of a perfect shuffle.
 _LEAST_GAIN = 0.05
 #: Slabs that decode again, and mix poorly all the same, have to mix so many times as well.
@@ -103,11 +105,28 @@ def find_grains(fields: FieldSet) -> tuple[Grain, ...]:
     return tuple(_grain_of(source, fields) for source in array_sources(fields.fields))
 
 
-def _grain_of(source: ArraySource, fields: FieldSet) -> Grain:
+def known_grains(fields: FieldSet) -> tuple[Grain, ...]:
+    """Find the grain of each of the `array_sources`, for orders of whole chunks; one that cannot be read is a chunk."""
+    found = []
+    for source in array_sources(fields.fields):
+        try:
+            found.append(_grain_of(source, fields, most_rows=_MOST_LISTED))
+        except (StoreReadError, CorruptChunkError):  # whoever reads the chunk says so
+            found.append(WHOLE_CHUNK)
+    return tuple(found)
+
+
+def _grain_of(source: ArraySource, fields: FieldSet, *, most_rows: int = 0) -> Grain:
+    """Return the grain of an array. Windows of short rows are looked up where a block has up to `most_rows` of them."""
     spec = source.spec
     drawing = [fields.fields[number] for number in source.fields]
     plain = not spec.in_python and not spec.slow_codecs and not spec.item_type
-    looks_up = all(f.window is None or f.sample_bytes >= _SMALL_ROW * len(f.window.offsets) for f in drawing)
+    looks_up = all(
+        f.window is None
+        or f.sample_bytes >= _SMALL_ROW * len(f.window.offsets)
+        or fields.block_rows * len(f.window.offsets) <= most_rows
+        for f in drawing
+    )
     if not plain or not looks_up or any(f.patch is not None for f in drawing):
         return WHOLE_CHUNK
     codecs = [codec.name for codec in spec.codecs]

@@ -151,6 +151,8 @@ class _CachedChunk:
 def saved_decodes(arrays: Sequence[Chains], chunk_bytes: Sequence[int], keep_bytes: int) -> list[int]:
     """Count each array's chains that find their chunk cached, in `keep_bytes` of memory for all arrays."""
     saved = [0] * len(arrays)
+    if not keep_bytes:
+        return saved
     takes = sorted(
         (first, number, cell, last)
         for number, shared in enumerate(chains.of_shared_chunks() for chains in arrays)

@@ -24,8 +24,9 @@ import numpy.typing as npt
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.cached_decodes import Chains, SharingMemory, saved_decodes
 from zarrfeed.plan.order.order import EpochPlan, Order
+from zarrfeed.plan.order.wanted_bytes import SegmentSamples, WantedBytes
 from zarrfeed.plan.samples.chunks_over_blocks import chunks_over_blocks
-from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_in_runs, bytes_of_runs, decoded_bytes
+from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_of_runs
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import distinct
@@ -319,8 +320,8 @@ class SourceReads:
     most
         Chunks that are decoded at most, however long threads hold memory. None: it is not known.
     in_part
-        The bytes that are decoded, as a number of whole chunks, where slabs of chunks are decoded. None: chunks are
-        decoded whole.
+        The bytes that are decoded, as a number of whole chunks. None: they are not known, and those of `decoded` chunks
+        at most.
     """
 
     decoded: int
@@ -330,12 +331,18 @@ class SourceReads:
     in_part: float | None = None
 
 
-def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory) -> list[SourceReads]:
-    """Return the reads of an epoch for each of the `array_sources` of fields that are no patches."""
+def source_reads(
+    plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory, grains: Sequence[Grain] = ()
+) -> list[SourceReads]:
+    """Return the reads of an epoch for each of the `array_sources` of fields that are no patches.
+
+    `grains` has the grain of each source; empty: those of slabs, or bytes are not counted.
+    """
     lanes, sources, slabs = _Lanes.of(plan), array_sources(fields), plan.order.slabs
     own = plan.order.pieces_of(plan)
     pieces, piece_of = (plan.order.listed_reads, plan.groups.held_index) if own is None else (own, own.blocks)
-    runs_of_sources, grains = runs_of(sources, slabs), () if slabs is None else slabs.grains
+    runs_of_sources, grains = runs_of(sources, slabs), grains or (() if slabs is None else slabs.grains)
+    listed = SegmentSamples(plan)
     needs: dict[int, _Needs] = {}
     found = []
     for number, source in enumerate(sources):
@@ -356,9 +363,8 @@ def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory
             decoded = int(np.minimum(over_block[piece_of], rows).sum())
         in_part = None
         if grains and not hands_on:
-            each = decoded_bytes(plan.order.listed_reads, source, fields, grains[number])
-            of_pieces = each.of_pieces(plan.groups.held_index, plan.groups.length / plan.groups.block_rows)
-            in_part = float(of_pieces.sum()) / each.of_chunk * cells
+            of_segments = listed.wanted(source, fields, grains[number], runs)
+            in_part = float(of_segments.nbytes.sum()) / source.spec.decoded_bytes * cells
         of_consumer, everybody = _in_pieces(piece_of, held_index, chunk), chunk
         if own is not None:
             _, everybody = _runs_over_blocks(plan.order.listed_reads, source, fields, runs)
@@ -366,52 +372,55 @@ def source_reads(plan: EpochPlan, fields: Sequence[Field], memory: SharingMemory
         found.append(SourceReads(decoded * cells, len(read) * cells, len(of_all) * cells, decoded * cells, in_part))
     chains = [one.chains(lanes) for one in needs.values()]
     chunk_bytes = [runs_of_sources[number].nbytes * sources[number].spec.num_cells for number in needs]
-    saved = saved_decodes(chains, chunk_bytes, memory.keep_bytes) if memory.keep_bytes else [0] * len(chains)
+    saved = saved_decodes(chains, chunk_bytes, memory.keep_bytes)
     most = _most_decodes(list(needs.values()), chains, chunk_bytes, memory, memory.ends(plan.last_step))
     for number, made, less, at_most in zip(needs, chains, saved, most, strict=True):
         cells = sources[number].spec.num_cells
         found[number] = replace(found[number], decoded=(len(made) - less) * cells, most=at_most * cells)
-        if grains:
-            source, runs, caches = sources[number], runs_of_sources[number], memory.keep_bytes > 0
-            nbytes = _decoded_in_runs(plan, source, fields, grains[number], runs, needs[number], made, less, caches)
-            found[number] = replace(found[number], in_part=nbytes / source.spec.decoded_bytes * cells)
+    if not grains:
+        return found
+    of_chains = [
+        _bytes_of_chains(plan, lanes, needs[number], made, runs_of_sources[number], grains[number], memory, wanted)
+        for number, made in zip(needs, chains, strict=True)
+        for wanted in [listed.wanted(sources[number], fields, grains[number], runs_of_sources[number])]
+    ]
+    read_chains = [made.taken(nbytes > 0) for made, nbytes in zip(chains, of_chains, strict=True)]
+    saved = saved_decodes(read_chains, chunk_bytes, memory.keep_bytes)
+    for number, made, nbytes, less in zip(needs, chains, of_chains, saved, strict=True):
+        alike = made.num_alike() > 1
+        of_cached = float(nbytes[alike & (nbytes > 0)].mean()) if less else 0.0
+        spec = sources[number].spec
+        in_part = float(nbytes.sum() - less * of_cached) / spec.decoded_bytes * spec.num_cells
+        found[number] = replace(found[number], in_part=in_part)
     return found
 
 
-def _decoded_in_runs(
+def _bytes_of_chains(
     plan: EpochPlan,
-    source: ArraySource,
-    fields: Sequence[Field],
-    grain: Grain,
-    runs: RowRuns,
+    lanes: _Lanes,
     needs: _Needs,
     chains: Chains,
-    saved: int,
-    caches: bool,
-) -> float:
-    """Return the bytes that chains of groups decode of runs of rows, in one cell.
+    runs: RowRuns,
+    grain: Grain,
+    memory: SharingMemory,
+    wanted: WantedBytes,
+) -> npt.NDArray[np.float64]:
+    """Return the bytes that each chain of groups decodes of its run of rows in one cell, if it finds it nowhere.
 
-    A chain that hands a run on, or may cache it, decodes all of its rows; another one decodes those that it wants.
-    `saved` chains find a run cached.
+    A chain that hands a run on, or may cache it, decodes all of its rows; another one decodes those that it wants. A
+    chain none of whose samples wants a row decodes nothing.
     """
-    of_run = bytes_of_runs(runs, grain)[chains.cell % runs.of_chunk].astype(np.float64)
-    alike = chains.num_alike() > 1 if caches else np.zeros(len(chains), dtype=bool)
+    number = np.empty_like(lanes.groups)
+    number[lanes.groups] = np.arange(len(lanes.groups))
+    group = np.repeat(np.arange(len(lanes.groups)), np.diff(plan.groups.begin))[wanted.segment]
+    begins = chains.cell * len(number) + number[chains.first]  # ascending
+    chain = np.searchsorted(begins, wanted.run * len(number) + number[group], side="right") - 1
+    alone = np.bincount(chain, wanted.nbytes, minlength=len(chains))
+    alike = chains.num_alike() > 1 if memory.keep_bytes else np.zeros(len(chains), dtype=bool)
     several = np.isin(chains.first * needs.num_chunks + chains.cell, needs.shared_pairs)
-    alone = np.flatnonzero(~(several | alike | (chains.last > chains.first)))
-    held_index, run, nbytes = bytes_in_runs(plan.order.listed_reads, source, fields, grain, runs)
-    num_runs = max(int(run.max(initial=0)) + 1, needs.num_chunks)
-    begin = plan.groups.begin[chains.first[alone]]
-    # of a group of several segments, the one that needs the run
-    segments = plan.groups.begin[chains.first[alone] + 1] - begin
-    wanted = plan.groups.held_index[joined_ranges(begin, segments)] * num_runs + np.repeat(chains.cell[alone], segments)
-    known = held_index * num_runs + run
-    at = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
-    found = np.zeros(len(alone))
-    if len(known):
-        np.add.at(found, np.repeat(np.arange(len(alone)), segments), np.where(known[at] == wanted, nbytes[at], 0))
-    of_run[alone] = np.where(found > 0, found, of_run[alone])
-    of_cached = float(of_run[alike].mean()) if alike.any() else 0.0
-    return float(of_run.sum()) - saved * of_cached
+    is_shared = several | alike | (chains.last > chains.first)
+    of_run = bytes_of_runs(runs, grain)[chains.cell % runs.of_chunk]
+    return np.where(is_shared & (alone > 0), of_run, alone)
 
 
 def _most_decodes(

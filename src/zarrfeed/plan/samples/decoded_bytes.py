@@ -8,11 +8,11 @@ engine decodes a chunk as a whole if more than half of its grains are wanted and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.row_runs import RowRuns
@@ -48,54 +48,37 @@ class Grain:
 WHOLE_CHUNK = Grain()
 
 
-@dataclass(frozen=True)
-class DecodedBytes:
-    """The bytes that blocks decode of one array, of all its cells.
+def decoded_bytes(selection: Selection, source: ArraySource, fields: Sequence[Field], grain: Grain) -> Int64:
+    """Return the bytes that each block of a selection decodes of an array, for all fields that draw from it.
 
-    Attributes
-    ----------
-    of_blocks
-        Decoded bytes of each block, by held index, shape (blocks,).
-    of_chunk
-        Decoded bytes of one chunk in all of its cells.
-    rows_of_grain
-        Rows that a grain has bytes of, on average. None: chunks are decoded whole.
+    Returns
+    -------
+    Decoded bytes by held index, in all cells, shape (blocks,).
     """
-
-    of_blocks: Int64
-    of_chunk: int
-    rows_of_grain: float | None = None
-
-    def of_pieces(self, held_index: Int64, share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the bytes that pieces of blocks decode, each with a random share of the rows of its block."""
-        if self.rows_of_grain is None:
-            return self.of_blocks[held_index].astype(np.float64)
-        wanted: npt.NDArray[np.float64] = 1 - (1 - share) ** self.rows_of_grain
-        return self.of_blocks[held_index] * wanted
-
-
-def decoded_bytes(selection: Selection, source: ArraySource, fields: Sequence[Field], grain: Grain) -> DecodedBytes:
-    """Return the bytes that the blocks of a selection decode of an array, for all fields that draw from it."""
     spec, layout = source.spec, source.layout
-    held_index, low, high = _runs_of_rows(selection, source, fields)
-    held_index, chunk, low, high = _cut_at_chunks(layout, held_index, low, high)
-    rows, size = spec.rows_per_chunk, spec.decoded_bytes
-    outer = _runs_of_row(spec)[1]
-    if not grain.nbytes or grain.nbytes >= size or (outer > 1 and outer * len(low) > _MOST_RUNS):
-        pair = distinct(held_index * (layout.num_chunks + 1) + chunk)
-        of_block = np.bincount(pair // (layout.num_chunks + 1), minlength=len(selection.held)) * size
-        return DecodedBytes(of_block.astype(np.int64) * spec.num_cells, size * spec.num_cells)
-    pair, of_pair = _bytes_of_pairs(spec, grain, held_index * (layout.num_chunks + 1) + chunk, low, high)
+    held_index, chunk, low, high = _cut_at_chunks(layout, *_runs_of_rows(selection, source, fields))
+    pair, of_pair = bytes_of_rows(spec, grain, held_index * (layout.num_chunks + 1) + chunk, low, high)
     of_block = np.zeros(len(selection.held), dtype=np.int64)
     np.add.at(of_block, pair // (layout.num_chunks + 1), of_pair)
-    rows_of_grain = 1 + grain.nbytes / (size / rows) if outer == 1 else float(rows)
-    return DecodedBytes(of_block * spec.num_cells, size * spec.num_cells, rows_of_grain)
+    return of_block * spec.num_cells
+
+
+def rows_of_grain(spec: ArraySpec, grain: Grain) -> float:
+    """Return the number of rows of a chunk that a grain has bytes of, on average; more than there are: all of them."""
+    inner, outer = _runs_of_row(spec)
+    if _is_whole(spec, grain) or outer > 1:
+        return math.inf
+    return 1 + (grain.nbytes - math.gcd(grain.nbytes, inner)) / inner
+
+
+def _is_whole(spec: ArraySpec, grain: Grain) -> bool:
+    return not 0 < grain.nbytes < spec.decoded_bytes
 
 
 def can_be_cut(spec: ArraySpec, grain: Grain) -> bool:
     """Return whether lanes may hand on some rows of a chunk: its rows lie side by side, and need not all be decoded."""
-    is_small = 0 < grain.nbytes < spec.decoded_bytes
-    return is_small and spec.choice is None and _runs_of_row(spec)[1] == 1 and len(spec.shape) <= _MOST_AXES
+    side_by_side = spec.choice is None and _runs_of_row(spec)[1] == 1
+    return side_by_side and not _is_whole(spec, grain) and len(spec.shape) <= _MOST_AXES
 
 
 def bytes_of_runs(runs: RowRuns, grain: Grain) -> Int64:
@@ -103,7 +86,7 @@ def bytes_of_runs(runs: RowRuns, grain: Grain) -> Int64:
     number = np.arange(runs.of_chunk)
     if runs.are_chunks:
         return np.array([runs.nbytes])
-    return _bytes_of_pairs(runs.layout.spec, grain, number, *runs.rows_in_chunk(number))[1]
+    return bytes_of_rows(runs.layout.spec, grain, number, *runs.rows_in_chunk(number))[1]
 
 
 def bytes_in_runs(
@@ -120,20 +103,20 @@ def bytes_in_runs(
     number = joined_ranges(0, counts) + low // runs.rows
     low, high = np.maximum(low, number * runs.rows), np.minimum(high, (number + 1) * runs.rows - 1)
     pair = held_index * num_runs + chunk * runs.of_chunk + number
-    if runs.are_chunks:
-        pair = distinct(pair)
-        return *np.divmod(pair, num_runs), np.full(len(pair), runs.nbytes)
-    pair, of_pair = _bytes_of_pairs(source.spec, grain, pair, low, high)
+    pair, of_pair = bytes_of_rows(source.spec, grain, pair, low, high)
     return *np.divmod(pair, num_runs), of_pair
 
 
-def _bytes_of_pairs(spec: ArraySpec, grain: Grain, pair: Int64, low: Int64, high: Int64) -> tuple[Int64, Int64]:
-    """Return distinct pairs of a block and a chunk, ascending, and the bytes that rows of the chunk decode in a cell.
+def bytes_of_rows(spec: ArraySpec, grain: Grain, pair: Int64, low: Int64, high: Int64) -> tuple[Int64, Int64]:
+    """Return distinct pairs of a reader and a chunk, ascending, and the bytes that rows of the chunk decode in a cell.
 
     Each entry of `pair` has the rows from `low` to `high`, counted from the first one of the chunk.
     """
     rows, size = spec.rows_per_chunk, spec.decoded_bytes
     inner, outer = _runs_of_row(spec)
+    if _is_whole(spec, grain) or (outer > 1 and outer * len(low) > _MOST_RUNS):
+        pair = distinct(pair)
+        return pair, np.full(len(pair), size)
     # one entry for each run of bytes from here on
     begin = (np.arange(outer) * rows * inner)[:, None]
     first = ((begin + low * inner) // grain.nbytes).ravel()

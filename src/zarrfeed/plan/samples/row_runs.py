@@ -61,10 +61,13 @@ class RowRuns:
         chunk = self.layout.chunk_of(rows)
         if self.are_chunks:
             return chunk
+        return np.where(chunk >= 0, chunk * self.of_chunk + self.in_chunk(rows) // self.rows, -1)
+
+    def in_chunk(self, rows: Int64) -> Int64:
+        """Return the number of each row in its chunk."""
         parts = self.layout.parts
         begin = 0 if parts is None else parts.begin[parts.part_of(rows)]
-        in_chunk = (rows - begin) % self.layout.spec.rows_per_chunk
-        return np.where(chunk >= 0, chunk * self.of_chunk + in_chunk // self.rows, -1)
+        return (rows - begin) % self.layout.spec.rows_per_chunk
 
     def rows_in_chunk(self, runs: Int64) -> tuple[Int64, Int64]:
         """Return the first and the last row of runs, counted from the first row of their chunk."""

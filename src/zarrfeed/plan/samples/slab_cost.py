@@ -89,7 +89,7 @@ class SlabCost:
         strip = 1 if self.strip_of is None else self.strip_of(rows)
         decoded = 0.0
         for source, grain, of_chunks in zip(self._sources, self.grains, self._chunk_bytes, strict=True):
-            of_slabs = int(decoded_bytes(Selection(held), source, self.fields, grain).of_blocks.sum())
+            of_slabs = int(decoded_bytes(Selection(held), source, self.fields, grain).sum())
             once = of_slabs
             if strip > 1 and any(reach(self.fields[number].window for number in source.fields)):
                 of_source = RowRuns(source.layout, rows if can_be_cut(source.spec, grain) else 0)

@@ -305,8 +305,12 @@ class ResourcePlanner:
             return memory
         # more than all of the chunks that blocks share is of no use
         shared = 2 * self.fields.chunk_bytes if overlap is None else overlap.carried_bytes * order.num_blocks
-        left = min(left, quantum + shared)
-        return replace(memory, keep_bytes=left // quantum * quantum)
+        keep_bytes = min(left, quantum + shared) // quantum * quantum
+        every = self.fields.chunk_bytes
+        if overlap and order.slabs is None and keep_bytes < every <= (memory.carry_bytes + keep_bytes) // 2:
+            # both have room for each chunk then, so that none is decoded twice, however late threads are
+            return replace(memory, carry_bytes=memory.carry_bytes + keep_bytes - every, keep_bytes=every)
+        return replace(memory, keep_bytes=keep_bytes)
 
     def required_batches(self, order: Order, consumer: Consumer) -> int:
         """Return how many batches must be open at once: enough for the tail that workers share, and after resuming."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 import zarrfeed
 from tests.support.examples import examples
-from zarrfeed.plan.samples.decoded_bytes import WHOLE_CHUNK, Grain, decoded_bytes
+from zarrfeed.plan.samples.decoded_bytes import WHOLE_CHUNK, Grain, decoded_bytes, rows_of_grain
 from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.array_sources import array_sources
 
@@ -35,7 +34,6 @@ def test_a_block_decodes_the_grains_that_its_rows_lie_in_each_once(data: st.Data
     size, is_fused = rows * others * 2, data.draw(st.booleans())
     grain = data.draw(st.sampled_from([0, 2, 3, 4, 7, 16, size]))
     got = decoded_bytes(selection, source, fields, Grain(grain, is_fused))
-    assert got.of_chunk == size
 
     position = np.arange(rows * others * 2).reshape((rows, others * 2) if axis == 0 else (others, rows, 2))
     for number, samples in enumerate(np.split(selection.listed(), np.cumsum(selection.rows)[:-1])):
@@ -49,17 +47,13 @@ def test_a_block_decodes_the_grains_that_its_rows_lie_in_each_once(data: st.Data
                 grains += size
             else:
                 grains += sum(min(grain or size, size - int(one) * (grain or size)) for one in touched)
-        assert got.of_blocks[number] == grains, (chunk, samples)
+        assert got[number] == grains, (chunk, samples)
 
 
-def test_a_piece_of_a_block_decodes_its_share_or_a_whole_grain() -> None:
+def test_a_grain_has_bytes_of_some_rows_on_average() -> None:
     array = zarr.create_array({}, shape=(64, 100), chunks=(16, 100), dtype="f4")
-    fields = zarrfeed.open(array).resolved.fields
-    (source,) = array_sources(fields)
-    selection, half = Selection.of_range(range(64), 8), np.full(8, 0.5)
-    index = np.arange(8)
-    fine = decoded_bytes(selection, source, fields, Grain(4, True)).of_pieces(index, half)
-    assert fine == pytest.approx(8 * 400 / 2, rel=0.01)
-    assert decoded_bytes(selection, source, fields, WHOLE_CHUNK).of_pieces(index, half).tolist() == [6400] * 8
-    coarse = decoded_bytes(selection, source, fields, Grain(3200, True)).of_pieces(index, half)
-    assert coarse == pytest.approx(3200, rel=0.01)
+    spec = array_sources(zarrfeed.open(array).resolved.fields)[0].spec
+    assert rows_of_grain(spec, Grain(4, True)) == 1
+    assert rows_of_grain(spec, Grain(3200)) == 8
+    assert rows_of_grain(spec, Grain(500)) == 2  # mostly the end of one, and the next
+    assert rows_of_grain(spec, WHOLE_CHUNK) == rows_of_grain(spec, Grain(6400)) == np.inf
