@@ -8,6 +8,7 @@
 #include "bindings/gil_release.h"
 #include "bindings/spec_bindings.h"
 #include "plan/block_order.h"
+#include "plan/sequence_packing.h"
 #include "plan/weighted_counts.h"
 
 namespace zarrfeed {
@@ -178,6 +179,18 @@ void bind_blocks(py::module_& m) {
         return counts;
       },
       py::kw_only(), py::arg("expected"), py::arg("bits"), py::arg("rows"), py::arg("seed"), py::arg("epoch"));
+  m.def(
+      "pack_sequences",
+      [](const Int64Array& lengths, const Int64Array& pool_begin, int64_t room) {
+        py::array_t<int64_t> sample_of(lengths.size());
+        const std::span<int64_t> out(sample_of.mutable_data(), static_cast<size_t>(sample_of.size()));
+        const auto of = view(lengths);
+        const auto pools = view(pool_begin);
+        const GilRelease release;
+        pack_sequences(of, pools, room, out);
+        return sample_of;
+      },
+      py::kw_only(), py::arg("lengths"), py::arg("pool_begin"), py::arg("room"));
 }
 
 }  // namespace zarrfeed

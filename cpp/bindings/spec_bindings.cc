@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -265,13 +266,16 @@ SampleGrid join_grids(const std::vector<SampleGrid>& grids, const std::vector<in
   return SampleGrid::joined(grids, first_rows);
 }
 
-/// (address of the rows or 0, their number, first, step), or a grid
-using RowMapTuple = std::variant<SampleGrid, std::tuple<uintptr_t, int64_t, int64_t, int64_t>>;
+/// (address of the rows or 0, their number, first, step); that of runs, whose number is behind it; or a grid
+using RowsTuple = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
+using RowMapTuple = std::variant<SampleGrid, RowsTuple, std::pair<RowsTuple, int64_t>>;
 
 RowMapSpec make_row_map(const RowMapTuple& map) {
   if (const auto* grid = std::get_if<SampleGrid>(&map)) return {.grid = *grid};
-  const auto& [address, num_samples, first, step] = std::get<1>(map);
-  return {reinterpret_cast<const int64_t*>(address), num_samples, first, step, std::nullopt};
+  const auto* runs = std::get_if<2>(&map);
+  const auto& [address, num_samples, first, step] = runs == nullptr ? std::get<1>(map) : runs->first;
+  const int64_t num_runs = runs == nullptr ? 0 : runs->second;
+  return {reinterpret_cast<const int64_t*>(address), num_samples, first, step, num_runs, std::nullopt};
 }
 
 /// (low, high, indices of offsets)
@@ -393,9 +397,13 @@ FieldSpec make_resident(uintptr_t address, size_t row_bytes, const std::vector<B
   return spec;
 }
 
-FieldSpec make_index(std::optional<TensorTuple> tensor) {
+FieldSpec make_index(std::optional<TensorTuple> tensor, std::vector<int64_t> offsets,
+                     const std::optional<RowMapTuple>& row_map) {
   FieldSpec spec;
   spec.kind = FieldSpec::Kind::kIndex;
+  spec.offsets = std::move(offsets);
+  if (row_map) spec.row_map = make_row_map(*row_map);
+  spec.num_rows = std::numeric_limits<int64_t>::max();
   spec.tensor = make_tensor_spec(std::move(tensor));
   return spec;
 }
@@ -519,7 +527,8 @@ void bind_specs(py::module_& m) {
                   py::arg("tensor") = py::none(), py::arg("lead") = py::none())
       .def_static("lead", &make_lead_field, py::kw_only(), py::arg("low"), py::arg("high"),
                   py::arg("tensor") = py::none())
-      .def_static("index", &make_index, py::kw_only(), py::arg("tensor") = py::none());
+      .def_static("index", &make_index, py::kw_only(), py::arg("tensor") = py::none(),
+                  py::arg("offsets") = std::vector<int64_t>{}, py::arg("row_map") = py::none());
 }
 
 }  // namespace zarrfeed

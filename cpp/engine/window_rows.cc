@@ -21,6 +21,7 @@ void WindowRows::for_each(std::span<const Placement> samples, Take&& take) const
   std::vector<int64_t> offsets = offsets_;
   int64_t begin = 0;
   int64_t end = plan_.num_samples;
+  int64_t run = 0;
   const auto* const borders = spec.pad.borders.get();
   if (borders != nullptr) end = 0;  // looked up below
   for (const Placement& p : samples) {
@@ -38,7 +39,9 @@ void WindowRows::for_each(std::span<const Placement> samples, Take&& take) const
       for (const size_t i : spec.lead->offset_indices) offsets[i] = lead;
     }
     int64_t step = p.step * std::ssize(offsets);
-    for (const int64_t offset : offsets) take(Placement{output_.find_row(p.sample, offset, begin, end), step++});
+    for (const int64_t offset : offsets) {
+      take(Placement{output_.find_row(p.sample, offset, begin, end, run), step++});
+    }
   }
 }
 

@@ -46,9 +46,12 @@ struct RowMapSpec {
   /// The row of sample s is `rows[s]`, -1 if there is none; borrowed. Null: it is `first + step * s`, none if the array
   /// has no such row.
   const int64_t* rows = nullptr;
-  int64_t num_samples = 0;  ///< length of `rows`
+  int64_t num_samples = 0;  ///< length of `rows`; with runs, the number of samples
   int64_t first = 0;
   int64_t step = 1;
+  /// Above 0: `rows` has the first sample of each of so many runs, ascending from 0, and then the row of each of these.
+  /// The row of sample s of run i is `rows[num_runs + i] + step * (s - rows[i])`; none if run i has the row -1.
+  int64_t num_runs = 0;
   std::optional<SampleGrid> grid{};  ///< the row of sample s is `grid->row_of(s)`, and nothing else is said
 };
 
@@ -86,16 +89,16 @@ struct FieldSpec {
   size_t sample_bytes = 0;        ///< kResident: bytes of one row
   std::vector<BadRows> bad_rows;  ///< kResident: ascending; with EngineOptions::skip_bad, samples of them are skipped
   std::optional<ConversionSpec> conversion;  ///< kStored, kResident: what the items become; none: they stay as they are
-  /// kStored, kResident: a sample consists of the rows at these distances from its own, one after another, in a
+  /// kStored, kResident, kIndex: a sample consists of the rows at these distances from its own, one after another, in a
   /// window. Empty: of its own row.
   std::vector<int64_t> offsets;
   std::optional<TensorSpec> tensor;   ///< none: bytes
   std::optional<SlotSpec> slot;       ///< none: the field has a tensor for itself
-  std::optional<RowMapSpec> row_map;  ///< kStored, kResident: none: the row of a sample has its index
+  std::optional<RowMapSpec> row_map;  ///< kStored, kResident, kIndex: none: the row of a sample has its index
   std::optional<LeadSpec> lead;       ///< kStored, kResident, kPadMask, kLead: which offsets are drawn
   PadSpec pad;                        ///< kStored, kResident, kPadMask
   std::optional<PatchSpec> patch;     ///< kStored: samples are boxes, and nothing is said of offsets, row map and pad
-  int64_t num_rows = 0;               ///< kResident: rows that lie there
+  int64_t num_rows = 0;               ///< kResident: rows that lie there; kIndex with a row map: more than any row
   bool is_variant =
       false;  ///< kStored: other fields of the same slot have the rows that `array.parts` lack; those that
               ///< nobody has are padded by the field that is no variant

@@ -27,6 +27,17 @@ size_t bytes_of_row(const ArraySpec& array) {
   return n;
 }
 
+/// Returns the row of a sample in a row map of runs, which is looked for in run `run` and the one behind it first.
+int64_t row_in_runs(const RowMapSpec& map, int64_t sample, int64_t& run) {
+  const int64_t* const end = map.rows + map.num_runs;
+  const auto has_it = [&](int64_t i) {
+    return i < map.num_runs && sample >= map.rows[i] && (i + 1 == map.num_runs || sample < map.rows[i + 1]);
+  };
+  if (!has_it(run)) run = has_it(run + 1) ? run + 1 : std::upper_bound(map.rows, end, sample) - map.rows - 1;
+  const int64_t first = run < 0 ? -1 : end[run];
+  return first < 0 ? -1 : first + map.step * (sample - map.rows[run]);
+}
+
 /// Lists the copy of each cell of a row.
 std::vector<BoxCopy> list_boxes(const ArraySpec& array, const Converter* converter) {
   const CellGrid grid(array);
@@ -92,7 +103,7 @@ std::optional<int64_t> Output::num_own_rows() const {
   return spec_.num_rows;
 }
 
-int64_t Output::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const {
+int64_t Output::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end, int64_t& run) const {
   const PadSpec::Mode pad = spec_.pad.mode;
   int64_t at = 0;
   if (__builtin_add_overflow(sample, offset, &at)) at = offset < 0 ? std::numeric_limits<int64_t>::min() : end;
@@ -113,6 +124,8 @@ int64_t Output::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t 
   int64_t row = 0;
   if (map.grid) {
     row = map.grid->row_of(at);
+  } else if (map.num_runs > 0) {
+    row = row_in_runs(map, at, run);
   } else if (map.rows != nullptr) {
     row = map.rows[at];
   } else if (__builtin_mul_overflow(map.step, at, &row) || __builtin_add_overflow(map.first, row, &row)) {

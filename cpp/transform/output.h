@@ -61,7 +61,12 @@ class Output {
   [[nodiscard]] std::optional<int64_t> num_own_rows() const;
   /// Returns the row that a sample has at a distance from its own, within the samples [begin, end) of its segment; -1
   /// for a row that is padded. Throws Error(kConfig) if there is no such row and nothing takes its place.
-  [[nodiscard]] int64_t find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const;
+  [[nodiscard]] int64_t find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const {
+    int64_t run = 0;
+    return find_row(sample, offset, begin, end, run);
+  }
+  /// The same. `run` is where to look first in a row map of runs, and becomes the run that was found.
+  [[nodiscard]] int64_t find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end, int64_t& run) const;
 
   // Here `targets[i].dest` is where row i goes, and `targets[i].row` its index in the array, which these functions change.
 

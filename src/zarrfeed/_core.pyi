@@ -10,7 +10,8 @@ FetchRequest: TypeAlias = tuple[int, str, bool, list[tuple[int, int, int | None]
 _Skipped = tuple[list[int], list[int], list[tuple[int, int, str, str, int, str]]]
 _TensorSpec = tuple[int, int, Sequence[int]]
 #: Address of the rows or 0, their number; without an address the first row and the step.
-_RowMap: TypeAlias = "tuple[int, int, int, int] | SampleGrid"
+#: Or with the number of runs behind that: the address of these, the number of samples, 0 and the step.
+_RowMap: TypeAlias = "tuple[int, int, int, int] | tuple[tuple[int, int, int, int], int] | SampleGrid"
 #: Least and greatest distance, and which of the offsets are drawn.
 _Lead = tuple[int, int, Sequence[int]]
 #: "edge" or "fill", the item as it stands in the batch, and where segments begin.
@@ -168,7 +169,9 @@ class FieldSpec:
     @staticmethod
     def lead(*, low: int, high: int, tensor: _TensorSpec | None = None) -> FieldSpec: ...
     @staticmethod
-    def index(*, tensor: _TensorSpec | None = None) -> FieldSpec: ...
+    def index(
+        *, tensor: _TensorSpec | None = None, offsets: Sequence[int] = (), row_map: _RowMap | None = None
+    ) -> FieldSpec: ...
 
 class CarryPlan:
     def __init__(
@@ -489,6 +492,9 @@ def draw_counts(
     rows: npt.NDArray[np.int64],
     seed: int,
     epoch: int,
+) -> npt.NDArray[np.int64]: ...
+def pack_sequences(
+    *, lengths: npt.NDArray[np.int64], pool_begin: npt.NDArray[np.int64], room: int
 ) -> npt.NDArray[np.int64]: ...
 def copy_runs(
     source: npt.NDArray[np.generic],

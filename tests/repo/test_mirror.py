@@ -64,6 +64,8 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         f"{name}.py": ("parity/test_sequences.py",)
         for name in ("plan/order/bucketed_order", "plan/samples/buckets", "torch/batches/sequences")
     },
+    "plan/samples/packed_sequences.py": ("parity/test_packed_sequences.py",),
+    "spec/sample_runs.py": ("parity/test_packed_sequences.py",),
     "plan/order/drawn_order.py": ("unit/plan/order/test_weighted_order.py",),
     "report/given_shares.py": ("parity/test_given_order.py",),
     "plan/order/given_order.py": ("parity/test_given_order.py",),

@@ -28,6 +28,11 @@ SEARCHES = {
     "NetCDF": "tasks/files",
     "resume": "tasks/resume",
     "shuffle": "tasks/shuffling",
+    "balance": "tasks/sampling",
+    "curriculum": "tasks/sampling",
+    "stratified": "tasks/splits",
+    "ragged": "tasks/tables",
+    "packing": "tasks/tables",
 }
 
 #: Returns what a reader cannot see: broken pictures; a page that is wider than the window; blocks whose end is cut off;

@@ -108,6 +108,31 @@ TEST(an_edge_that_the_row_map_lacks_is_padded) {
   }
 }
 
+TEST(runs_of_samples_have_rows_side_by_side_or_one_row) {
+  const std::vector<int64_t> runs = {0, 3, 4, 9, 4, 0, -1, 20};  // of 12 samples; the row that each begins with
+  const std::vector<int64_t> side_by_side = {4, 5, 6, 0, -1, -1, -1, -1, -1, 20, 21, 22};
+  const std::vector<int64_t> same = {4, 4, 4, 0, -1, -1, -1, -1, -1, 20, 20, 20};
+  for (FieldSpec spec : {resident(23), stored(23)}) {
+    spec.offsets = {0};
+    spec.pad.mode = PadSpec::Mode::kFill;
+    for (const int64_t step : {1, 0}) {
+      spec.row_map = RowMapSpec{.rows = runs.data(), .num_samples = 12, .step = step, .num_runs = 4};
+      const Output field(spec);
+      int64_t run = 0;
+      for (const int64_t turn : {1, 5, 7, 11}) {  // in any order
+        for (int64_t i = 0; i < 12; ++i) {
+          const int64_t sample = i * turn % 12;
+          const int64_t expected = (step == 1 ? side_by_side : same)[static_cast<size_t>(sample)];
+          CHECK_EQ(field.find_row(sample, 0, 0, 12, run), expected);
+          CHECK_EQ(field.find_row(sample, 0, 0, 12), expected);
+        }
+      }
+      CHECK_EQ(field.find_row(11, 1, 0, 12), int64_t{-1});
+      CHECK_THROWS(kConfig, "sample 12 is not in the row map", field.find_row(12, 0, 0, 13));
+    }
+  }
+}
+
 TEST(a_row_that_nothing_takes_the_place_of_is_refused) {
   const std::vector<int64_t> rows = {3, -1, 8};
   for (FieldSpec spec : {resident(8), stored(8)}) {

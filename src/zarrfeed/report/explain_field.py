@@ -65,7 +65,7 @@ class FieldReading:
 @singledispatch
 def explain_field(field: FieldKind, reading: FieldReading) -> FieldExplanation:  # noqa: ARG001 (of other kinds)
     """Describe how a field is read. Reads no data."""
-    return _explain_values(field, field.describe_source() or "computed", field.dtype_name)
+    return _explain_values(field, field.describe_source() or "computed", field.described_dtype)
 
 
 @explain_field.register

@@ -441,6 +441,8 @@ class FieldSet:
     edges
         The first sample of each block, and the number of samples at the end: ascending, shape (blocks + 1,). None:
         every block but the last one has `block_rows` samples.
+    next_targets
+        True if batches have the rows behind those of the samples as their targets, as views of the same tensors.
     """
 
     fields: tuple[Field, ...]
@@ -449,6 +451,7 @@ class FieldSet:
     block_rows: int
     block: BlockKind = "chunk"
     edges: Edges | None = dataclasses.field(default=None, compare=False)
+    next_targets: bool = False
 
     @property
     def num_samples(self) -> int:

@@ -238,6 +238,11 @@ class FieldKind(ABC):
         return None
 
     @property
+    def has_rows_axis(self) -> bool:
+        """True if the first axis of a sample is over the rows of its window."""
+        return self.window is not None and self.window.stacked
+
+    @property
     def pad(self) -> Pad | None:
         """The values in place of rows that a sample lacks; None: no sample lacks any."""
         return None if self.window is None else self.window.pad

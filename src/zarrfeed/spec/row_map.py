@@ -2,6 +2,7 @@
 
 `OneRow`: the same row for all samples. `SegmentRows`: the same row for all samples of a segment, such as an episode.
 `CodeRows`: the number of each sample's value. `GridRows`: the rows of samples that several dimensions number.
+`SampleRuns` (spec/sample_runs.py): rows that go on elsewhere behind each of many runs of samples.
 """
 
 from __future__ import annotations
@@ -61,9 +62,24 @@ class RowMap:
         return not isinstance(self.rows, range) and bool((self.rows == NO_ROW).any())
 
     @property
+    def follows_rule(self) -> bool:
+        """True if the rows of samples side by side lie side by side, or evenly spaced."""
+        return isinstance(self.rows, range)
+
+    @property
     def listed(self) -> Int64 | None:
         """The list of rows that the engine reads; None where a rule says them."""
         return None if isinstance(self.rows, range) else self.rows
+
+    @property
+    def block_begins(self) -> Int64:
+        """The samples that a block may begin with: any."""
+        return np.arange(len(self))
+
+    @property
+    def in_states(self) -> str:
+        """The rows as text for states; "" where the samples tell maps apart."""
+        return ""
 
     @cached_property
     def digest(self) -> str:
@@ -86,7 +102,7 @@ class RowMap:
         unused = "" if used == num_rows else f"{num_rows - used} rows have no sample"
         return "; ".join(filter(None, (line, unused, self.note)))
 
-    def to_core(self) -> tuple[int, int, int, int] | core.SampleGrid:
+    def to_core(self) -> tuple[int, int, int, int] | tuple[tuple[int, int, int, int], int] | core.SampleGrid:
         """Return the map in the form that the engine takes; `rows` must outlive the engine."""
         if isinstance(self.rows, range):
             return 0, len(self.rows), self.rows.start, self.rows.step

@@ -1,4 +1,4 @@
-"""Fields that describe the windows of other fields: the padded rows, as a mask or a count, and the drawn distance."""
+"""Fields that describe windows of other fields: padded rows as a mask or a count, sequences, the drawn distance."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from zarrfeed.base.native import core
 from zarrfeed.spec.field_kind import FieldKind
+from zarrfeed.spec.sample_runs import SampleRuns
 from zarrfeed.spec.tensor_spec import TensorSpec
 from zarrfeed.spec.window import Lead, Window
 
@@ -60,6 +61,11 @@ class LengthField(PadMaskField):
     name: str = "length"
 
     @property
+    def has_rows_axis(self) -> bool:
+        """Always False: batches have one number for a sample."""
+        return False
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample for people."""
         return ()
@@ -68,6 +74,40 @@ class LengthField(PadMaskField):
     def described_dtype(self) -> str:
         """The items of a batch in words."""
         return "int64"
+
+
+@dataclass(frozen=True)
+class PackedNumbersField(FieldKind):
+    """A number for each row of packed samples: of its sequence, or its position there; int64, shape (rows,)."""
+
+    num_samples: int
+    name: str
+    of_samples: Window
+    rows: SampleRuns
+
+    @property
+    def window(self) -> Window:
+        """The windows that packed samples are."""
+        return self.of_samples
+
+    @property
+    def row_map(self) -> SampleRuns:
+        """The number of each row."""
+        return self.rows
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype in batches."""
+        return "int64"
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.window.shape
+
+    def to_core(self, tensor: TensorSpec | None = None) -> core.FieldSpec:
+        """Return the field in the form that the engine takes; the row map must outlive the engine."""
+        return core.FieldSpec.index(offsets=self.window.offsets, row_map=self.rows.to_core(), tensor=tensor)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def made() -> Any:
             "has_numbers": False,
             "has_one_row": False,
             "has_rows": False,
+            "has_rows_axis": False,
             "images": None,
             "is_lookup": False,
             "is_of_segments": False,
@@ -190,6 +191,7 @@ def made() -> Any:
             {
                 **rows,
                 "fill_value": 7.0,
+                "has_rows_axis": True,
                 "pad": PADDED.pad,
                 "sample_bytes": 24,
                 "sample_shape": (2, 3),
@@ -262,6 +264,7 @@ def made() -> Any:
                 "described_dtype": "bool",
                 "described_items": "bool",
                 "dtype_name": "bool",
+                "has_rows_axis": True,
                 "label": "is_pad",
                 "pad": PADDED.pad,
                 "sample_bytes": 2,

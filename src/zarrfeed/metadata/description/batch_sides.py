@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.stacking import Stacked, channels_of
+from zarrfeed.plan.samples.packed_sequences import PackedSequences
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.windows import lead_of
 from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.expression import FieldInfo
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.static import StaticField
-from zarrfeed.spec.window_fields import LeadField, LengthField, PadMaskField
+from zarrfeed.spec.window import Window
+from zarrfeed.spec.window_fields import LeadField, LengthField, PackedNumbersField, PadMaskField
+
+WindowField: TypeAlias = PadMaskField | LeadField | PackedNumbersField
 
 
 class _Described(Protocol):
@@ -30,6 +35,10 @@ class _Described(Protocol):
     @property
     def has_lengths(self) -> bool: ...
     @property
+    def packed(self) -> PackedSequences | None: ...
+    @property
+    def next_targets(self) -> bool: ...
+    @property
     def statics(self) -> tuple[StaticField, ...]: ...
     @property
     def stacks(self) -> tuple[Stacked, ...]: ...
@@ -37,22 +46,34 @@ class _Described(Protocol):
 
 def field_infos(data: _Described) -> tuple[FieldInfo, ...]:
     """Describe each tensor of a batch: that of an array, or of several that are stacked."""
-    infos = []
+    infos: list[tuple[Field, FieldInfo]] = []
     for tensor in tensors_of(data.fields):
         f, column = tensor.field, data.columns[tensor.members[0]]
         stack = stack_with(data, column)
         named = [channels_of(data.fields[n], data.columns[n]) for n in tensor.members] if stack else []
         channels, side = tuple(chain.from_iterable(named)), column.items.side
-        infos.append(FieldInfo(_name_of(column, stack), side, f.shape, f.described_dtype, channels=channels))
+        info = FieldInfo(_name_of(column, stack), side, f.shape, f.described_dtype, channels=channels)
+        infos.append((f, info))
     for side, masks in window_fields(data).items():
-        behind = max(number for number, info in enumerate(infos) if info.part == side) + 1
-        infos[behind:behind] = [FieldInfo(f.name, side, f.shape, f.described_dtype) for f in masks]
-    return (*infos, *(FieldInfo(one.name, "samples", one.shape, one.dtype, is_static=True) for one in data.statics))
+        behind = max(number for number, (_, info) in enumerate(infos) if info.part == side) + 1
+        infos[behind:behind] = [(f, FieldInfo(f.name, side, f.shape, f.described_dtype)) for f in masks]
+    made = [info for _, info in infos]
+    if data.next_targets:
+        made = [_without_row(info) if f.has_rows_axis else info for f, info in infos]
+        targets = [replace(_without_row(info), part="targets") for f, info in infos if f.has_rows_axis]
+        behind = [info.part for info in made].count("samples")
+        made[behind:behind] = targets
+    return (*made, *(FieldInfo(one.name, "samples", one.shape, one.dtype, is_static=True) for one in data.statics))
 
 
-def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]:
-    """Return the fields that describe windows, by side: the padded rows, the length, and the drawn distance."""
-    masks: dict[str, list[PadMaskField | LeadField]] = {}
+def _without_row(info: FieldInfo) -> FieldInfo:
+    """Return the description of a tensor of windows with one row fewer."""
+    return replace(info, shape=(info.shape[0] - 1, *info.shape[1:]))
+
+
+def window_fields(data: _Described) -> dict[str, list[WindowField]]:
+    """Return the fields that describe windows, by side: padded rows, the length, sequences, and the drawn distance."""
+    masks: dict[str, list[WindowField]] = {}
     for column in data.columns:
         window, side = column.window, column.items.side
         if data.masks and window is not None and window.pad is not None:
@@ -65,6 +86,10 @@ def window_fields(data: _Described) -> dict[str, list[PadMaskField | LeadField]]
     if data.has_lengths:
         padded = next(one.window for one in data.columns if one.window is not None)
         masks.setdefault("samples", []).append(LengthField(data.choice.num_samples, padded))
+    if data.packed is not None:
+        window = Window(tuple(range(data.packed.length)))
+        for name, rows in (("segment_ids", data.packed.segment_ids), ("positions", data.packed.positions)):
+            masks.setdefault("samples", []).append(PackedNumbersField(data.choice.num_samples, name, window, rows))
     lead = lead_of([one.window for one in data.columns])
     if lead is not None:
         masks.setdefault("samples", []).append(LeadField(data.choice.num_samples, lead))

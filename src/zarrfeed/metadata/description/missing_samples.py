@@ -129,6 +129,8 @@ def _counts(data: Any, columns: Sequence[Column], rows: Int64) -> list[Int64]:
         choice=SampleChoice.all_of(resolved.choice.num_samples).select(rows),
         masks=False,
         has_lengths=False,
+        packed=None,
+        next_targets=False,
         windowing=None,
         statics=(),
         stacks=(),

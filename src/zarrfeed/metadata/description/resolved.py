@@ -31,6 +31,7 @@ from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.gaps import Gaps
 from zarrfeed.plan.samples.given_samples import GivenSamples
+from zarrfeed.plan.samples.packed_sequences import PackedSequences
 from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Select, Selection, select_samples
 from zarrfeed.spec.coordinate import Coordinate
@@ -79,6 +80,10 @@ class ResolvedData:
         True if a batch says, for each column whose windows are padded, which rows are padded.
     has_lengths
         True if samples are whole sequences: a batch has their lengths, and no rows beyond the longest one.
+    packed
+        The sequences that packed samples have. None: samples are not packed.
+    next_targets
+        True if a batch has the rows behind those of the samples as targets, as views of the same tensors.
     windowing
         The arguments of `window`. None: there are no windows, or samples were dealt since then.
     statics
@@ -101,6 +106,8 @@ class ResolvedData:
     choice: SampleChoice
     masks: bool = False
     has_lengths: bool = False
+    packed: PackedSequences | None = None
+    next_targets: bool = False
     windowing: Windowing | None = None
     statics: tuple[StaticField, ...] = ()
     stacks: tuple[Stacked, ...] = ()
@@ -183,6 +190,17 @@ class ResolvedData:
         named = [one.key or one.side for one in self.items if one.side == "samples"]
         stacks = [one.tensor_name for one in self.stacks if one.side == "samples"]
         return [*named, *stacks, *(one.name for one in self.statics)]
+
+    @property
+    def called_last(self) -> str:
+        """The call whose effect would be lost in samples that are joined with others; "" if there is none."""
+        called = {
+            "next_targets()": self.next_targets,
+            "pad_sequences()": self.has_lengths,
+            "pack_sequences()": self.packed is not None,
+            "window(mask=True)": self.masks,
+        }
+        return next((method for method, is_called in called.items() if is_called), "")
 
     def select(self, samples: Select, *, keep_order: bool = False) -> Self:
         """Choose samples by their positions among those that are chosen; `keep_order`: in the order of these."""
@@ -294,7 +312,7 @@ class ResolvedData:
             fields.append(IndexField(self.choice.num_samples))
             sides.append(None)
         edges = blocks.edges if self.blend is None else self.blend.edges(blocks.edges, blocks.rows)
-        field_set = FieldSet(tuple(fields), tuple(sides), primary, blocks.rows, kind, edges)
+        field_set = FieldSet(tuple(fields), tuple(sides), primary, blocks.rows, kind, edges, self.next_targets)
         return field_set, self.choice.selection(blocks.rows, edges)
 
     def _planned_patches(self, *, return_index: bool) -> FieldSet:
@@ -312,7 +330,10 @@ class ResolvedData:
 
         A batch has each under its number.
         """
-        columns = []
+        choice, columns = self.choice.without_windows(), []
+        if self.packed is not None:
+            rows = self.packed.filled(np.asarray(self.choice.listed()))
+            choice = replace(SampleChoice.all_of(choice.num_samples), samples=rows, bounds=None)
         for n in numbers:
             array, before = self.columns[n].array, self.columns[n].before
             named = [replace(one, side="samples", key=str(n)) for one in array.all_items]
@@ -323,9 +344,11 @@ class ResolvedData:
         return replace(
             self,
             columns=tuple(columns),
-            choice=self.choice.without_windows(),
+            choice=choice,
             masks=False,
             has_lengths=False,
+            packed=None,
+            next_targets=False,
             statics=(),
             stacks=(),
             blend=None,

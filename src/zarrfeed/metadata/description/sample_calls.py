@@ -238,6 +238,8 @@ class WindowCall(MethodCall):
         """Make each sample the rows at some offsets from its own."""
         check_int("stride", self.stride, 1)
         resolved.check_choice("window")
+        if resolved.packed is not None:
+            raise ConfigError("window() follows pack_sequences(), which makes samples of several rows already")
         if resolved.choice.windowed:
             raise ConfigError("window() was called before: name the offsets of all arrays in one call")
         items, pad = resolved.items, self.pad

@@ -10,16 +10,20 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.validate import check_int
+from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.sample_calls import WindowCall, freeze_coords, freeze_step
 from zarrfeed.metadata.description.split_columns import chosen_values
+from zarrfeed.metadata.group.batch_columns import Column, Origin
 from zarrfeed.plan.samples.buckets import Buckets
 from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.gaps import GapMode
+from zarrfeed.plan.samples.packed_sequences import LONGER, PackedSequences
+from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.sample_set import Int64, rank_of
 from zarrfeed.plan.samples.windows import reach
+from zarrfeed.spec.window import Window
 
 
 def _check_segments(resolved: ResolvedData, method: str) -> None:
@@ -82,23 +86,115 @@ class PadSequencesCall(MethodCall):
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Make each sample a whole recording, padded behind its end."""
         _check_segments(resolved, "pad_sequences")
-        borders = resolved.choice.borders
-        assert borders is not None
-        most = int(np.diff(borders).max())
         if self.max_length is not None:
             check_int("max_length", self.max_length, 1, 2**30)
-            most = min(most, int(self.max_length))
-        if "length" in resolved.taken_names():
-            raise ConfigError(
-                "a batch has the lengths of sequences as 'length', and the samples have an array of this name"
-            )
-        sides = dict.fromkeys((one.side for one in resolved.items if one.side in ("samples", "targets")), range(most))
-        window = WindowCall(sides, pad=self.value, gaps="ignore", stride=resolved.choice.num_samples)
-        return replace(window.apply(resolved), has_lengths=True, windowing=None)
+        _check_name_is_free(resolved, "length", "the lengths of sequences")
+        return replace(_whole_sequences(resolved, self.value, self.max_length), has_lengths=True)
 
     def check_may_grow(self) -> None:
         """Refuse every one."""
         _refuse_growth("pad_sequences")
+
+
+@dataclass(frozen=True)
+class PackSequencesCall(MethodCall):
+    """`.pack_sequences(length, value=..., longer=..., pool=...)`."""
+
+    function = ".pack_sequences"
+
+    length: Any
+    value: Any = 0
+    longer: Any = "split"
+    pool: Any = 64
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Make each sample some whole documents, side by side."""
+        check_int("length", self.length, 1, 2**30)
+        check_int("pool", self.pool, 1, 2**30)
+        check_choice("longer", self.longer, LONGER)
+        if resolved.blend is not None:
+            raise ConfigError(
+                "pack_sequences: samples are a mixture; pack the documents of zarrfeed.concat([...]), and weight() the "
+                "packed samples"
+            )
+        resolved.check_choice("pack_sequences")
+        _check_segments(resolved, "pack_sequences")
+        for name in ("segment_ids", "positions"):
+            _check_name_is_free(resolved, name, "the sequences of packed samples")
+        whole = _whole_sequences(resolved, self.value, 1)
+        begins, lengths = _sequences_of(whole)
+        if self.longer == "drop" and lengths.min() > self.length:
+            raise ConfigError(f"longer = 'drop', and all {len(lengths)} sequences are longer than {self.length} rows")
+        packed = PackedSequences.of(begins, lengths, length=int(self.length), pool=int(self.pool), longer=self.longer)
+        first = range(0, packed.axis_length, packed.length)
+        choice = SampleChoice(packed.axis_length, first, left_out=whole.choice.left_out)
+        made = whole.mapped(lambda one: _packed(one, packed))
+        return replace(made, choice=choice, origin=Origin(), packed=packed)
+
+    def check_may_grow(self) -> None:
+        """Refuse every one."""
+        _refuse_growth("pack_sequences")
+
+
+def _packed(column: Column, packed: PackedSequences) -> Column:
+    """Return a column of whole sequences as packed samples have it."""
+    window, name = column.window, column.items.name
+    if window is None:
+        raise ConfigError(
+            f"pack_sequences: {name} has one value for a sequence, and a sample has several; leave it out"
+        )
+    if column.field.row_map is not None:
+        raise ConfigError(
+            f"pack_sequences: {name} is joined, or has several sample dimensions; zarrfeed.pack the data before, or "
+            "call pad_sequences()"
+        )
+    assert window.pad is not None
+    if window.pad.mode != "fill":
+        raise ConfigError(f"value of {name} = 'edge', must be a number or 'nan': no sequence ends at the last row")
+    array = replace(column.array, field=column.field.with_row_map(packed.rows))
+    offsets = tuple(range(packed.length))
+    return replace(column, array=array, window=Window(offsets, pad=replace(window.pad, borders=None)))
+
+
+def _check_name_is_free(resolved: ResolvedData, name: str, noun: str) -> None:
+    """Raise ConfigError if the samples have an array with the name of one that is added."""
+    if name in resolved.taken_names():
+        raise ConfigError(f"a batch has {noun} as {name!r}, and the samples have an array of this name")
+
+
+def _whole_sequences(resolved: ResolvedData, value: Any, max_length: Any) -> ResolvedData:
+    """Make each sample a whole recording of at most `max_length` rows, padded to the longest one."""
+    borders = resolved.choice.borders
+    assert borders is not None
+    most = int(np.diff(borders).max())
+    if max_length is not None:
+        most = min(most, int(max_length))
+    sides = dict.fromkeys((one.side for one in resolved.items if one.side in ("samples", "targets")), range(most))
+    window = WindowCall(sides, pad=value, gaps="ignore", stride=resolved.choice.num_samples)
+    return replace(window.apply(resolved), windowing=None)
+
+
+@dataclass(frozen=True)
+class NextTargetsCall(MethodCall):
+    """`.next_targets()`."""
+
+    function = ".next_targets"
+
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Let batches have the rows behind those of the samples as targets."""
+        resolved.check_rows("next_targets")
+        if any(one.side == "targets" for one in resolved.items):
+            raise ConfigError("next_targets: the samples have targets; open the array once, without targets")
+        windows = [one.window for one in resolved.columns if one.window is not None and one.window.stacked]
+        if not windows or min(len(window.offsets) for window in windows) < 2:
+            raise ConfigError(
+                "next_targets: samples have no two rows; call window(range(n + 1)), pack_sequences() or "
+                "pad_sequences() before it"
+            )
+        record = next((one.items.name for one in resolved.columns if one.delivered().record is not None), None)
+        if record is not None:
+            raise ConfigError(f"next_targets: {record} has records; name the members that are needed, variables=")
+        return replace(resolved, next_targets=True)
 
 
 @dataclass(frozen=True)
@@ -139,19 +235,23 @@ class BucketCall(MethodCall):
         _refuse_growth("bucket_by_length")
 
 
+def _sequences_of(resolved: ResolvedData) -> tuple[Int64, Int64]:
+    """Return the first row of each whole sequence, and all of its rows."""
+    pad = next(one.window.pad for one in resolved.columns if one.window is not None)
+    samples = np.asarray(resolved.choice.listed())
+    assert pad is not None
+    ends = resolved.choice.num_samples if pad.borders is None else pad.borders.around(samples)[1]
+    return samples, ends - samples
+
+
 def _lengths_of(resolved: ResolvedData) -> Int64:
     """Return the rows of whole sequences that are not padded."""
     if not resolved.has_lengths:
         raise ConfigError(
             "bucket_by_length: the samples have no lengths; call pad_sequences() before it, or name lengths="
         )
-    window = next(one.window for one in resolved.columns if one.window is not None)
-    samples = np.asarray(resolved.choice.listed())
-    assert window.pad is not None
-    borders = window.pad.borders
-    ends = resolved.choice.num_samples if borders is None else borders.around(samples)[1]
-    lengths: Int64 = np.minimum(ends - samples, len(window.offsets))
-    return lengths
+    most = next(len(one.window.offsets) for one in resolved.columns if one.window is not None)
+    return np.minimum(_sequences_of(resolved)[1], most)
 
 
 def _refuse_growth(method: str) -> None:

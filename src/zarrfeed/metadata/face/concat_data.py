@@ -92,6 +92,9 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(
                 f"{one!r}: {drawn.noun} cannot be a source of zarrfeed.{function}; windows and weighted samples can be"
             )
+        later = one.resolved.called_last
+        if later:
+            raise ConfigError(f"{one!r}: call {later} after zarrfeed.{function}()")
         if one.resolved.given is not None:
             remedy = "select of the result" if function == "concat" else "mix takes its sources by weights"
             raise ConfigError(f"{one!r}: {IN_ORDER}, and cannot be an input of zarrfeed.{function}; {remedy}")

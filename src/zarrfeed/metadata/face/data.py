@@ -37,6 +37,8 @@ _CALLED_HERE: dict[str, str] = {
     **dict.fromkeys(("episodes", "trajectories", "sel_episodes"), "segments() names them, sel_segments() chooses some"),
     **dict.fromkeys(("crop", "random_window", "sample_crops"), "random_crop() draws a piece of every recording"),
     **dict.fromkeys(("sequences", "pad", "padded_batch", "ragged"), "pad_sequences() has whole recordings"),
+    **dict.fromkeys(("pack", "packing", "concat_tokens", "pack_documents"), "pack_sequences() packs whole documents"),
+    **dict.fromkeys(("shift", "next_token", "labels", "causal_lm"), "next_targets() has the rows one later as targets"),
     **dict.fromkeys(("bucket", "bucket_by_sequence_length", "group_by_length"), "bucket_by_length() does"),
     **dict.fromkeys(("rolling", "sliding_window", "unfold"), "window() makes samples of several rows"),
     **dict.fromkeys(("standardize", "scale", "zscore"), "normalize() takes statistics, and minmax() bounds"),

@@ -15,7 +15,13 @@ from zarrfeed.base.suggestions import checks_option_names_of
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.segment_calls import SegmentFieldCall, SegmentsCall, SelSegmentsCall
-from zarrfeed.metadata.description.sequence_calls import BucketCall, PadSequencesCall, RandomCropCall
+from zarrfeed.metadata.description.sequence_calls import (
+    BucketCall,
+    NextTargetsCall,
+    PackSequencesCall,
+    PadSequencesCall,
+    RandomCropCall,
+)
 from zarrfeed.metadata.face.conditions import Condition, meeting
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segment_columns import read_segments, read_whole_array, segment_coordinate, segments_known
@@ -23,6 +29,7 @@ from zarrfeed.metadata.group.segments import SegmentEnds, find_segments
 from zarrfeed.plan.samples.gap_step import StepLike
 from zarrfeed.plan.samples.gaps import GapMode
 from zarrfeed.plan.samples.labels import LabelIndex
+from zarrfeed.plan.samples.packed_sequences import Longer
 from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64, Select, select_samples
 from zarrfeed.plan.samples.windows import PadLike
@@ -205,6 +212,82 @@ class SegmentMethods(DataMethods):
                 [ 2, -1]]), 'length': tensor([2, 1])}
         """
         return self._then(PadSequencesCall(value, max_length))
+
+    @checks_option_names_of("Data")
+    def pack_sequences(
+        self,
+        length: int,
+        value: PadLike | Mapping[str, PadLike] = 0,
+        *,
+        longer: Longer = "split",
+        pool: int = 64,
+    ) -> Self:
+        """Make each sample `length` rows of whole documents side by side (packing), with little padding at its end.
+
+        Documents are the segments of the samples (`segments`), or the arrays that were opened as a list or a pattern.
+        A batch says which rows are whose: "segment_ids", the number of the document in its sample, from 1 on, and 0 for
+        padding; and "positions", the position in the document, from 0 on. Both are int64 of shape (batch, length).
+
+        Parameters
+        ----------
+        length
+            Rows of a sample, such as the tokens that a model takes at once.
+        value
+            The values of padding: a number, as it stands in a batch, or "nan"; or a mapping of names, as in `window`.
+        longer
+            The rule for documents of more than `length` rows. "split": they are cut into pieces, each of which is a
+            document of its own. "truncate": their first rows alone. "drop": they are left out.
+        pool
+            Documents are packed pool by pool. A pool has those of about so many samples, which follow one another in
+            the array. A larger one pads less, and reads more chunks together.
+
+        Notes
+        -----
+        Each document goes to the sample of its pool with the least room that is enough (best fit), the longest first.
+        Samples are the same in all epochs and shuffled as any others, so they have positions, can be split, and come
+        the same on any number of ranks and workers. `explain()` says how much is padding.
+
+        Raises
+        ------
+        ConfigError
+            If nobody said where documents end, an array has one value for each of them, or as in `window`.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open({"x": np.arange(9)}).segments([3, 7, 9]).pack_sequences(6, -1)
+        >>> batch = zarrfeed.ZarrDataset(data)[[0, 1]]
+        >>> batch["x"].tolist(), batch["segment_ids"].tolist()
+        ([[3, 4, 5, 6, 7, 8], [0, 1, 2, -1, -1, -1]], [[1, 1, 1, 1, 2, 2], [1, 1, 1, 0, 0, 0]])
+        """
+        return self._then(PackSequencesCall(length, value, longer, pool))
+
+    @checks_option_names_of("Data")
+    def next_targets(self) -> Self:
+        """Give each sample its own rows, one later, as targets, as language models are trained on the next token.
+
+        A sample of n + 1 rows becomes (x, y): its first n rows, and its last n rows. Both are views of one tensor, so
+        each row is read, copied and sent to a GPU once. Hence never write into `x` or `y`: `torch.where` and
+        `masked_fill` make a copy.
+
+        Notes
+        -----
+        The targets have all tensors of the samples with an axis over rows, such as "segment_ids" of `pack_sequences`.
+        A "length" of `pad_sequences` becomes that of `x`: one less, and at least 0.
+
+        Raises
+        ------
+        ConfigError
+            If samples have no two rows, have targets, or are patches.
+
+        Examples
+        --------
+        >>> import numpy as np, zarrfeed
+        >>> data = zarrfeed.open(np.arange(100)).window(range(5), stride=4).next_targets()
+        >>> [part.tolist() for part in zarrfeed.ZarrDataset(data)[2]]
+        [[8, 9, 10, 11], [9, 10, 11, 12]]
+        """
+        return self._then(NextTargetsCall())
 
     @checks_option_names_of("Data")
     def bucket_by_length(self, batch_size: int, *, pool: int = 64, lengths: Any = None) -> Self:

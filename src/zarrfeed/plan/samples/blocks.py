@@ -150,7 +150,8 @@ def find_edges(f: Field, rows: int, block: BlockKind) -> Edges | None:
     have `rows` samples, as one store has all of them.
     """
     if f.row_map is not None:
-        return _edges_of_map(f, f.row_map.rows_of(np.arange(f.num_samples)), rows, block)
+        begins = f.row_map.block_begins
+        return np.append(begins, f.num_samples)[_edges_of_map(f, f.row_map.rows_of(begins), rows, block)]
     if f.layouts[0].parts is None:
         return None
     begin = np.concatenate([layout.parts.begin for layout in f.layouts if layout.parts is not None])
@@ -166,7 +167,8 @@ def find_edges(f: Field, rows: int, block: BlockKind) -> Edges | None:
 def _edges_of_map(f: Field, row: Int64, rows: int, block: BlockKind) -> Int64:
     """Like `find_edges`, for a field with a row map: a block ends where its samples go on to chunks of another block.
 
-    A sample without a row belongs to the block before it.
+    `row` has the rows of the samples that a block may begin with; edges are numbers of these. A sample without a row
+    belongs to the block before it.
     """
     cell = np.full(len(row), -1)
     cells = 0

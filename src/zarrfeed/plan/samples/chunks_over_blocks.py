@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from zarrfeed.plan.samples.field_rows import FindChunks, chunk_finder, find_rows, follows_rule
+from zarrfeed.plan.samples.field_rows import FindChunks, chunk_finder, find_rows
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import AT_ONCE, Int64, common_runs, distinct
@@ -17,6 +17,7 @@ from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.array_parts import ArrayParts
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.sample_runs import SampleRuns
 
 
 def chunks_over_blocks(selection: Selection, field: Field, layout: Layout, run_rows: int = 0) -> tuple[Int64, Int64]:
@@ -28,7 +29,9 @@ def chunks_over_blocks(selection: Selection, field: Field, layout: Layout, run_r
     window = field.window
     offsets = np.unique((0,) if window is None else window.reads)
     find_chunks = chunk_finder(field, runs)
-    if not follows_rule(field):
+    if isinstance(field.row_map, SampleRuns) and offsets[-1] - offsets[0] == len(offsets) - 1:
+        return _pairs_of_map_runs(selection, offsets, field.row_map, chunk_finder(field.without_window(), runs))
+    if field.row_map is not None and not field.row_map.follows_rule:
         return _pairs_of_samples(selection, offsets, find_chunks, None)
     apart = _samples_of_run(field, runs)
     held_index, begin, end = selection.runs(apart)
@@ -134,6 +137,27 @@ def _pairs_of_samples(
         samples: Int64 = end[run] - (ends[run] - 1 - number)
         chunk = np.stack([find_chunks(samples, offset) for offset in offsets.tolist()], axis=1)
         found.add(np.broadcast_to(held_index[run, None], chunk.shape), chunk, chunk)
+    return found.sorted()
+
+
+def _pairs_of_map_runs(
+    selection: Selection, offsets: Int64, rows: SampleRuns, find_chunks: FindChunks
+) -> tuple[Int64, Int64]:
+    """Return held indices of blocks and chunks of windows without a gap, where a row map has runs.
+
+    `find_chunks` finds the chunk of the row of a sample itself.
+    """
+    held_index, begin, end = selection.runs(1)
+    begin, end = begin + offsets[0], np.minimum(end + offsets[-1], len(rows) - 1)
+    run, counts = rows.runs_between(begin, end)
+    run = joined_ranges(run, counts)
+    behind = np.append(rows.table[0][1:], len(rows))
+    found = _Pairs()
+    found.add(
+        np.repeat(held_index, counts),
+        find_chunks(np.maximum(rows.table[0][run], np.repeat(begin, counts)), 0),
+        find_chunks(np.minimum(behind[run], np.repeat(end, counts) + 1) - 1, 0),
+    )
     return found.sorted()
 
 

@@ -47,11 +47,6 @@ def chunk_finder(field: Field, runs: RowRuns) -> FindChunks:
     return find_chunks
 
 
-def follows_rule(field: Field) -> bool:
-    """Return whether the rows of samples side by side lie side by side, or evenly spaced."""
-    return field.row_map is None or isinstance(field.row_map.rows, range)
-
-
 def reads_gaps(fields: Sequence[Field], samples: Int64) -> npt.NDArray[np.bool_]:
     """Return True for each sample that has a row, in any field, which the row map of the field lacks."""
     found = np.zeros(len(samples), dtype=bool)

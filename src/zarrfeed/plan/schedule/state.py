@@ -290,6 +290,7 @@ def describe_layout(fields: Sequence[Field]) -> dict[str, Any]:
             *([w.named] if (w := f.window) else []),
             *([w.pad.in_states] if w and w.pad else []),
             *([f"items {f.chosen_items}"] if f.chosen_items else []),
+            *([f.row_map.in_states] if f.row_map is not None and f.row_map.in_states else []),
         ]
         for f in fields
         if f.name != "index"

@@ -12,7 +12,7 @@ from zarrfeed.spec.batch_tensors import tensors_of
 from zarrfeed.spec.field import FieldSet
 from zarrfeed.spec.record import Record
 from zarrfeed.torch.batches.accelerators import is_pinned
-from zarrfeed.torch.batches.sequences import Sequences
+from zarrfeed.torch.batches.sequences import NextTargets, Sequences
 from zarrfeed.torch.batches.static_tensors import StaticTensors
 from zarrfeed.torch.batches.tensors import expect_sparse_tensors
 
@@ -40,6 +40,7 @@ class BatchAssembler:
         self.statics = StaticTensors() if statics is None else statics
         self._has_records = bool([f for f in fields.fields if f.record is not None])
         self._sequences = Sequences(self._shown)
+        self._next_targets = NextTargets(fields, self._shown)
         if [f for f in fields.fields if f.is_sparse]:
             expect_sparse_tensors()  # a loader's workers send them
 
@@ -62,7 +63,8 @@ class BatchAssembler:
 
     @property
     def _has_dicts(self) -> bool:
-        return self.fields.sides.count(None) < len(self.fields.sides) or self._has_records
+        has_dicts = self.fields.sides.count(None) < len(self.fields.sides)
+        return has_dicts or self._has_records or bool(self._next_targets)
 
     def assemble(self, tensors: Sequence[Any]) -> Batch:
         """Return a batch as the user gets it, from one tensor (or list) a field."""
@@ -74,15 +76,19 @@ class BatchAssembler:
 
     def assemble_sample(self, tensors: Sequence[Any]) -> Batch:
         """Return a sample as the user gets it, from one tensor (or item of a list) a field."""
-        return self._assembled(self._unpacked(tensors, is_sample=True), self.statics.of_sample())
+        return self._assembled(self._unpacked(tensors, is_sample=True), self.statics.of_sample(), is_sample=True)
 
-    def _assembled(self, unpacked: Sequence[Any], statics: Mapping[str, torch.Tensor] | None = None) -> Batch:
+    def _assembled(
+        self, unpacked: Sequence[Any], statics: Mapping[str, torch.Tensor] | None = None, *, is_sample: bool = False
+    ) -> Batch:
         values = iter(unpacked)
         sides = tuple(
             next(values) if keys is None else {key: next(values) for key in keys} for keys in self.fields.sides
         )
         if statics:
             sides[0].update(statics)
+        if self._next_targets:
+            sides = (*self._next_targets.of(sides[0], is_sample=is_sample), *sides[1:])
         return sides if len(sides) > 1 else sides[0]
 
     def assembler(self) -> Callable[[Sequence[Values]], Batch]:

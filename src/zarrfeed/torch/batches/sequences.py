@@ -1,15 +1,18 @@
-"""`Sequences`: batches of whole sequences, without the rows in which all samples are padded, and with their lengths."""
+"""Views of batches: `Sequences` takes off rows in which all samples are padded, `NextTargets` makes targets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.field import Field, FieldSet
 from zarrfeed.spec.window_fields import LengthField
+
+#: A side of a batch: a tensor, or a dict of them.
+Side: TypeAlias = Any
 
 
 class Sequences:
@@ -52,3 +55,36 @@ class Sequences:
         longest = int(found.max()) if len(found.shape) else int(found)
         for number in self._padded:
             values[number] = values[number][:longest] if is_sample else values[number][:, :longest]
+
+
+class NextTargets:
+    """Makes (x, y) of the samples of a batch: their rows without the last one, and without the first one, as views.
+
+    Parameters
+    ----------
+    fields
+        The fields of a batch.
+    shown
+        The field of each tensor.
+    """
+
+    def __init__(self, fields: FieldSet, shown: Sequence[Field]) -> None:
+        self._is_asked = fields.next_targets
+        self._keys = fields.sides[0] or ("",)
+        self._fields = dict(zip(self._keys, shown, strict=False))
+
+    def __bool__(self) -> bool:
+        return self._is_asked
+
+    def of(self, side: Side, *, is_sample: bool) -> tuple[Side, Side]:
+        """Return the samples and the targets of a batch, or of one sample, whose rows come first then."""
+        samples = dict(side) if isinstance(side, dict) else {"": side}
+        targets = {}
+        before = (slice(None),) * (not is_sample)
+        for key, field in self._fields.items():
+            if field.has_rows_axis:
+                whole = samples[key]
+                samples[key], targets[key] = whole[(*before, slice(None, -1))], whole[(*before, slice(1, None))]
+            elif isinstance(field, LengthField):
+                samples[key] = torch.clamp(samples[key] - 1, min=0)
+        return (samples, targets) if isinstance(side, dict) else (samples[""], targets[""])
