@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from zarrfeed.spec.patch_weights import PatchWeights
     from zarrfeed.spec.sharding import Requests
     from zarrfeed.spec.statistics import FieldStatistics, Statistics
+    from zarrfeed.storage.access.memory_cache import MemoryCache
     from zarrfeed.storage.append.appender import Appender
     from zarrfeed.tools.patch_weights import patch_weights
     from zarrfeed.tools.stats import stats
@@ -72,6 +73,7 @@ __all__ = [
     "FieldStatistics",
     "LookAhead",
     "MemoryBudgetError",
+    "MemoryCache",
     "Mixing",
     "PackProgress",
     "PackReport",
@@ -118,6 +120,7 @@ _MODULES = {
     "Faults": "spec.error_policy",
     "FieldStatistics": "spec.statistics",
     "LookAhead": "torch.datasets.look_ahead",
+    "MemoryCache": "storage.access.memory_cache",
     "Mixing": "spec.feeding",
     "PackProgress": "packing.pack_report",
     "PackReport": "packing.pack_report",

@@ -60,6 +60,8 @@ class CacheExplanation:
         Reasons why the cache does not do all that it could, as `stats().cache.troubles` will list them.
     transcoded
         Names of the arrays whose chunks the cache keeps as Blosc-lz4: epochs from the second on decode that.
+    in_memory
+        True if the cache is a `MemoryCache`: its bytes are memory of the job, on top of `memory_budget`.
     """
 
     expected_hit_ratio: float | None
@@ -72,6 +74,7 @@ class CacheExplanation:
     why_unknown: str = ""
     troubles: tuple[str, ...] = ()
     transcoded: tuple[str, ...] = ()
+    in_memory: bool = False
 
     def rows(self) -> list[Row]:
         """Return the rows of the table that `str()` and notebooks show."""
@@ -85,6 +88,8 @@ class CacheExplanation:
                 f"{format_bytes(self.entry_bytes)}{wanted} are there, {self.entries} of {self.wanted_entries} entries; "
                 f"room for {format_bytes(self.room)} of the limit of {format_bytes(self.limit)}",
             ),
+            *[("", "in memory of the job, on top of memory_budget, until the last process that uses it ends")]
+            * self.in_memory,
             *[("", f"keeps {name} as lz4: hits are decoded as such") for name in self.transcoded],
             *[("", trouble) for trouble in self.troubles],
         ]
@@ -117,7 +122,8 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
     forecasts = [one.forecast() for one in arrays.values()]
     room = max(0, directory.limit() - directory.used_bytes()) if directory.is_writable() else 0
     forecast = _forecast(forecasts, room, directory.limit(), tuple(dict.fromkeys(filter(None, troubles))))
-    return replace(forecast, transcoded=tuple(one.spec.name for one in arrays.values() if one.cached.form))
+    transcoded = tuple(one.spec.name for one in arrays.values() if one.cached.form)
+    return replace(forecast, transcoded=transcoded, in_memory=named[0].options.in_memory)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class OpenCall(Call):
     complete: str | None = None
     window: int | str | None = None
     evict: bool = False
-    cache: str | None = dataclasses.field(default=None, compare=False)  # where bytes are kept, not what they are
+    cache: Hashable = dataclasses.field(default=None, compare=False)  # where bytes are kept, not what they are
     depth: int = 0
 
 

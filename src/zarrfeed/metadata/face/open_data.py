@@ -32,6 +32,7 @@ from zarrfeed.spec.freeze import Secrets, freeze, freeze_levels, freeze_variable
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.access.key_urls import is_url
+from zarrfeed.storage.access.memory_cache import MemoryCache
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.storage.files.table_store import TableStore
 
@@ -65,7 +66,7 @@ def open(
     complete: Complete | None = None,
     window: int | str | None = None,
     evict: bool = False,
-    cache: str | Path | None = None,
+    cache: str | Path | MemoryCache | None = None,
     cache_limit: int | str | None = None,
     cache_version: str | None = None,
     cache_group: str | int | None = None,
@@ -139,7 +140,8 @@ def open(
         A local directory in which stored bytes are kept, such as "/scratch/cache": the node cache. It is for far
         stores, and for local ones on another file system than the cache, such as Lustre. All processes of a machine
         that name the directory share it, and fetch each chunk once. It is made if it is missing, and must be empty or a
-        cache otherwise. A cache that cannot be used is no error: `stats()` says why.
+        cache otherwise. A cache that cannot be used is no error: `stats()` says why. Or `zarrfeed.MemoryCache("8GB")`:
+        in the memory of the machine, as long as processes use it, for data that fit.
     cache_limit
         Bytes that the directory may use, such as "200GiB". Chunks are kept until it is full; none is evicted. None:
         90 % of what its file system has free.
@@ -222,7 +224,7 @@ def open(
         complete=complete,
         window=freeze(window),
         evict=bool(evict),
-        cache=None if cache is None else str(cache),
+        cache=str(cache) if isinstance(cache, Path) else cache,
         depth=int(depth),
     )
     if stores is None:

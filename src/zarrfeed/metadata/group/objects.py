@@ -20,6 +20,7 @@ from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Fault
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.access.local_files import METADATA_NAMES
+from zarrfeed.storage.access.memory_cache import MemoryCache
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.node_cache import with_cached_objects
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
@@ -137,7 +138,7 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     retries: int = DEFAULT_RETRIES,
     timeout: float = DEFAULT_TIMEOUT_S,
-    cache: str | Path | None = None,
+    cache: str | Path | MemoryCache | None = None,
     cache_limit: int | str | None = None,
     cache_version: str | None = None,
     cache_group: str | int | None = None,

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
 from zarrfeed.base.units import parse_bytes
+from zarrfeed.storage.access.memory_cache import MemoryCache, MemoryFolder
 
 #: Without a limit of the user's: this share of what the file system has free, and of what the cache has already.
 _USUAL_SHARE = 0.9
@@ -36,6 +37,8 @@ _LZ4 = "lz4"
 
 #: The directories that this process has open, by process, user, path, limit and group: a forked process opens its own.
 _open: dict[tuple[int, int, str, int, int | None], core.CacheDirectory] = {}
+#: The folders in memory of these. A process that was forked has those of its parent in it until it opens one.
+_in_memory: dict[tuple[int, int, str, int, int | None], MemoryFolder] = {}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class CacheOptions:
         Name or number of the group whose members share the cache; None: the user alone.
     transcode
         The codec in which chunks of slow codecs are kept; None: all bytes are kept as they are stored.
+    in_memory
+        True if the directory is that of a `MemoryCache`, which lives as long as the processes that use it.
     """
 
     path: str
@@ -61,11 +66,12 @@ class CacheOptions:
     version: str | None = None
     group: str | int | None = None
     transcode: str | None = None
+    in_memory: bool = False
 
     @classmethod
     def parse(
         cls,
-        cache: str | Path | None,
+        cache: str | Path | MemoryCache | None,
         limit: int | str | None = None,
         version: str | None = None,
         group: str | int | None = None,
@@ -84,14 +90,28 @@ class CacheOptions:
                 if value is not None:
                     raise ConfigError(f"{name} = {value!r} without cache: give the directory of the cache, too")
             return None
-        if not isinstance(cache, str | os.PathLike) or not str(cache).strip():
-            raise ConfigError(f"cache = {cache!r}, must be the path of a directory")
-        if "://" in str(cache):
-            raise ConfigError(f"cache = {str(cache)!r}, must be a local directory and no URL")
         if version is not None and (not isinstance(version, str) or not 0 < len(version) <= 200):
             raise ConfigError(f"cache_version = {version!r}, must be text of 1 to 200 characters")
         if transcode is not None and transcode != _LZ4:
             raise ConfigError(f"transcode = {transcode!r}, must be {_LZ4!r} or None")
+        if isinstance(cache, MemoryCache):
+            for name, value in (("cache_limit", limit), ("cache_group", group)):
+                if value is not None:
+                    raise ConfigError(f"{name} = {value!r} with {cache!r}, which has a limit and is for one user")
+            options = cls(cache.path, cache.limit_bytes, version, None, transcode, in_memory=True)
+            is_new = options._key not in _open
+            used = options.directory().used_bytes()
+            if is_new:
+                try:
+                    cache.check_limit(used)
+                except ConfigError:
+                    _close(options._key)
+                    raise
+            return options
+        if not isinstance(cache, str | os.PathLike) or not str(cache).strip():
+            raise ConfigError(f"cache = {cache!r}, must be the path of a directory, or zarrfeed.MemoryCache(limit)")
+        if "://" in str(cache):
+            raise ConfigError(f"cache = {str(cache)!r}, must be a local directory and no URL")
         path = os.path.abspath(os.path.expanduser(cache))  # noqa: PTH100, PTH111 (Path.absolute leaves `..`)
         try:
             os.lstat(path)
@@ -113,14 +133,31 @@ class CacheOptions:
         ConfigError
             If it has files of something else, or is another user's; or if this user is not in the group.
         """
-        group = None if self.group is None else group_number(self.group)
-        key = (os.getpid(), os.geteuid(), self.path, self.limit, group)
+        key = self._key
         found = _open.get(key)
         if found is None:
-            found = _open[key] = open_directory(self.path, self.limit, group)
-            # Runs in workers of multiprocessing, too: who does not say that he ends is taken for dead.
-            multiprocessing.util.Finalize(None, found.close, exitpriority=0)
+            if self.in_memory:
+                for inherited in [one for one in _in_memory if one[0] != os.getpid()]:
+                    _in_memory.pop(inherited).forget()
+                _in_memory[key] = MemoryFolder.join(self.path)
+            found = _open[key] = open_directory(self.path, self.limit, key[-1])
+            # Runs in workers of multiprocessing, too: who does not say that he ends is taken for dead. Folders in
+            # memory are left after daemons, such as persistent workers, were ended: that is before priority -1.
+            multiprocessing.util.Finalize(None, _close, (key,), exitpriority=-1 if self.in_memory else 0)
         return found
+
+    @property
+    def _key(self) -> tuple[int, int, str, int, int | None]:
+        group = None if self.group is None else group_number(self.group)
+        return os.getpid(), os.geteuid(), self.path, self.limit, group
+
+
+def _close(key: tuple[int, int, str, int, int | None]) -> None:
+    """Close a directory that this process has open; do nothing if it has not."""
+    if key in _open:
+        _open.pop(key).close()
+    if key in _in_memory:
+        _in_memory.pop(key).leave()
 
 
 @dataclass(frozen=True)
