@@ -268,12 +268,13 @@ SampleGrid join_grids(const std::vector<SampleGrid>& grids, const std::vector<in
 
 /// (address of the rows or 0, their number, first, step); that of runs, whose number is behind it; or a grid
 using RowsTuple = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
-using RowMapTuple = std::variant<SampleGrid, RowsTuple, std::pair<RowsTuple, int64_t>>;
+using RowsOfRuns = std::pair<RowsTuple, int64_t>;
+using RowMapTuple = std::variant<RowsTuple, RowsOfRuns, SampleGrid>;
 
 RowMapSpec make_row_map(const RowMapTuple& map) {
   if (const auto* grid = std::get_if<SampleGrid>(&map)) return {.grid = *grid};
-  const auto* runs = std::get_if<2>(&map);
-  const auto& [address, num_samples, first, step] = runs == nullptr ? std::get<1>(map) : runs->first;
+  const auto* runs = std::get_if<RowsOfRuns>(&map);
+  const auto& [address, num_samples, first, step] = runs == nullptr ? std::get<RowsTuple>(map) : runs->first;
   const int64_t num_runs = runs == nullptr ? 0 : runs->second;
   return {reinterpret_cast<const int64_t*>(address), num_samples, first, step, num_runs, std::nullopt};
 }

@@ -138,11 +138,11 @@ def lacks_filters(
     [False, False, True, True]
     """
     if not _has_lzf(filters):
-        return masks != 0
+        return np.asarray(masks != 0)
     numbers = [one.number for one in filters]
     is_whole = lengths == chunk_bytes + _CHECKSUM_BYTES * numbers.count(_FLETCHER32)
     lacks_lzf = masks == 1 << numbers.index(_LZF)
-    return np.where(lacks_lzf, ~is_whole, (masks != 0) | is_whole)
+    return np.asarray(np.where(lacks_lzf, ~is_whole, (masks != 0) | is_whole))
 
 
 def _has_lzf(filters: Sequence[Filter]) -> bool:
