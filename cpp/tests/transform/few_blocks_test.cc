@@ -257,6 +257,28 @@ TEST(a_bad_block_is_an_error_for_those_who_want_it) {
   }
 }
 
+TEST(half_of_the_blocks_with_chosen_items_are_few) {
+  // A block is a row, of which one item is chosen.
+  FieldSpec field;
+  field.array.name = "array";
+  field.array.shape = field.array.chunk_shape = {16, 256};
+  field.array.storage_order = {0, 1};
+  field.array.item_bytes = 1;
+  field.array.fill = {0};
+  field.array.codecs = {{"blosc"}};
+  field.array.chosen = {{}, {7}};
+  const ByteVector stored = compress_blosc1(smooth(4096), {.blocksize = 256});
+  const Output output(field);
+  WorkerScratch scratch;
+  std::vector<RowTarget> rows;
+  for (int64_t row = 0; row < 9; ++row) rows.push_back({row, nullptr});
+  for (const size_t count : {size_t{1}, size_t{8}, size_t{9}}) {
+    const OutputRows some{&output, count};
+    CHECK_EQ(touch_few_blocks(0, stored, {&some, 1}, std::span(rows).first(count), scratch), count <= 8);
+    CHECK_EQ(scratch.touched.num_touched(), count);
+  }
+}
+
 TEST(all_rows_of_a_chunk_are_not_looked_at_one_by_one) {
   // Rows in the first blocks first: whoever looked at half of them would find few blocks, and later go on.
   const ByteVector data = smooth(4096);
@@ -278,6 +300,11 @@ TEST(all_rows_of_a_chunk_are_not_looked_at_one_by_one) {
   CHECK(!touch_few_blocks(0, bad, {&all, 1}, rows, scratch));
   const OutputRows some{&output, 200};
   CHECK(touch_few_blocks(0, stored, {&some, 1}, std::span(rows).first(200), scratch));
+  // Half of the chunk may be few blocks, and so may 64 rows of any length.
+  CHECK(!may_be_most(512, 4, *output.source()));
+  CHECK(may_be_most(513, 4, *output.source()));
+  CHECK(!may_be_most(64, 4096, *output.source()));
+  CHECK(may_be_most(65, 4096, *output.source()));
 }
 
 }  // namespace zarrfeed::testing::few_blocks_test

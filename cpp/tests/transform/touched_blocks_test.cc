@@ -213,6 +213,53 @@ TEST(bytes_that_were_not_wanted_are_refused) {
   CHECK_THROWS(kConfig, "were not said to be wanted", static_cast<void>(touched.bytes(600, 1)));
 }
 
+TEST(a_run_of_bytes_of_which_one_block_was_not_wanted_is_refused) {
+  const Chunk c;
+  TouchedBlocks touched;
+  Buffer room;
+  DecodeScratch scratch;
+  for (size_t missing = 0; missing < 9; ++missing) {
+    const Context context("block " + std::to_string(missing));
+    CHECK(touched.begin(c.array, c.stored, c.data.size()));
+    const size_t begin = missing * 256;
+    const size_t end = begin + 256;
+    if (begin > 0) touched.add(0, begin);
+    if (end < 2304) touched.add(end, 2304 - end);
+    touched.decode(room, scratch);
+    CHECK_THROWS(kConfig, "were not said to be wanted", static_cast<void>(touched.bytes(0, 2304)));
+    if (begin > 0) CHECK(std::equal(c.data.begin(), c.data.begin() + std::ptrdiff_t(begin), touched.bytes(0, begin)));
+    if (end < 2304) CHECK_EQ(int{*touched.bytes(end, 2304 - end)}, int{c.data[end]});
+  }
+}
+
+TEST(a_block_that_lies_in_a_gap_of_its_length_is_not_decoded) {
+  // Rows of two blocks, of which the first is wanted, and then one byte of the second as well.
+  const ByteVector data = smooth(4096);
+  const ByteVector stored = compress_blosc1(data, {.blocksize = 256});
+  const ArraySpec array = array_of({2, 4, 512}, {0, 1, 2}, 1);
+  TouchedBlocks touched;
+  for (const int64_t columns : {256, 257}) {
+    const size_t blocks = columns == 256 ? 8 : 16;
+    ChunkCrop crop = whole_chunk(array);
+    crop.end[2] = columns;
+    CHECK(touched.begin(array, stored, data.size()));
+    touched.add(crop);
+    CHECK_EQ(touched.num_touched(), blocks);
+    CHECK(touched.begin(array, stored, data.size()));
+    touched.add({{{0, 2}}, {{0, 4}}, {{0, columns}}});
+    CHECK_EQ(touched.num_touched(), blocks);
+    CHECK(touched.begin(array, stored, data.size()));
+    crop.end[0] = 1;
+    touched.begin_rows(crop);
+    touched.add_row(1);
+    CHECK_EQ(touched.num_touched(), blocks / 2);
+  }
+  const ArraySpec flat = array_of({4096}, {0}, 1);
+  CHECK(touched.begin(flat, stored, data.size()));
+  touched.add({{{0, 256}, {512, 768}}});
+  CHECK_EQ(touched.num_touched(), size_t{2});
+}
+
 TEST(rows_lie_evenly_spaced_whatever_blocks_end_in_them) {
   std::mt19937_64 random(5);
   for (int i = 0; i < 500; ++i) {

@@ -265,9 +265,17 @@ TEST(most_of_a_chunk_and_small_chunks_are_read_whole) {
   CHECK(!WantedParts::has_parts(*source, {.least_chunk = 16385}));
   CHECK(!WantedParts::has_parts(*source, {}));
   CHECK(WantedParts::of_rows(source, 0, {{0, 9}}, costs) == nullptr);
+  CHECK(WantedParts::of_rows(source, 0, {{0, 8}}, costs) != nullptr);
   CHECK(WantedParts::of_rows(source, 0, join_items({3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}), costs) != nullptr);
   ChunkCrop crop = whole_chunk(output.source()->array());
   CHECK(WantedParts::of_crops(source, {crop}, costs) == nullptr);
+  crop.end[0] = 9;
+  CHECK(WantedParts::of_crops(source, {crop}, costs) == nullptr);
+  crop.end[0] = 8;
+  const auto half = WantedParts::of_crops(source, {crop}, costs);
+  CHECK(half->find({}, 16384).ranges == (std::vector<StoredRange>{{0, 8192}}));
+  const PartCosts gaps{.least_chunk = 16384, .max_gap = 1};  // a range costs a gap, too: more than half of the chunk
+  CHECK(WantedParts::of_crops(source, {crop}, gaps)->find({}, 16384).ranges.empty());
   crop.end[0] = 2;
   const auto parts = WantedParts::of_crops(source, {crop}, costs);
   CHECK(parts->find({}, 16384).ranges == (std::vector<StoredRange>{{0, 4096}}));

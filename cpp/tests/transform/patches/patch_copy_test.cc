@@ -22,7 +22,6 @@ namespace {
 constexpr uint16_t kUntouched = 0xa5a5;
 constexpr uint16_t kPadded = 0xfffe;
 constexpr uint16_t kMissing = 0xfffd;
-constexpr int64_t kNever = 1'000'000;
 
 /// The index of the array that an index beyond its ends stands for, walked to step by step; -1 if there is none.
 int64_t walk(int64_t index, int64_t extent, Border border) {
@@ -311,15 +310,19 @@ TEST(a_patch_is_the_same_cut_out_of_a_crop) {
       const auto cropped = std::make_unique<uint8_t[]>(size);  // of exactly its size, for the sanitizer
       copy_crop(c.array, crop, bytes, cropped.get());
       copy.cut(cell, cropped.get(), {&target, 1}, &crop);
-      // A crop without an item that the patch needs is refused, before anything is read of it.
+      // A crop without the first or the last item that the patch needs is refused, before anything is read of it.
       const auto axis = static_cast<size_t>(pick(random, 0, std::ssize(spans) - 1));
       std::vector<ChunkSpan> exact;
       copy.add_spans(axis, c.start, exact);
-      const auto first = std::ranges::min_element(
-          exact, {}, [&](const ChunkSpan& span) { return span.chunk == c.index_of(cell)[axis] ? span.begin : kNever; });
-      crop.begin[axis] = first->begin + 1;
-      crop.end[axis] = std::max(crop.end[axis], crop.begin[axis]);
-      CHECK_THROWS(kConfig, "more of a chunk than its crop has", copy.cut(cell, cropped.get(), {&target, 1}, &crop));
+      std::erase_if(exact, [&](const ChunkSpan& span) { return span.chunk != c.index_of(cell)[axis]; });
+      ChunkCrop later = crop;
+      later.begin[axis] = std::ranges::min(exact, {}, &ChunkSpan::begin).begin + 1;
+      later.end[axis] = std::max(crop.end[axis], later.begin[axis]);
+      crop.end[axis] = std::ranges::max(exact, {}, &ChunkSpan::end).end - 1;
+      crop.begin[axis] = std::min(crop.begin[axis], crop.end[axis]);
+      for (const ChunkCrop& bad : {later, crop}) {
+        CHECK_THROWS(kConfig, "more of a chunk than its crop has", copy.cut(cell, cropped.get(), {&target, 1}, &bad));
+      }
       ++refused;
     }
     CHECK(out == expected);
