@@ -297,7 +297,32 @@ def test_a_mask_may_be_a_channel_of_the_stack() -> None:
     data = zarrfeed.open({"x": values, "y": np.ones_like(values)}).fill_nan(0, field="x", mask=True)
     stacked = data.cast({"x_is_nan": "float32"}).stack(["y", "x", "x_is_nan"])
     found = ZarrDataset(stacked)[range(5)].numpy()
-    np.testing.assert_array_equal(found[:, 1:], np.stack([np.nan_to_num(values), np.isnan(values)], axis=1))
+    want = np.stack([np.nan_to_num(values), np.isnan(values)], axis=1)
+    np.testing.assert_array_equal(found[:, 1:], want)
+    np.testing.assert_array_equal(ZarrDataset(data.stack(["y", "x", "x_is_nan"]))[range(5)].numpy(), found)
+
+
+def test_fill_nan_behind_stack_adds_masks_as_channels() -> None:
+    values = np.where(np.arange(120).reshape(5, 2, 3, 4) % 7 == 2, np.nan, 1.5).astype("f4")
+    data = zarrfeed.open({"x": values, "y": np.ones_like(values[:, 0]), "z": values[:, 1]})
+    stacked = (
+        data.stack(["y", "x"], name="in").fill_nan(0, mask=True).stack(["z", "z_is_nan"], name="z").cast("float16")
+    )
+    assert stacked.channels == {
+        "in": ("y", "x[0]", "x[1]", "y_is_nan", "x_is_nan[0]", "x_is_nan[1]"),
+        "z": ("z", "z_is_nan"),
+    }
+    found = ZarrDataset(stacked.window((0, 1)))[range(4)]
+    assert found["in"].dtype == found["z"].dtype == torch.float16
+    for step in (0, 1):
+        rows = values[step : step + 4]
+        want = np.concatenate(
+            [np.ones((4, 1, 3, 4)), np.nan_to_num(rows), np.zeros((4, 1, 3, 4)), np.isnan(rows)], axis=1
+        )
+        np.testing.assert_array_equal(found["in"][:, step].numpy(), want)
+        np.testing.assert_array_equal(found["z"][:, step, 1].numpy(), np.isnan(rows[:, 1]))
+    some = data.stack(["y", "x"]).fill_nan(0, field="x", mask=True).select([3, 1])
+    np.testing.assert_array_equal(ZarrDataset(some)[[0, 1]]["samples"][:, 3:].numpy(), np.isnan(values[[1, 3]]))
 
 
 def test_sparse_rows_keep_their_zeros() -> None:

@@ -114,12 +114,12 @@ class Images:
             raise ConfigError(f"mode = {mode!r}, must be None or one of {known}{did_you_mean(mode, MODES)}")
         if crop is not None and size is None:
             raise ConfigError(f"crop = {crop.kind!r}: give the size of the crops, such as size=224")
-        if crop is not None and _is_length(size):
+        if _is_length(size):
             size = (size, size)
         if size is not None:
             is_pair = isinstance(size, tuple | list) and len(size) == 2
             if not is_pair or not all(map(_is_length, size)):  # type: ignore[call-overload]
-                raise ConfigError(f"size = {size!r}, must be (height, width), integers in [1, {_MOST_PIXELS}]")
+                raise ConfigError(f"size = {size!r}, must be (height, width) or one number, in [1, {_MOST_PIXELS}]")
             size = (int(size[0]), int(size[1]))  # type: ignore[index]
         if mode is None and size is not None:
             raise ConfigError(

@@ -20,7 +20,7 @@ from zarrfeed.metadata.description.batch_sides import field_infos, keys_of_sides
 from zarrfeed.metadata.group.batch_columns import Array, Column, Opened, Origin
 from zarrfeed.metadata.group.coordinates import GIVE_COORDS
 from zarrfeed.metadata.group.segment_columns import else_of_segments
-from zarrfeed.metadata.group.stacking import Stacked, with_stack_slices
+from zarrfeed.metadata.group.stacking import Stacked, typed_masks, with_stack_slices
 from zarrfeed.metadata.group.static_channels import channel_like, templates_of
 from zarrfeed.metadata.patches.patch_request import PatchRequest
 from zarrfeed.metadata.patches.patching import Patching
@@ -126,6 +126,8 @@ class ResolvedData:
         made = [self._delivered(one) for one in self.columns]
         for number, template in templates_of(self.columns, self.stacks).items():
             made[number] = channel_like(self.columns[number], made[template])
+        for number, mask in typed_masks(self.columns, made, self.stacks).items():
+            made[number] = self._delivered(mask)
         return with_stack_slices(made, self.columns, self.stacks)
 
     def _delivered(self, column: Column) -> Field:

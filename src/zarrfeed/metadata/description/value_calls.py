@@ -17,6 +17,7 @@ from zarrfeed.metadata.array.requested_step import RequestedStep, channel_axis, 
 from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
+from zarrfeed.metadata.group.stacking import side_by_side
 from zarrfeed.spec.freeze import freeze, freeze_names, freeze_rows
 from zarrfeed.spec.sparse import CsrField
 
@@ -241,17 +242,19 @@ class FillNanCall(_StepCall):
         filled = super().apply(resolved)
         if not self.mask:
             return filled
-        columns: list[Column] = []
+        columns, stacks = list[Column](), resolved.stacks
         for before, after in zip(resolved.columns, filled.columns, strict=True):
             columns.append(after)
             if before in chosen:
-                columns.append(self._mask_of(before, resolved))
-        return replace(filled, columns=tuple(columns))
+                mask = self._mask_of(before, resolved)
+                columns.append(mask)
+                stacks = tuple(stack.with_mask(mask, before) for stack in stacks)
+        for stack in stacks:
+            columns = list(side_by_side(columns, stack))
+        return replace(filled, columns=tuple(columns), stacks=stacks)
 
     def _mask_of(self, column: Column, resolved: ResolvedData) -> Column:
         """Return the column that says which values were NaN before they are filled."""
-        if any(stack.has(column) for stack in resolved.stacks):
-            raise ConfigError(f"fill_nan of {column.items.name}: call fill_nan(mask=True) before stack()")
         mask = column.nan_mask()
         if any((one.side, one.key) == (mask.items.side, mask.items.key) for one in resolved.items):
             raise ConfigError(f"fill_nan of {column.items.name}: {mask.items.side} have an array {mask.items.key!r}")

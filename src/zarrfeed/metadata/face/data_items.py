@@ -208,9 +208,9 @@ class ItemMethods(DataMethods):
             The name of an array of bytes of any length (`variable_length_bytes`), or several. None: all that there are.
         size
             (height, width) in pixels to which images are resized, whatever their own aspect ratio: bilinear, with
-            antialiasing; a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size before. The batch has one uint8 tensor
-            of shape (batch, channels, height, width). None: images keep their size, and the batch has a list of uint8
-            tensors of shape (channels, height, width), as in `zarrfeed.objects`. With `crop`, one number makes squares.
+            antialiasing; a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size before. One number makes squares. The
+            batch has one uint8 tensor of shape (batch, channels, height, width). None: images keep their size, and the
+            batch has a list of uint8 tensors of shape (channels, height, width), as in `zarrfeed.objects`.
         mode
             "RGB", "L" (grey) or "RGBA": images are converted to it. None: images of these modes keep theirs, others
             become RGB; only without `size`.

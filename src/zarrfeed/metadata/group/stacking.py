@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
@@ -44,6 +44,10 @@ class Stacked:
     def tensor_name(self) -> str:
         """The name of the tensor, or that of its side."""
         return self.name or self.side
+
+    def with_mask(self, mask: Column, of: Column) -> Stacked:
+        """Return the stack with a mask as its last channels, if the array that it is of is in the stack."""
+        return replace(self, keys=(*self.keys, str(mask.items.key))) if self.has(of) else self
 
     def has(self, column: Column) -> bool:
         """Return whether an array is in it."""
@@ -145,6 +149,20 @@ def with_stack_slices(
             made[n] = field.with_stack(stack_slice)
             channel += count
     return tuple(made)
+
+
+def typed_masks(columns: Sequence[Column], made: Sequence[Field], stacks: Sequence[Stacked]) -> dict[int, Column]:
+    """Return the masks of missing values that are in a stack, by their numbers, with the dtype of the arrays there.
+
+    Masks that are cast, and those of stacks of masks alone, are left out.
+    """
+    found = {}
+    for stack in stacks:
+        members = [n for n, one in enumerate(columns) if stack.has(one)]
+        others = [n for n in members if not columns[n].items.is_mask and made[n].has_numbers]
+        masks = [n for n in members if columns[n].items.is_mask and made[n].dtype_name == "bool"]
+        found.update({n: columns[n].requesting(dtype=made[others[0]].dtype_name) for n in masks if others})
+    return found
 
 
 def _common(stack: Stacked, members: Sequence[Field]) -> tuple[int, ...]:

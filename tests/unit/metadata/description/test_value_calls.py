@@ -46,7 +46,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "integers": (lambda d: d.fill_nan(0, field="label"), "items of int64 without a fill value"),
     "a mask of another kind": (lambda d: d.fill_nan(0, mask=1), "mask = 1, must be True or False"),
     "a second mask": (lambda d: d.fill_nan(0, mask=True).fill_nan(1, mask=True), "have an array 'x_is_nan'"),
-    "a mask of a stack": (lambda d: d.stack(["x"]).fill_nan(0, mask=True), "before stack"),
     "an axis of another kind": (lambda d: d.clip(0, axis=1.5), "axis = 1.5, must be an axis or the name"),
     "integers in the end": (lambda d: d.log1p().cast({"x": "int32"}), "int32 cannot hold log1p values"),
     "normalised twice": (
