@@ -341,6 +341,18 @@ def test_channels_of_a_stack_are_named_by_their_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got[:, 1], np.broadcast_to(rows["lsm"], (24, *rows["lsm"].shape)))
 
 
+def test_channels_of_arrays_without_their_group_are_named_by_their_labels(tmp_path: Path) -> None:
+    cube = _cube(tmp_path / "cube.zarr")
+    by_path = zarrfeed.open({name: tmp_path / "cube.zarr" / name for name in ("z", "t2m")}, sample_dim="time")
+    with xarray.open_zarr(tmp_path / "cube.zarr", consolidated=False) as lazy:
+        of_xarray = zarrfeed.from_xarray(lazy, sample_dim="time", variables=["z", "t2m"])
+    for data in (by_path, of_xarray):
+        levels = cube.level.values.tolist()
+        assert data.stack(["z", "t2m"]).channels == {"samples": (*(f"z{level}" for level in levels), "t2m")}
+        for stacked in (data.isel(level=[2, 0]).stack(["z"]), data.stack(["z"]).isel(level=[2, 0])):
+            assert stacked.channels == {"samples": (f"z{levels[2]}", f"z{levels[0]}")}
+
+
 def test_inputs_of_a_join_are_chosen_from_by_label_in_each(tmp_path: Path) -> None:
     times = np.datetime64("2000-01-01", "ns") + np.arange(8) * np.timedelta64(1, "D")
     values = np.arange(24.0).reshape(8, 3)

@@ -119,9 +119,7 @@ class Images:
         if size is not None:
             is_pair = isinstance(size, tuple | list) and len(size) == 2
             if not is_pair or not all(map(_is_length, size)):  # type: ignore[call-overload]
-                raise ConfigError(
-                    f"size = {size!r}, must be a number or (height, width), integers in [1, {_MOST_PIXELS}]"
-                )
+                raise ConfigError(f"size = {size!r}, must be (height, width) or one number, in [1, {_MOST_PIXELS}]")
             size = (int(size[0]), int(size[1]))  # type: ignore[index]
         if mode is None and size is not None:
             raise ConfigError(

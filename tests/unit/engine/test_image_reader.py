@@ -519,7 +519,7 @@ def test_images_of_one_sample_are_replaced_together(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"what": "video"}, "what = 'video', must be one of 'image'"),
-        ({"size": 0}, r"size = 0, must be a number or \(height, width\)"),
+        ({"size": 0}, r"size = 0, must be \(height, width\) or one number"),
         ({"crop": "random"}, "crop = 'random': give the size of the crops, such as size=224"),
         ({"size": 224, "crop": "middle"}, "crop = 'middle', must be one of 'random', 'center'"),
         ({"size": 224, "crop": "random", "scale": (0, 1)}, r"scale = \(0, 1\), must be \(least, greatest\)"),
@@ -532,7 +532,7 @@ def test_images_of_one_sample_are_replaced_together(tmp_path: Path) -> None:
         ({"size": (0, 4)}, "must be .height, width."),
         ({"size": (4.0, 4)}, "must be .height, width."),
         ({"size": (True, 4)}, "must be .height, width."),
-        ({"size": (4, 1 << 20)}, r"integers in \[1, 65536\]"),
+        ({"size": (4, 1 << 20)}, r"or one number, in \[1, 65536\]"),
         ({"mode": "rgb"}, "mode = 'rgb', must be None or one of 'RGB', 'L', 'RGBA'; did you mean 'RGB'"),
         ({"mode": None, "size": (4, 4)}, "images of one shape need one number of channels"),
         ({"field": "imag"}, "field names 'imag', must be one of .*; did you mean 'image'"),

@@ -8,21 +8,25 @@ from dataclasses import dataclass, replace
 from dataclasses import field as argument
 from typing import Any
 
+import numpy.typing as npt
+
 from zarrfeed.base.errors import ConfigError, ZarrfeedError
 from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import by_field, left_unconverted, parse_dtype
+from zarrfeed.metadata.array.described import Described
 from zarrfeed.metadata.array.requested_step import RequestedStep, check_axis
 from zarrfeed.metadata.description.method_call import MethodCall, applied_only, frozen_by
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.chosen_columns import DECODED, encoded_columns, sparse_columns
-from zarrfeed.metadata.group.coordinates import read_coordinate
+from zarrfeed.metadata.group.coordinates import Coordinates, read_coordinate
 from zarrfeed.metadata.group.source_names import name_source
 from zarrfeed.metadata.group.stacking import channel_axes, make_stack, side_by_side
 from zarrfeed.metadata.group.static_channels import make_channel, named_in
 from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.group.time_features import check_features, make_field
+from zarrfeed.spec.field import Field, StoredField
 from zarrfeed.spec.freeze import FrozenMapping, freeze, freeze_names, freeze_pairs
 from zarrfeed.spec.images import Crop, Images
 from zarrfeed.spec.static import StaticField
@@ -121,6 +125,19 @@ class StaticCall(MethodCall):
         yield from (f"{name}={source!r}" for name, source in self.arrays.items)
 
 
+def _labels_along(
+    dim: str, axis: int, described: Described, known: Coordinates, field: Field
+) -> npt.NDArray[Any] | None:
+    """Return the values along all of a dimension: of its coordinate, or of one that lies beside an array by itself."""
+    if dim in described.coordinates:
+        return read_coordinate(described.coordinates[dim], known.access)
+    if len(known.stores) > 1 or not isinstance(field, StoredField):
+        return None
+    found, choice = known.stored_labels(dim), field.spec.choice
+    length = field.spec.shape[axis if choice is None else choice.axis_of(axis)]
+    return None if found is None or len(found.values) != length else found.values
+
+
 @dataclass(frozen=True)
 class StackCall(MethodCall):
     """`.stack(names, name=..., spatial_axes=...)`."""
@@ -141,12 +158,14 @@ class StackCall(MethodCall):
             described, dims = column.items.described, column.items.dimensions or ()
             if not stack.has(column) or described is None or column.items.key is None:
                 continue
-            named = [dims[axis] for axis in channel_axes(field, column) if axis < len(dims)]
+            named = [(axis, dims[axis]) for axis in channel_axes(field, column) if axis < len(dims)]
             known = made.origin.coordinates
-            for dim in named:
-                if dim is not None and dim in described.coordinates and known is not None:
-                    with suppress(ZarrfeedError):  # names of channels are indices then, and reading goes on
-                        read = read_coordinate(described.coordinates[dim], known.access)
+            for axis, dim in named:
+                if dim is None or known is None:
+                    continue
+                with suppress(ZarrfeedError):  # names of channels are indices then, and reading goes on
+                    read = _labels_along(dim, axis, described, known, field)
+                    if read is not None:
                         labels.setdefault(column.items.key, {})[dim] = read
         return replace(self, labels=labels)
 

@@ -215,8 +215,8 @@ class ValueMethods(DataMethods):
             The axis of arrays with one axis, as in `clip`.
         mask
             If True, a batch has, beside each array, a bool tensor `<name>_is_nan`, which is true where the value was
-            NaN. It is made of the same decoded chunk. `cast`, `normalize` and their like leave it alone. In a stack,
-            the masks are the last channels, 0 or 1 in the dtype of the others.
+            NaN. It is made of the same decoded chunk. `cast`, `normalize` and their like leave it alone. After `stack`,
+            the masks are its last channels, 0 or 1 in the dtype of the others.
 
         Examples
         --------
