@@ -26,9 +26,9 @@ class Edition:
     slab_rows
         Rows of the slabs that chunks are cut into. 0: blocks are whole, as in states of earlier releases.
     strip_reaches
-        Where lanes hand rows that windows share from slab to slab: how many times these rows a strip of slabs has, if
-        the array is long. `FIRST_REACHES`, as in states of version 5. 0, as in states before these: each slab decodes
-        all rows that it needs, and no slabs stay together.
+        Length of a strip of slabs, as a multiple of the rows that neighbours share, which lanes hand on inside of a
+        strip. `FIRST_REACHES`, as in states of version 5. 0, as in states before these: lanes hand no rows on, and no
+        slabs stay together.
     weights
         The digest of the weights of the samples. None: those that the dataset was made with.
     """
