@@ -148,3 +148,13 @@ def test_rows_of_windows_count_once_where_nothing_has_to_be_decoded(folder: Path
     with ZarrIterableDataset(data, batch_size=16, memory_budget="9MiB", num_threads=1) as dataset:
         assert decodes(dataset, 480, 600) < 1.5
         assert dataset.stats().bytes_scattered > 5 * 480 * 600 * 4
+
+
+def test_chunks_of_stores_that_differ_count_by_their_bytes(folder: Path) -> None:
+    data = zarrfeed.concat([zarrfeed.open(folder / name) for name in ("raw", "short rows")])
+    with ZarrIterableDataset(
+        data, batch_size=16, shuffle=True, memory_budget="40MiB", mixing={"lanes": 12, "block": "chunk"}
+    ) as dataset:
+        (field,) = dataset.explain().fields
+        assert field.decodes is not None
+        assert decodes(dataset, 500 + 480, 600) == pytest.approx(field.decodes, rel=0.02)  # 25 rows x 20 and 60 x 8

@@ -203,12 +203,38 @@ def test_a_state_of_slabs_that_hand_no_rows_on_goes_on_in_its_order_and_in_later
     assert used + read_windows(resumed, x, offsets, 1000) == orders[0]
     assert read_windows(resumed, x, offsets, 1000) == orders[1]
     new = carried.state_dict()
-    assert (new["version"], new["carries_rows"]) == (5, True)
+    assert (new["version"], new["carries_rows"], new["strip_reaches"]) == (6, True, 32)
     resumed.load_state_dict(new)
     assert read_windows(resumed, x, offsets, 1000) == carried.sample_order(0).tolist()
     for damaged in ({"carries_rows": "yes"}, {"carries_rows": True, "slab_rows": 0}):
         with pytest.raises(ConfigError, match="carries_rows"):
             resumed.load_state_dict({**new, **damaged})
+    for wrong in ("8", True, 0, -8, 1 << 40):
+        with pytest.raises(ConfigError, match="strip_reaches"):
+            resumed.load_state_dict({**new, "strip_reaches": wrong})
+
+
+def test_a_state_of_short_strips_goes_on_with_them_in_its_epoch_and_in_later_ones(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Releases before wrote version 5, whose strips have 8 times the rows that slabs share."""
+    offsets, x, data = (0, 1, 2), values(WIDTH, "f4"), opened(folder, "plain").window((0, 1, 2))
+    options: dict[str, Any] = {"mixing": {"lanes": 8}}
+    with monkeypatch.context() as patch:
+        patch.setattr(slab_choice, "_LONG_REACHES", slab_choice.FIRST_REACHES)
+        old = make(data, 1, **options)
+    orders = [old.sample_order(epoch).tolist() for epoch in range(2)]
+    used = read_windows(old, x, offsets, 5)
+    state = json.loads(json.dumps(old.state_dict()))
+    assert (state["version"], "strip_reaches" in state) == (5, False)
+    new = pickle.loads(pickle.dumps(make(data, 1, **options)))
+    assert new.explain().strip > old.explain().strip
+    assert new.sample_order(0).tolist() != orders[0]
+    new.load_state_dict(state)
+    assert used + read_windows(new, x, offsets, 1000) == orders[0]
+    assert read_windows(new, x, offsets, 1000) == orders[1]
+    later = new.state_dict()
+    assert (later["version"], later["carries_rows"], later["epoch"]) == (5, True, 2)
 
 
 def test_slabs_that_hand_no_rows_on_find_the_rows_that_they_share_cached(folder: Path) -> None:
@@ -219,7 +245,7 @@ def test_slabs_that_hand_no_rows_on_find_the_rows_that_they_share_cached(folder:
         for budget in ("256MiB", "8MiB"):
             with make(data, 5, memory_budget=budget, mixing={"lanes": 4, "mix": 2}) as dataset:
                 state = dataset.state_dict()
-                dataset.load_state_dict(as_version_4(state) if state["version"] == 5 else state)
+                dataset.load_state_dict(as_version_4(state) if state["version"] > 4 else state)
                 told = dataset.explain()
                 assert (told.slab_rows, told.strip) == (5, 1)
                 assert sorted(read_windows(dataset, x, offsets, 1000)) == list(range(1, N - 4))
@@ -233,8 +259,9 @@ def test_slabs_that_hand_no_rows_on_find_the_rows_that_they_share_cached(folder:
 
 def as_version_4(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a dataset from which nothing was read, as an earlier release would have saved it."""
-    assert state["version"] == 5
-    return {**{name: value for name, value in state.items() if name not in ("carries_rows", "strip")}, "version": 4}
+    assert state["version"] in (5, 6)
+    later = ("carries_rows", "strip_reaches", "strip")
+    return {**{name: value for name, value in state.items() if name not in later}, "version": 4}
 
 
 def test_windows_of_several_arrays_with_unlike_chunks_are_handed_on_together(folder: Path) -> None:

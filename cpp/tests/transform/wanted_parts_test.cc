@@ -136,8 +136,8 @@ TEST(rows_of_parts_are_those_of_the_whole_chunk_whatever_path_they_take) {
     CHECK_EQ(stats.bytes_read.load(), read.stored.bytes_read());
     CHECK_EQ(stats.stored_bytes.load(), c.stored.size());
     if (c.is_raw && !read.stored.is_whole()) {
-      CHECK_EQ(stats.bytes_decoded.load(),
-               (count + of_second) * (c.size / static_cast<size_t>(source.rows_per_chunk())));
+      const std::set<int64_t> rows_once(wanted.begin(), wanted.end());
+      CHECK_EQ(stats.bytes_decoded.load(), rows_once.size() * (c.size / static_cast<size_t>(source.rows_per_chunk())));
     }
   }
   CHECK(in_parts > draws(400));

@@ -144,7 +144,7 @@ def _explain_array(field: StoredField | VlenField, reading: FieldReading) -> Fie
         chunk_reads=reads.decoded,
         most_chunk_reads=None if reads.most == reads.decoded else reads.most,
         amplification=reads.amplification(plan.stride),
-        decodes=None if reads.in_part is None or spec.choice is not None else reads.decodes(plan.stride),
+        decodes=None if reads.decoded_bytes is None or spec.choice is not None else reads.decodes(plan.stride),
         conversion=conversion,
         window="" if window is None else str(window),
         choice=_choice(field, plan.order, reading.driven) + carried,

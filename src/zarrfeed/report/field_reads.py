@@ -30,8 +30,10 @@ class FieldReads:
         The name of the field whose figures count the chunks; "" if it is this field.
     most
         Chunks that are decoded at most, however long threads hold memory. None: it is not known.
-    in_part
-        The bytes that are decoded, as a number of whole chunks. None: they are those of `decoded` chunks, at most.
+    decoded_bytes
+        The bytes that are decoded. None: they are those of `decoded` chunks, at most.
+    bytes_of_all
+        The bytes of `of_all` chunks, which several layouts have of several sizes.
     are_slabs
         True if slabs of chunks are decoded, each without the rest of its chunk.
     """
@@ -41,14 +43,15 @@ class FieldReads:
     of_all: int = 0
     decoded_with: str = ""
     most: int | None = None
-    in_part: float | None = None
+    decoded_bytes: float | None = None
+    bytes_of_all: int = 0
     are_slabs: bool = False
 
     def decodes(self, readers: int) -> float:
         """Return the decodes of a byte in an epoch, if each of so many consumers decodes as much."""
-        if self.in_part is None:
+        if self.decoded_bytes is None:
             return self.amplification(readers)
-        return readers * self.in_part / self.of_all if self.of_all else 1.0
+        return readers * self.decoded_bytes / self.bytes_of_all if self.bytes_of_all else 1.0
 
     def amplification(self, readers: int) -> float:
         """Return the reads of a chunk in an epoch, if each of so many consumers reads as much; of slabs, `decodes`."""
@@ -86,20 +89,23 @@ def reads_of_fields(
         of_sources += source_reads(plan, fields, memory, grains)
     loaded = [one.fields for one in array_sources(fields, resident=True)]
     with_others = {number: first for first, *others in loaded for number in others}
-    counted: dict[int, list[SourceReads]] = {}
+    counted: dict[int, list[tuple[SourceReads, int]]] = {}  # with the bytes of a chunk
     for source, reads in zip(sources, of_sources, strict=True):
-        counted.setdefault(source.fields[0], []).append(reads)
+        counted.setdefault(source.fields[0], []).append((reads, source.spec.decoded_bytes))
         with_others |= dict.fromkeys(source.fields[1:], source.fields[0])
     found = {number: FieldReads(decoded_with=fields[first].name) for number, first in with_others.items()}
-    for number, each in counted.items():
+    for number, sized in counted.items():
+        each = [one for one, _ in sized]
         known = [one.most for one in each if one.most is not None]
         in_part = any(one.in_part is not None for one in each)
+        parts = [one.decoded if one.in_part is None else one.in_part for one in each]
         found[number] = FieldReads(
             sum(one.decoded for one in each),
             sum(one.distinct for one in each),
             sum(one.of_all for one in each),
             most=sum(known) if len(known) == len(each) else None,
-            in_part=sum(one.decoded if one.in_part is None else one.in_part for one in each) if in_part else None,
+            decoded_bytes=sum(part * size for part, (_, size) in zip(parts, sized, strict=True)) if in_part else None,
+            bytes_of_all=sum(one.of_all * size for one, size in sized),
             are_slabs=in_part and plan.order.slabs is not None,
         )
     return {**{number: _reads_of_whole(f, plan) for number, f in enumerate(fields)}, **found}

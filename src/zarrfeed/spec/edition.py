@@ -9,6 +9,9 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.spec.version import Version
 
+#: The `strip_reaches` of states that name none.
+FIRST_REACHES = 8
+
 
 @dataclass(frozen=True)
 class Edition:
@@ -22,9 +25,10 @@ class Edition:
         Offsets of the windows, by the names of arrays. None: those that the dataset was made with.
     slab_rows
         Rows of the slabs that chunks are cut into. 0: blocks are whole, as in states of earlier releases.
-    carries_rows
-        True if lanes hand rows that windows share from slab to slab. False, as in states of earlier releases: each slab
-        decodes all rows that it needs, and no slabs stay together.
+    strip_reaches
+        Length of a strip of slabs, as a multiple of the rows that neighbours share, which lanes hand on inside of a
+        strip. `FIRST_REACHES`, as in states of version 5. 0, as in states before these: lanes hand no rows on, and no
+        slabs stay together.
     weights
         The digest of the weights of the samples. None: those that the dataset was made with.
     """
@@ -32,13 +36,13 @@ class Edition:
     version: Version | None = None
     offsets: Mapping[str, Any] | None = None
     slab_rows: int = 0
-    carries_rows: bool = False
+    strip_reaches: int = 0
     weights: str | None = None
 
     @property
-    def key(self) -> tuple[Version | None, str, int, bool, str | None]:
+    def key(self) -> tuple[Version | None, str, int, int, str | None]:
         """The edition as a key of a dict; offsets are written as text, since they may be lists."""
-        return self.version, repr(self.offsets), self.slab_rows, self.carries_rows, self.weights
+        return self.version, repr(self.offsets), self.slab_rows, self.strip_reaches, self.weights
 
     @property
     def lasting(self) -> Edition:
@@ -56,8 +60,10 @@ class Edition:
             json["offsets"] = dict(self.offsets)
         if self.slab_rows:
             json["slab_rows"] = self.slab_rows
-        if self.carries_rows:
+        if self.strip_reaches:
             json["carries_rows"] = True
+        if self.strip_reaches not in (0, FIRST_REACHES):
+            json["strip_reaches"] = self.strip_reaches
         if self.weights is not None:
             json["weights"] = self.weights
         return json
@@ -105,8 +111,8 @@ def weights_in(json: object) -> str | None:
     return weights
 
 
-def slabs_in(json: object) -> tuple[int, bool]:
-    """Return the rows of slabs that a state in its JSON form names, 0 if none, and whether lanes hand rows on.
+def slabs_in(json: object) -> tuple[int, int]:
+    """Return `slab_rows` and `strip_reaches` that a state in its JSON form names.
 
     Raises
     ------
@@ -118,4 +124,7 @@ def slabs_in(json: object) -> tuple[int, bool]:
         raise ConfigError(f"the state is damaged: slab_rows = {rows!r}")
     if carries not in (False, True) or (carries and not rows):
         raise ConfigError(f"the state is damaged: carries_rows = {carries!r}, with slab_rows = {rows!r}")
-    return rows, bool(carries)
+    reaches = json.get("strip_reaches", FIRST_REACHES * carries) if isinstance(json, Mapping) else 0
+    if isinstance(reaches, bool) or not isinstance(reaches, int) or not carries <= reaches <= carries << 31:
+        raise ConfigError(f"the state is damaged: strip_reaches = {reaches!r}, with carries_rows = {carries!r}")
+    return rows, reaches

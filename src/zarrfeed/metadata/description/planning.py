@@ -46,8 +46,8 @@ class Planning:
         Rows of a slab; 0: blocks are whole. `slab_choice.py` chooses them.
     grains
         The grain of each array, where there are slabs.
-    carries_rows
-        True if lanes hand rows that windows share from slab to slab.
+    strip_reaches
+        As in `Edition`: 0 if lanes hand no rows from slab to slab.
     aligns
         True if blocks may be joined so that no chunk is read twice.
     resident
@@ -64,7 +64,7 @@ class Planning:
     epoch_size: int | None = None
     slab_rows: int = 0
     grains: tuple[Grain, ...] = ()
-    carries_rows: bool = False
+    strip_reaches: int = 0
 
     @property
     def may_cut(self) -> bool:
@@ -77,7 +77,7 @@ class Planning:
     @property
     def whole(self) -> Planning:
         """The planning with whole blocks, before slabs are chosen."""
-        return replace(self, slab_rows=0, grains=(), carries_rows=False)
+        return replace(self, slab_rows=0, grains=(), strip_reaches=0)
 
     def takes_shards(self, resolved: ResolvedData) -> bool:
         """Return True if samples were dealt by whole shards, which make the blocks unless the user names others."""
@@ -145,7 +145,7 @@ class Planning:
         if self.slab_rows >= max(layout.spec.rows_per_chunk for layout in layouts):
             return None
         slabs = Slabs.of(layouts, fields.num_samples, self.slab_rows)
-        return replace(slabs, grains=self.grains, carries_rows=self.carries_rows)
+        return replace(slabs, grains=self.grains, strip_reaches=self.strip_reaches)
 
     def _patch_mixture(self, patching: Patching, blend: Blend, fields: FieldSet) -> MixedPatches:
         """Return the order of a mixture of patches, whose volumes are numbered over all sources."""

@@ -22,6 +22,7 @@ from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.shuffle_measure import GOOD_SHARE, ShuffleMeasure, measure_shuffle
 from zarrfeed.spec.array_sources import ArraySource, array_sources
+from zarrfeed.spec.edition import FIRST_REACHES
 from zarrfeed.spec.field import Field, FieldSet
 from zarrfeed.storage.chunks.blosc_blocks import stored_block_bytes
 
@@ -30,6 +31,8 @@ from zarrfeed.storage.chunks.blosc_blocks import stored_block_bytes
 _SMALL_ROW = 4096
 #: So many of them are looked up all the same (`TaskBuilder::kMostListed`).
 _MOST_LISTED = 1 << 14
+#: The `strip_reaches` of orders that mix well with it.
+_LONG_REACHES = 32
 #: Slabs have to mix so much better than whole chunks, as a share of a perfect shuffle.
 _LEAST_GAIN = 0.05
 #: Slabs that decode again, and mix poorly all the same, have to mix so many times as well.
@@ -72,7 +75,7 @@ def choose_schedule(planning: Planning, resolved: ResolvedData) -> tuple[Plannin
     return (planning, whole) if reason else _best(trials, grains, must_cut=must_cut)
 
 
-def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries_rows: bool) -> Planning:
+def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, strip_reaches: int) -> Planning:
     """Return a planning with slabs of so many rows, those of a state, which lanes may hand on; 0: of whole blocks.
 
     Raises
@@ -82,7 +85,7 @@ def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries
     StoreReadError, CorruptChunkError
         As in `find_grains`.
     """
-    if (rows, carries_rows) == (planning.slab_rows, planning.carries_rows):
+    if (rows, strip_reaches) == (planning.slab_rows, planning.strip_reaches):
         return planning
     if not rows:
         return planning.whole
@@ -91,7 +94,7 @@ def with_slabs(planning: Planning, resolved: ResolvedData, rows: int, *, carries
     if reason:
         raise ConfigError(f"the state is of an order of slabs of {rows} rows, but {reason}")
     grains = planning.grains or find_grains(fields)
-    return replace(planning, slab_rows=rows, grains=grains, carries_rows=carries_rows)
+    return replace(planning, slab_rows=rows, grains=grains, strip_reaches=strip_reaches)
 
 
 def find_grains(fields: FieldSet) -> tuple[Grain, ...]:
@@ -228,8 +231,8 @@ class _Trials:
         fields = self.whole.fields
         assert fields.primary is not None
         slabs = Slabs.of(fields.fields[fields.primary].layouts, fields.num_samples, rows)
-        overlap = Overlap.of(fields.fields, rows, replace(slabs, grains=self.grains, carries_rows=True))
-        return 1 if overlap is None else overlap.wanted_strip
+        overlap = Overlap.of(fields.fields, rows, replace(slabs, grains=self.grains, strip_reaches=FIRST_REACHES))
+        return 1 if overlap is None else overlap.wanted_strip()
 
     def is_good(self, rows: int, carries: bool) -> bool:
         """Return whether slabs of so many rows mix well in the memory for which orders are chosen.
@@ -278,18 +281,27 @@ class _Trials:
 
 
 def _cut(
-    planning: Planning, resolved: ResolvedData, grains: tuple[Grain, ...], rows: int, *, carries_rows: bool = False
+    planning: Planning, resolved: ResolvedData, grains: tuple[Grain, ...], rows: int, *, strip_reaches: int = 0
 ) -> tuple[Planning, Schedule]:
-    cut = replace(planning, slab_rows=rows, grains=grains, carries_rows=carries_rows)
+    cut = replace(planning, slab_rows=rows, grains=grains, strip_reaches=strip_reaches)
     return cut, Schedule.make(*cut.order(resolved), cut.options)
 
 
 def _carrying(
     planning: Planning, resolved: ResolvedData, grains: tuple[Grain, ...], rows: int
 ) -> tuple[Planning, Schedule] | None:
-    """Return slabs whose lanes hand on the rows that windows share; None if they share none, or memory has no room."""
-    cut = _cut(planning, resolved, grains, rows, carries_rows=True)
-    return cut if any(one.strip > 1 for one in cut[1].order.orders) else None
+    """Return slabs whose lanes hand on the rows that windows share; None if they share none, or memory has no room.
+
+    Strips are long, as long as the order mixes well: their ends are decoded again.
+    """
+    long, first = (
+        _cut(planning, resolved, grains, rows, strip_reaches=reaches) for reaches in (_LONG_REACHES, FIRST_REACHES)
+    )
+    strips, longer = ([one.strip for one in cut[1].order.orders] for cut in (first, long))
+    if max(strips) == 1:
+        return None
+    measure = measure_shuffle(long[1].order) if longer != strips else None
+    return first if measure is None or not measure.is_good else long
 
 
 def _room(whole: Schedule) -> int:

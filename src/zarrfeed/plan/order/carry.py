@@ -34,13 +34,14 @@ from zarrfeed.plan.samples.selection import Int64, Selection
 from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.samples.windows import reach
 from zarrfeed.spec.array_sources import ArraySource, array_sources
+from zarrfeed.spec.edition import FIRST_REACHES
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
 from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.sparse import CsrField
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
-STRIP_REACHES = 8
+STRIP_REACHES = FIRST_REACHES
 #: Strips that an epoch permutes, at least, where lanes are shorter than strips.
 _LEAST_STRIPS = 32
 #: A lane carries chunks to its next group, while the ones from the group before are still in use.
@@ -117,12 +118,12 @@ class Overlap:
         """
         hands_rows_on = order.slabs is not None and order.slabs.carries_rows
         pieces = min(order.lanes, _LEAST_STRIPS) if hands_rows_on else order.lanes
-        return max(1, min(self.wanted_strip, order.num_blocks // pieces))
+        reaches = order.slabs.strip_reaches if order.slabs is not None and hands_rows_on else STRIP_REACHES
+        return max(1, min(self.wanted_strip(reaches), order.num_blocks // pieces))
 
-    @property
-    def wanted_strip(self) -> int:
-        """Number of neighbouring blocks that stay together if lanes are long: so many that strips share little."""
-        return math.ceil(STRIP_REACHES * self.chunks)
+    def wanted_strip(self, reaches: int = STRIP_REACHES) -> int:
+        """Return how many neighbouring blocks stay together if lanes are long: so many that strips share little."""
+        return math.ceil(reaches * self.chunks)
 
 
 def carries(field: Field) -> bool:

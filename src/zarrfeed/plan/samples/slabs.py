@@ -45,9 +45,8 @@ class Slabs:
         The edges of the slabs.
     grains
         The grain of each of the `array_sources`, for counting. Empty: nothing is known.
-    carries_rows
-        True if lanes hand rows that windows share from slab to slab, in runs as long as a slab (`RowRuns`). False: each
-        slab decodes all rows that it needs.
+    strip_reaches
+        As in `Edition`. 0: each slab decodes all rows that it needs.
 
     Examples
     --------
@@ -60,8 +59,13 @@ class Slabs:
     rows: int
     edges: StoreEdges = field(compare=False, repr=False)
     grains: tuple[Grain, ...] = ()
-    carries_rows: bool = False
+    strip_reaches: int = 0
     _last: list[tuple[Selection | None, Selection]] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    @property
+    def carries_rows(self) -> bool:
+        """True if lanes hand rows that windows share from slab to slab, in runs as long as a slab (`RowRuns`)."""
+        return self.strip_reaches > 0
 
     @property
     def nbytes(self) -> int:

@@ -12,7 +12,7 @@ from zarrfeed.plan.shares.affinity import Part
 from zarrfeed.plan.shares.partition import EVEN_MODES, Consumer, Division
 from zarrfeed.plan.shares.progress import Cut, Progress
 from zarrfeed.plan.shares.runs import RunCut, RunDivision
-from zarrfeed.spec.edition import Edition
+from zarrfeed.spec.edition import FIRST_REACHES, Edition
 from zarrfeed.spec.field import Field
 
 #: Version 1 has no "run": "used" has all used positions.
@@ -23,7 +23,9 @@ _WITH_COMBS = 3
 _WITH_SLABS = 4
 #: The version of states that name "carries_rows": earlier releases would read the epoch in another order.
 _WITH_CARRIED_ROWS = 5
-_READABLE = (1, VERSION, _WITH_COMBS, _WITH_SLABS, _WITH_CARRIED_ROWS)
+#: The version of states that name "strip_reaches": earlier releases would read later epochs in another order.
+_WITH_LONG_STRIPS = 6
+_READABLE = (1, VERSION, _WITH_COMBS, _WITH_SLABS, _WITH_CARRIED_ROWS, _WITH_LONG_STRIPS)
 _MOST_STRATA = 1 << 16
 _GAP_ADVICE = (
     ". Windows of this dataset heed gaps of the time, those of earlier releases did not: window(..., gaps='ignore') "
@@ -224,8 +226,8 @@ def make_state_dict(state: EpochState, part: Part, fields: Sequence[Field]) -> d
 
 def _version(state: EpochState) -> int:
     """Return the lowest version whose readers understand all entries of a state."""
-    if state.edition.carries_rows:
-        return _WITH_CARRIED_ROWS
+    if state.edition.strip_reaches:
+        return _WITH_CARRIED_ROWS if state.edition.strip_reaches == FIRST_REACHES else _WITH_LONG_STRIPS
     return _WITH_SLABS if state.edition.slab_rows else _WITH_COMBS if state.combs else VERSION
 
 

@@ -57,7 +57,7 @@ class Editions:
         self.current = Edition(
             None if self.versions is None or data is None else data.version,
             slab_rows=0 if planning is None else planning.slab_rows,
-            carries_rows=planning is not None and planning.carries_rows,
+            strip_reaches=0 if planning is None else planning.strip_reaches,
         )
         has_windows = data is not None and data.growth is None and data.resolved.windowing is not None
         self._data, self._windows = data, data if has_windows else None
@@ -87,7 +87,7 @@ class Editions:
         if made is None:
             assert self._planning is not None
             resolved = self._resolved(edition)
-            planning = with_slabs(self._planning, resolved, edition.slab_rows, carries_rows=edition.carries_rows)
+            planning = with_slabs(self._planning, resolved, edition.slab_rows, strip_reaches=edition.strip_reaches)
             made = Schedule.make(*planning.order(resolved), planning.options)
             while len(self._schedules) >= _REMEMBERED:
                 del self._schedules[next(iter(self._schedules))]
@@ -144,9 +144,9 @@ class Editions:
             if self.weightings is None:
                 raise ConfigError("the state has weights of samples, and these have none: call Data.weight()")
             self.weightings.find(weights)
-        slab_rows, carries_rows = slabs_in(state)
+        slab_rows, strip_reaches = slabs_in(state)
         self._check_blocks(slab_rows)
-        return replace(edition, offsets=offsets, weights=weights, slab_rows=slab_rows, carries_rows=carries_rows)
+        return replace(edition, offsets=offsets, weights=weights, slab_rows=slab_rows, strip_reaches=strip_reaches)
 
     def _check_blocks(self, slab_rows: int) -> None:
         """Raise ConfigError if a state has other blocks than those that the user named."""

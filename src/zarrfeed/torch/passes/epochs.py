@@ -39,7 +39,10 @@ State: TypeAlias = dict[str, Any]
 
 #: Keys of a state that hold for later epochs as well: slabs, offsets and weights until others are named, and orders of
 #: sources.
-LASTING = ("offsets", "weights", "slab_rows", "carries_rows", "sources", "unit", "sweeps")
+LASTING = (
+    *("offsets", "weights", "slab_rows", "carries_rows", "strip_reaches"),
+    *("sources", "unit", "sweeps"),
+)
 
 #: Passes that are remembered although not all of their workers have asked. One that all have joined is forgotten at
 #: once. Workers that were killed or interrupted never ask.
