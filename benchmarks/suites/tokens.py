@@ -51,7 +51,7 @@ class Scale:
     batch_size: int
 
 
-SCALES = {"full": Scale(10_000_000, 500, 1024, 64), "small": Scale(60_000, 40, 128, 8)}
+SCALES = {"full": Scale(2_000_000, 500, 1024, 64), "small": Scale(60_000, 40, 128, 8)}
 
 
 @dataclass(frozen=True)
