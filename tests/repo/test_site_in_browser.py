@@ -32,7 +32,6 @@ SEARCHES = {
     "curriculum": "tasks/sampling",
     "stratified": "tasks/splits",
     "ragged": "tasks/tables",
-    "packing": "tasks/tables",
 }
 
 #: Returns what a reader cannot see: broken pictures; a page that is wider than the window; blocks whose end is cut off;
