@@ -41,9 +41,9 @@ def mixed_patches(p: Program) -> Described:
     sources = []
     for _ in range(count):
         shape = (p.number(8, 16), p.number(8, 16))
-        options = f", n={p.number(5, 30)}" if sampling == "random" else ""
+        number = f", n={p.number(5, 30)}" if sampling == "random" else ""
         sources.append(
-            f"zf.open(make.array({p.name()!r}, {shape}, (5, 4))).patch({{0: 3, 1: 4}}, sampling={sampling!r}{options})"
+            f"zf.open(make.array({p.name()!r}, {shape}, (5, 4))).patch({{0: 3, 1: 4}}, sampling={sampling!r}{number})"
         )
     options = {"weights": [p.number(1, 5) for _ in sources], "stop": p.pick(None, "all", p.number(20, 90))}
     p.add(f"data = {call('zf.mix', '[' + ', '.join(sources) + ']', **options, batching=p.pick(None, 'per_batch'))}")

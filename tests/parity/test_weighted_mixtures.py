@@ -198,7 +198,7 @@ def test_what_cannot_be_is_refused(paths: list[str]) -> None:
         ({1: -np.ones(LENGTHS[1])}, "must be finite and not negative"),
     ):
         with pytest.raises(ConfigError, match=message):
-            data.with_weights(weights)  # type: ignore[arg-type]
+            data.with_weights(weights)
     changed = data.with_weights({1: np.ones(LENGTHS[1])})
     assert changed != data
     assert changed == data.with_weights({1: np.arange(1, LENGTHS[1] + 1)}).with_weights({1: np.ones(LENGTHS[1])})
