@@ -7,7 +7,7 @@ python dev/replay.py check --only 17            one configuration alone, or seve
 python dev/replay.py check --only 17 --show     with everything that is observed of it, to diff by hand
 python dev/replay.py show 17 --aspect order     the same without a record: its program, and one aspect
 
-From a seed 448 configurations are drawn: small programs that make stores and read them. Of each the record has
+From a seed 460 configurations are drawn: small programs that make stores and read them. Of each the record has
 digests of
 
 - `order`: `sample_order` of three epochs, and of all ranks;
@@ -48,7 +48,7 @@ from recording.record import Entry, Record, shortened  # noqa: E402
 from recording.refusals import calls, expressions, outcomes_of  # noqa: E402
 
 RECORD = Path(__file__).resolve().parent / "recording" / "record.txt"
-SEED, COUNT = 1, 448
+SEED, COUNT = 1, 460
 #: Every so many configurations have a state recorded as it is.
 SAVED_EVERY = 9
 LIMIT_S = 300.0

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any
 
 from recording import descriptions
+from recording.drawn import DRAWN
 from recording.program import Described, Program, call
 from recording.special import SPECIAL
 
@@ -47,6 +48,8 @@ _WEIGHTED = (
 )
 #: From this number on, samples are listed, epochs go on where the last one ended, and several dimensions make samples.
 _NEWER_FROM = 424
+#: From this number on, epochs are drawn.
+_DRAWN_FROM = 448
 _OBJECTS_EVERY = 14
 _SPECIAL_EVERY = 8
 _REAL_WORKERS_EVERY = 40
@@ -77,7 +80,11 @@ class Configuration:
 def draw(seed: int, number: int) -> Configuration:
     """Return a configuration."""
     p = Program(Random(f"{seed}/{number}"))
-    if number >= _NEWER_FROM:
+    if number >= _DRAWN_FROM:
+        described = DRAWN[number % len(DRAWN)](p)
+        options = _order_options(p, described) | {"drop_last": None}
+        _put_epochs(p, options | ({"batch_size": 4, "world_size": None} if "bucket" in p.lines[-1] else {}))
+    elif number >= _NEWER_FROM:
         (_listed, _continued, _gridded)[number % 3](p)
     elif number >= _WEIGHTED_FROM:
         _weighted(p, _WEIGHTED[number % len(_WEIGHTED)](p))

@@ -189,5 +189,56 @@ def test_what_cannot_be_is_refused(paths: list[str]) -> None:
         data.select(slice(10))
     with pytest.raises(ConfigError, match=r"sources of the mixture are weighted"):
         data.window((0, 1))
-    with pytest.raises(ConfigError, match="whose sources keep the weights"):
-        dataset_of(data).set_sample_weights(np.ones(4))
+    for weights, message in (
+        (np.ones(4), "give a mapping of the numbers of sources"),
+        ({0: np.ones(3)}, r"have the shape \(3,\), must be"),
+        ({2: np.ones(LENGTHS[2])}, "weights of source 2, which has none"),
+        ({7: np.ones(3)}, "weights of source 7, which has none"),
+        ({0: np.ones(LENGTHS[0])}, "must be 0 where they were"),
+        ({1: -np.ones(LENGTHS[1])}, "must be finite and not negative"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            data.with_weights(weights)
+    changed = data.with_weights({1: np.ones(LENGTHS[1])})
+    assert changed != data
+    assert changed == data.with_weights({1: np.arange(1, LENGTHS[1] + 1)}).with_weights({1: np.ones(LENGTHS[1])})
+    with pytest.raises(ConfigError, match="no weights yet"):
+        zarrfeed.mix(paths, WEIGHTS).with_weights({0: QUALITY})
+
+
+def test_weights_of_sources_change_between_epochs(paths: list[str]) -> None:
+    other = np.where(QUALITY > 0, RNG.random(LENGTHS[0]) + 0.1, 0)
+    balance = RNG.random(LENGTHS[1]) + 0.1
+    data = mixed(paths, stop=200)
+    with dataset_of(data, batch_size=10) as dataset, dataset_of(data, batch_size=10) as resumed:
+        first = np.concatenate(read(dataset))
+        dataset.set_sample_weights({0: other, 1: balance})
+        planned = [dataset.sample_order(epoch) for epoch in range(1, 6)]
+        second = np.concatenate(read(dataset))
+        np.testing.assert_array_equal(second, planned[0])
+        source, position = dataset.session.schedule.order.taken_at(np.arange(200, 1200))  # type: ignore[attr-defined]
+        samples = np.concatenate(planned)
+        for number, expected in ((0, expected_of(other)), (1, expected_of(balance, 90)), (2, EXPECTED[2])):
+            n, mine = round(expected.sum()), source == number
+            for one in np.unique(position[mine] // n):
+                of_pass = samples[mine & (position // n == one)] - FIRST[number]
+                if len(of_pass) == n:
+                    check_counts(of_pass, expected)
+        passing = iter(dataset)
+        taken = [next(passing)[1] for _ in range(3)]
+        state = dataset.state_dict()
+        with pytest.raises(ConfigError, match="call set_sample_weights"):
+            resumed.load_state_dict(state)
+        resumed.set_sample_weights({0: other})
+        resumed.set_sample_weights({1: balance})
+        resumed.load_state_dict(state)
+        np.testing.assert_array_equal(np.concatenate([*taken, *read(resumed)]), planned[1])
+        loader = zarrfeed.ZarrDataLoader(dataset, num_workers=1, persistent_workers=True)
+        dataset.set_epoch(3)
+        np.testing.assert_array_equal(np.concatenate(read(loader)), planned[2])
+        dataset.set_sample_weights({0: QUALITY, 1: balanced(LABEL)})
+        again = np.concatenate(read(loader))
+        assert dataset.session.editions.current.weights is None  # those that it was made with
+    with dataset_of(data, batch_size=10) as dataset:
+        np.testing.assert_array_equal(dataset.sample_order(0), first)
+        np.testing.assert_array_equal(dataset.sample_order(4), again)

@@ -28,7 +28,7 @@ from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.samples.blocks import plan_blocks
 from zarrfeed.plan.samples.buckets import Buckets
 from zarrfeed.plan.samples.crop_starts import CropStarts
-from zarrfeed.plan.samples.expected_counts import ExpectedCounts
+from zarrfeed.plan.samples.expected_counts import CountsOfSources, ExpectedCounts
 from zarrfeed.plan.samples.gaps import Gaps
 from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.packed_sequences import PackedSequences
@@ -245,6 +245,20 @@ class ResolvedData:
                 f"{self.choice.num_samples} samples by now"
             )
         return replace(found, values=found.values[: self.choice.num_samples])
+
+    @property
+    def counts(self) -> ExpectedCounts | CountsOfSources | None:
+        """The weights of samples, or of those of the sources of a mixture; None if there are none."""
+        if self.blend is not None and self.blend.expected:
+            return CountsOfSources(self.blend.expected)
+        return self.expected if isinstance(self.expected, ExpectedCounts) else None
+
+    def with_counts(self, counts: ExpectedCounts | CountsOfSources) -> Self:
+        """Return the same samples with other weights."""
+        if isinstance(counts, ExpectedCounts):
+            return replace(self, expected=counts)
+        assert self.blend is not None
+        return replace(self, blend=replace(self.blend, expected=counts.sources))
 
     def check_rows(self, method: str) -> None:
         """Raise ConfigError for a method that chooses samples, or rows of them, if samples are patches."""

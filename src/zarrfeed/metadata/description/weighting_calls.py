@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from dataclasses import field as argument
 from typing import Any
 
+import numpy as np
+
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.description.sample_calls import freeze_conditions, freeze_coords
-from zarrfeed.plan.samples.expected_counts import ExpectedCounts
+from zarrfeed.metadata.description.split_columns import sample_weights
+from zarrfeed.plan.samples.expected_counts import CountsOfSources, ExpectedCounts
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.freeze import Named
 
@@ -62,10 +65,33 @@ class _WeightingCall(MethodCall):
         )
 
 
+def other_counts(resolved: ResolvedData, weights: Any) -> ExpectedCounts | CountsOfSources:
+    """Return the expected counts that other weights give to samples that have some.
+
+    Raises
+    ------
+    ConfigError
+        If the samples have none, or weights are wrong.
+    """
+    WithWeightsCall(weights).check(resolved)
+    counts = resolved.counts
+    if isinstance(counts, ExpectedCounts):
+        return ExpectedCounts.of(sample_weights(resolved, weights), counts.total)
+    assert counts is not None
+    if not isinstance(weights, Mapping) or not all(isinstance(one, int) for one in weights):
+        raise ConfigError(
+            "samples are a mixture, whose sources have weights of their own: give a mapping of the numbers of sources "
+            "to weights, such as {0: losses}"
+        )
+    for source, of_source in weights.items():
+        counts = counts.changed(source, np.asarray(of_source))
+    return counts
+
+
 def _freeze_weights(weights: Any) -> Any:
     """Return the form of weights in an expression: a column, an array, or functions by their names."""
     if isinstance(weights, Mapping):
-        return freeze_conditions(weights)
+        return freeze_conditions(weights) if all(map(callable, weights.values())) else freeze_coords(weights)
     if callable(weights) and not hasattr(weights, "__array__"):
         return Named(getattr(weights, "__name__", type(weights).__name__))
     return freeze_coords(weights)
@@ -102,14 +128,23 @@ class WithWeightsCall(_WeightingCall):
 
     def check(self, resolved: ResolvedData) -> None:
         """Raise ConfigError unless samples are weighted."""
-        if resolved.blend is not None and resolved.blend.expected:
-            raise ConfigError("with_weights: samples are a mixture, whose sources keep the weights that they have")
-        if not isinstance(resolved.expected, ExpectedCounts):
+        if resolved.counts is None:
             raise ConfigError("with_weights: the samples have no weights yet; call weight() or balance()")
 
+    def apply(self, resolved: ResolvedData) -> ResolvedData:
+        """Let samples come as often as was found."""
+        self.check(resolved)
+        return resolved.with_counts(self.expected)
+
     def added_to(self, expression: Expression) -> Expression:
-        """Return the expression with these weights in its last `.weight(...)` or `.balance(...)`."""
+        """Return the expression with these weights in its last `.weight(...)` or `.balance(...)`.
+
+        The sources of a mixture have those calls in expressions of their own, so there this call comes last.
+        """
         calls = list(expression.calls)
+        if isinstance(self.expected, CountsOfSources):
+            kept = (one for one in calls if not isinstance(one, WithWeightsCall))
+            return Expression(expression.opened, (*kept, self.frozen()))
         last = max(number for number, call in enumerate(calls) if isinstance(call, WeightCall | BalanceCall))
         calls[last] = WeightCall(self.weights, calls[last].n, expected=self.expected).frozen()  # type: ignore[attr-defined]
         return Expression(expression.opened, tuple(calls))

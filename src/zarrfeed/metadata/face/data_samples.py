@@ -22,7 +22,7 @@ from zarrfeed.metadata.description.sample_calls import (
     WithOffsetsCall,
 )
 from zarrfeed.metadata.description.split_columns import class_weights, sample_labels, sample_weights
-from zarrfeed.metadata.description.weighting_calls import BalanceCall, WeightCall, WithWeightsCall
+from zarrfeed.metadata.description.weighting_calls import BalanceCall, WeightCall, WithWeightsCall, other_counts
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchSampling
@@ -38,6 +38,11 @@ from zarrfeed.plan.samples.windows import Offsets, PadLike
 
 #: A value for each sample: the name of a column, its array, or where it is stored.
 SampleColumn: TypeAlias = "str | Path | zarr.Array[Any] | npt.ArrayLike"
+#: Weights in place of others: as those of `weight`; of a mixture, an array for each of some sources.
+OtherWeights: TypeAlias = (
+    "SampleColumn | Callable[..., npt.ArrayLike]"
+    " | Mapping[str, Callable[..., npt.ArrayLike]] | Mapping[int, npt.ArrayLike]"
+)
 
 
 #: Samples of an epoch of weighted samples, at most.
@@ -458,15 +463,14 @@ class SampleMethods(DataMethods):
         return self._weighted(WeightCall(weights, n), lambda: sample_weights(self.resolved, weights))
 
     @checks_option_names_of("Data")
-    def with_weights(
-        self, weights: SampleColumn | Callable[..., npt.ArrayLike] | Mapping[str, Callable[..., npt.ArrayLike]]
-    ) -> Self:
+    def with_weights(self, weights: OtherWeights) -> Self:
         """Let the same samples come by other weights, in place of those of `weight` or `balance`.
 
         Parameters
         ----------
         weights
-            The weights, as in `weight`; an epoch has as many samples as before.
+            The weights, as in `weight`; an epoch has as many samples as before. For a mixture, a mapping of the numbers
+            of sources to arrays, such as {0: losses}; a sample that comes must keep a weight above 0.
 
         Raises
         ------
@@ -481,11 +485,7 @@ class SampleMethods(DataMethods):
         ...     list(dataset)
         [tensor([0, 0, 1, 1, 2, 2, 3, 3])]
         """
-        call = WithWeightsCall(weights)
-        call.check(self.resolved)
-        assert self.resolved.expected is not None
-        total = self.resolved.expected.total
-        return self._then(replace(call, expected=ExpectedCounts.of(sample_weights(self.resolved, weights), total)))
+        return self._then(WithWeightsCall(weights, expected=other_counts(self.resolved, weights)))
 
     def _weighted(self, call: BalanceCall | WeightCall, find: Callable[[], npt.NDArray[Any]]) -> Self:
         """Let the same samples come as often as a call says, with the weights that are found for it."""

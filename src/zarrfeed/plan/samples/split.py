@@ -68,7 +68,7 @@ class SplitRule:
         if self.by is not None:
             if str(self.by) in _ALONG_THE_SAMPLES:
                 raise ConfigError(
-                    f'by = {self.by!r}, must be "contiguous", which cuts along the samples, also with a gap in time'
+                    f'by = {self.by!r}, must be "contiguous", which cuts along the samples, and takes a gap in time'
                 )
             check_choice("by", self.by, get_args(By))
         if (self.parts is None) == (self.folds is None):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import knows_arguments_of_others
@@ -13,12 +11,11 @@ from zarrfeed.base.validate import check_counts
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.slab_choice import choose_schedule
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.metadata.face.data_samples import SampleColumn
+from zarrfeed.metadata.face.data_samples import OtherWeights
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.patches.stitching import StitchWeights
 from zarrfeed.metadata.stores.growth import disposable_in, hold_opened
 from zarrfeed.plan.patches.swept_order import SweptOrder
-from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.windows import Offsets
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.shares.affinity import Affinity
@@ -293,9 +290,7 @@ class ZarrIterableDataset(StreamingDataset):
         self._session.change_edition(offsets=named)
         self._data = data
 
-    def set_sample_weights(
-        self, weights: SampleColumn | Callable[..., npt.ArrayLike] | Mapping[str, Callable[..., npt.ArrayLike]]
-    ) -> None:
+    def set_sample_weights(self, weights: OtherWeights) -> None:
         """Let samples come by other weights from the next pass on, as importance sampling and curricula do.
 
         A pass under way is not changed. In the training process this is enough for DataLoader workers too, also for
@@ -308,7 +303,8 @@ class ZarrIterableDataset(StreamingDataset):
         ----------
         weights
             The new weights, as in `Data.weight`: a weight for each sample of `data`, in the order of the array, such as
-            its loss in the last epoch; a sample of weight 0 does not come.
+            its loss in the last epoch; a sample of weight 0 does not come. For a mixture, {source: weights} of some
+            sources: passes under way go on with the samples that these weights draw from there on.
 
         Raises
         ------
@@ -328,8 +324,8 @@ class ZarrIterableDataset(StreamingDataset):
         """
         data, weightings = self._data.with_weights(weights), self._session.editions.weightings
         assert weightings is not None
-        counts = data.resolved.expected
-        assert isinstance(counts, ExpectedCounts)
+        counts = data.resolved.counts
+        assert counts is not None
         self._session.change_edition(weights=weightings.named(counts))
         self._data = data
 

@@ -18,7 +18,6 @@ from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.slab_choice import with_slabs
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.spec.edition import Edition, offsets_in, slabs_in, weights_in
 from zarrfeed.torch.passes.versions import Versions
@@ -61,8 +60,8 @@ class Editions:
         )
         has_windows = data is not None and data.growth is None and data.resolved.windowing is not None
         self._data, self._windows = data, data if has_windows else None
-        expected = None if data is None else data.resolved.expected
-        self.weightings = Weightings(expected) if isinstance(expected, ExpectedCounts) else None
+        counts = None if data is None else data.resolved.counts
+        self.weightings = None if counts is None else Weightings(counts)
         self._planning = planning
         self._schedules: dict[Any, Schedule] = {}
         if schedule is not None:
@@ -106,7 +105,7 @@ class Editions:
         assert self._data is not None
         if self.weightings is None:
             return self._data.resolved
-        return replace(self._data.resolved, expected=self.weightings.find(edition.weights))
+        return self._data.resolved.with_counts(self.weightings.find(edition.weights))
 
     def data_with(self, offsets: Mapping[str, Any] | None) -> Data:
         """Return the description with other offsets of its windows; None: as it was.

@@ -8,14 +8,16 @@ persistent ones too, before it names an epoch that has them.
 from __future__ import annotations
 
 from multiprocessing import context
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.samples.expected_counts import ExpectedCounts
+from zarrfeed.plan.samples.expected_counts import CountsOfSources, ExpectedCounts
 from zarrfeed.torch.passes.shared_file import SharedFile
 
+#: The weights of one epoch: of its samples, or of those of each source of a mixture.
+Counts: TypeAlias = ExpectedCounts | CountsOfSources
 #: Weights that the file keeps: of passes that workers may still begin to read, the next one among them.
 _SHARED = 3
 #: Weights that a process remembers: of the pass under way, of a state that is loaded, of the next pass, of one before.
@@ -33,12 +35,12 @@ class Weightings:
         The expected counts that the dataset was made with.
     """
 
-    def __init__(self, own: ExpectedCounts) -> None:
+    def __init__(self, own: Counts) -> None:
         self._own = own
-        self._known: dict[str, ExpectedCounts] = {}
+        self._known: dict[str, Counts] = {}
         self._file = SharedFile()
 
-    def named(self, counts: ExpectedCounts) -> str | None:
+    def named(self, counts: Counts) -> str | None:
         """Return the name of expected counts in an edition, by which this process and its workers find them.
 
         None: they are those that the dataset was made with.
@@ -53,7 +55,7 @@ class Weightings:
         """Return the name of expected counts in an edition; None for those that the dataset was made with."""
         return None if name == self._own.digest else name
 
-    def find(self, name: str | None) -> ExpectedCounts:
+    def find(self, name: str | None) -> Counts:
         """Return the expected counts of a name.
 
         Raises
@@ -72,12 +74,12 @@ class Weightings:
             )
         return found
 
-    def _remember(self, counts: ExpectedCounts) -> None:
+    def _remember(self, counts: Counts) -> None:
         while len(self._known) >= _REMEMBERED:
             del self._known[next(iter(self._known))]
         self._known[counts.digest] = counts
 
-    def _write(self, counts: ExpectedCounts) -> None:
+    def _write(self, counts: Counts) -> None:
         """Write expected counts over the oldest ones in the file."""
         with self._file.locked() as descriptor, open(descriptor, "r+b", closefd=False) as file:
             file.seek(0)
@@ -87,14 +89,14 @@ class Weightings:
             file.seek(0)
             file.write((written + 1).to_bytes(_HEADER, "little"))
 
-    def _read(self, name: str) -> ExpectedCounts | None:
+    def _read(self, name: str) -> Counts | None:
         """Return expected counts of a name from the file; None: they are not there."""
         with self._file.locked() as descriptor, open(descriptor, "rb", closefd=False) as file:
             file.seek(0)
             written = int.from_bytes(file.read(_HEADER), "little")
             for _ in range(min(written, _SHARED)):
                 shares = np.fromfile(file, np.int64, len(self._own.shares))
-                counts = ExpectedCounts(self._own.total, shares, self._own.bits)
+                counts = self._own.with_shares(shares)
                 if counts.digest == name:
                     self._remember(counts)
                     return counts
