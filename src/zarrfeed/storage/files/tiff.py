@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -143,7 +143,7 @@ def _opened(file: AnyFile) -> Iterator[Any]:
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 
-def _add_series(store: TableStore, path: str, series: Any, byte_order: str) -> None:
+def _add_series(store: TableStore, path: str, series: Any, byte_order: Literal["<", ">"]) -> None:
     """Add an image: as an array if it is the only one and has one resolution, otherwise as a group of levels."""
     if not path and len(series.levels) == 1:
         _add_level(store, "", series, byte_order)
@@ -160,7 +160,7 @@ def _add_series(store: TableStore, path: str, series: Any, byte_order: str) -> N
         _add_level(store, f"{path}/{number}".lstrip("/"), level, byte_order)
 
 
-def _add_level(store: TableStore, path: str, level: Any, byte_order: str) -> None:
+def _add_level(store: TableStore, path: str, level: Any, byte_order: Literal["<", ">"]) -> None:
     try:
         image = TiffImage(level, byte_order)
         document = image.document()

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class TiffImage:
 
     page_axes = 0
 
-    def __init__(self, level: Any, byte_order: str) -> None:
+    def __init__(self, level: Any, byte_order: Literal["<", ">"]) -> None:
         self.level, self.page = level, level.keyframe
         self.shape = tuple(int(n) for n in level.shape)
         plain = plain_dtype(np.dtype(level.dtype))
