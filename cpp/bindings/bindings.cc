@@ -288,6 +288,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The engine of zarrfeed. Private: use zarrfeed.ZarrIterableDataset.";
   py::register_exception_translator(translate);
 
+  bind_codecs(m);
   bind_specs(m);
   bind_converter(m);
   bind_blocks(m);

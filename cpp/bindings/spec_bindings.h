@@ -18,7 +18,9 @@ struct PythonPlan {
   std::shared_ptr<const OwnedPlan> owned;
 };
 
-/// Binds CodecSpec, ShardSpec, ArraySpec, ConversionSpec and FieldSpec.
+/// Binds CodecSpec.
+void bind_codecs(pybind11::module_& m);
+/// Binds ShardSpec, ArraySpec, ConversionSpec and FieldSpec. After bind_codecs(), whose CodecSpec arrays have.
 void bind_specs(pybind11::module_& m);
 /// Binds Converter. After bind_specs(), whose ConversionSpec it takes.
 void bind_converter(pybind11::module_& m);

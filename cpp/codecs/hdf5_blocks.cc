@@ -20,7 +20,7 @@ constexpr size_t kWord = 4;
 constexpr size_t kRun = 8;
 constexpr size_t kMostBlock = std::numeric_limits<int32_t>::max();
 
-/// What is left of a chunk that is read from its beginning.
+/// Reads a chunk from its beginning: the sizes, then block by block.
 class Blocks {
  public:
   Blocks(Bytes in, size_t room) : rest_(in) {

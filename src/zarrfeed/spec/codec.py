@@ -38,7 +38,7 @@ class CodecSpec:
 
     @property
     def options(self) -> str:
-        """What decoding depends on beside the name, a checksum's place and the elements; "" where nothing is."""
+        """The options that only codecs of files have, as text; "" where all are the defaults."""
         others = (self.run_bytes, self.stride, self.big_endian)
         return "" if others == (0, 1, False) else f" {self.run_bytes} {self.stride} {self.big_endian:d}"
 

@@ -22,6 +22,7 @@ from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.metadata.array.dask_selection import NotASelectionError, selection_of
 from zarrfeed.metadata.group.sample_dims import ParsedDims, in_words, names_of
 from zarrfeed.spec.item_choice import AxisChoice, Positions, positions_of
+from zarrfeed.storage.files.manifests import is_virtual_dataset
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _REOPEN = (
@@ -81,6 +82,8 @@ def stored_arrays(
     """
     by_side = variables if isinstance(variables, Mapping) else {"samples": variables}
     sides = [_Side("samples", samples, sample_axis, sample_dim, by_side.get("samples"))]
+    if is_virtual_dataset(samples):
+        raise ConfigError("samples: has references and no values: zarrfeed.open(dataset, sample_dim=...) reads them")
     if not sides[0].is_xarray:
         refuse_dask(samples, "samples")
         raise ConfigError(

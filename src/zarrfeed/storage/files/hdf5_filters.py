@@ -137,12 +137,14 @@ def lacks_filters(
     >>> lacks_filters(lzf, 80, np.array([70, 80, 80, 70]), np.array([0, 2, 0, 2])).tolist()
     [False, False, True, True]
     """
+    lacks_any: npt.NDArray[np.bool_] = masks != 0
     if not _has_lzf(filters):
-        return np.asarray(masks != 0)
+        return lacks_any
     numbers = [one.number for one in filters]
     is_whole = lengths == chunk_bytes + _CHECKSUM_BYTES * numbers.count(_FLETCHER32)
     lacks_lzf = masks == 1 << numbers.index(_LZF)
-    return np.asarray(np.where(lacks_lzf, ~is_whole, (masks != 0) | is_whole))
+    result: npt.NDArray[np.bool_] = np.where(lacks_lzf, ~is_whole, lacks_any | is_whole)
+    return result
 
 
 def _has_lzf(filters: Sequence[Filter]) -> bool:

@@ -51,8 +51,7 @@ def open_virtual_dataset(source: Any) -> TableStore | None:
     ConfigError
         If VirtualiZarr cannot write its references.
     """
-    variables = getattr(source, "variables", None) if type(source).__module__.startswith("xarray.") else None
-    if not variables or not any(_is_virtual(one) for one in variables.values()):
+    if not is_virtual_dataset(source):
         return None
     name = "the virtual dataset"
     try:
@@ -66,8 +65,10 @@ def open_virtual_dataset(source: Any) -> TableStore | None:
     return store
 
 
-def _is_virtual(variable: Any) -> bool:
-    return type(variable._data).__module__.partition(".")[0] == "virtualizarr"
+def is_virtual_dataset(source: object) -> bool:
+    """Return whether this is a dataset of xarray that VirtualiZarr opened: some of its values are references."""
+    variables = getattr(source, "variables", {}) if type(source).__module__.startswith("xarray.") else {}
+    return any(type(one._data).__module__.partition(".")[0] == "virtualizarr" for one in variables.values())
 
 
 def _nodes(path: str, node: Any) -> Iterator[tuple[str, Any]]:

@@ -63,3 +63,24 @@ def test_a_missing_file_and_one_that_no_store_is_for_are_errors(source: Any, tmp
     source._group._members["x"] = array
     with pytest.raises(ConfigError, match="its registry has no store for s3://bucket"):
         zarrfeed.open(source, variables=["x"])
+
+
+def test_a_virtual_dataset_is_read_by_its_references(tmp_path: Path) -> None:
+    import xarray as xr
+    from obspec_utils.registry import ObjectStoreRegistry
+    from obstore.store import LocalStore
+    from virtualizarr import open_virtual_dataset
+
+    values = xr.Dataset({"x": (("t", "i"), ROWS), "masked": (("t", "i"), ROWS)}, coords={"t": np.arange(20)})
+    encoding = {"x": {"_FillValue": None}, "masked": {"_FillValue": 7.0, "zlib": True, "chunksizes": (4, 3)}}
+    values.to_netcdf(tmp_path / "a.nc", engine="h5netcdf", encoding=encoding)
+    registry = ObjectStoreRegistry({"file://": LocalStore()})
+    one = open_virtual_dataset(f"file://{tmp_path / 'a.nc'}", registry=registry, parser=parsers.HDFParser())
+    data = zarrfeed.open(one, sample_dim="t")
+    dataset = ZarrIterableDataset(pickle.loads(pickle.dumps(data)), batch_size=20)
+    batch = next(iter(dataset))
+    assert np.array_equal(batch["x"], ROWS)  # 0 is no missing value
+    assert np.array_equal(batch["masked"], np.where(ROWS == 7, np.nan, ROWS), equal_nan=True)
+    assert dataset.explain().fields[0].native
+    with pytest.raises(ConfigError, match=r"zarrfeed\.open\(dataset"):
+        zarrfeed.from_xarray(one, sample_dim="t")
