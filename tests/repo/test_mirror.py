@@ -15,6 +15,7 @@ PACKAGE = ROOT / "src" / "zarrfeed"
 
 #: module or package below src/zarrfeed -> files below tests/
 TESTED_IN: dict[str, tuple[str, ...]] = {
+    "base/at_once.py": ("unit/storage/access/test_far_files.py",),
     "base/units.py": ("unit/torch/datasets/test_iterable_dataset.py",),
     "spec/array.py": ("unit/metadata/array/test_array.py",),
     "spec/codec.py": ("unit/metadata/array/test_array.py",),

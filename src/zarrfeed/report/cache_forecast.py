@@ -27,6 +27,7 @@ from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.node_cache import cache_of
 from zarrfeed.storage.chunks.parted_source import PartedSource
+from zarrfeed.storage.chunks.transcoding import share_of_cpu
 
 #: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
 _MOST_ENTRIES = 1 << 16
@@ -60,6 +61,8 @@ class CacheExplanation:
         Reasons why the cache does not do all that it could, as `stats().cache.troubles` will list them.
     transcoded
         Names of the arrays whose chunks the cache keeps as Blosc-lz4: epochs from the second on decode that.
+    decode_costs
+        For each of these arrays, the CPU time that decoding a hit takes, such as "a quarter of the CPU time of zstd".
     in_memory
         True if the cache is a `MemoryCache`: its bytes are memory of the job, on top of `memory_budget`.
     """
@@ -74,6 +77,7 @@ class CacheExplanation:
     why_unknown: str = ""
     troubles: tuple[str, ...] = ()
     transcoded: tuple[str, ...] = ()
+    decode_costs: tuple[str, ...] = ()
     in_memory: bool = False
 
     def rows(self) -> list[Row]:
@@ -90,7 +94,10 @@ class CacheExplanation:
             ),
             *[("", "in memory of the job, on top of memory_budget, until the last process that uses it ends")]
             * self.in_memory,
-            *[("", f"keeps {name} as lz4: hits are decoded as such") for name in self.transcoded],
+            *[
+                ("", f"keeps {name} as lz4: hits are decoded as such, for about {cost}")
+                for name, cost in zip(self.transcoded, self.decode_costs, strict=True)
+            ],
             *[("", trouble) for trouble in self.troubles],
         ]
 
@@ -122,8 +129,13 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
     forecasts = [one.forecast() for one in arrays.values()]
     room = max(0, directory.limit() - directory.used_bytes()) if directory.is_writable() else 0
     forecast = _forecast(forecasts, room, directory.limit(), tuple(dict.fromkeys(filter(None, troubles))))
-    transcoded = tuple(one.spec.name for one in arrays.values() if one.cached.form)
-    return replace(forecast, transcoded=transcoded, in_memory=named[0].options.in_memory)
+    transcoded = [one.spec for one in arrays.values() if one.cached.form]
+    return replace(
+        forecast,
+        transcoded=tuple(spec.name for spec in transcoded),
+        decode_costs=tuple(map(share_of_cpu, transcoded)),
+        in_memory=named[0].options.in_memory,
+    )
 
 
 @dataclass(frozen=True)

@@ -185,9 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     stats_command.add_arguments(measure, _positive)
     _add_data_arguments(measure)
     _add_store_arguments(measure)
-    index_command.add_arguments(
-        commands.add_parser("index", help=index_command.HELP, description=index_command.DESCRIPTION)
-    )
+    index = commands.add_parser("index", help=index_command.HELP, description=index_command.DESCRIPTION)
+    index_command.add_arguments(index)
+    _add_store_arguments(index, opens=False)
     packing = commands.add_parser("pack", help=pack_command.HELP, description=pack_command.DESCRIPTION)
     pack_command.add_arguments(packing, _positive, _seed)
     _add_store_arguments(packing)
@@ -446,7 +446,7 @@ _COMMANDS = {
     "verify": _verify,
     "stats": _stats,
     "pack": _pack,
-    "index": lambda arguments: index_command.run(arguments, _show),
+    "index": lambda arguments: index_command.run(arguments, _storage_options(arguments), _show),
     "cache": _cache,
 }
 

@@ -6,9 +6,9 @@ Imports nothing that takes long before it runs: completion in shells imports thi
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zarrfeed.base.errors import ConfigError, printable
 
@@ -31,18 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None, say: Callable[[str], None]) -> int:
     """Write the indexes; return the exit status."""
     from zarrfeed.storage.files.file_index import write_index
 
     for source, out in _outputs(arguments.paths, arguments.output).items():
-        store = _open(source)
+        store = _open(source, storage_options, arguments.timeout)
         chunks = write_index(store, out)
         say(f"{printable(out)}: {chunks} chunks of {len(store.array_paths)} arrays, {out.stat().st_size} bytes")
     return 0
 
 
-def _open(source: str) -> TableStore:
+def _open(source: str, storage_options: Mapping[str, Any] | None, timeout: float) -> TableStore:
+    from zarrfeed.spec.error_policy import Faults
     from zarrfeed.storage.access.access import StoreAccess
     from zarrfeed.storage.access.far_files import open_far_file
     from zarrfeed.storage.access.key_urls import is_url
@@ -50,7 +51,7 @@ def _open(source: str) -> TableStore:
 
     if not is_url(source):
         return open_without_index(Path(source))
-    store = open_far_file(source, StoreAccess())
+    store = open_far_file(source, StoreAccess(Faults(timeout=timeout), storage_options))
     if store is None:
         raise ConfigError(f"{printable(source)}: does not exist, or cannot be read")
     return store

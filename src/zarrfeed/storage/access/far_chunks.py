@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from typing import Any
 
 from zarrfeed.base.errors import StoreReadError, printable
@@ -48,20 +49,15 @@ class FarChunks:
         Exception
             Any class of error, if the server does not answer.
         """
-        import obstore
-
         url = file.url
-        store = self.store_of(url)
-        path = KeyUrl.of(url).key
         try:
             if extent.length == WHOLE:
-                return bytes(await (await obstore.get_async(store.store, path)).bytes_async())
+                return (await self._get(url))[1]
             end = extent.offset + extent.length
             if not extent.length:
                 return b""
-            answer = await obstore.get_async(store.store, path, options={"range": (extent.offset, end)})
-            checked_version(file, answer.meta)
-            found = bytes(await answer.bytes_async())
+            meta, found = await self._get(url, {"range": (extent.offset, end)})
+            checked_version(file, meta)
         except FileNotFoundError as error:
             raise StoreReadError(errno.ENOENT, f"{printable(url)}: there is no such object") from error
         if len(found) != extent.length:
@@ -69,12 +65,34 @@ class FarChunks:
             raise StoreReadError(errno.EINVAL, what)
         return found
 
+    async def _get(self, url: str, options: Any = None) -> tuple[Any, bytes]:
+        import obstore
+
+        answer = await obstore.get_async(self.store_of(url).store, KeyUrl.of(url).key, options=options)
+        return answer.meta, bytes(await answer.bytes_async())
+
     def store_of(self, url: str) -> UrlStore:
         """Return the store of the bucket or the server of a URL, of which there is one."""
         origin = KeyUrl.of(url).origin
         if origin not in self._stores:
             self._stores[origin] = make_store(url, self.access, root=True)
         return self._stores[origin]
+
+
+class BlockingFarChunks(FarChunks):
+    """Like `FarChunks`, by requests that block the thread: the results that `read` awaits are there at once."""
+
+    @staticmethod
+    def serves(reader: FarChunks, files: Iterable[FarFile]) -> bool:
+        """Return whether objects can be read so; a provider of credentials may need an event loop."""
+        stores = {id(store): store for store in (reader.store_of(file.url).store for file in files)}
+        return all(getattr(store, "credential_provider", None) is None for store in stores.values())
+
+    async def _get(self, url: str, options: Any = None) -> tuple[Any, bytes]:
+        import obstore
+
+        answer = obstore.get(self.store_of(url).store, KeyUrl.of(url).key, options=options)
+        return answer.meta, bytes(answer.bytes())
 
 
 def version_of(meta: Any) -> tuple[int, str]:

@@ -22,12 +22,13 @@ from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.file_index import warn_of_age
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
+from zarrfeed.storage.files.npy import is_npy, open_npy
 from zarrfeed.storage.files.table_store import TableStore
 
 #: Bytes that a request for metadata brings, and how many of such answers are kept.
 _BLOCK_BYTES, _KEPT_BLOCKS = 1 << 19, 64
 #: Kinds of names, as `zarrfeed.pack` has them, of files that may be read in place.
-_KINDS = ("hdf5", "anndata", "xarray")
+_KINDS = ("hdf5", "anndata", "xarray", "npy")
 #: Stands between a file and a path in it, where it is no slash.
 _BETWEEN = "::"
 
@@ -67,10 +68,12 @@ def opened_far(file: FarObject) -> TableStore:
         store = open_netcdf3(file)
     elif is_hdf5(file):
         store = open_hdf5(file)
+    elif is_npy(file):
+        store = open_npy(file)
     else:
         raise ConfigError(
-            f"{file}: is no HDF5 or NetCDF file; files of other formats are read from local paths, and `zarrfeed pack` "
-            "writes them as Zarr"
+            f"{file}: is no file of HDF5, NetCDF or NumPy; files of other formats are read from local paths, and "
+            "`zarrfeed pack` writes them as Zarr"
         )
     store.far_reader = file.chunks
     return store
@@ -85,7 +88,7 @@ def opened_by_index(store: TableStore, path: Path, access: StoreAccess) -> Table
         If there is no such object any more, or it cannot be read. And as `open_far_file`.
     """
     assert isinstance(store.file, FarFile)
-    current = FarObject.of(store.file.url, access)
+    current = FarObject.of(store.file.url, access, first_bytes=1)  # a HEAD request may need other rights
     if current is None:
         raise StoreReadError(errno.ENOENT, f"{printable(path)}: the index is of {store.file}, which cannot be read")
     if (current.size, current.tag) != (store.file.size, store.file.tag):
@@ -111,18 +114,19 @@ class FarObject(FarFile):
     blocks: OrderedDict[int, bytes] = field(default_factory=OrderedDict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, url: str, access: StoreAccess) -> FarObject | None:
-        """Return the object at a URL; None if there is none, or the store does not let it be read."""
+    def of(cls, url: str, access: StoreAccess, first_bytes: int | None = None) -> FarObject | None:
+        """Return the object at a URL, by a request for its first bytes; None if there is none, or it is refused."""
         chunks = FarChunks(access)
         chunks.check(url)
         from obstore.exceptions import BaseError
 
         try:
-            meta, first = _ask(url, chunks, 0)
+            meta, first = _ask(url, chunks, 0, first_bytes or _BLOCK_BYTES)
         except (FileNotFoundError, PermissionError, BaseError):
             return None
         file = cls(url, *version_of(meta), chunks)
-        file.blocks[0] = first
+        if first_bytes is None:
+            file.blocks[0] = first
         return file
 
     def open(self, mode: str = "rb") -> IO[bytes]:
@@ -134,7 +138,7 @@ class FarObject(FarFile):
         """Return a block of the file."""
         found = self.blocks.get(number)
         if found is None:
-            meta, found = _ask(self.url, self.chunks, number)
+            meta, found = _ask(self.url, self.chunks, number, _BLOCK_BYTES)
             checked_version(self, meta)
             while len(self.blocks) >= _KEPT_BLOCKS:
                 self.blocks.popitem(last=False)
@@ -146,15 +150,15 @@ class FarObject(FarFile):
         return {**self.__dict__, "blocks": OrderedDict()}
 
 
-def _ask(url: str, chunks: FarChunks, number: int) -> tuple[Any, bytes]:
-    """Return what a store says of an object, and a block of it, within the timeout and with retries."""
+def _ask(url: str, chunks: FarChunks, number: int, size: int) -> tuple[Any, bytes]:
+    """Return what a store says of an object, and bytes of a block of it, within the timeout and with retries."""
     import obstore
 
     store, path = chunks.store_of(url).store, KeyUrl.of(url).key
     begin = number * _BLOCK_BYTES
 
     async def read() -> tuple[Any, bytes]:
-        answer = await obstore.get_async(store, path, options={"range": (begin, begin + _BLOCK_BYTES)})
+        answer = await obstore.get_async(store, path, options={"range": (begin, begin + size)})
         return answer.meta, bytes(await answer.bytes_async())
 
     return chunks.access.ask(read, url)

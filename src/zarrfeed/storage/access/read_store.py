@@ -18,6 +18,7 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.storage import ObjectStore
 
+from zarrfeed.base.at_once import result_at_once
 from zarrfeed.storage.access.content_encoding import decoded, encoding_of
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.page_stream import PageStream
@@ -184,11 +185,7 @@ class BlockingObjectReads(ObjectReads):
 
     def read_now(self, key: str, byte_range: ByteRange = _WHOLE) -> Any:
         """Return the bytes of a byte range of an object. As in `read`."""
-        try:
-            self.read(key, byte_range).send(None)
-        except StopIteration as end:
-            return end.value
-        raise AssertionError  # nothing in it waits
+        return result_at_once(self.read(key, byte_range))
 
     async def _get(self, key: str, byte_range: ByteRange) -> Any:
         import obstore

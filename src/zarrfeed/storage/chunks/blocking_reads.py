@@ -17,6 +17,7 @@ from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import printable
+from zarrfeed.storage.access.far_chunks import BlockingFarChunks, FarChunks
 from zarrfeed.storage.access.local_files import read_chunk_file
 from zarrfeed.storage.access.read_store import BlockingObjectReads, is_plain
 from zarrfeed.storage.access.request_limiter import RequestLimiter
@@ -24,6 +25,7 @@ from zarrfeed.storage.access.store_errors import array_is_gone, is_transient
 from zarrfeed.storage.chunks.chunk_keys import misplaced_listed
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource
+from zarrfeed.storage.files.table_store import TableStore
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -53,6 +55,8 @@ def blocking_reads(source: StoreSource) -> Blocking | None:
         return BlockingParts(source) if not is_cached and all(map(BlockingReads.serves, source.sources)) else None
     if BlockingReads.serves(source):
         return BlockingReads(source)
+    if BlockingTableReads.serves(source):
+        return BlockingTableReads(source)
     if type(source.store) is LocalStore and source.decoder is None and not source.metadata_key:
         return BlockingFiles(Path(source.store.root), source.prefix)
     return None
@@ -76,6 +80,41 @@ class BlockingFiles:
         """Return bytes of a file, or None if there is none. As in `BlockingReads.get`."""
         part = None if end is None else RangeByteRequest(begin, end)
         return read_chunk_file(self._root, self._prefix + key, part or (SuffixByteRequest(-begin) if begin else None))
+
+
+class BlockingTableReads:
+    """Reads the chunks of an array in files behind URLs, by their table.
+
+    Parameters
+    ----------
+    source
+        The location of the chunks; `serves(source)` is true.
+    """
+
+    def __init__(self, source: StoreSource) -> None:
+        assert source.limiter is not None
+        assert isinstance(source.store, TableStore)
+        assert isinstance(source.store.far_reader, FarChunks)
+        self.limiter: RequestLimiter = source.limiter
+        self._store = source.store
+        self._prefix = source.prefix
+        self._reader = BlockingFarChunks(source.store.far_reader.access)
+
+    @staticmethod
+    def serves(source: StoreSource) -> bool:
+        """Return whether chunks lie in objects that are read by blocking calls, and the engine decodes them."""
+        store, path = source.store, source.prefix.rstrip("/")
+        if type(store) is not TableStore or not source.is_far or source.decoder is not None:
+            return False
+        reader = store.far_reader
+        if type(reader) is not FarChunks or store.is_by_library(path):
+            return False
+        return BlockingFarChunks.serves(reader, store.table(path).far_files)
+
+    def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
+        """Return bytes of a chunk, or None if it was never written. As in `BlockingReads.get`."""
+        found = self._store.read_now(self._prefix + key, self._reader)
+        return None if found is None else np.frombuffer(found, np.uint8)[begin:end]
 
 
 class BlockingParts:

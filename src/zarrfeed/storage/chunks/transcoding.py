@@ -11,8 +11,12 @@ from zarrfeed.spec.array import ArraySpec
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 
-#: Codecs that cost several times the CPU of lz4. (What zarr-python decodes costs more still.)
-SLOW_CODECS = frozenset(("gzip", "zlib", "zstd", "zarrfeed.lzw", "zarrfeed.bitshuffle_zstd"))
+#: Codecs that cost several times the CPU of lz4 -> the share of their CPU time that lz4 with shuffle takes, measured on
+#: smooth float32 values (benchmarks/transcode.py). What zarr-python decodes costs more still.
+SLOW_CODECS = {
+    **{"gzip": "an eighth", "zlib": "an eighth", "zstd": "a quarter"},
+    **dict.fromkeys(("zarrfeed.lzw", "zarrfeed.bitshuffle_zstd"), "a fraction"),  # not measured
+}
 #: A Blosc chunk has less than 2**31 bytes.
 _MOST_BYTES = (1 << 31) - (1 << 20)
 
@@ -30,3 +34,13 @@ def form_of(spec: ArraySpec, options: CacheOptions, decoder: ChunkDecoder | None
         )
     chunk = f"{spec.dtype.str} {spec.swap_bytes} {'x'.join(map(str, spec.chunk_shape))} {spec.storage_order}"
     return f"{options.transcode} of {chain} {chunk}"
+
+
+def share_of_cpu(spec: ArraySpec) -> str:
+    """Return the CPU time that a transcoded chunk of an array takes, as text: a share of what the stored one takes."""
+    slow = next((codec.name for codec in spec.codecs if codec.name in SLOW_CODECS), None)
+    return (
+        "a fraction of the CPU time of zarr-python"
+        if slow is None
+        else f"{SLOW_CODECS[slow]} of the CPU time of {slow}"
+    )

@@ -13,14 +13,14 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from zarrfeed.base.errors import UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunks_of_rows
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
 from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in
 from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
 
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
-def is_npy(path: Path) -> bool:
+def is_npy(path: Path | FarFile) -> bool:
     """Return whether a file is an .npy, by its content, or an .npz, by its name and content.
 
     Raises
@@ -28,10 +28,10 @@ def is_npy(path: Path) -> bool:
     OSError
         If it cannot be read.
     """
-    return _is_one_array(path) or (path.suffix.lower() == ".npz" and zipfile.is_zipfile(path))
+    return _is_one_array(path) or (str(path).lower().endswith(".npz") and _is_archive(path))
 
 
-def open_npy(path: Path) -> TableStore:
+def open_npy(path: Path | FarFile) -> TableStore:
     """Return an .npy or an .npz as a store.
 
     Raises
@@ -41,7 +41,7 @@ def open_npy(path: Path) -> TableStore:
     UnsupportedError
         If the array of an .npy cannot be read in place; says why.
     """
-    file = DataFile.of(path.absolute())
+    file = file_of(path)
     store = TableStore(file, "NumPy", read_table)
     if _is_one_array(path):
         (array,) = arrays_in(file, None, 0)
@@ -49,7 +49,7 @@ def open_npy(path: Path) -> TableStore:
         store.check_readable("")
         return store
     store.add_group("", {})
-    with zipfile.ZipFile(path) as archive:
+    with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
         members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
     stored = [_name(one) for one in members if one.compress_type == zipfile.ZIP_STORED]
     for name in (_name(one) for one in members if _name(one) not in stored):
@@ -60,16 +60,21 @@ def open_npy(path: Path) -> TableStore:
     return store
 
 
-def read_table(file: DataFile, path: str) -> ChunkTable:
+def read_table(file: AnyFile, path: str) -> ChunkTable:
     """Return where the rows of an array lie: of an .npy, or of the member of an .npz at a path."""
     (array,) = arrays_in(file, (path,), 0)
     name = f"{file}/{path}" if path else str(file)
     return ChunkTable.of_rows(file, name, array.shape, array.dtype.itemsize, array.offset)
 
 
-def _is_one_array(path: Path) -> bool:
+def _is_one_array(path: Path | FarFile) -> bool:
     with path.open("rb") as file:
         return file.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX
+
+
+def _is_archive(path: Path | FarFile) -> bool:
+    with path.open("rb") as file:
+        return zipfile.is_zipfile(file)
 
 
 def _name(member: zipfile.ZipInfo) -> str:

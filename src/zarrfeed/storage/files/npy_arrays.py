@@ -21,7 +21,7 @@ from numpy.lib import format as npy_format
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.units import format_bytes
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile
 
 _LOCAL_HEADER_BYTES = 30  # of a member of a ZIP archive, before its name
 _MOST_AT_ONCE = 1 << 30  # Linux reads less than 2 GiB in one call
@@ -43,7 +43,7 @@ class NpyArray:
         The array itself, if it had to be decompressed.
     """
 
-    file: DataFile
+    file: AnyFile
     member: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -75,7 +75,7 @@ class NpyArray:
             rows = np.empty((end - begin, *shape[:c_axis], *shape[c_axis + 1 :]), self.dtype)
             self._read_into(rows, self.offset + begin * (rows[:1].nbytes if end > begin else 0))
         else:
-            mapped: npt.NDArray[Any] = np.memmap(self.file.path, self.dtype, "r", self.offset, shape)
+            mapped: npt.NDArray[Any] = np.memmap(self._local.path, self.dtype, "r", self.offset, shape)
             rows = np.array(np.moveaxis(mapped, c_axis, 0)[begin:end])
         return rows.transpose(0, *range(rows.ndim - 1, 0, -1)) if self.fortran else rows
 
@@ -91,9 +91,14 @@ class NpyArray:
         """Return the shape, and the axis of samples of the array in C order whose items lie at the same offsets."""
         return (self.shape[::-1], len(self.shape) - 1 - axis) if self.fortran else (self.shape, axis)
 
+    @property
+    def _local(self) -> DataFile:
+        assert isinstance(self.file, DataFile)  # the items of far files are read as chunks
+        return self.file
+
     def _read_into(self, rows: npt.NDArray[Any], offset: int) -> None:
         left = rows.reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
-        descriptor = os.open(self.file.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(self._local.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             while len(left):
                 count = os.preadv(descriptor, [left[:_MOST_AT_ONCE]], offset)
@@ -104,7 +109,7 @@ class NpyArray:
             os.close(descriptor)
 
 
-def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, max_decompressed_bytes: int) -> list[NpyArray]:
+def arrays_in(file: AnyFile, wanted: tuple[str, ...] | None, max_decompressed_bytes: int) -> list[NpyArray]:
     """Return the array of an .npy, or the arrays of an .npz in the order of their names.
 
     Parameters
@@ -122,7 +127,7 @@ def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, max_decompressed_b
         If it is none of NumPy's files, is cut short, or has objects; or if decompressed members are too large.
     """
     try:
-        with file.path.open("rb") as stream:
+        with file.open() as stream:
             if stream.read(2) == b"PK":
                 return _members(file, wanted, max_decompressed_bytes)
             stream.seek(0)
@@ -133,7 +138,7 @@ def arrays_in(file: DataFile, wanted: tuple[str, ...] | None, max_decompressed_b
         raise ConfigError(f"{file}: is no file of NumPy's, or a damaged one: {error}") from error
 
 
-def _array(file: DataFile, member: str, stream: IO[bytes], begin: int, size: int) -> NpyArray:
+def _array(file: AnyFile, member: str, stream: IO[bytes], begin: int, size: int) -> NpyArray:
     """Return the array whose .npy lies in `size` bytes from `begin` on; the stream stands there."""
     version = npy_format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
@@ -148,9 +153,9 @@ def _array(file: DataFile, member: str, stream: IO[bytes], begin: int, size: int
     return array
 
 
-def _members(file: DataFile, wanted: tuple[str, ...] | None, max_decompressed_bytes: int) -> list[NpyArray]:
+def _members(file: AnyFile, wanted: tuple[str, ...] | None, max_decompressed_bytes: int) -> list[NpyArray]:
     arrays = []
-    with zipfile.ZipFile(file.path) as archive, file.path.open("rb") as stream:
+    with file.open() as stream, zipfile.ZipFile(stream) as archive:
         for member in sorted(archive.infolist(), key=lambda one: one.filename):
             name = member.filename.removesuffix(".npy")
             if name == member.filename or (wanted is not None and name not in wanted):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.dtype import parse_dtype
 
+from zarrfeed.base.at_once import result_at_once
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
@@ -108,6 +109,10 @@ class ReadValues(Protocol):
 
     def __call__(self, file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
         """Return the bytes of a chunk as the array's document says; None if it was never written."""
+
+
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 class TableStore(Store):
@@ -272,34 +277,41 @@ class TableStore(Store):
             self._check()
         else:
             self.check_readable(key.rpartition("/")[0])
-            found = await self._read_chunk(key)
+            found = await self._read_chunk(key, self.far_reader, asyncio.to_thread)
         return None if found is None else prototype.buffer.from_bytes(_part_of(found, byte_range))
 
     def format_of(self, path: str) -> str:
         """Return the format of the file, and what decodes the chunks of an array in it unless their codecs do."""
         return f"{self.file_format}, decoded by its library" if path in self._by_library else self.file_format
 
-    async def _read_chunk(self, key: str) -> bytes | None:
+    def read_now(self, key: str, far_reader: FarReader) -> bytes | None:
+        """Return a chunk by calls that block the thread; None if there is none. `far_reader` waits for nothing."""
+        found: bytes | None = result_at_once(self._read_chunk(key, far_reader, _at_once))
+        return found
+
+    async def _read_chunk(self, key: str, far_reader: FarReader | None, run: Callable[..., Awaitable[Any]]) -> Any:
+        """Return a chunk, or None; `run` calls functions that read files."""
         path, index = self._named(key)
         if index is None:
             return None
         if path in self._by_library:
-            return await asyncio.to_thread(self._decoded, path, index)
-        table = await self._table_of(path)
+            return await run(self._decoded, path, index)
+        table = await self._table_of(path, run)
         extent = table.find(index)
         if extent is None:
             return None
         if extent.offset in table.unfiltered:
-            return await asyncio.to_thread(self._encoded, path, index)
+            return await run(self._encoded, path, index)
         far = table.far_file_of(extent)
         if far is None:
-            return await asyncio.to_thread(table.read, extent)
-        assert self.far_reader is not None
-        return (await self.far_reader.read(key, far, extent)).ljust(table.padded_bytes, b"\0")
+            return await run(table.read, extent)
+        assert far_reader is not None
+        return (await far_reader.read(key, far, extent)).ljust(table.padded_bytes, b"\0")
 
-    async def _table_of(self, path: str) -> ChunkTable:
+    async def _table_of(self, path: str, run: Callable[..., Awaitable[Any]] = asyncio.to_thread) -> ChunkTable:
         known = self._tables.get(path)
-        return await asyncio.to_thread(self.table, path) if known is None else known
+        table: ChunkTable = await run(self.table, path) if known is None else known
+        return table
 
     def _named(self, key: str) -> tuple[str, tuple[int, ...] | None]:
         """Return the path of the array that a key is of, and the index of the chunk; None if it names no chunk."""

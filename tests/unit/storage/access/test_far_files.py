@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 from collections.abc import Iterator
@@ -20,7 +21,10 @@ from tests.support.hdf5_files import bytes_of, write_random
 from zarrfeed import ConfigError, StaleMetadataWarning, StoreReadError, UnsupportedError, ZarrIterableDataset
 from zarrfeed.storage.access import far_files
 from zarrfeed.storage.access.access import StoreAccess
+from zarrfeed.storage.access.far_chunks import FarChunks
 from zarrfeed.storage.access.far_files import open_far_file, split_at_far_file
+from zarrfeed.storage.chunks.blocking_reads import BlockingTableReads, blocking_reads
+from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.tools import cli
 
 ROWS = np.arange(60, dtype="f4").reshape(20, 3)
@@ -72,6 +76,45 @@ def test_samples_are_read_by_a_request_a_chunk(server: CountingServer) -> None:
     assert batch["names"] == [f"name {number}" for number in range(20)]
 
 
+def test_arrays_of_numpy_are_read_by_ranges(server: CountingServer, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", ROWS)
+    np.savez(tmp_path / "x.npz", a=ROWS, b=-ROWS)
+    np.savez_compressed(tmp_path / "packed.npz", a=ROWS)
+    for path, wanted in (("x.npy", ROWS), ("x.npz/a", ROWS), ("x.npz::b", -ROWS)):
+        data = zarrfeed.open(f"{server.url}/{path}")
+        for batch, index in ZarrIterableDataset(data, batch_size=3, shuffle=True, return_index=True):
+            assert np.array_equal(batch, wanted[index])
+    (batch,) = ZarrIterableDataset(zarrfeed.open(f"{server.url}/x.npz"), batch_size=20)
+    assert np.array_equal(batch["a"] + batch["b"], 0 * ROWS)
+    with pytest.raises(UnsupportedError, match=r"packed\.npz/a: is compressed; numpy\.savez writes members"):
+        zarrfeed.open(f"{server.url}/packed.npz/a")
+    (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:200])
+    with pytest.raises(ConfigError, match=r"x\.npy: ends before its 240 bytes of items do"):
+        zarrfeed.open(f"{server.url}/x.npy")
+
+
+def test_threads_read_the_chunks_and_the_loop_those_of_other_readers(server: CountingServer) -> None:
+    (field,) = zarrfeed.open(f"{server.url}/x.nc/a/x").resolved.fields
+    source = field.layouts[0].spec.source
+    assert isinstance(source, StoreSource)
+    reads = blocking_reads(source)
+    assert isinstance(reads, BlockingTableReads)
+    stored = asyncio.run(source.get("2.0", at_once=True))
+    assert stored is not None
+    for begin, end in ((0, None), (3, 9), (-4, None)):
+        part = reads.get("2.0", begin, end)
+        assert part is not None
+        assert np.array_equal(part, stored[begin:end])
+    assert reads.get("7.0", 0, None) is None
+
+    class Other(FarChunks):
+        """A reader of the user's."""
+
+    store: Any = source.store
+    store.far_reader = Other(store.far_reader.access)
+    assert blocking_reads(source) is None
+
+
 def test_an_object_that_changed_is_an_error(server: CountingServer, tmp_path: Path) -> None:
     data = zarrfeed.open(f"{server.url}/x.nc/a/x")
     with h5py.File(tmp_path / "x.nc", "r+") as file:
@@ -89,7 +132,7 @@ def test_what_is_no_array_of_a_file_is_said(server: CountingServer, tmp_path: Pa
         ("x.nc/nothing", StoreReadError, "x.nc/nothing: the file has no array and no group 'nothing'"),
         ("x.nc/lists", UnsupportedError, "x.nc/lists: its items are lists of any length"),
         ("missing.nc", StoreReadError, "missing.nc: no Zarr array is there"),
-        ("x.grib", ConfigError, "x.grib: is no HDF5 or NetCDF file"),
+        ("x.grib", ConfigError, "x.grib: is no file of HDF5, NetCDF or NumPy"),
         ("short.h5", StoreReadError, "short.h5: HDF5 cannot read it"),
     ):
         with pytest.raises(error) as caught:
@@ -114,6 +157,7 @@ def test_an_index_of_a_far_file_lists_no_chunks(
         patch.setattr(h5py, "File", None)
         server.gets.clear()
         data = zarrfeed.open(kept / "a/x")
+        assert server.gets == {"/x.nc bytes=0-0": 1}  # for the version
         for batch, index in ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True):
             assert np.array_equal(batch, ROWS[index])
         assert len(server.gets) == 1 + 5
