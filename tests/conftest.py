@@ -76,9 +76,10 @@ _LONG = (
 )
 
 
-def _begins_late(item: pytest.Item) -> int:
-    """Return the index of an item's file among those that begin first; a sort by it keeps the order of the others."""
-    name = os.path.relpath(item.path, Path(__file__).parent)
+@functools.cache
+def _begins_late(path: Path) -> int:
+    """Return the index of a file among those that begin first; a sort by it keeps the order of the others."""
+    name = os.path.relpath(path, Path(__file__).parent)
     return _LONG.index(name) if name in _LONG else len(_LONG)
 
 
@@ -195,7 +196,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=_begins_late)
+    items.sort(key=lambda item: _begins_late(item.path))
     if config.getoption("--large"):
         return
     items[:], left_out = covering(items, config.args)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import zarr
 
 import zarrfeed
+from tests.support import warm
 
 N, CHUNK = 5000, 1500
 #: Windows of a block have 1500 times so many rows.
@@ -107,6 +107,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_windows_of_many_rows_keep_to_the_memory_budget(tmp_path: Path) -> None:
     """1.2 MB of data took 1.6 GB under a budget of 64 MiB."""
     zarr.create_array(tmp_path / "x", data=np.arange(300000, dtype="f4"), chunks=(65536,))
-    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(tmp_path / "x")]
+    command = [*warm.command(), "-W", "ignore", "-c", _PROGRAM, str(tmp_path / "x")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert int(done.stdout) << 10 < 1.5 * (64 << 20)

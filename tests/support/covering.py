@@ -15,12 +15,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 
-#: Marks of cases that cannot stand for others, as they do not always run.
-_MAY_NOT_RUN = ("skip", "skipif", "slow", "xfail")
+#: Marks of cases that all stay: those whose promise is the product, and those that may not run, and so stand for none.
+_WHOLE = {"whole_product", "skip", "skipif", "slow", "xfail"}
 
 
 def cover(cases: Sequence[tuple[Hashable, ...]]) -> list[int]:
@@ -79,7 +79,7 @@ def covering(items: Iterable[pytest.Item], named: Iterable[str]) -> tuple[list[p
     """
     of_test: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and not _is_whole(item):
+        if _is_of_product(item) and not any(mark.name in _WHOLE for mark in item.iter_markers()):
             of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
     names = {argument.partition("::")[2] for argument in named if argument.endswith("]")}
     left_out: set[pytest.Item] = set()
@@ -93,5 +93,6 @@ def covering(items: Iterable[pytest.Item], named: Iterable[str]) -> tuple[list[p
     return [item for item in items if item not in left_out], [item for item in items if item in left_out]
 
 
-def _is_whole(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in ("whole_product", *_MAY_NOT_RUN))
+def _is_of_product(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    """Return whether a case has several parameters: the marks of all others need not be looked at."""
+    return isinstance(item, pytest.Function) and hasattr(item, "callspec") and len(item.callspec.params) > 1

@@ -13,6 +13,7 @@ import zarr
 from zarr.codecs import BloscCodec
 
 import zarrfeed
+from zarrfeed.plan.samples.slab_cost import SlabCost
 
 N = 6000
 LZ4 = BloscCodec(cname="lz4", clevel=1, blocksize=4096)
@@ -135,6 +136,37 @@ def test_each_option_that_is_told_has_the_figures_beside_it(
         counted = max(field.amplification for field in explained.fields)
         assert counted == pytest.approx(float(decodes or 1), abs=0.06 if decodes else 0.2)
     assert found == kinds
+
+
+@pytest.mark.parametrize("offsets", [(), (0, 1, 2)])
+def test_options_that_share_what_slabs_cost_have_the_orders_of_others_that_count_anew(
+    cut: Path, monkeypatch: pytest.MonkeyPatch, offsets: tuple[int, ...]
+) -> None:
+    data = zarrfeed.open(cut).window(offsets) if offsets else zarrfeed.open(cut)
+    dataset = zarrfeed.ZarrIterableDataset(data, batch_size=16, shuffle=True, return_index=True, seed=1)
+    counted: list[int] = []
+    count = SlabCost._count
+
+    def noted(cost: SlabCost, rows: int) -> float:
+        counted.append(rows)
+        return count(cost, rows)
+
+    monkeypatch.setattr(SlabCost, "_count", noted)
+    find = dataset._session.editions.alternatives
+    shared = find()
+    assert shared is not None
+    anew: list[int] = []
+    for budget in (30 << 20, 90 << 20, 60 << 20):
+        del counted[:]
+        of_shared = shared.with_options(budget=budget)
+        anew.append(len(counted))
+        alone = find()
+        assert alone is not None
+        other = alone.with_options(budget=budget)
+        assert of_shared.order == other.order
+        assert of_shared.options == other.options
+    assert anew[0] > 0
+    assert anew[1:] == [0, 0]
 
 
 def test_what_cannot_be_mixed_better_or_was_asked_for_does_not_warn(path: Path, tmp_path: Path) -> None:

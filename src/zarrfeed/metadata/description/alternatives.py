@@ -6,12 +6,12 @@ figures that are told of it are the figures that he gets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.metadata.description.slab_choice import choose_schedule
+from zarrfeed.metadata.description.slab_choice import SlabCosts, choose_schedule
 from zarrfeed.metadata.group.batch_columns import Column, OpenedField
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.spec.array import ArraySpec
@@ -32,6 +32,8 @@ class Alternatives:
 
     planning: Planning
     resolved: ResolvedData
+    _costs: SlabCosts = field(default_factory=dict, init=False, compare=False, repr=False)
+    _made: dict[Any, Schedule] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def with_options(
         self,
@@ -47,10 +49,16 @@ class Alternatives:
         ConfigError
             If such blocks cannot be read.
         """
+        asked = budget, lanes, block
+        if asked not in self._made:  # a search asks again for the options that it found
+            self._made[asked] = self._choose(*asked)
+        return self._made[asked]
+
+    def _choose(self, budget: int | None, lanes: int | None, block: Literal["auto"] | int | None) -> Schedule:
         whole, planning = self.planning.whole, self.planning
         mixing = replace(planning.mixing, lanes=lanes, mix=None, block=block or planning.mixing.block)
         options = replace(planning.options, budget=budget or planning.options.budget, lanes=lanes, mix=None)
-        return choose_schedule(replace(whole, mixing=mixing, options=options), self.resolved)[1]
+        return choose_schedule(replace(whole, mixing=mixing, options=options), self.resolved, self._costs)[1]
 
     def with_chunks(self, rows: int) -> Schedule | None:
         """Return the schedule of whole chunks of so many rows, with the codecs that arrays have; None: it is not known.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.metadata.description.planning import Planning
@@ -38,9 +39,19 @@ _LEAST_GAIN = 0.05
 #: Slabs that decode again, and mix poorly all the same, have to mix so many times as well.
 _GREAT_GAIN = 1.5
 
+#: The costs of slabs, by the stored fields, the primary one, their grains, and whether lanes hand rows on.
+SlabCosts = dict[tuple[Any, ...], SlabCost]
 
-def choose_schedule(planning: Planning, resolved: ResolvedData) -> tuple[Planning, Schedule]:
+
+def choose_schedule(
+    planning: Planning, resolved: ResolvedData, costs: SlabCosts | None = None
+) -> tuple[Planning, Schedule]:
     """Return a planning with the slabs that suit layout and memory, and the schedule of a description.
+
+    Parameters
+    ----------
+    costs
+        The costs that were counted for other options of the same samples; those that are counted here are added.
 
     Raises
     ------
@@ -63,7 +74,7 @@ def choose_schedule(planning: Planning, resolved: ResolvedData) -> tuple[Plannin
             return planning, whole
         grains = find_grains(fields)
         return _carrying(planning, resolved, grains, named) or _cut(planning, resolved, grains, named)
-    trials = _Trials(planning, resolved, whole)
+    trials = _Trials(planning, resolved, whole, {} if costs is None else costs)
     must_cut = named == "slab"
     if not must_cut and (reason or planning.takes_shards(resolved) or trials.is_good(0, False)):
         return planning, whole
@@ -164,13 +175,10 @@ def _why_whole(fields: FieldSet, resolved: ResolvedData) -> str:
 def _best(trials: _Trials, grains: tuple[Grain, ...], *, must_cut: bool) -> tuple[Planning, Schedule]:
     """Return slabs that cost little, if they mix well; where whole chunks mix poorly, shorter ones that cost more."""
     trials.grains = grains
-    fields = trials.whole.fields
-    assert fields.primary is not None
-    cost = SlabCost(fields.fields, fields.primary, grains)
     if trials.shares_rows:
-        _try(trials, replace(cost, strip_of=trials.strip_of), must_cut=must_cut)
+        _try(trials, trials.cost(carries=True), must_cut=must_cut)
     if not trials.has_good:
-        _try(trials, cost, must_cut=must_cut)
+        _try(trials, trials.cost(carries=False), must_cut=must_cut)
     return trials.best(must_cut=must_cut)
 
 
@@ -203,7 +211,8 @@ class _Trials:
         The slabs that cost little: their rows, and whether lanes hand rows on.
     """
 
-    def __init__(self, planning: Planning, resolved: ResolvedData, whole: Schedule) -> None:
+    def __init__(self, planning: Planning, resolved: ResolvedData, whole: Schedule, costs: SlabCosts) -> None:
+        self._costs = costs
         self.whole, self.grains, self.cheap = whole, tuple[Grain, ...](), set[tuple[int, bool]]()
         self._planning, self._resolved = planning, resolved
         self._room = _room(whole)
@@ -225,6 +234,17 @@ class _Trials:
     def has_good(self) -> bool:
         """True if slabs that were tried mix well."""
         return any(rows and _is_good(measure) for (rows, _), measure in self._measures.items())
+
+    def cost(self, *, carries: bool) -> SlabCost:
+        """Return the decodes of slabs of any length, which do not depend on options, so that they are counted once."""
+        fields = self.whole.fields
+        assert fields.primary is not None
+        stored = tuple(id(f) for f in fields.fields if f.is_stored)  # the cost keeps them alive
+        key = stored, fields.primary, self.grains, carries
+        if key not in self._costs:
+            strip_of = self.strip_of if carries else None
+            self._costs[key] = SlabCost(fields.fields, fields.primary, self.grains, strip_of)
+        return self._costs[key]
 
     def strip_of(self, rows: int) -> int:
         """Return the number of slabs of so many rows that stay together where lanes hand rows on."""

@@ -83,6 +83,16 @@ class SlabCost:
 
         Where lanes hand rows on, a run of rows is decoded once for a strip, and the rows behind a strip once more.
         """
+        if rows not in self._counted:
+            self._counted[rows] = self._count(rows)
+        return self._counted[rows]
+
+    @cached_property
+    def _counted(self) -> dict[int, float]:
+        """The decodes of slabs that were counted, by their rows: several searches ask for the same ones."""
+        return {}
+
+    def _count(self, rows: int) -> float:
         edges = Slabs.of(self._layouts, self._spans[-1].stop, rows).edges
         runs = [RunBlocks.between(span.start, span.stop, edges) for span in self._spans]
         held = ListedBlocks(*(np.concatenate([getattr(one, name) for one in runs]) for name in _OF_BLOCKS))

@@ -192,6 +192,7 @@ def test_files_that_changed_are_errors(target: Path, tmp_path: Path) -> None:
             reading()
 
 
+@pytest.mark.usefixtures("warm_spawn")
 def test_chunks_in_object_stores_are_read_by_their_ranges(target: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole part"
     whole.write_bytes(ROWS[2:4].tobytes())
