@@ -20,6 +20,7 @@ from tests.support.examples import is_large, tries
 from zarrfeed import ChunkSkippedWarning, ConfigError, CorruptChunkError, Data, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.metadata.description import slab_choice
 from zarrfeed.plan.samples import slab_cost
+from zarrfeed.spec.edition import FIRST_REACHES
 from zarrfeed.spec.field import StoredField
 
 ROWS, WIDTH, N = 12, 8192, 12 * 20 + 5
@@ -221,7 +222,7 @@ def test_a_state_of_short_strips_goes_on_with_them_in_its_epoch_and_in_later_one
     offsets, x, data = (0, 1, 2), values(WIDTH, "f4"), opened(folder, "plain").window((0, 1, 2))
     options: dict[str, Any] = {"mixing": {"lanes": 8}}
     with monkeypatch.context() as patch:
-        patch.setattr(slab_choice, "_LONG_REACHES", slab_choice.FIRST_REACHES)
+        patch.setattr(slab_choice, "_LONG_REACHES", FIRST_REACHES)
         old = make(data, 1, **options)
     orders = [old.sample_order(epoch).tolist() for epoch in range(2)]
     used = read_windows(old, x, offsets, 5)
