@@ -20,7 +20,7 @@ def weighted_sources(p: Program) -> Described:
 
 
 def joined_patches(p: Program) -> Described:
-    """Put patches of volumes of different sizes together, some of them weighted or balanced."""
+    """Put patches of volumes of different sizes together, each drawn by weights of its own."""
     n = p.number(6, 20)
     shapes = [(p.number(8, 16), p.number(8, 16)) for _ in range(2)]
     border = p.pick("drop", "pad")
@@ -29,7 +29,7 @@ def joined_patches(p: Program) -> Described:
         label = f"np.arange({shape[0] * shape[1]}).reshape({shape}) % {5 + number}"
         sources.append(
             f"zf.open(make.array({p.name()!r}, {shape}, (5, 4)))"
-            f".patch({{0: 3, 1: 4}}, sampling='random', n={n + number}, border={border!r}, balance={label})"
+            f".patch({{0: 3, 1: 4}}, sampling='random', n={n + number}, border={border!r}, weights={label} == 1)"
         )
     p.add(f"data = zf.concat([{', '.join(sources)}])")
     return Described(2 * n, stream_only=True, patches="random")
