@@ -208,6 +208,7 @@ def test_next_targets_of_documents_keep_what_is_said_of_their_rows() -> None:
         (lambda: recordings().window(range(1)).next_targets(), "have no two rows"),
         (lambda: zarrfeed.open(np.arange(9), np.arange(9)).window(range(3)).next_targets(), "the samples have targets"),
         (lambda: zarrfeed.concat([recordings().window(range(3)).next_targets()] * 2), "next_targets"),
+        (lambda: recordings().window(range(3)).next_targets().patch({"y": 2}), r"patch\(\) follows next_targets\(\)"),
     ],
 )
 def test_refusals_say_what_to_do(describe: Callable[[], Any], message: str) -> None:

@@ -171,6 +171,10 @@ class ResolvedData:
 
     def cut(self, request: PatchRequest) -> Self:
         """Return patches of the samples, which are rows or windows; or other patches, if they are patches."""
+        if self.next_targets:
+            raise ConfigError(
+                "patch() follows next_targets(), which patches have none of: open the array as targets, too"
+            )
         stores = self.origin.stores
         ends = np.zeros(0, dtype=np.int64) if stores is None else stores.first
         patching, axes = Patching.of(request, self.columns, self.choice.listed(), ends)
