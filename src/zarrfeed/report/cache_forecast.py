@@ -32,6 +32,8 @@ from zarrfeed.storage.chunks.transcoding import share_of_cpu
 #: Entries that are looked at: all of a smaller cache, a random sample of a larger one. Its error is a third of a point.
 _MOST_ENTRIES = 1 << 16
 
+_IN_MEMORY = "in memory of the job, on top of memory_budget, until the last process that uses it ends"
+
 #: An entry: key of the object, first byte and end, whether it is of the object's version, bytes that count.
 _Entry = tuple[str, int, int | None, bool, int]
 
@@ -63,8 +65,8 @@ class CacheExplanation:
         Names of the arrays whose chunks the cache keeps as Blosc-lz4: epochs from the second on decode that.
     decode_costs
         For each of these arrays, the CPU time that decoding a hit takes, such as "a quarter of the CPU time of zstd".
-    in_memory
-        True if the cache is a `MemoryCache`: its bytes are memory of the job, on top of `memory_budget`.
+    notes
+        Facts about the cache itself, such as that a `MemoryCache` takes memory on top of `memory_budget`.
     """
 
     expected_hit_ratio: float | None
@@ -78,7 +80,7 @@ class CacheExplanation:
     troubles: tuple[str, ...] = ()
     transcoded: tuple[str, ...] = ()
     decode_costs: tuple[str, ...] = ()
-    in_memory: bool = False
+    notes: tuple[str, ...] = ()
 
     def rows(self) -> list[Row]:
         """Return the rows of the table that `str()` and notebooks show."""
@@ -92,8 +94,7 @@ class CacheExplanation:
                 f"{format_bytes(self.entry_bytes)}{wanted} are there, {self.entries} of {self.wanted_entries} entries; "
                 f"room for {format_bytes(self.room)} of the limit of {format_bytes(self.limit)}",
             ),
-            *[("", "in memory of the job, on top of memory_budget, until the last process that uses it ends")]
-            * self.in_memory,
+            *[("", note) for note in self.notes],
             *[
                 ("", f"keeps {name} as lz4: hits are decoded as such, for about {cost}")
                 for name, cost in zip(self.transcoded, self.decode_costs, strict=True)
@@ -134,7 +135,7 @@ def explain_cache(fields: Iterable[Field], order: Order) -> CacheExplanation | N
         forecast,
         transcoded=tuple(spec.name for spec in transcoded),
         decode_costs=tuple(map(share_of_cpu, transcoded)),
-        in_memory=named[0].options.in_memory,
+        notes=(_IN_MEMORY,) if named[0].options.in_memory else (),
     )
 
 
