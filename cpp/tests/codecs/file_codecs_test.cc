@@ -45,13 +45,7 @@ std::vector<Case> cases() {
 }
 
 ByteVector run(const CodecSpec& codec, ByteView stored, size_t decoded_bytes, DecodeScratch& scratch) {
-  const CodecPipeline pipeline({codec}, decoded_bytes);
-  const GuardedBytes in(stored);
-  const GuardedBytes out(decoded_bytes);
-  std::ranges::fill(out.span(), uint8_t{0x5a});
-  const Bytes result = pipeline.decode(in.span(), out.span(), scratch);
-  CHECK(in.is_untouched_before() && out.is_untouched_before());
-  return {result.begin(), result.end()};
+  return undone({codec}, stored, decoded_bytes, scratch);
 }
 
 ByteVector content(size_t size, uint64_t seed) {

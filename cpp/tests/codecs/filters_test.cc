@@ -28,20 +28,9 @@ ByteVector encoded(const CodecSpec& codec, ByteView data, uint8_t typesize) {
   return compress_blosc1(data, {.typesize = typesize, .blocksize = std::max<size_t>(1, data.size() / 3)});
 }
 
-/// Decodes between guard pages, into a room that holds other bytes.
-ByteVector run(const std::vector<CodecSpec>& codecs, ByteView stored, size_t decoded_bytes, DecodeScratch& scratch) {
-  const CodecPipeline pipeline(codecs, decoded_bytes);
-  const GuardedBytes in(stored);
-  const GuardedBytes out(decoded_bytes);
-  std::ranges::fill(out.span(), uint8_t{0x5a});
-  const Bytes result = pipeline.decode(in.span(), out.span(), scratch);
-  CHECK(in.is_untouched_before() && out.is_untouched_before());
-  return {result.begin(), result.end()};
-}
-
 ByteVector run(const std::vector<CodecSpec>& codecs, ByteView stored, size_t decoded_bytes) {
   DecodeScratch scratch;
-  return run(codecs, stored, decoded_bytes, scratch);
+  return undone(codecs, stored, decoded_bytes, scratch);
 }
 
 }  // namespace
@@ -130,10 +119,10 @@ TEST(filters_stand_anywhere_in_a_chain) {
     }
     const Context context(names + "of " + std::to_string(size));
     CHECK(stored.size() <= CodecPipeline(chain, size).max_stored_bytes());
-    CHECK(run(chain, stored, size, scratch) == data);
+    CHECK(undone(chain, stored, size, scratch) == data);
     // Neither more nor fewer bytes than the chunk has are taken for it.
-    CHECK_THROWS(kCorrupt, "", run(chain, stored, size + 1, scratch));
-    CHECK_THROWS(kCorrupt, "", run(chain, stored, size - 1, scratch));
+    CHECK_THROWS(kCorrupt, "", undone(chain, stored, size + 1, scratch));
+    CHECK_THROWS(kCorrupt, "", undone(chain, stored, size - 1, scratch));
   }
 }
 

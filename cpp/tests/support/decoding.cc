@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "codecs/codec_pipeline.h"
 #include "tests/support/check.h"
 #include "tests/support/guarded_bytes.h"
 
@@ -47,6 +48,16 @@ std::optional<ByteVector> try_decode(Decode decode, ByteView stored, size_t room
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+ByteVector undone(const std::vector<CodecSpec>& codecs, ByteView stored, size_t decoded_bytes, DecodeScratch& scratch) {
+  const CodecPipeline pipeline(codecs, decoded_bytes);
+  const GuardedBytes in(stored);
+  const GuardedBytes out(decoded_bytes);
+  std::ranges::fill(out.span(), uint8_t{0x5a});
+  const Bytes result = pipeline.decode(in.span(), out.span(), scratch);
+  CHECK(in.is_untouched_before() && out.is_untouched_before());
+  return {result.begin(), result.end()};
 }
 
 void decode_damaged(const std::vector<std::pair<Decode, ByteVector>>& victims, std::mt19937_64& random) {

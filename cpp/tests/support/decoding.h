@@ -22,7 +22,9 @@ ByteVector noise(size_t bytes, uint64_t seed = 1);
 /// Decodes into room for `room` bytes, and returns what was written.
 ByteVector decoded(Decode decode, ByteView stored, size_t room, DecodeScratch& scratch);
 ByteVector decoded(Decode decode, ByteView stored, size_t room);
-/// The same, or nothing where it throws an Error; anything else ends the test or the process.
+/// Undoes a chain of codecs between guard pages, into a room that holds other bytes.
+ByteVector undone(const std::vector<CodecSpec>& codecs, ByteView stored, size_t decoded_bytes, DecodeScratch& scratch);
+/// As decoded(), or nothing where it throws an Error; anything else ends the test or the process.
 std::optional<ByteVector> try_decode(Decode decode, ByteView stored, size_t room, DecodeScratch& scratch);
 
 /// Decodes chunks of `victims` 20'000 times, with up to three bytes changed, and now and then cut off.

@@ -72,10 +72,7 @@ def test_a_virtual_dataset_is_read_by_its_references(tmp_path: Path) -> None:
     from virtualizarr import open_virtual_dataset
 
     values = xr.Dataset({"x": (("t", "i"), ROWS), "masked": (("t", "i"), ROWS)}, coords={"t": np.arange(20)})
-    encoding: dict[Any, Any] = {
-        "x": {"_FillValue": None},
-        "masked": {"_FillValue": 7.0, "zlib": True, "chunksizes": (4, 3)},
-    }
+    encoding: Any = {"x": {"_FillValue": None}, "masked": {"_FillValue": 7.0, "zlib": True, "chunksizes": (4, 3)}}
     values.to_netcdf(tmp_path / "a.nc", engine="h5netcdf", encoding=encoding)
     registry = ObjectStoreRegistry({"file://": LocalStore()})
     one = open_virtual_dataset(f"file://{tmp_path / 'a.nc'}", registry=registry, parser=parsers.HDFParser())
