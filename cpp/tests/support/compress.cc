@@ -35,10 +35,6 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::logic_error(std::string("cannot compress: ") + what);
 }
 
-void append(ByteVector& out, ByteView more) {
-  out.insert(out.end(), more.begin(), more.end());
-}
-
 ByteVector blosc_header(uint8_t flags, uint8_t typesize, size_t nbytes, size_t blocksize) {
   ByteVector out = {2, 1, flags, typesize};
   out.resize(kBloscHeader);
@@ -88,6 +84,10 @@ ByteVector stream(Blosc1Compressor compressor, ByteView data) {
 }
 
 }  // namespace
+
+void append(ByteVector& out, ByteView more) {
+  out.insert(out.end(), more.begin(), more.end());
+}
 
 void store_le32(ByteVector& bytes, size_t at, uint32_t value) {
   for (size_t i = 0; i < 4; ++i) bytes[at + i] = static_cast<uint8_t>(value >> 8 * i);

@@ -12,6 +12,9 @@ namespace zarrfeed::testing {
 using ByteVector = std::vector<uint8_t>;
 using ByteView = std::span<const uint8_t>;
 
+/// Appends bytes to a container that is being made.
+void append(ByteVector& out, ByteView more);
+
 ByteVector compress_zstd(ByteView data, int level = 3);
 ByteVector compress_zlib(ByteView data, int level = 6);
 ByteVector compress_gzip(ByteView data, int level = 6);

@@ -10,10 +10,6 @@ namespace {
 constexpr size_t kBlock = 512;
 constexpr size_t kRun = 8;
 
-void append(ByteVector& to, ByteView more) {
-  to.insert(to.end(), more.begin(), more.end());
-}
-
 void append_be32(ByteVector& to, size_t value) {
   for (int shift = 24; shift >= 0; shift -= 8) to.push_back(static_cast<uint8_t>(value >> shift));
 }
