@@ -110,11 +110,11 @@ def _checking(
 
 def _unknown(owner: str, name: str, elsewhere: Mapping[str, str]) -> UnknownOptionError:
     taken = _TAKEN[owner]
-    meant = name if name in elsewhere else _most_similar(name, [*taken, *elsewhere])
+    others = [other for other, names in _TAKEN.items() if name in names]
+    meant = name if name in elsewhere or others else _most_similar(name, [*taken, *elsewhere])
     if meant is not None and meant in elsewhere:
         is_other = "" if meant == name else f"; did you mean {meant!r}? It"
         return UnknownOptionError(f"{owner}() has no argument {name!r}{is_other or ': it'} is {elsewhere[meant]}")
-    others = [other for other, names in _TAKEN.items() if name in names]
     if others:  # rather than a name that is merely spelt alike
         advice = f"; it is an argument of {', '.join(others)}"
     elif meant is not None:

@@ -21,7 +21,7 @@ from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.columns import patch_fields
 from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.mixed_patches import MixedPatches
-from zarrfeed.plan.patches.position_blocks import Cells, PositionsOfSource
+from zarrfeed.plan.patches.position_blocks import Cells, PatchPositions, PositionsOfSource
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
 from zarrfeed.plan.samples.buckets import Buckets
@@ -154,28 +154,23 @@ class Planning:
         for one, end in zip(patching.sources, ends, strict=True):
             volumes = slice(end - len(one.volumes), end)
             positions = PositionsOfSource(one.all_positions, volumes.start)
-            order = self._patch_orders(replace(patching, positions=positions, request=one.request), fields)
-            assert isinstance(order, ListedOrder)
+            order = self._listed_patches(replace(patching, positions=positions, request=one.request), positions, fields)
             orders.append(replace(order, volumes=volumes))
         return MixedPatches.of_sources(orders, blend)
 
     def _patch_orders(self, patching: Patching, fields: FieldSet) -> PatchOrder:
         """Return the orders of all epochs of patches, in single tiles until `Schedule.make` chooses columns."""
-        if self.mixing.block is not None or self.mixing.mix is not None:
-            raise ConfigError("mixing: patches take neither block= nor mix=, as their blocks are layers of columns")
-        sweep = Sweep(0, (1,) * len(patching.sizes))
-        lanes = self.mixing.lanes or 1 if self.shuffle else 1
-        if patching.positions is None:
-            tiling = patching.tiling(self.seed)
-            phase, turns = self.shuffle, patching.turns
-            return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=phase, turns=turns)
-        cells = Cells.of(
-            patching.positions,
-            patching.all_extents,
-            patching.sizes,
-            patching.wraps,
-            patch_fields(fields.fields)[0].chunk,
-        )
+        if patching.positions is not None:
+            return self._listed_patches(patching, patching.positions, fields)
+        sweep, lanes = self._swept(patching)
+        tiling, phase, turns = patching.tiling(self.seed), self.shuffle, patching.turns
+        return PatchOrder(tiling, sweep, self.shuffle, self.seed, lanes, phase=phase, turns=turns)
+
+    def _listed_patches(self, patching: Patching, positions: PatchPositions, fields: FieldSet) -> ListedOrder:
+        """Return the orders of all epochs of patches at positions that are given, or drawn for each epoch."""
+        sweep, lanes = self._swept(patching)
+        chunk = patch_fields(fields.fields)[0].chunk
+        cells = Cells.of(positions, patching.all_extents, patching.sizes, patching.wraps, chunk)
         return ListedOrder(
             cells.tiling,
             sweep,
@@ -184,11 +179,17 @@ class Planning:
             lanes,
             phase=self.shuffle,
             turns=patching.turns,
-            positions=patching.positions,
+            positions=positions,
             cells=cells,
             sampling=patching.request.sampling,
             border=patching.borders,
         )
+
+    def _swept(self, patching: Patching) -> tuple[Sweep, int]:
+        """Return single tiles and the lanes that read them; refuse options of orders of rows."""
+        if self.mixing.block is not None or self.mixing.mix is not None:
+            raise ConfigError("mixing: patches take neither block= nor mix=, as their blocks are layers of columns")
+        return Sweep(0, (1,) * len(patching.sizes)), self.mixing.lanes or 1 if self.shuffle else 1
 
 
 def _check_epochs_may_go_on(resolved: ResolvedData) -> None:

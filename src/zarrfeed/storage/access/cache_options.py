@@ -37,7 +37,7 @@ _LZ4 = "lz4"
 
 #: The directories that this process has open, by process, user, path, limit and group: a forked process opens its own.
 _open: dict[tuple[int, int, str, int, int | None], core.CacheDirectory] = {}
-#: The folders in memory of these. A process that was forked has those of its parent in it until it opens one.
+#: The folders in memory of these.
 _in_memory: dict[tuple[int, int, str, int, int | None], MemoryFolder] = {}
 
 
@@ -137,8 +137,6 @@ class CacheOptions:
         found = _open.get(key)
         if found is None:
             if self.in_memory:
-                for inherited in [one for one in _in_memory if one[0] != os.getpid()]:
-                    _in_memory.pop(inherited).forget()
                 _in_memory[key] = MemoryFolder.join(self.path)
             found = _open[key] = open_directory(self.path, self.limit, key[-1])
             # Runs in workers of multiprocessing, too: who does not say that he ends is taken for dead. Folders in
@@ -158,6 +156,16 @@ def _close(key: tuple[int, int, str, int, int | None]) -> None:
         _open.pop(key).close()
     if key in _in_memory:
         _in_memory.pop(key).leave()
+
+
+def _forget_inherited() -> None:
+    """Leave the folders in memory that the parent uses to it."""
+    for folder in _in_memory.values():
+        folder.forget()
+    _in_memory.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
 
 
 @dataclass(frozen=True)

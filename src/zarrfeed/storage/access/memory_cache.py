@@ -8,7 +8,7 @@ Its folder lies in /dev/shm, and this user alone can read it. Invariants:
   the next process of the same user that opens any memory cache.
 - A lock counts only if the path still leads to the folder that was locked. A folder is renamed before its files are
   deleted, so nobody waits for that, and nobody joins it meanwhile.
-- A forked process has the lock of its parent as long as it keeps the descriptor, so it closes that when it joins.
+- A forked process has the lock of its parent as long as it keeps the descriptor, so it closes that at once.
 """
 
 from __future__ import annotations

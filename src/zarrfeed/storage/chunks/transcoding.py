@@ -14,7 +14,9 @@ from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 #: Codecs that cost several times the CPU of lz4 -> the share of their CPU time that lz4 with shuffle takes, measured on
 #: smooth float32 values (benchmarks/transcode.py). What zarr-python decodes costs more still.
 SLOW_CODECS = {
-    "gzip": "an eighth", "zlib": "an eighth", "zstd": "a quarter",
+    "gzip": "an eighth",
+    "zlib": "an eighth",
+    "zstd": "a quarter",
     **dict.fromkeys(("zarrfeed.lzw", "zarrfeed.bitshuffle_zstd"), "a fraction"),  # not measured
 }
 #: A Blosc chunk has less than 2**31 bytes.
