@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/buffer.h"
 #include "base/division.h"
@@ -67,30 +68,24 @@ bool append_stream(Bytes in, MutableBytes out, size_t& at) {
   return true;
 }
 
-bool decodes_to(Bytes stored, Bytes decoded) {
-  DecodeScratch scratch;
-  Buffer room;
-  const BloscChunk chunk(stored, decoded.size());
-  for (size_t b = 0; b < chunk.num_blocks(); ++b) {
-    const MutableBytes block = room.reserve(chunk.header().size_of(b));
-    chunk.decode_block(b, block, scratch);
-    if (!std::ranges::equal(block, decoded.subspan(b * chunk.block_bytes(), block.size()))) return false;
-  }
-  return chunk.decoded_bytes() == decoded.size();
-}
+/// Blocks that a thread compresses and decodes: fresh memory for each chunk would cost more than its compression.
+struct CompressScratch {
+  Buffer shuffled, decoded;
+  DecodeScratch codecs;
+};
 
 }  // namespace
 
-BloscContainer make_plain_blosc(size_t decoded_bytes, size_t typesize) {
+BloscContainer make_plain_blosc(size_t decoded_bytes, size_t typesize, BloscRoom room) {
   BloscHeader header = make_header(decoded_bytes, typesize);
   header.flags = BloscHeader::kMemcpyed;
-  header.stored_bytes = BloscHeader::kBytes + decoded_bytes;
-  BloscContainer made{std::make_unique_for_overwrite<uint8_t[]>(header.stored_bytes), header.stored_bytes};
+  header.stored_bytes = plain_blosc_bytes(decoded_bytes);
+  BloscContainer made{std::move(room), header.stored_bytes};
   write_header(header, made.memory.get());
   return made;
 }
 
-std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize) {
+std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize, BloscRoom room) {
   BloscHeader header = make_header(decoded.size(), typesize);
   const bool are_split = header.block_bytes % header.typesize == 0;
   header.flags = static_cast<uint8_t>(kLz4 | (header.typesize > 1 ? BloscHeader::kByteShuffle : 0) |
@@ -98,30 +93,36 @@ std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize) {
   const size_t most = decoded.size() - decoded.size() / 16;
   size_t at = BloscHeader::kBytes + header.table_bytes();
   if (at >= most) return std::nullopt;
-  BloscContainer made{std::make_unique_for_overwrite<uint8_t[]>(most), most};
+  BloscContainer made{std::move(room), most};
   const MutableBytes out{made.memory.get(), most};
-  Buffer shuffled;
+  thread_local CompressScratch scratch;
   warm_up_shuffle();
   for (size_t b = 0; b < header.num_blocks; ++b) {
-    Bytes block = decoded.subspan(b * header.block_bytes, header.size_of(b));
+    const Bytes items = decoded.subspan(b * header.block_bytes, header.size_of(b));
+    Bytes block = items;
     if (header.typesize > 1) {
-      const MutableBytes room = shuffled.reserve(block.size());
+      const MutableBytes shuffled = scratch.shuffled.reserve(block.size());
       blosc2_shuffle(static_cast<int32_t>(header.typesize), static_cast<int32_t>(block.size()), block.data(),
-                     room.data());
-      block = room;
+                     shuffled.data());
+      block = shuffled;
     }
-    store_le32(out.data() + BloscHeader::kBytes + 4 * b, at);
+    const size_t begin = at;
+    store_le32(out.data() + BloscHeader::kBytes + 4 * b, begin);
     const size_t streams = header.num_streams(block.size());
     const size_t stream_bytes = block.size() / streams;
     for (size_t i = 0; i < streams; ++i) {
       if (!append_stream(block.first(stream_bytes), out, at)) return std::nullopt;
       block = block.subspan(stream_bytes);
     }
+    // While it is in the caches of the processor.
+    const MutableBytes again = scratch.decoded.reserve(items.size());
+    decode_blosc_block(header, Bytes(out).subspan(begin, at - begin), again, scratch.codecs);
+    if (!std::ranges::equal(again, items)) return std::nullopt;
   }
   made.size = header.stored_bytes = at;
   write_header(header, made.memory.get());
-  if (!decodes_to(made.bytes(), decoded)) return std::nullopt;
-  return made;
+  return BloscChunk(made.bytes(), decoded.size()).num_blocks() == header.num_blocks ? std::optional(made)
+                                                                                    : std::nullopt;
 }
 
 }  // namespace zarrfeed

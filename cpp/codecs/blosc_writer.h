@@ -14,9 +14,12 @@ namespace zarrfeed {
 /// Decoded bytes of the Blosc blocks that are written, at most.
 inline constexpr size_t kWrittenBlockBytes = size_t{128} << 10;
 
+/// Memory that containers are written to, which has room for a plain one.
+using BloscRoom = std::shared_ptr<uint8_t[]>;
+
 /// A Blosc container in memory of its own.
 struct BloscContainer {
-  std::unique_ptr<uint8_t[]> memory{};
+  BloscRoom memory{};
   size_t size = 0;
 
   [[nodiscard]] Bytes bytes() const { return {memory.get(), size}; }
@@ -26,12 +29,17 @@ struct BloscContainer {
   }
 };
 
+/// Bytes of a plain container.
+inline constexpr size_t plain_blosc_bytes(size_t decoded_bytes) {
+  return BloscHeader::kBytes + decoded_bytes;
+}
+
 /// Makes a plain container, which holds its bytes as they decode: the caller writes them to payload(). `decoded_bytes` are
 /// at most INT32_MAX - 16. `typesize`: bytes of an item.
-BloscContainer make_plain_blosc(size_t decoded_bytes, size_t typesize);
+BloscContainer make_plain_blosc(size_t decoded_bytes, size_t typesize, BloscRoom room);
 
 /// Compresses bytes, of which there is at least one, and decodes the result again to compare it. Nothing if it saves less
 /// than a sixteenth, or does not decode to the same bytes.
-std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize);
+std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize, BloscRoom room);
 
 }  // namespace zarrfeed

@@ -53,6 +53,11 @@ uint64_t identity_of(const struct stat& info) {
          mix_bits(static_cast<uint64_t>(time.tv_sec) * 1'000'000'007 + static_cast<uint64_t>(time.tv_nsec));
 }
 
+/// A number for an entry in an open file as it is now.
+uint64_t known_as(const CacheEntry& entry, const struct stat& info) {
+  return mix_bits(entry.hash) ^ identity_of(info) ^ mix_bits(static_cast<uint64_t>(info.st_size));
+}
+
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
@@ -304,7 +309,7 @@ CacheDirectory::Found CacheDirectory::read_file(const CacheEntry& entry, Buffer&
   }
   CacheEntryFile content;
   const auto size = static_cast<uint64_t>(info.st_size);
-  const uint64_t known = mix_bits(entry.hash) ^ identity_of(info) ^ mix_bits(size);
+  const uint64_t known = known_as(entry, info);
   std::atomic<uint64_t>& slot = checked_[known % checked_.size()];
   const bool is_checked = slot.load(std::memory_order_relaxed) == known;
   if (!is_checked) parts = nullptr;  // the checksum is one of all bytes
@@ -362,7 +367,13 @@ int CacheDirectory::write_whole(std::string& path, const CacheEntry& entry, Byte
   const File file = folder_.make_leftover(path);
   if (!file) return errno;
   lock_byte(file.get(), 0, F_WRLCK, false);  // says that the writer lives
-  return CacheEntryFile::write(file.get(), entry, payload);
+  const int error = CacheEntryFile::write(file.get(), entry, payload);
+  struct stat info{};
+  if (error == 0 && fstat(file.get(), &info) == 0) {  // this process knows that it is whole
+    const uint64_t known = known_as(entry, info);
+    checked_[known % checked_.size()].store(known, std::memory_order_relaxed);
+  }
+  return error;
 }
 
 CacheDirectory::ClaimPtr CacheDirectory::try_claim(const CacheEntry& entry) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstWait{1}, kLongestWait{16};
 
+/// Limits hold for all arrays of a process together.
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
 /// The end of an epoch waits for the chunks that wait to be compressed.
 constexpr size_t kMaxPendingDecoded = size_t{16} << 20;
@@ -33,6 +34,27 @@ void add(std::atomic<uint64_t>& counter, uint64_t number = 1) {
 }
 
 }  // namespace
+
+/// Bytes that wait for a thread to write them, of all arrays of a process, up to a limit.
+class NodeCache::WaitingBytes {
+ public:
+  explicit WaitingBytes(size_t limit) : limit_(limit) {}
+
+  /// Counts bytes until the result is dropped; null if the limit has no room for them. Any number may wait alone.
+  std::shared_ptr<const void> try_add(size_t bytes) {
+    const auto uncount = [this](const size_t* added) {
+      bytes_ -= *added;
+      delete added;
+    };
+    const size_t before = bytes_.fetch_add(bytes);
+    std::shared_ptr<const void> counted(std::make_unique<const size_t>(bytes).release(), uncount);
+    return before == 0 || before + bytes <= limit_ ? counted : nullptr;
+  }
+
+ private:
+  const size_t limit_;
+  std::atomic<size_t> bytes_{0};
+};
 
 class NodeCache::Call {
  public:
@@ -77,7 +99,8 @@ class NodeCache::MissedChunk : public UndecodedChunk {
       }
       return std::pair(admitted, bytes.size());
     };
-    cache_->write(cache_->spare_, plain_->size, kMaxPendingDecoded, write_entry);
+    static WaitingBytes waiting(kMaxPendingDecoded);
+    cache_->write(cache_->spare_, waiting, plain_->size, write_entry);
   }
 
  private:
@@ -335,7 +358,8 @@ ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimP
     done(std::move(result));
     if (copy == nullptr) return;
     const size_t bytes = copy->size();
-    self->write(self->io_, bytes, kMaxPendingBytes,
+    static WaitingBytes waiting(kMaxPendingBytes);
+    self->write(self->io_, waiting, bytes,
                 [directory = self->directory_, entry = std::move(entry), copy = std::move(copy),
                  claim = std::move(claim)] { return std::pair(directory->admit(*entry, *copy), copy->size()); });
   };
@@ -389,28 +413,22 @@ void NodeCache::forward(std::vector<ReadRequest> requests) {
   }
 }
 
-void NodeCache::write(IoThreads& threads, size_t bytes, size_t max_pending, WriteEntry write_entry) {
-  bool goes_to_thread = false;
-  {
-    const std::lock_guard lock(mutex_);
-    goes_to_thread = pending_bytes_ + bytes <= max_pending || pending_ == 0;
-    if (goes_to_thread) {
+void NodeCache::write(IoThreads& threads, WaitingBytes& waiting, size_t bytes, WriteEntry write_entry) {
+  if (std::shared_ptr<const void> waits = waiting.try_add(bytes)) {
+    {
+      const std::lock_guard lock(mutex_);
       ++pending_;
-      pending_bytes_ += bytes;
     }
-  }
-  if (goes_to_thread) {
     const auto written = std::make_shared<std::pair<CacheDirectory::Admitted, size_t>>();
-    const auto end = [self = shared_from_this(), bytes] {
+    const auto end = [self = shared_from_this()] {
       const std::lock_guard lock(self->mutex_);
       --self->pending_;
-      self->pending_bytes_ -= bytes;
       self->changed_.notify_all();
     };
     try {
       threads.post({.in_storage = [written, write_entry] { *written = write_entry(); },
                     .done =
-                        [self = shared_from_this(), written, end] {
+                        [self = shared_from_this(), written, end, waits = std::move(waits)] {
                           self->count(written->first, written->second);
                           end();
                         }});
@@ -443,7 +461,7 @@ bool NodeCache::stop(Clock::time_point deadline) {
   all_ended = io_.stop(deadline) && all_ended;
   all_ended = spare_.stop(deadline) && all_ended;
   lock.lock();
-  if (all_ended) pending_ = pending_bytes_ = 0;  // of entries that had not been begun
+  if (all_ended) pending_ = 0;  // of entries that had not been begun
   return all_ended;
 }
 

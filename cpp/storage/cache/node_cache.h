@@ -9,7 +9,7 @@
 //     entry to wait for: where the cache admits nothing, no claim is made.
 //   * Lifetime: an answer of the inner store is copied before it is handed on, and the copy is written by an I/O thread. So
 //     the inner store may reuse its memory as soon as `hold` is dropped, also while the entry is written. If copies of more
-//     than kMaxPendingBytes wait, the thread that completes the read writes its copy itself.
+//     than kMaxPendingBytes wait in this process, the thread that completes the read writes its copy itself.
 //   * An entry has all of what it is named after. Parts of an object are read from its entry; a miss reads all of it, where
 //     it is cached.
 //   * An answer never waits for its entry to be written. The claim is held until the entry is there.
@@ -113,6 +113,7 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   class Call;
   /// A chunk that was not in the cache, and is to be transcoded.
   class MissedChunk;
+  class WaitingBytes;
   /// Writes an entry, and returns the bytes that it has.
   using WriteEntry = std::function<std::pair<CacheDirectory::Admitted, size_t>()>;
 
@@ -134,7 +135,7 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   [[nodiscard]] ReadRequest admitting(const WantedPtr& wanted, CacheDirectory::ClaimPtr claim);
   void forward(std::vector<ReadRequest> requests);
   /// Has an entry written by one of `threads`, for which `bytes` are held; by this thread if too many wait.
-  void write(IoThreads& threads, size_t bytes, size_t max_pending, WriteEntry write_entry);
+  void write(IoThreads& threads, WaitingBytes& waiting, size_t bytes, WriteEntry write_entry);
   void count(CacheDirectory::Admitted admitted, size_t bytes);
 
   const std::shared_ptr<ByteStore> inner_;
@@ -154,10 +155,9 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_open_ = false;      ///< requests may go to the inner store
-  size_t calls_ = 0;          ///< of the inner store that are under way
-  size_t pending_ = 0;        ///< entries that wait to be written, or are being written
-  size_t pending_bytes_ = 0;  ///< of these
+  bool is_open_ = false;  ///< requests may go to the inner store
+  size_t calls_ = 0;      ///< of the inner store that are under way
+  size_t pending_ = 0;    ///< entries that wait to be written, or are being written
 };
 
 }  // namespace zarrfeed

@@ -107,6 +107,19 @@ struct TempCache {
 
 }  // namespace
 
+TEST(memory_of_containers_is_used_again_and_outlives_whoever_lent_it) {
+  auto rooms = std::make_shared<BloscRooms>(100);
+  BloscRoom first = rooms->take();
+  const BloscRoom second = rooms->take();
+  CHECK(first.get() != second.get());
+  const uint8_t* const used = first.get();
+  first.reset();
+  first = rooms->take();
+  CHECK(first.get() == used);
+  rooms.reset();
+  first[99] = 1;
+}
+
 TEST(transcoded_chunks_are_decoded_once_and_then_read_as_blosc) {
   const TempCache temp;
   const Process one(temp.path);
