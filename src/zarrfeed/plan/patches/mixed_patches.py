@@ -26,6 +26,7 @@ from zarrfeed.plan.order.block_order import RowKeys
 from zarrfeed.plan.order.order import EpochPlan, Order, Room
 from zarrfeed.plan.order.order_state import OrderState, OwnState
 from zarrfeed.plan.order.portion import WHOLE, Portion
+from zarrfeed.plan.order.remembered import Remembered
 from zarrfeed.plan.patches.listed_order import ListedOrder
 from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep
@@ -133,24 +134,6 @@ class SweptPasses:
         return cls(replace(table, of_epochs=replace(sources[0], seed=seed)), reads, orders)
 
 
-class _Cache:
-    """The passes of the epoch that was listed last, in the columns that they were listed in."""
-
-    def __init__(self) -> None:
-        self._key: tuple[Any, ...] = ()
-        self._passes: SweptPasses | None = None
-
-    def __reduce__(self) -> tuple[type[_Cache], tuple[()]]:
-        return _Cache, ()  # another process lists them anew
-
-    def passes(self, order: MixedPatches) -> SweptPasses:
-        """Return the passes that an order's epoch touches."""
-        key = order.touched, order.sweeps, order.seed
-        if self._passes is None or key != self._key:
-            self._key, self._passes = key, SweptPasses.of(order.patches, order.touched, order.seed)
-        return self._passes
-
-
 @dataclass(frozen=True, kw_only=True)
 class MixedPatches(PassMixture):
     """The epoch order of a mixture of patches, in one epoch.
@@ -162,7 +145,7 @@ class MixedPatches(PassMixture):
     """
 
     patches: tuple[ListedOrder, ...] = field(compare=False, repr=False)
-    _cache: _Cache = field(default_factory=_Cache, compare=False, repr=False)
+    _epochs: Remembered[SweptPasses] = field(default_factory=Remembered, compare=False, repr=False)
 
     @classmethod
     def of_sources(cls, patches: Sequence[ListedOrder], blend: Blend) -> MixedPatches:
@@ -181,7 +164,8 @@ class MixedPatches(PassMixture):
     @cached_property
     def passes(self) -> SweptPasses:
         """The patches of the passes that the epoch touches."""
-        return self._cache.passes(self)
+        key = self.touched, self.sweeps, self.seed
+        return self._epochs.get(key, lambda: SweptPasses.of(self.patches, self.touched, self.seed))
 
     @cached_property
     def reads(self) -> Selection:
