@@ -6,8 +6,8 @@
 //     writes leaves a file in `tmp/` that no reader looks at; the next process that opens the directory deletes it.
 //   * An entry names what it holds: store, object, range and version of the object. An entry of another version is a miss
 //     and never an answer. The name of the file comes from store, object and range, so a new version replaces the old one.
-//   * A process checks the crc32c of an entry when it reads the entry for the first time. An entry that is damaged, after
-//     a power failure for example (nothing calls fsync), is deleted, and is a miss.
+//   * A process checks the crc32c of an entry when it reads the entry for the first time, unless it wrote the entry itself.
+//     An entry that is damaged, after a power failure for example (nothing calls fsync), is deleted, and is a miss.
 //   * A new entry is admitted while the counter of used bytes stays within the limit. No other entry is evicted.
 //   * The counter is kept in `state`, under a lock. Bytes are reserved before they are written, so a killed process can
 //     leave the counter too high, never too low. `state` also counts the processes that have the directory open. If the
