@@ -6,24 +6,12 @@
 #include <cstring>
 #include <string>
 
+#include "base/byte_order.h"
 #include "base/bytes.h"
 #include "codecs/codec.h"
 
 namespace zarrfeed {
 namespace {
-
-template <std::unsigned_integral Int>
-Int swapped(Int value) {
-  if constexpr (sizeof(Int) == 2) {
-    return __builtin_bswap16(value);
-  } else if constexpr (sizeof(Int) == 4) {
-    return __builtin_bswap32(value);
-  } else if constexpr (sizeof(Int) == 8) {
-    return __builtin_bswap64(value);
-  } else {
-    return value;
-  }
-}
 
 template <std::unsigned_integral Int, bool kSwap>
 Int load(const uint8_t* from) {

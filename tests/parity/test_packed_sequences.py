@@ -12,7 +12,7 @@ import torch
 import zarr
 
 import zarrfeed
-from tests.parity.test_sequences import dataset_of, recordings
+from tests.parity.test_sequences import dataset_of, recordings, stopped_and_resumed
 from tests.support.examples import tries
 from zarrfeed import ConfigError, Data, ZarrDataset, ZarrIterableDataset
 
@@ -87,12 +87,7 @@ def check_random_packing(random: np.random.Generator) -> None:
         for number, batch in enumerate(whole):
             assert sorted(sample for one in ranks if number < len(one) for sample in one[number]) == sorted(batch)
     done = int(random.integers(len(ranks[0])))
-    dataset = dataset_of(data, epoch, rank=0, **options)
-    begun = iter(dataset)
-    for _ in range(done):
-        next(begun)
-    again = dataset_of(data, 0, rank=0, **options)
-    again.load_state_dict(dataset.state_dict())
+    _, again = stopped_and_resumed(data, epoch, done, rank=0, **options)
     assert [[documents_in(one) for one in samples_of(batch)] for batch in again] == ranks[0][done:]
 
 

@@ -40,6 +40,19 @@ def dataset_of(data: Data, epoch: int, **options: Any) -> ZarrIterableDataset:
     return dataset
 
 
+def stopped_and_resumed(
+    data: Data, epoch: int, batches: int, **options: Any
+) -> tuple[dict[str, Any], ZarrIterableDataset]:
+    """Return the state of a dataset that has read some batches of an epoch, and a dataset that goes on from there."""
+    dataset, again = dataset_of(data, epoch, **options), dataset_of(data, 0, **options)
+    begun = iter(dataset)
+    for _ in range(batches):
+        next(begun)
+    state = dataset.state_dict()
+    again.load_state_dict(state)
+    return state, again
+
+
 def rows_of(batch: dict[str, Any]) -> list[tuple[int, ...]]:
     """Return the sequences of a batch, which is padded with -1 to the longest of them."""
     rows, lengths = batch["x"].numpy(), batch["length"].numpy()
@@ -119,15 +132,10 @@ def check_random_buckets(random: np.random.Generator) -> None:
     for number, batch in enumerate(whole):
         assert sorted(row for one in ranks if number < len(one) for row in one[number]) == sorted(batch)
     done = int(random.integers(len(ranks[0])))
-    dataset = dataset_of(data, epoch, rank=0, **options)
-    begun = iter(dataset)
-    for _ in range(done):
-        next(begun)
-    again = dataset_of(data, 0, rank=0, **options)
-    again.load_state_dict(dataset.state_dict())
+    state, again = stopped_and_resumed(data, epoch, done, rank=0, **options)
     assert [rows_of(batch) for batch in again] == ranks[0][done:]
     alone = dataset_of(data, 0, batch_size=world * size, shuffle=shuffle)
-    alone.load_state_dict(dataset.state_dict())
+    alone.load_state_dict(state)
     assert [sorted(rows_of(batch)) for batch in alone] == [sorted(batch) for batch in whole[done:]]
 
 

@@ -42,12 +42,8 @@ class NodeCache::WaitingBytes {
 
   /// Counts bytes until the result is dropped; null if the limit has no room for them. Any number may wait alone.
   std::shared_ptr<const void> try_add(size_t bytes) {
-    const auto uncount = [this](const size_t* added) {
-      bytes_ -= *added;
-      delete added;
-    };
     const size_t before = bytes_.fetch_add(bytes);
-    std::shared_ptr<const void> counted(std::make_unique<const size_t>(bytes).release(), uncount);
+    std::shared_ptr<const void> counted(this, [this, bytes](const void*) { bytes_ -= bytes; });
     return before == 0 || before + bytes <= limit_ ? counted : nullptr;
   }
 

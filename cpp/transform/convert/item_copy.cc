@@ -4,18 +4,11 @@
 #include <cstring>
 #include <string>
 
+#include "base/byte_order.h"
 #include "base/error.h"
 
 namespace zarrfeed {
 namespace {
-
-template <typename Unit>
-Unit swapped(Unit value) {
-  if constexpr (sizeof(Unit) == 2) return __builtin_bswap16(value);
-  if constexpr (sizeof(Unit) == 4) return __builtin_bswap32(value);
-  if constexpr (sizeof(Unit) == 8) return __builtin_bswap64(value);
-  return value;
-}
 
 /// Copies `count` items of `kUnits` units each, `stride` bytes apart in the source, to contiguous memory.
 template <typename Unit, int kUnits, bool kSwap>

@@ -127,6 +127,8 @@ def concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
         If they are of several kinds or calendars, or no unit holds all of the times.
     """
     first = parts[0]
+    if len(parts) == 1:
+        return first
     for other in parts[1:]:
         if other.values.dtype.kind != first.values.dtype.kind and not {
             first.values.dtype.kind,

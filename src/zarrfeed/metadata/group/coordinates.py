@@ -351,7 +351,7 @@ class Coordinates:
         """Like `read`, but raise NoCoordinateError where a store has no coordinate of that name."""
         if name not in self._read:
             parts = list(side_by_side(lambda store: store.read(name, self.dims), self.stores, SharedAccess()))
-            self._read[name] = parts[0] if len(parts) == 1 else concatenated(name, parts)
+            self._read[name] = concatenated(name, parts)
         return self._read[name]
 
     def labels(self, dim: str) -> npt.NDArray[Any] | None:

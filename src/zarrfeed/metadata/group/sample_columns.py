@@ -20,7 +20,7 @@ from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.metadata.array.anndata_columns import column_at
-from zarrfeed.metadata.array.coordinate_values import checked_values
+from zarrfeed.metadata.array.coordinate_values import checked_values, concatenated
 from zarrfeed.metadata.group.beside import MOST_GROUPS, Beside, StoredPath, open_beside, sibling
 from zarrfeed.metadata.group.coordinates import Coordinates, NoCoordinateError, StoreCoordinates, read_coordinate
 from zarrfeed.spec.coordinate import Coordinate
@@ -80,8 +80,7 @@ def _part_of_dates(values: npt.NDArray[Any], name: str, part: str) -> npt.NDArra
 
 def _at_paths(known: Coordinates, name: str) -> Coordinate:
     """Return the column at a path of each store, one after the other."""
-    parts = [_at_path(one.stores[0], name) for one in known.of_stores()]
-    return replace(parts[0], values=np.concatenate([one.values for one in parts]))
+    return concatenated(name, [_at_path(one.stores[0], name) for one in known.of_stores()])
 
 
 def _at_path(store: Any, name: str) -> Coordinate:

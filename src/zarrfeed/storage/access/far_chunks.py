@@ -52,11 +52,11 @@ class FarChunks:
         url = file.url
         try:
             if extent.length == WHOLE:
-                return (await self._get(url))[1]
+                return (await self.get(url))[1]
             end = extent.offset + extent.length
             if not extent.length:
                 return b""
-            meta, found = await self._get(url, {"range": (extent.offset, end)})
+            meta, found = await self.get(url, {"range": (extent.offset, end)})
             checked_version(file, meta)
         except FileNotFoundError as error:
             raise StoreReadError(errno.ENOENT, f"{printable(url)}: there is no such object") from error
@@ -65,7 +65,8 @@ class FarChunks:
             raise StoreReadError(errno.EINVAL, what)
         return found
 
-    async def _get(self, url: str, options: Any = None) -> tuple[Any, bytes]:
+    async def get(self, url: str, options: Any = None) -> tuple[Any, bytes]:
+        """Return what a store says of an object, and its bytes, or those of a range."""
         import obstore
 
         answer = await obstore.get_async(self.store_of(url).store, KeyUrl.of(url).key, options=options)
@@ -88,7 +89,8 @@ class BlockingFarChunks(FarChunks):
         stores = {id(store): store for store in (reader.store_of(file.url).store for file in files)}
         return all(getattr(store, "credential_provider", None) is None for store in stores.values())
 
-    async def _get(self, url: str, options: Any = None) -> tuple[Any, bytes]:
+    async def get(self, url: str, options: Any = None) -> tuple[Any, bytes]:
+        """Return what a store says of an object, and its bytes, or those of a range, without waiting."""
         import obstore
 
         answer = obstore.get(self.store_of(url).store, KeyUrl.of(url).key, options=options)

@@ -17,7 +17,6 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.far_chunks import FarChunks, checked_version, version_of
 from zarrfeed.storage.access.file_kinds import kind_of_name
-from zarrfeed.storage.access.key_urls import KeyUrl
 from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.file_index import warn_of_age
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
@@ -152,16 +151,8 @@ class FarObject(FarFile):
 
 def _ask(url: str, chunks: FarChunks, number: int, size: int) -> tuple[Any, bytes]:
     """Return what a store says of an object, and bytes of a block of it, within the timeout and with retries."""
-    import obstore
-
-    store, path = chunks.store_of(url).store, KeyUrl.of(url).key
     begin = number * _BLOCK_BYTES
-
-    async def read() -> tuple[Any, bytes]:
-        answer = await obstore.get_async(store, path, options={"range": (begin, begin + size)})
-        return answer.meta, bytes(await answer.bytes_async())
-
-    return chunks.access.ask(read, url)
+    return chunks.access.ask(lambda: chunks.get(url, {"range": (begin, begin + size)}), url)
 
 
 class _Stream(io.RawIOBase):
