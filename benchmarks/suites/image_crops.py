@@ -36,6 +36,7 @@ from torch.utils.data import DataLoader
 
 import zarrfeed
 from benchmarks.harness.machine import machine_line, write_document
+from benchmarks.harness.measure import process_cpu_s
 from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.suites.images import jpegs, write_array
@@ -213,11 +214,7 @@ def wrong_crops(task: Task, most: int = 256) -> str:
 def _cpu_s(batches: Any) -> float:
     """Return the processor seconds of this process and of the workers of a loader, so far."""
     workers = getattr(getattr(batches, "_iterator", None), "_workers", [])
-    ticks = 0
-    for worker in workers:
-        fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])  # of user and of system
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+    return time.process_time() + sum(process_cpu_s(worker.pid) for worker in workers)
 
 
 def measure(side: str, repeat: int, task: Task) -> Row:

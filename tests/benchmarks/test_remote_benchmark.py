@@ -36,6 +36,7 @@ from benchmarks.suites.remote_series import Turn
 from benchmarks.suites.remote_series import share as series_share
 from benchmarks.suites.remote_sides import REMOTE_LAYOUTS, SIDES, Source, remote_layout, verify_side, why_not
 from tests.support.paths import ROOT
+from tests.support.proc import children
 
 
 def _has_nginx() -> bool:
@@ -201,8 +202,7 @@ def test_nginx_ends_with_its_block_and_leaves_no_files(tmp_path: Path, monkeypat
     def read_and_stop() -> None:
         with serve(served) as server:
             assert get(f"{server.url}/file") == b"bytes"
-            workers = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-            pids.extend((server.pid, *map(int, workers)))
+            pids.extend((server.pid, *children(server.pid)))
             urls.append(server.url)
             raise StopError
 
@@ -292,8 +292,7 @@ def test_the_proxy_passes_many_connections_at_once_and_a_server_that_is_gone(tmp
         proxy = stack.enter_context(slowed(server.url, Slowness(latency_ms=1, cap_mb_s=400)))
         with ThreadPoolExecutor(24) as pool:
             assert all(pool.map(lambda _: get(f"{proxy.url}/file") == data, range(48)))
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        for pid in (server.pid, *map(int, children)):
+        for pid in (server.pid, *children(server.pid)):
             os.kill(pid, signal.SIGKILL)
         for _ in range(3):
             with pytest.raises((OSError, HTTPException)) as caught:

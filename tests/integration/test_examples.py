@@ -17,6 +17,7 @@ import torch
 from tests.support import warm
 from tests.support.dcp import dcp
 from tests.support.paths import ROOT
+from tests.support.proc import children
 from zarrfeed.checkpoint import ZarrfeedReader
 
 EXAMPLES = ROOT / "examples"
@@ -49,10 +50,6 @@ def weights_of(checkpoint: Path) -> torch.Tensor:
     state = {"model": model.state_dict()}
     dcp.load(state, storage_reader=ZarrfeedReader(checkpoint), no_dist=True)
     return torch.cat([value.flatten() for value in state["model"].values()])
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

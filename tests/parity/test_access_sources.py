@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
 import time
@@ -30,6 +29,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, WrapperStore, Zip
 
 import zarrfeed
 from tests.support.oracle import Layout, numbered, raw_rows, read_all
+from tests.support.proc import resident_bytes
 from zarrfeed import ClosedError, ConfigError, CorruptChunkError, StoreReadError, ZarrDataset
 
 pytestmark = [
@@ -272,10 +272,6 @@ def test_the_cache_is_bounded_over_many_requests(tmp_path: Path) -> None:
     read(150)
     assert access.stats().chunks_read - decoded > 1000, "more than the cache holds"
     assert resident_bytes() - before < 8 * chunk_bytes, "which is a sixth of the array"
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_workers_share_the_cache(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 
 from tests.support import warm
 from tests.support.paths import ROOT
+from tests.support.proc import children
 from tests.support.sample_log import WRAPPER, SampleLog, assert_kept_once
 
 EXAMPLE = ROOT / "examples" / "ddp_torchrun.py"
@@ -103,8 +104,7 @@ class Node:
         if self.agent.poll() is None:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it ended just now
                 agent = warm.child_of(self.agent.pid)
-                clients = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-                for process in [agent, *(warm.child_of(int(client)) for client in clients)]:
+                for process in [agent, *map(warm.child_of, children(agent))]:
                     os.kill(process, signal.SIGKILL)
         self.agent.kill()
         self.agent.wait(240)

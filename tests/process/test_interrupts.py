@@ -14,6 +14,7 @@ import zarr
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
+from tests.support.proc import open_files, thread_ids
 from tests.support.scripts import run_new_script, run_script
 from zarrfeed import ZarrDataset, ZarrIterableDataset
 from zarrfeed.engine.reader import Reader
@@ -26,14 +27,6 @@ N = 400
 def make(target: Any) -> ZarrIterableDataset:
     array = zarr.create_array(target, data=np.arange(N), chunks=(10,))
     return ZarrIterableDataset(array, batch_size=16, shuffle=True, num_threads=2)
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def native_threads() -> int:
-    return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
 def test_an_interrupt_that_comes_while_an_iterator_is_dropped_reaches_the_loop(
@@ -78,7 +71,7 @@ def test_an_interrupt_while_a_session_is_closed_leaves_nothing_on_the_loop(monke
     dataset = make(MemoryStore())
     for _ in dataset:
         break
-    before = descriptors()
+    before = len(open_files())
     feed = iter(dataset)
     next(feed)
     close = _Session.close
@@ -94,7 +87,7 @@ def test_an_interrupt_while_a_session_is_closed_leaves_nothing_on_the_loop(monke
     del feed
     gc.collect()
     assert sorted(i for batch in dataset for i in batch.tolist()) == list(range(N))
-    assert descriptors() <= before
+    assert len(open_files()) <= before
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -105,13 +98,13 @@ def test_an_interrupt_while_random_access_ends_leaves_no_thread(
     zarr.create_array(tmp_path / "a", data=data, chunks=(10, 4000))
     dataset = ZarrDataset(str(tmp_path / "a"), num_threads=4)
     assert dataset[7][0] == 7
-    before = native_threads()
+    before = len(thread_ids())
     stop, start = Reader.stop, Reader.start
     threads = []
 
     def noted_start(reader: Reader, *arguments: Any, **options: Any) -> None:
         start(reader, *arguments, **options)
-        threads.append(native_threads())
+        threads.append(len(thread_ids()))
 
     def interrupted_stop(reader: Reader) -> None:
         if stopped or not threads:
@@ -125,7 +118,7 @@ def test_an_interrupt_while_random_access_ends_leaves_no_thread(
     with pytest.raises(KeyboardInterrupt):
         dataset.__getitems__(list(range(N)))
     assert threads[0] > before, "there were threads to be left behind"
-    assert native_threads() <= before  # the thread of a look may have been there
+    assert len(thread_ids()) <= before  # the thread of a look may have been there
     assert [sample[0].item() for sample in dataset.__getitems__([3, 300])] == [3, 300]
 
 
@@ -137,11 +130,11 @@ def test_a_session_that_is_given_up_while_it_opens_watches_nothing() -> None:
     reader: Any = feed.reader
     (running,) = reader._bridge._sessions
     sources = {number: chunks.source for number, chunks in running._readers.items()}
-    before = descriptors()
+    before = len(open_files())
     session = _Session(reader._bridge, reader._engine, sources, 1)
     session.close()
     sync(session.open())
-    assert descriptors() == before
+    assert len(open_files()) == before
     session.close()
 
 

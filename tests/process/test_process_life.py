@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tests.support.examples import slow
 from tests.support.oracle import no_thread_left
 from tests.support.preload import preloaded_by
+from tests.support.proc import thread_ids
 from tests.support.scripts import run_new_script, run_script
 from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.engine.reader import Reader
@@ -45,20 +46,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def num_threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
-
-
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    before = num_threads()
+    before = len(thread_ids())
     yield
     gc.collect()
     deadline = time.monotonic() + 240  # threads of torch's queues end a little later
-    while num_threads() > before and time.monotonic() < deadline:
+    while len(thread_ids()) > before and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-    assert num_threads() <= before
+    assert len(thread_ids()) <= before
 
 
 def make(store: str) -> ZarrIterableDataset:
@@ -100,11 +97,11 @@ def test_an_exception_in_the_consumer_ends_the_threads(store: str) -> None:
 
 def test_close_ends_a_running_iteration(store: str) -> None:
     with no_thread_left():
-        before = num_threads()
+        before = len(thread_ids())
         dataset = make(store)
         feed = iter(dataset)
         next(feed)
-        assert num_threads() >= before + 4
+        assert len(thread_ids()) >= before + 4
         dataset.close()
     with pytest.raises(ClosedError):
         next(feed)

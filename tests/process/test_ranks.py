@@ -16,6 +16,7 @@ import zarr
 
 from tests.support import ranks as on_ranks
 from tests.support.flat import iterable_dataset
+from tests.support.proc import all_living
 from tests.support.ranks import Cell, RankError, Ranks
 from tests.support.shares import assert_shared_out, rank_batches, rank_length, shuffled_order, unshuffled_order
 from zarrfeed import ConfigError, Digest, ZarrDataLoader, ZarrIterableDataset, rank_from_slurm, rank_from_torchrun
@@ -348,15 +349,7 @@ def shared_memory_of(processes: list[int]) -> list[str]:
 
 def living_in_group(group: int) -> list[int]:
     """Return the processes of a process group, but for those that are dead and not yet waited for."""
-    living = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, process_group = status.read_text().rpartition(")")[2].split()[:3]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(process_group) == group and state != "Z":
-            living.append(int(status.parent.name))
-    return living
+    return [process.number for process in all_living() if process.group == group]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import warm
 from tests.support.paths import ROOT
+from tests.support.proc import children
 from tests.support.sample_log import WRAPPER, SampleLog, assert_kept_once
 
 EXAMPLES = ROOT / "examples"
@@ -108,8 +109,8 @@ def job_with_a_free_port() -> int:
 
 def step_of(job: subprocess.Popen[str]) -> int:
     """Return the process of the srun of a job."""
-    (srun,) = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    return int(srun)
+    (srun,) = children(job.pid)
+    return srun
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from tests.faults.process.census import wait_until
 from tests.support import warm
 from tests.support.cases import case
 from tests.support.paths import ROOT
+from tests.support.proc import living
 
 _TIMEOUT_S = 60.0
 _IS_WARM = "import sys; print('decimal' in sys.modules)"
@@ -49,11 +50,7 @@ def is_warm(server: warm.Server, *options: str, **environment: str) -> bool:
 
 
 def has_ended(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"
+    return living(process) is None
 
 
 #: A process tells this of itself.

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Transpos
 from zarr.codecs import numcodecs as zarr_numcodecs
 
 from tests.support.flat import iterable_dataset
+from tests.support.proc import open_files, thread_ids
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.base.native import core
 from zarrfeed.engine.batch_arrays import ByteArrays
@@ -432,11 +433,6 @@ def assert_parity(
 # --- threads ----------------------------------------------------------------------------------------------------
 
 
-def thread_ids() -> set[str]:
-    """Return the ids of the threads of this process, those that Python does not know included."""
-    return {entry.name for entry in Path("/proc/self/task").iterdir()}
-
-
 @contextmanager
 def no_thread_left() -> Iterator[None]:
     """Fail if threads that were started inside the block are alive after it.
@@ -454,14 +450,6 @@ def no_thread_left() -> Iterator[None]:
 # --- open files -------------------------------------------------------------------------------------------------
 
 
-def _open_files() -> Counter[str]:
-    files: Counter[str] = Counter()
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that lists them is closed by then
-            files[str(link.readlink())] += 1
-    return files
-
-
 @contextmanager
 def no_file_left() -> Iterator[None]:
     """Fail if files, pipes or memory that were opened inside the block are open after it.
@@ -469,6 +457,6 @@ def no_file_left() -> Iterator[None]:
     Sockets are not looked at: other tests may have left libraries whose threads open and close theirs.
     """
     gc.collect()  # what other tests left
-    before = _open_files()
+    before = Counter(open_files().values())
     yield
-    assert not {name for name in _open_files() - before if not name.startswith("socket:")}
+    assert not {name for name in Counter(open_files().values()) - before if not name.startswith("socket:")}

@@ -9,11 +9,12 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+from tests.support.proc import all_living, living
 
 #: Otherwise Ray writes one to the home directory. One for a process: Ray keeps the first one that it was given, and
 #: cannot reach a second cluster that has another.
@@ -57,15 +58,6 @@ def ray_cluster(cores: int, environment: Mapping[str, str] | None = None) -> Ite
 
 def processes_with_a_task(function: str) -> list[int]:
     """Return the processes of this process's cluster that run a task of a function; so they call themselves."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            title = (process / "cmdline").read_bytes().rstrip(b" \0")
-            if title == f"ray::{function}".encode() and _parent(_parent(int(process.name))) == os.getpid():
-                found.append(int(process.name))
-    return found
-
-
-def _parent(process: int) -> int:
-    """Return the parent of a process. The parent of a worker is the raylet, which `ray.init` started."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    workers = [process for process in all_living() if process.command() == f"ray::{function}"]
+    # The parent of a worker is the raylet, which `ray.init` started.
+    return [worker.number for worker in workers if (raylet := living(worker.parent)) and raylet.parent == os.getpid()]

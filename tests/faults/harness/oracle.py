@@ -17,7 +17,6 @@ from tests.support.oracle import (
     chunk_files,
     raw_rows,
     read_all,
-    thread_ids,
 )
 from tests.support.shares import assert_shared_out
 
@@ -34,7 +33,6 @@ __all__ = [
     "chunk_files",
     "raw_rows",
     "read_all",
-    "thread_ids",
 ]
 
 

@@ -6,7 +6,6 @@ was written anew. Batches carry the index of each sample, so that every row can 
 
 from __future__ import annotations
 
-import contextlib
 import random
 import re
 import shutil
@@ -23,6 +22,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 from tests.faults.harness.row import Try, UnspecifiedError
 from tests.support.flat import iterable_dataset
+from tests.support.proc import thread_file, thread_ids
 from tests.support.stalls import StallWatch
 from zarrfeed import CorruptChunkError, StoreReadError, ZarrIterableDataset
 
@@ -185,11 +185,8 @@ class Stopwatch:
 
     @staticmethod
     def _waited() -> float:
-        waited_ns = 0
-        for task in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError):  # the thread has ended
-                waited_ns += int((task / "schedstat").read_text().split()[1])
-        return waited_ns * 1e-9
+        times = [thread_file(thread, "schedstat") for thread in thread_ids()]
+        return sum(int(text.split()[1]) for text in times if text) * 1e-9
 
 
 def check_injected(times: int) -> None:

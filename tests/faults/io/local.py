@@ -28,6 +28,7 @@ from tests.faults.io.common import (
     stored,
 )
 from tests.faults.io.shim import Calls, Fault, injected, preloaded
+from tests.support.proc import open_files, thread_ids
 from zarrfeed import StoreReadError
 
 
@@ -87,7 +88,7 @@ def passes(attempt: Try) -> str:
 def _descriptors(free: int) -> Iterator[None]:
     """Let the process open no more than so many further files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 (names alone, and one descriptor)
+    used = list(open_files())
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(max(used) + 1 - len(used))]  # no gaps below the highest
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max([*used, *held]) + 1 + free, hard))
@@ -195,17 +196,13 @@ def slow(attempt: Try) -> str:
     return "right"
 
 
-def _num_threads() -> int:
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
-
-
 def hangs(attempt: Try) -> str:
     """Let an open or a read not return; read on while it hangs, or after; then let it return, and its thread end."""
     path = stored(attempt.shared, attempt.random.choice(sorted(LAYOUTS)))
     file = attempt.random.choice(chunk_files(path))
     calls = attempt.random.choice((Calls.OPEN, Calls.READ))
     hung = Fault(calls, file, stall_ms=60_000, times=attempt.random.choice((1, -1)))
-    threads = _num_threads()
+    threads = len(thread_ids())
     with opened(str(path), attempt.random, timeout=TIMEOUT_S) as dataset:
         with injected(hung, cold(path)) as acted:
             watch = Stopwatch()
@@ -225,9 +222,9 @@ def hangs(attempt: Try) -> str:
         if not dataset.session.closed:
             check_right(dataset)
     give_up = time.monotonic() + 10
-    while _num_threads() > threads:
+    while len(thread_ids()) > threads:
         if time.monotonic() > give_up:
-            raise UnspecifiedError(f"{_num_threads()} threads are left, {threads} were there before")
+            raise UnspecifiedError(f"{len(thread_ids())} threads are left, {threads} were there before")
         time.sleep(0.001)
     return "error, then right"
 

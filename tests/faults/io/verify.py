@@ -27,6 +27,7 @@ from tests.faults.io.local import PASSING, cold
 from tests.faults.io.shim import Calls, Fault, injected, preloaded
 from tests.faults.io.store import PASSING as PASSING_OF_STORES
 from tests.faults.io.store import Answer, FaultyStore, in_memory
+from tests.support.proc import thread_ids
 from zarrfeed import verify
 from zarrfeed.tools.verify import VerifyReport
 
@@ -85,10 +86,6 @@ def fails(attempt: Try) -> str:
     return f"error {errno.errorcode[code]}"
 
 
-def _num_threads() -> int:
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
-
-
 def hangs(attempt: Try) -> str:
     """Let the first open or read of a file not return; the others are checked while it hangs."""
     layout = attempt.random.choice(sorted(LAYOUTS))
@@ -96,7 +93,7 @@ def hangs(attempt: Try) -> str:
     file = attempt.random.choice(chunk_files(path))
     calls = attempt.random.choice((Calls.OPEN, Calls.READ))
     times = attempt.random.choice((1, -1))
-    threads = _num_threads()
+    threads = len(thread_ids())
     with injected(Fault(calls, file, stall_ms=60_000, times=times), cold(path)) as acted:
         watch = Stopwatch()
         report = verify(path, num_threads=attempt.random.randint(1, 4), timeout=TIMEOUT_S)
@@ -108,9 +105,9 @@ def hangs(attempt: Try) -> str:
         if times == 1:
             _check_counts(verify(path, timeout=TIMEOUT_S), 0)
     give_up = time.monotonic() + 10
-    while _num_threads() > threads:
+    while len(thread_ids()) > threads:
         if time.monotonic() > give_up:
-            raise UnspecifiedError(f"{_num_threads()} threads are left, {threads} were there before")
+            raise UnspecifiedError(f"{len(thread_ids())} threads are left, {threads} were there before")
         time.sleep(0.001)
     return "error"
 

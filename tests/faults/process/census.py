@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.harness.row import UnspecifiedError
+from tests.support.proc import all_living, living, open_files, thread_ids
 
 _SHARED_MEMORY = Path("/dev/shm")
 #: A semaphore of glibc that has not got its name yet.
@@ -30,27 +31,17 @@ _OF_OTHERS_S = 60.0
 
 def native_threads() -> int:
     """Count the threads of this process that Python did not start."""
-    ours = {thread.native_id for thread in threading.enumerate()}
-    return sum(int(task.name) not in ours for task in Path("/proc/self/task").iterdir())
+    return len(thread_ids() - {thread.native_id for thread in threading.enumerate()})
 
 
 def descriptors() -> int:
     """Count open files, without what torch received from workers: an interrupt in its code may leave one open."""
-    return sum(not name.startswith(_OF_TORCH) for name in _open_files())
+    return sum(not name.startswith(_OF_TORCH) for name in open_files().values())
 
 
 def session_processes() -> set[int]:
     """Return the processes of this session that live: a row's own, and what they started and left behind."""
-    session, found = os.getsid(0), set()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                state, _, _, of_process = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            except OSError:  # it ended
-                continue
-            if state not in "ZX" and int(of_process) == session:
-                found.add(int(folder.name))
-    return found
+    return {process.number for process in all_living() if process.session == os.getsid(0)}
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
@@ -86,7 +77,9 @@ class Census:
         if not wait_until(lambda: native_threads() <= self.threads, timeout_s):
             raise UnspecifiedError(f"{native_threads()} native threads, there were {self.threads}")
         if not wait_until(lambda: descriptors() <= self.files, timeout_s):
-            raise UnspecifiedError(f"{descriptors()} open files, there were {self.files}: {_open_files()}")
+            raise UnspecifiedError(
+                f"{descriptors()} open files, there were {self.files}: {sorted(open_files().values())}"
+            )
 
 
 @dataclass(frozen=True)
@@ -143,34 +136,12 @@ def _inode(name: str) -> int:
 
 def _files_in_use() -> set[int]:
     """Return the inodes in shared memory that a process has open or mapped, maybe under another name; and 0."""
-    prefix, used = str(_SHARED_MEMORY), {0}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        try:
-            used |= {
-                link.stat().st_ino for link in (folder / "fd").iterdir() if str(link.readlink()).startswith(prefix)
-            }
-            mapped = [line.split(maxsplit=5) for line in (folder / "maps").read_text().splitlines()]
-        except OSError:
-            continue
-        used |= {int(fields[4]) for fields in mapped if fields[-1].startswith(prefix)}
+    used = {0}
+    for process in all_living():
+        used |= process.inodes_below(str(_SHARED_MEMORY))
     return used
 
 
-def _open_files() -> list[str]:
-    found = []
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            found.append(str(link.readlink()))
-        except OSError:  # the one that lists them
-            continue
-    return sorted(found)
-
-
 def _command(process: int) -> str:
-    try:
-        text = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        text = "ended"
-    return f"{process}: {text}"
+    found = living(process)
+    return f"{process}: {found.command() if found else 'ended'}"

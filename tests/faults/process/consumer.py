@@ -26,6 +26,7 @@ from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process.census import Census, Surroundings, session_processes
 from tests.faults.process.stores import KINDS, NUM_BATCHES, check, check_epoch, make, rows_of, write_stores
 from tests.support.flat import iterable_dataset
+from tests.support.proc import living, resident_bytes
 from zarrfeed import MemoryBudgetError, ZarrDataLoader, ZarrIterableDataset
 
 _ITERABLE = tuple(kind for kind in KINDS if kind != "access")
@@ -194,17 +195,12 @@ def _settle(workers: set[int]) -> None:
 
 
 def _memory_bytes(workers: set[int]) -> int:
-    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (os.getpid(), *workers)]
-    return sum(pages) * resource.getpagesize()
+    return sum(map(resident_bytes, (os.getpid(), *workers)))
 
 
 def _cpu_s(workers: set[int]) -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    ticks = 0
-    for pid in workers:
-        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        ticks += int(user) + int(system)
-    return used.ru_utime + used.ru_stime + ticks * _TICK_S
+    return used.ru_utime + used.ru_stime + sum(found.cpu_s for found in map(living, workers) if found)
 
 
 def budget(attempt: Try) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import re
 import threading
 import time
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.faults.harness.oracle import thread_ids
+from tests.support.proc import open_files, resident_bytes, thread_file, thread_ids
 
 _MIB = 1 << 20
 _LEAST_RISE_BYTES = 16 * _MIB
@@ -64,7 +63,7 @@ class Level:
     rss_bytes: int
     descriptors: int
     shared: int
-    threads: frozenset[str]
+    threads: frozenset[int]
 
 
 def settle_allocator() -> None:
@@ -77,7 +76,7 @@ def measure(seconds: float, configurations: int) -> Level:
     """Measure, after giving back what is free."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return Level(seconds, configurations, _rss_bytes(), _count_descriptors(), _count_shared(), foreign_threads())
+    return Level(seconds, configurations, resident_bytes(), len(open_files()), _count_shared(), foreign_threads())
 
 
 def peak_rss_bytes() -> int:
@@ -87,20 +86,20 @@ def peak_rss_bytes() -> int:
     return int(found[1]) << 10
 
 
-def foreign_threads() -> frozenset[str]:
+def foreign_threads() -> frozenset[int]:
     """Return the threads that Python did not start; those that just ended are waited for."""
     foreign = thread_ids()
     for _ in range(_LOOKS):  # and not until a time: a process that did not run has not looked
-        foreign &= thread_ids() - {str(thread.native_id) for thread in threading.enumerate()}
+        foreign &= thread_ids() - {thread.native_id for thread in threading.enumerate()}
         if not foreign:
             break
         time.sleep(0.02)
     return frozenset(foreign)
 
 
-def thread_names(ids: Iterable[str]) -> list[str]:
-    """Return what the system calls these threads."""
-    return [(Path("/proc/self/task") / one / "comm").read_text().strip() for one in ids]
+def thread_names(ids: Iterable[int]) -> list[str]:
+    """Return the names that the system has for these threads."""
+    return [(thread_file(one, "comm") or "ended").strip() for one in ids]
 
 
 def unexpected_threads() -> list[str]:
@@ -127,14 +126,6 @@ def rise_bytes(levels: list[Level]) -> tuple[float, float]:
     one, other = np.triu_indices(len(late), 1)
     slope = float(np.median((rss[other] - rss[one]) / (at[other] - at[one])))
     return slope * (at[-1] - at[0]), allowed
-
-
-def _rss_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 (which has a descriptor itself)
 
 
 def _count_shared() -> int:

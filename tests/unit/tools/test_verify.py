@@ -27,6 +27,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 import zarrfeed
 from tests.support import warm
+from tests.support.proc import open_files
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.tools import cli
 from zarrfeed.tools.verify import Progress
@@ -492,9 +493,9 @@ def test_an_argument_that_cannot_work_is_refused(options: dict[str, Any], many: 
 def test_threads_and_descriptors_do_not_stay(many: Path) -> None:
     zarrfeed.verify(many)
 
-    def held() -> tuple[set[Path], list[str]]:
+    def held() -> tuple[dict[int, str], list[str]]:
         threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("zarrfeed")]
-        return set(Path("/proc/self/fd").iterdir()), threads
+        return open_files(), threads
 
     before = held()
     for _ in range(3):

@@ -20,6 +20,7 @@ import pytest
 import torch
 import zarr
 
+from tests.support.proc import open_files
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.base.native import core
 from zarrfeed.torch.batches import worker_memory
@@ -288,17 +289,15 @@ def test_batches_outlive_a_worker_that_is_killed(store: Path) -> None:
 
 def mapped() -> list[str]:
     """Return the descriptors and mappings of pools of this process."""
-    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     lines = Path("/proc/self/maps").read_text().splitlines()
-    return [text for text in links + lines if "zarrfeed-batches" in text]
+    return [text for text in [*open_files().values(), *lines] if "zarrfeed-batches" in text]
 
 
 def test_the_training_process_keeps_no_file_of_workers_open(store: Path) -> None:
     """Only mappings: how many files a process may open is limited, and torch counts on that number."""
 
     def files_of_workers() -> int:
-        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-        return sum("zarrfeed-batches" in link for link in links)
+        return sum("zarrfeed-batches" in name for name in open_files().values())
 
     before = files_of_workers()  # pools that earlier tests made in this process
     batches = iter(loader(iterable(store), num_workers=2))

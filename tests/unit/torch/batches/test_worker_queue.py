@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import resource
 import tempfile
 import traceback
@@ -19,6 +18,7 @@ import pytest
 import torch
 import zarr
 
+from tests.support.proc import open_files
 from zarrfeed import ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.base.errors import BatchTransferError
 from zarrfeed.torch.batches import worker_memory
@@ -146,14 +146,14 @@ def test_a_loop_that_keeps_its_batches_does_not_run_out_of_descriptors(
     """Without a pool: of batches of 8 kB, sent as bytes, and of 32 kB, shared; more of both than descriptors."""
     monkeypatch.setattr(worker_memory.WorkerMemory, "_make_pool", lambda _: None)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    open_now = len(open_files())
     data = ZarrIterableDataset(store, batch_size=rows)
     loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=1)
     iter(loader)  # the first start of a worker opens files that stay
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 160, before[1]))
         held = [batch for _ in range(rows) for batch in loader]
-        opened = len(os.listdir("/proc/self/fd")) - open_now  # noqa: PTH208
+        opened = len(open_files()) - open_now
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert len(held) >= N
