@@ -152,9 +152,8 @@ print("begun", flush=True)
 def test_an_interpreter_ends_while_a_server_does_not_answer(serve: Callable[..., HoldingServer], ending: str) -> None:
     server = serve(may_answer=lambda path, _number: not path.startswith("/a/c/9") or path == "/a/c/9/0")
     result = run_script(_HANGING + ending + "\n", f"{server.url}/a")
-    assert result.stdout == "begun\n"
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+    assert result.stderr == "", result.stderr
+    assert (result.stdout, result.returncode) == ("begun\n", 0)
 
 
 _FORKING = """

@@ -10,7 +10,6 @@ cannot be read becomes an error, or another object, in the batch that it belongs
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from zarrfeed.engine.substitution import Skipped, SkippedChunk, SkippedField, Su
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.error_policy import Faults
+from zarrfeed.storage.access.exit_finalizers import finalize
 from zarrfeed.storage.access.retry import is_of_chunk
 from zarrfeed.storage.objects.listing import Listing
 
@@ -88,8 +88,7 @@ class ObjectReader:
         self._ahead_bytes = 0
         self._counted = Stats()
         self._returned_at: float | None = None
-        # Also runs at interpreter exit, so that no thread outlives the interpreter.
-        weakref.finalize(self, fetcher.close)
+        finalize(self, fetcher.close)
 
     def start(
         self,

@@ -9,7 +9,6 @@ only another process holds it. So a batch that a user holds is never overwritten
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,6 +45,7 @@ from zarrfeed.spec.field import (
     ResidentField,
     StoredField,
 )
+from zarrfeed.storage.access.exit_finalizers import finalize
 
 __all__ = ["Reader", "load_resident"]
 
@@ -154,8 +154,7 @@ class Reader:
             max_decodes=num_threads,
             policy=policy,
         )
-        # Also runs at interpreter exit, so that no thread outlives the interpreter.
-        self._finalizer = weakref.finalize(self, self._bridge.stop_engine)
+        finalize(self, _end, self._bridge, tuple(vlen_readers.values()))
 
     def start(
         self, plan: ReadPlan, max_open_batches: int, *, short_of_memory: bool = False, keep_bytes: int = 0
@@ -331,6 +330,13 @@ class Reader:
         buffers = [self._arrays.allocate(max(1, self._batch_size * size)) for size in self._sizes]
         self._provided.update((address, buffer) for buffer, address in buffers)
         self._engine.provide_buffers([address for _, address in buffers])
+
+
+def _end(bridge: StoreBridge, lookups: Sequence[SampleLookup[Any]]) -> None:
+    """End the epoch of a reader that is gone, or that the interpreter leaves behind."""
+    bridge.stop_engine()
+    for lookup in lookups:
+        lookup.close()
 
 
 def _request(order: Order, epoch: int, samples: Int64) -> EpochPlan:

@@ -13,6 +13,7 @@ from typing import Any
 from tests.faults.harness.row import Row, Try, UnspecifiedError
 from tests.faults.process.census import Surroundings, wait_until
 from tests.faults.process.started import Ended, Started, preloaded, run
+from tests.support.scripts import without_words_of_zarr
 
 #: As in stores.py, which is not imported here: it takes seconds, and other processes do it.
 _KINDS = ("zstd", "blosc", "shards", "codec", "fed", "fed shards", "text", "access")
@@ -28,10 +29,6 @@ _AGAIN_S = 8.0
 
 #: What must not be on stderr, beside the traceback of the main thread.
 _COMPLAINT = re.compile(r"Exception ignored|in thread|terminate called|Fatal|FATAL|Task was destroyed|never awaited")
-_OF_ZARR = re.compile(
-    r"Thread did not finish cleanly; forcefully closing the event loop\.\n"
-    r"|Exception ignored in atexit callback: <function cleanup_resources.*\n(.*\n)*?RuntimeError: Cannot close a r.*\n"
-)
 _LOST_IN_FORK = re.compile(
     r"Exception ignored in: <function (_releaseLock|.*fork.*)>?.*\n(.*\n)*?KeyboardInterrupt: *\n"
 )
@@ -66,7 +63,7 @@ def stores(attempt: Try) -> Path:
 
 def without_words_of_others(ended: Ended) -> Ended:
     """Return the same without what zarr-python says at exit if its thread does not end in 0.2 s."""
-    return Ended(ended.status, ended.out, _OF_ZARR.sub("", ended.err))
+    return Ended(ended.status, ended.out, without_words_of_zarr(ended.err))
 
 
 def well(ended: Ended) -> Ended:

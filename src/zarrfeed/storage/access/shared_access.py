@@ -63,8 +63,11 @@ class SharedAccess:
         """
         self._is_over = True
         if self._loop is not None:
-            ending = asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)
-            wait([ending], timeout=_TIMEOUT_S)
+            cancel = self._cancel()
+            try:
+                wait([asyncio.run_coroutine_threadsafe(cancel, self._loop)], timeout=_TIMEOUT_S)
+            except RuntimeError:  # the loop is closed, and nothing runs on it
+                cancel.close()
 
     async def _cancel(self) -> None:
         tasks = list(self._tasks)

@@ -35,6 +35,7 @@ try:
     from zarr.core.codec_pipeline import BatchedCodecPipeline
     from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
     from zarr.core.sync import _get_executor, _get_loop
+    from zarr.core.sync import loop as _loop
     from zarr.core.sync import sync as _sync
     from zarr.dtype import ZDType
     from zarr.errors import ZarrUserWarning
@@ -60,6 +61,7 @@ __all__ = [
     "configured",
     "dtype_name",
     "event_loop",
+    "has_event_loop",
     "fill_of",
     "fill_scalar",
     "grid_error",
@@ -273,6 +275,11 @@ def event_loop() -> asyncio.AbstractEventLoop:
     """Return the loop on which zarr-python reads, in a thread of its own."""
     loop: asyncio.AbstractEventLoop = sync(_running_loop())
     return loop
+
+
+def has_event_loop() -> bool:
+    """Return whether zarr-python has started its loop, and has not closed it."""
+    return _loop[0] is not None and not _loop[0].is_closed()
 
 
 async def _running_loop() -> asyncio.AbstractEventLoop:

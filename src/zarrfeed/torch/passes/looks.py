@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.spec.error_policy import Faults
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.layout import Layout
+from zarrfeed.storage.access.exit_finalizers import finalize
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.torch.ranks.distributed import find_rank
 
@@ -101,7 +101,7 @@ class Look:
             self._thread.start()
         except RuntimeError as error:  # the system has no thread left
             self._found.fail(error)
-        self._finalizer = weakref.finalize(self, _give_up, self._found, self._thread, self._owner)
+        self._finalizer = finalize(self, _give_up, self._found, self._thread, self._owner)
 
     @property
     def has_told(self) -> bool:
