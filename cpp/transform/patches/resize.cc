@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <vector>
+
+#include "base/buffer.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,14 +19,8 @@ constexpr int kPlaces = 22;
 constexpr int32_t kHalf = 1 << (kPlaces - 1);
 /// Taps of an output are a multiple of this; those behind the last have the weight 0.
 constexpr int64_t kTapsAtOnce = 4;
-/// A vector kernel reads, and writes, so many bytes at a time; rows of scratch memory are that much longer.
+/// Vector kernels read, and write, up to so many bytes behind the end of a row of scratch memory.
 constexpr int64_t kVectorBytes = 64;
-
-using Scratch = std::unique_ptr<uint8_t[]>;
-
-Scratch scratch(int64_t bytes) {
-  return std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(bytes));
-}
 
 int64_t rounded_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
@@ -166,8 +161,9 @@ ZARRFEED_AVX2 ZARRFEED_INLINE void store_16(uint8_t* p, __m128i value) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), value);
 }
 
-/// Pixels of 3 channels of two rows, resized along these. Both are read for up to 3 * count + 16 bytes behind their
-/// last tap, and written for up to 16 bytes behind their end.
+/// Two rows of pixels of 3 channels, resized along these by `kTurns` times kTapsAtOnce taps, or, if that is 0, by as many
+/// as there are. Reads up to 3 * count + 16 bytes behind a row's last tap, and writes up to 16 bytes behind its end.
+template <int64_t kTurns>
 ZARRFEED_AVX2 void resize_two_rows(uint8_t* out_0, uint8_t* out_1, const uint8_t* row_0, const uint8_t* row_1,
                                    const Taps& taps, bool mirrored) {
   // pixels 0 and 1, then 2 and 3, of the five that a vector has: their reds side by side, their greens, their blues
@@ -178,19 +174,21 @@ ZARRFEED_AVX2 void resize_two_rows(uint8_t* out_0, uint8_t* out_1, const uint8_t
   const __m256i packed =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
   const auto outputs = static_cast<int64_t>(taps.first.size());
+  const int64_t turns = kTurns == 0 ? taps.count / kTapsAtOnce : kTurns;
   for (int64_t x = 0; x < outputs; x += 4) {
     __m256i made[4];
+#pragma GCC unroll 4
     for (int64_t i = 0; i < 4; ++i) {
       const int64_t column = std::min(x + i, outputs - 1);
-      const int64_t output = mirrored ? outputs - 1 - column : column;
-      const WeightPair* pair = taps.of(output).pairs;
-      const int64_t offset = taps.first[static_cast<size_t>(output)] * 3;
+      const auto [first, _, weights, pairs] = taps.of(mirrored ? outputs - 1 - column : column);
       Sums sums = Sums::zero();
-      for (int64_t tap = 0; tap < taps.count; tap += kTapsAtOnce, pair += 2) {
-        const __m256i five = _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(row_0 + offset + 3 * tap)),
-                                                     load_16(row_1 + offset + 3 * tap), 1);
-        sums.add(_mm256_shuffle_epi8(five, first_two), pair[0]);
-        sums.add(_mm256_shuffle_epi8(five, last_two), pair[1]);
+#pragma GCC unroll 2
+      for (int64_t turn = 0; turn < turns; ++turn) {
+        const int64_t offset = 3 * (first + kTapsAtOnce * turn);
+        const __m256i five =
+            _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(row_0 + offset)), load_16(row_1 + offset), 1);
+        sums.add(_mm256_shuffle_epi8(five, first_two), pairs[2 * turn]);
+        sums.add(_mm256_shuffle_epi8(five, last_two), pairs[2 * turn + 1]);
       }
       made[i] = sums.rounded();
     }
@@ -259,20 +257,23 @@ ZARRFEED_AVX2 void split_row_avx2(uint8_t* dest, int64_t plane, const uint8_t* r
 /// resize_rows() for pixels of 3 channels.
 void resize_rows_avx2(uint8_t* out, int64_t stride, const Pixels& pixels, const PixelBox& box, const Taps& taps,
                       bool mirrored) {
+  const auto resize = taps.count == kTapsAtOnce       ? resize_two_rows<1>
+                      : taps.count == 2 * kTapsAtOnce ? resize_two_rows<2>
+                                                      : resize_two_rows<0>;
   // the last rows of the image are read from a copy with room behind it
   const int64_t row_bytes = 3 * (box.right - box.left);
   const int64_t read_bytes = row_bytes + 3 * taps.count + 16;
-  const Scratch copies = scratch(2 * read_bytes);
+  std::vector<uint8_t> copies(static_cast<size_t>(2 * read_bytes));
   const uint8_t* const end = pixels.row(pixels.height);
   for (int64_t y = box.top; y < box.bottom; y += 2, out += 2 * stride) {
     const uint8_t* rows[2];
     for (int64_t i = 0; i < 2; ++i) {
       rows[i] = pixels.row(std::min(y + i, box.bottom - 1)) + 3 * box.left;
       if (end - rows[i] >= read_bytes) continue;
-      std::memcpy(copies.get() + i * read_bytes, rows[i], static_cast<size_t>(row_bytes));
-      rows[i] = copies.get() + i * read_bytes;
+      std::memcpy(copies.data() + i * read_bytes, rows[i], static_cast<size_t>(row_bytes));
+      rows[i] = copies.data() + i * read_bytes;
     }
-    resize_two_rows(out, out + stride, rows[0], rows[1], taps, mirrored);
+    resize(out, out + stride, rows[0], rows[1], taps, mirrored);
   }
 }
 
@@ -307,26 +308,29 @@ void resize_image(uint8_t* dest, int64_t height, int64_t width, const Pixels& pi
   const Taps down = make_taps(box_height, height);
   const Taps across = make_taps(box_width, width);
   const int64_t stride = pixels.channels * width + kVectorBytes;
-  const Scratch resized = scratch((height + 1) * stride);
+  // the pages of fresh memory would take longer than all the rest
+  thread_local Buffer resized_rows;
+  thread_local Buffer first_pass;
+  uint8_t* const resized = resized_rows.reserve(static_cast<size_t>((height + 1) * stride)).data();
   // the pass that shrinks much more goes first: Pillow's rule since version 13, and its rounding depends on it
   if (height < box_height && box_height - height > 2 * (box_width - width)) {
     const int64_t bytes = pixels.channels * box_width;
-    const Scratch low = scratch(height * bytes);
+    uint8_t* const low = first_pass.reserve(static_cast<size_t>(height * bytes)).data();
     const uint8_t* const first = pixels.row(box.top) + pixels.channels * box.left;
     for (int64_t y = 0; y < height; ++y) {
-      steps.mix(low.get() + y * bytes, first, pixels.channels * pixels.width, bytes, down.of(y));
+      steps.mix(low + y * bytes, first, pixels.channels * pixels.width, bytes, down.of(y));
     }
-    const Pixels middle{low.get(), height, box_width, pixels.channels};
-    steps.narrow(resized.get(), stride, middle, {0, 0, height, box_width}, across, mirrored);
+    const Pixels middle{low, height, box_width, pixels.channels};
+    steps.narrow(resized, stride, middle, {0, 0, height, box_width}, across, mirrored);
   } else {
-    const Scratch narrow = scratch((box_height + 1) * stride);
-    steps.narrow(narrow.get(), stride, pixels, box, across, mirrored);
+    uint8_t* const narrow = first_pass.reserve(static_cast<size_t>((box_height + 1) * stride)).data();
+    steps.narrow(narrow, stride, pixels, box, across, mirrored);
     for (int64_t y = 0; y < height; ++y) {
-      steps.mix(resized.get() + y * stride, narrow.get(), stride, pixels.channels * width, down.of(y));
+      steps.mix(resized + y * stride, narrow, stride, pixels.channels * width, down.of(y));
     }
   }
   for (int64_t y = 0; y < height; ++y) {
-    steps.split(dest + y * width, height * width, resized.get() + y * stride, width, pixels.channels);
+    steps.split(dest + y * width, height * width, resized + y * stride, width, pixels.channels);
   }
 }
 
