@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.engine.image_decoder import resized_by_pillow
 from zarrfeed.spec.dtypes import dlpack_dtype
 from zarrfeed.spec.field import Field
 from zarrfeed.spec.tensor_spec import TensorSpec
@@ -54,9 +53,6 @@ class BatchArrays(Protocol):
 
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
         """Return an array over the memory of one in NumPy."""
-
-    def resized(self, pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        """Resize writable pixels of shape (height, width, 3): bilinear, with antialiasing; on any thread."""
 
 
 class ByteArrays:
@@ -102,10 +98,6 @@ class ByteArrays:
     def of_numpy(self, array: npt.NDArray[np.uint8]) -> Array:
         """Return the array."""
         return array
-
-    def resized(self, pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        """Resize pixels by Pillow."""
-        return resized_by_pillow(pixels, size)
 
 
 def tensor_spec(field: Field) -> TensorSpec:

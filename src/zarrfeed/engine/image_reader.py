@@ -260,16 +260,16 @@ class ImageReader(AheadReader[_Decoding, ImageError]):
                 continue
             try:
                 draw = self._draw_of(int(decoding.index[number // per_sample]))
-                pixels = pixels_of(data, self._images, draw, self._arrays.resized)
-                if decoding.memory is not None and self._converter is not None:
-                    first = number % self._per_row * pixels.size
-                    self._converter.convert(decoding.memory[number], np.ascontiguousarray(pixels), first)
-                elif decoding.memory is not None:
-                    decoding.memory[number] = pixels
-                else:
+                if decoding.memory is None:
                     assert decoding.values is not None
                     # not memory that processes share: each image would take a descriptor
-                    decoding.values[number] = self._arrays.of_numpy(pixels.copy("C"))
+                    decoding.values[number] = self._arrays.of_numpy(pixels_of(data, self._images, draw).copy("C"))
+                elif self._converter is None:
+                    pixels_of(data, self._images, draw, decoding.memory[number])
+                else:
+                    pixels = np.ascontiguousarray(pixels_of(data, self._images, draw))
+                    first = number % self._per_row * pixels.size
+                    self._converter.convert(decoding.memory[number], pixels, first)
             except Exception as error:  # noqa: BLE001 (of any class: formats are many)
                 decoding.bad.append((number, error))
         with self._lock:

@@ -11,12 +11,15 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from tests.support.examples import tries
 from tests.support.pictures import encoded, picture
 from zarrfeed import ConfigError
+from zarrfeed.base.native import core
 from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.engine import image_decoder
 from zarrfeed.engine.image_decoder import pixels_of
-from zarrfeed.spec.images import Images
+from zarrfeed.plan.order.image_crops import ImageDraw
+from zarrfeed.spec.images import Crop, Images
 
 #: The modes that files have.
 KINDS = {
@@ -84,13 +87,39 @@ def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         check_pillow("decode('image')")
 
 
-def both(data: bytes, images: Images, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def test_pixels_are_resized_to_the_bits_of_pillow() -> None:
+    rng = np.random.default_rng(0)
+    for number in range(tries(300, 20_000)):
+        most = 200 if number % 20 == 0 else 40
+        height, width = rng.integers(1, most, 2).tolist()
+        left, top = rng.integers(0, (width, height)).tolist()
+        right, bottom = (rng.integers((left, top), (width, height)) + 1).tolist()
+        box = (left, top, right, bottom)
+        size = rng.integers(1, most, 2).tolist()
+        stored = rng.integers(0, 256, (height, width, 3 if number % 3 else 1), dtype=np.uint8)
+        found = np.empty((stored.shape[2], *size), np.uint8)
+        core.resize_pixels(found, stored, box, mirrored=number % 2 == 0)
+        image = Image.fromarray(stored.squeeze(2) if stored.shape[2] == 1 else stored)
+        expected = np.asarray(image.crop(box).resize(size[::-1], Image.Resampling.BILINEAR)).reshape(*size, -1)
+        expected = expected[:, ::-1] if number % 2 == 0 else expected
+        assert np.array_equal(found, np.moveaxis(expected, -1, 0)), (stored.shape, box, size)
+
+
+@pytest.mark.parametrize(
+    ("box", "out"), [((0, 0, 6, 4), 3), ((2, 0, 2, 4), 3), ((-1, 0, 2, 2), 3), ((0, 0, 2, 2), 1), ((0, 3, 2, 2), 3)]
+)
+def test_a_box_outside_of_the_image_is_refused(box: tuple[int, int, int, int], out: int) -> None:
+    with pytest.raises(ConfigError, match="the box must lie in the image"):
+        core.resize_pixels(np.zeros((out, 2, 2), np.uint8), np.zeros((4, 5, 3), np.uint8), box, mirrored=False)
+
+
+def both(data: bytes, images: Images, monkeypatch: pytest.MonkeyPatch, draw: ImageDraw | None = None) -> list[Any]:
     """Return the pixels, or the class of the error, with simplejpeg and without."""
     found: list[Any] = []
     for module in (image_decoder._simplejpeg(), None):
         monkeypatch.setattr(image_decoder, "_simplejpeg", lambda module=module: module)
         try:
-            found.append(pixels_of(data, images))
+            found.append(pixels_of(data, images, draw))
         except Exception as error:  # noqa: BLE001 (of any class)
             found.append(type(error))
         monkeypatch.undo()
@@ -123,3 +152,65 @@ def test_pillow_says_what_is_broken_and_decodes_what_simplejpeg_refuses(monkeypa
     for broken in (cmyk, data[:-20], data[: len(data) // 2], data + b"more", *altered):
         ours, theirs = both(broken, Images("RGB"), monkeypatch)
         assert ours is theirs if isinstance(theirs, type) else np.array_equal(ours, theirs)
+
+
+def random_jpeg(rng: np.random.Generator) -> bytes:
+    """Return a JPEG of any kind that Pillow writes."""
+    mode = "L" if rng.random() < 0.3 else "RGB"
+    options: dict[str, Any] = {"quality": int(rng.integers(20, 98)), "progressive": bool(rng.random() < 0.2)}
+    options |= {"subsampling": int(rng.integers(3))} if mode == "RGB" else {}
+    options |= {"restart_marker_blocks": int(rng.integers(1, 20))} if rng.random() < 0.2 else {}
+    return encoded(picture(int(rng.integers(99)), *rng.integers(1, 300, 2).tolist()).convert(mode), "jpeg", **options)
+
+
+def damaged(data: bytes, rng: np.random.Generator) -> bytes:
+    """Return a JPEG with one fault: other bytes, a marker that does not belong there, a hole, an early end, or more."""
+    at = int(rng.integers(2, len(data)))
+    return [
+        data[:at] + rng.bytes(2) + data[at + 2 :],
+        data[:at] + b"\xff" + rng.bytes(4) + data[at:],
+        data[:at] + data[at + int(rng.integers(1, 99)) :],
+        data[:at],
+        data + rng.bytes(9),
+    ][int(rng.integers(5))]
+
+
+def test_crops_by_simplejpeg_are_those_of_pillow_also_of_damaged_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("simplejpeg")
+    rng, tops = np.random.default_rng(0), []
+    decode_top = image_decoder._decode_top
+
+    def counted(*arguments: Any) -> int:
+        tops.append(decode_top(*arguments))
+        return tops[-1]
+
+    for number in range(tries(60, 3000)):
+        data = random_jpeg(rng)
+        crop = Crop("random", (0.08, 1)) if number % 3 else Crop("center", (0.3, 0.3))
+        images = Images("RGB" if number % 4 else "L", tuple(rng.integers(1, 80, 2).tolist()), crop, 0.5)
+        for one in (data, *(damaged(data, rng) for _ in range(3))):
+            monkeypatch.setattr(image_decoder, "_decode_top", counted)
+            ours, theirs = both(one, images, monkeypatch, ImageDraw(images, seed=0, epoch=0, sample=number))
+            assert ours is theirs if isinstance(theirs, type) else np.array_equal(ours, theirs), number
+    assert any(tops), "a crop is decoded down to its last row"
+    assert not all(tops)
+
+
+def test_a_crop_costs_no_rows_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("simplejpeg")
+    asked: list[int] = []
+    decode_top = image_decoder._decode_top
+    monkeypatch.setattr(image_decoder, "_decode_top", lambda *any_: asked.append(decode_top(*any_)) or asked[-1])
+    images = Images("RGB", (16, 16), Crop("center", (0.1, 0.1)))
+    draw = ImageDraw(images, seed=0, epoch=0, sample=0)
+    for options in ({}, {"progressive": True}, {"restart_marker_blocks": 2}):
+        pixels_of(encoded(picture(1, 160, 160), "jpeg", **options), images, draw)
+    assert draw.box(160, 160)[3] == 105
+    assert asked == [112, 0, 0], "one of several passes, or with marks between blocks, is decoded as a whole"
+
+
+def test_results_do_not_share_memory_with_each_other() -> None:
+    data = [encoded(picture(i, 40, 50).convert(mode), "jpeg") for i in range(2) for mode in ("RGB", "L")]
+    for images in (Images(None), Images("RGB", (40, 50)), Images("L", (40, 50)), Images("RGBA", (30, 40))):
+        found = [pixels_of(one, images) for one in data]
+        assert all(np.array_equal(pixels, plain(one, images)) for one, pixels in zip(data, found, strict=True))
