@@ -12,6 +12,7 @@ import zarr
 
 import zarrfeed
 from tests.support.examples import tries
+from tests.support.runs import Run
 from zarrfeed import ConfigError, Data, ZarrDataset, ZarrIterableDataset
 from zarrfeed.plan.order.crop_order import draw_starts
 from zarrfeed.plan.samples.crop_starts import CropStarts
@@ -124,6 +125,53 @@ def test_crops_stay_inside_of_their_part_of_a_split() -> None:
     train, _ = recordings().split((0.5, 0.5), by="contiguous")
     rows = np.concatenate([read(train.random_crop(4), epoch) for epoch in range(20)]).reshape(-1, 4)
     assert rows.max() < ENDS[-1] / 2 + 1
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_mixture_draws_crops_of_every_recording_in_each_pass(shuffle: bool) -> None:
+    """Two sources of crops, one of windows, and one that is weighted."""
+    others = [zarrfeed.open(np.arange(first, first + 60)).window(range(4)) for first in (1000, 2000)]
+    one, two = recordings(), recordings((9, 20, 2), 5)
+    sources = [one.random_crop(4), two.random_crop(4, n=2), others[0], others[1].weight(np.arange(57.0))]
+    data = zarrfeed.mix(sources, [2, 1, 1, 1], stop=60)
+    run = Run.of(data, shuffle=shuffle, batch_size=4)
+    samples = np.concatenate([run.on(1, epoch=epoch).sample_order() for epoch in range(9)])
+    source, position = run.schedule.order.taken_at(np.arange(len(samples)))  # type: ignore[attr-defined]
+    first = np.cumsum([0, ENDS[-1], 31, 60])
+    for number, (lengths, each) in enumerate(((LENGTHS, 1), ((9, 20, 2), 2))):
+        mine, ends = source == number, np.cumsum(lengths)
+        expected = each * (np.array(lengths) >= 4)
+        drawn = set()
+        for one_pass in range(position[mine].max() // expected.sum()):
+            starts = samples[mine & (position // expected.sum() == one_pass)] - first[number]
+            if len(starts) < expected.sum():  # passes overlap where they end
+                continue
+            recording = np.searchsorted(ends, starts, side="right")
+            assert np.bincount(recording, minlength=len(ends)).tolist() == expected.tolist()
+            assert (starts + 4 <= ends[recording]).all()
+            drawn.add(tuple(np.sort(starts)))
+        assert len(drawn) > 1
+    for epoch, ranks, workers in ((1, 3, 0), (2, 8, 2)):
+        begun = run.on(ranks, workers, epoch)
+        delivered = [batch for batches in begun.all_batches() for batch in batches[:1]]
+        delivered += [batch for batches in begun.after(1, 2, 3).all_batches() for batch in batches]
+        whole = run.on(1, epoch=epoch).sample_order()
+        assert np.sort(np.concatenate(delivered)).tolist() == np.sort(whole).tolist()
+    with ZarrIterableDataset(data, batch_size=4, shuffle=shuffle, return_index=True) as dataset:
+        assert "random crops: 2 of each of 2 recordings in a pass" in str(dataset.explain())
+        for rows, _ in dataset:
+            assert (np.diff(rows) == 1).all()
+
+
+def test_crops_of_a_mixture_are_those_of_its_sources() -> None:
+    one, two = recordings(), recordings((9, 20, 2), 5)
+    after, before = zarrfeed.mix([one, two], [3, 1], stop=200).random_crop(5), [one.random_crop(5), two.random_crop(5)]
+    orders = [Run.of(data).sample_order() for data in (after, zarrfeed.mix(before, [3, 1], stop=200))]
+    assert orders[0].tolist() == orders[1].tolist()
+    with pytest.raises(ConfigError, match="source 1 of the mixture has no recording as long as a crop"):
+        zarrfeed.mix([one, two]).random_crop(25)
+    with pytest.raises(ConfigError, match=r"sources of the mixture are random crops; call random_crop\(\) last"):
+        after.select([0])
 
 
 def test_crops_print_compare_and_pickle_and_are_explained() -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import zarrfeed
 from tests.parity.test_weights import balanced, check_counts, expected_of
 from tests.support.mixtures import LENGTHS, dataset_of, mixture_of, read, write_sources
 from tests.support.runs import Int64, Run
 from zarrfeed import ConfigError, Data
-from zarrfeed.plan.mixture.weighted_mixture import WeightedMixture
+from zarrfeed.plan.mixture.drawn_mixture import DrawnMixture
 
 RNG = np.random.default_rng(1)
 #: Weights of the sources: some are 0, and some samples come up to 6 times a pass; the third source has none.
@@ -70,7 +71,7 @@ def test_each_pass_over_a_source_has_the_counts_of_its_weights(
     run = Run.of(mixed(paths, stop=stop, batching=batching), shuffle=shuffle, batch_size=6)
     samples = np.concatenate([run.on(1, epoch=epoch).sample_order() for epoch in range(6)])
     order = run.schedule.order
-    assert isinstance(order, WeightedMixture)
+    assert isinstance(order, DrawnMixture)
     source, position = order.with_unit(6).taken_at(np.arange(len(samples)))
     if batching == "per_sample":
         np.testing.assert_array_equal(source, mixture_of(WEIGHTS, 3).at(np.arange(len(samples)))[0])
@@ -185,7 +186,7 @@ def test_explain_bounds_what_is_decoded_and_bad_samples_are_replaced(tmp_path: P
 
 def test_what_cannot_be_is_refused(paths: list[str]) -> None:
     data = mixed(paths)
-    with pytest.raises(ConfigError, match=r"sources of the mixture are weighted; choose their samples before weight"):
+    with pytest.raises(ConfigError, match=r"sources of the mixture are weighted; call weight\(\) or balance\(\) last"):
         data.select(slice(10))
     with pytest.raises(ConfigError, match=r"sources of the mixture are weighted"):
         data.window((0, 1))
@@ -204,6 +205,50 @@ def test_what_cannot_be_is_refused(paths: list[str]) -> None:
     assert changed == data.with_weights({1: np.arange(1, LENGTHS[1] + 1)}).with_weights({1: np.ones(LENGTHS[1])})
     with pytest.raises(ConfigError, match="no weights yet"):
         zarrfeed.mix(paths, WEIGHTS).with_weights({0: QUALITY})
+
+
+def test_other_weights_are_named_by_columns_of_the_mixture() -> None:
+    sources = []
+    for n in (70, 30):
+        group = zarr.create_group({})
+        for name, values in (("x", np.arange(n)), ("quality", RNG.random(n) + 0.1)):
+            group.create_array(name, data=values, dimension_names=("sample",))
+        sources.append((zarrfeed.open(group, variables=["x"]), values))
+    (one, quality), (two, _) = sources
+    data = zarrfeed.mix([one.weight(np.ones(70)), two.weight("quality")], [2, 1])
+    for named, weights in (
+        ("quality", quality),
+        (lambda quality: quality**2, quality**2),
+        ({"quality": np.sqrt}, np.sqrt(quality)),
+    ):
+        changed, counts = data.with_weights({0: named}), data.with_weights({0: weights}).resolved.counts
+        assert counts is not None
+        assert changed.resolved.counts is not None
+        assert changed.resolved.counts.digest == counts.digest
+        assert repr(changed).count("with_weights") == 1
+    with pytest.raises(ConfigError, match="no coordinate 'nothing'"):
+        data.with_weights({0: "nothing"})
+    with pytest.raises(ConfigError, match="weights of source 2, which has none"):
+        data.with_weights({2: "quality"})
+
+
+def test_weights_are_those_of_their_samples_where_blocks_are_boxes() -> None:
+    """The samples of boxes come box by box, and had the weights of samples in the order of their numbers."""
+    sources, firsts = [], (0, 80)
+    for (members, times), first in zip(((4, 20), (2, 6)), firsts, strict=True):
+        group, x = zarr.create_group({}), first + np.arange(members * times).reshape(members, times)
+        group.create_array("x", data=x, chunks=(3, 7), dimension_names=("member", "time"))
+        sources.append(zarrfeed.open(group, sample_dim=("member", "time"), variables=["x"]))
+    weights = [RNG.random(80) ** 3, RNG.random(12)]
+    weights[0][::3] = 0
+    data = zarrfeed.mix([one.weight(w) for one, w in zip(sources, weights, strict=True)], [4, 1], stop=600)
+    run = Run.of(data, batch_size=6)
+    samples = run.sample_order()
+    source, position = run.schedule.order.taken_at(np.arange(600))  # type: ignore[attr-defined]
+    for number, (first, given) in enumerate(zip(firsts, weights, strict=True)):
+        mine, n = source == number, len(given)
+        for one in range(position[mine].max() // n):
+            check_counts(samples[mine & (position // n == one)] - first, expected_of(given))
 
 
 def test_weights_of_sources_change_between_epochs(paths: list[str]) -> None:

@@ -71,7 +71,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "report/given_shares.py": ("parity/test_given_order.py",),
     "plan/order/given_order.py": ("parity/test_given_order.py",),
     "plan/mixture/cycled_order.py": ("parity/test_given_order.py",),
-    "plan/mixture/weighted_mixture.py": ("parity/test_weighted_mixtures.py",),
+    "plan/mixture/drawn_mixture.py": ("parity/test_weighted_mixtures.py",),
     "plan/mixture/pass_mixture.py": ("parity/test_weighted_mixtures.py", "parity/test_mixed_patches.py"),
     "plan/patches/mixed_patches.py": ("parity/test_mixed_patches.py",),
     "plan/samples/given_samples.py": ("parity/test_given_order.py", "unit/plan/samples/test_chunks_over_blocks.py"),

@@ -31,6 +31,8 @@ _MIB, _GIB = 1 << 20, 1 << 30
 _TOLD_DECODES, _MOST_DECODES = 1.2, 8.0
 #: Decodes are counted in plans of so many blocks at most, as it takes time for each.
 _MOST_BLOCKS = 1 << 16
+#: Blocks of an order that is tried, at most, as their rows are listed.
+_MOST_TRIED = 1 << 20
 
 #: Returns the schedules of a dataset with other options; None: it has no options.
 FindAlternatives = Callable[[], Alternatives | None]
@@ -148,7 +150,7 @@ class _Search:
         """Find slabs, where the user named other blocks; else slabs that decode more than those that were chosen."""
         rows = self.schedule.order.full_rows
         chosen = self.alternatives.planning.mixing.block in (None, "auto")
-        blocks: list[Any] = [rows >> halves for halves in range(1, rows.bit_length())] if chosen else ["auto"]
+        blocks: list[Any] = self._shorter(rows) if chosen else ["auto"]
         block = self._least(blocks, lambda block: self.alternatives.with_options(block=block))
         if block is not None:
             made = self._remedy(f'mixing={{"block": {_quoted(block)}}}', self.alternatives.with_options(block=block))
@@ -157,12 +159,16 @@ class _Search:
 
     def _chunks(self) -> Iterator[Remedy]:
         rows = self.schedule.part.whole.block_rows
-        shorter = [rows >> halves for halves in range(1, rows.bit_length())]
-        found = self._least(shorter, self.alternatives.with_chunks)
+        found = self._least(self._shorter(rows), self.alternatives.with_chunks)
         if found is not None:
             made = self.alternatives.with_chunks(found)
             assert made is not None
             yield self._remedy(f"chunks of `zarrfeed pack --sample-chunk {found}`", made)
+
+    def _shorter(self, rows: int) -> list[int]:
+        """Return halves of the rows of a block, down to the shortest whose blocks are quickly listed."""
+        least = -(-self.schedule.order.num_samples // _MOST_TRIED)
+        return [rows >> halves for halves in range(1, rows.bit_length()) if rows >> halves >= least]
 
     def _with_lanes(self, lanes: int, budget: int | None = None) -> Schedule:
         return self.alternatives.with_options(budget=budget, lanes=lanes, block=self._named_block)

@@ -10,6 +10,7 @@ from zarrfeed.base.page import Row
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.plan.budget.mixing import perfect_mix
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
+from zarrfeed.plan.samples.crop_starts import CropStarts
 
 #: Up to so many sources are listed one by one.
 _LISTED_SOURCES = 12
@@ -117,6 +118,9 @@ class SourceShares:
             share = f"{100 * one.taken / total:.3g} %"
             rows.append(("", f"{self._name(number, stores)}: {share}, {what} an epoch{often}"))
             rows.append(("", f"  {one.num_blocks} blocks in {one.lanes} lanes, mix {one.mix}"))
+            drawn = blend.expected[number] if blend.expected else None
+            if isinstance(drawn, CropStarts):
+                rows.append(("", f"  random crops: {drawn.each} of each of {len(drawn.ends)} recordings in a pass"))
             if isinstance(one, WeightedShare):
                 most = f"the most frequent sample comes {one.most:.3g} times in a pass"
                 rows.append(("", f"  weighted: {most}, which reads a block {one.visits:.2f} times"))

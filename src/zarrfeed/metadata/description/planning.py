@@ -11,8 +11,8 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.mixture.cycled_order import CycledOrder
+from zarrfeed.plan.mixture.drawn_mixture import DrawnMixture
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
-from zarrfeed.plan.mixture.weighted_mixture import WeightedMixture
 from zarrfeed.plan.order.bucketed_order import BucketedOrder
 from zarrfeed.plan.order.crop_order import CropOrder
 from zarrfeed.plan.order.given_order import GivenOrder
@@ -128,7 +128,7 @@ class Planning:
         elif isinstance(resolved.expected, ExpectedCounts):
             order = WeightedOrder.of(order, resolved.expected)
         if resolved.blend is not None:
-            mixed = WeightedMixture.weighted if resolved.blend.expected else MixedOrder.of
+            mixed = DrawnMixture.drawing if resolved.blend.expected else MixedOrder.of
             order = self._with_batches(mixed(order, resolved.blend, lanes=self.mixing.lanes, mix=self.mixing.mix))
         return fields, order
 

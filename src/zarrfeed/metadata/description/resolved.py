@@ -253,8 +253,9 @@ class ResolvedData:
     @property
     def counts(self) -> ExpectedCounts | CountsOfSources | None:
         """The weights of samples, or of those of the sources of a mixture; None if there are none."""
-        if self.blend is not None and self.blend.expected:
-            return CountsOfSources(self.blend.expected)
+        if self.blend is not None:
+            counts = CountsOfSources(self.blend.expected)
+            return counts if counts.weighted else None
         return self.expected if isinstance(self.expected, ExpectedCounts) else None
 
     def with_counts(self, counts: ExpectedCounts | CountsOfSources) -> Self:
@@ -275,7 +276,8 @@ class ResolvedData:
         if self.expected is not None:
             raise ConfigError(f"{method}: samples are {self.expected.state}; {self.expected.advice}")
         if self.blend is not None and self.blend.expected:
-            raise ConfigError(f"{method}: sources of the mixture are weighted; choose their samples before weight()")
+            drawn = next(one for one in self.blend.expected if one is not None)
+            raise ConfigError(f"{method}: sources of the mixture are {drawn.state}; {drawn.advice}")
         if self.given is not None:
             raise ConfigError(f"{method}: {IN_ORDER}; call select(keep_order=True) last of what chooses samples")
 

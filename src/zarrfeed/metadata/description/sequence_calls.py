@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as argument
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,20 @@ class RandomCropCall(MethodCall):
             ends = borders if padded[0].borders is None else padded[0].borders.first
             choice = choice.starting_before(ends, reach([one.window for one in made.columns])[1])
         before = np.unique(rank_of(choice.ascending(), borders))
-        return replace(made, choice=choice, expected=CropStarts(before[1:], int(self.n)), windowing=None)
+        cropped = replace(made, choice=choice, windowing=None)
+        if resolved.blend is None:
+            return replace(cropped, expected=CropStarts(before[1:], int(self.n)))
+        sources = rank_of(choice.ascending(), np.array(resolved.blend.first)).tolist()
+        if 0 in np.diff(sources):
+            short = int(np.argmin(np.diff(sources)))
+            raise ConfigError(
+                f"random_crop: source {short} of the mixture has no recording as long as a crop; leave it out"
+            )
+        each = [
+            CropStarts(before[(before > begin) & (before <= end)] - begin, int(self.n))
+            for begin, end in pairwise(sources)
+        ]
+        return replace(cropped, blend=replace(resolved.blend, expected=tuple(each)))
 
     def check_may_grow(self) -> None:
         """Refuse every one."""

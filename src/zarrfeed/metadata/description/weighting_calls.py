@@ -8,6 +8,7 @@ from dataclasses import field as argument
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
@@ -15,8 +16,9 @@ from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.description.sample_calls import freeze_conditions, freeze_coords
 from zarrfeed.metadata.description.split_columns import sample_weights
 from zarrfeed.plan.samples.expected_counts import CountsOfSources, ExpectedCounts
+from zarrfeed.plan.samples.sample_set import rank_of
 from zarrfeed.spec.expression import Expression
-from zarrfeed.spec.freeze import Named
+from zarrfeed.spec.freeze import FrozenMapping, Named
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,25 @@ def other_counts(resolved: ResolvedData, weights: Any) -> ExpectedCounts | Count
             "to weights, such as {0: losses}"
         )
     for source, of_source in weights.items():
-        counts = counts.changed(source, np.asarray(of_source))
+        counts = counts.changed(source, _weights_of_source(resolved, source, of_source))
     return counts
+
+
+def _weights_of_source(resolved: ResolvedData, source: int, weights: Any) -> npt.NDArray[Any]:
+    """Return a weight for each chosen sample of a mixture's source: those that are given, or found by columns."""
+    assert resolved.blend is not None
+    by_columns = isinstance(weights, str | Mapping) or (callable(weights) and not hasattr(weights, "__array__"))
+    if not by_columns or not 0 <= source < resolved.blend.num_sources:
+        return np.asarray(weights)
+    begin, end = rank_of(resolved.choice.ascending(), np.array(resolved.blend.first[source : source + 2])).tolist()
+    return sample_weights(resolved, weights)[begin:end]
 
 
 def _freeze_weights(weights: Any) -> Any:
     """Return the form of weights in an expression: a column, an array, or functions by their names."""
     if isinstance(weights, Mapping):
+        if all(isinstance(one, int) for one in weights):
+            return FrozenMapping(tuple((source, _freeze_weights(one)) for source, one in weights.items()))
         return freeze_conditions(weights) if all(map(callable, weights.values())) else freeze_coords(weights)
     if callable(weights) and not hasattr(weights, "__array__"):
         return Named(getattr(weights, "__name__", type(weights).__name__))

@@ -14,7 +14,7 @@ from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
-from zarrfeed.plan.samples.expected_counts import ExpectedCounts
+from zarrfeed.plan.samples.buckets import Buckets
 from zarrfeed.spec.expression import ConcatCall, Expression
 from zarrfeed.spec.row_map import GridRows
 
@@ -88,9 +88,9 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
         drawn = one.resolved.expected
         if function == "concat" and drawn is not None:
             raise ConfigError(f"{one!r}: {drawn.noun} cannot be an input of zarrfeed.concat; {drawn.verb} the result")
-        if drawn is not None and not isinstance(drawn, ExpectedCounts):
+        if isinstance(drawn, Buckets):
             raise ConfigError(
-                f"{one!r}: {drawn.noun} cannot be a source of zarrfeed.{function}; windows and weighted samples can be"
+                f"{one!r}: {drawn.noun} cannot be a source of zarrfeed.{function}, whose turns they break"
             )
         later = one.resolved.called_last
         if later:

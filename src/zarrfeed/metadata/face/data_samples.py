@@ -40,8 +40,7 @@ from zarrfeed.plan.samples.windows import Offsets, PadLike
 SampleColumn: TypeAlias = "str | Path | zarr.Array[Any] | npt.ArrayLike"
 #: Weights in place of others: as those of `weight`; of a mixture, an array for each of some sources.
 OtherWeights: TypeAlias = (
-    "SampleColumn | Callable[..., npt.ArrayLike]"
-    " | Mapping[str, Callable[..., npt.ArrayLike]] | Mapping[int, npt.ArrayLike]"
+    "SampleColumn | Callable[..., npt.ArrayLike] | Mapping[str, Callable[..., npt.ArrayLike]] | Mapping[int, Any]"
 )
 
 
@@ -447,10 +446,10 @@ class SampleMethods(DataMethods):
 
         Notes
         -----
-        It is called last of what chooses samples. `ZarrDataset`, which has no order, refuses weights; so do mixtures as
-        sources, and `affinity="node"`. Without shuffling, samples come in the order of the array, and repeat at once.
-        Where a sample comes more than twice, its chunk may be read several times in an epoch, so that the repetitions
-        are not side by side: twice for each chunk at most, on average. `explain()` counts it.
+        It is called last of what chooses samples. `ZarrDataset`, which has no order, refuses weights; so does
+        `affinity="node"`. A mixture has weighted sources. Without shuffling, samples come in the order of the array,
+        and repeat at once. Where a sample comes more than twice, its chunk may be read several times in an epoch, so
+        that the repetitions are not side by side: twice for each chunk at most, on average. `explain()` counts it.
 
         Examples
         --------
@@ -470,7 +469,8 @@ class SampleMethods(DataMethods):
         ----------
         weights
             The weights, as in `weight`; an epoch has as many samples as before. For a mixture, a mapping of the numbers
-            of sources to arrays, such as {0: losses}; a sample that comes must keep a weight above 0.
+            of sources to weights, such as {0: losses, 1: "quality"}; columns are read of all sources, and a sample that
+            comes must keep a weight above 0.
 
         Raises
         ------

@@ -17,6 +17,7 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.mixture.blend import BATCHINGS, Batching, Blend
 from zarrfeed.plan.mixture.mixture import END, parse_weights
 from zarrfeed.plan.mixture.mixture_stop import Stop, check_stop
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.spec.expression import Expression, MixCall
 from zarrfeed.spec.freeze import FrozenMapping
@@ -44,7 +45,8 @@ def mix(
     data
         The sources: a `Data` each, or whatever `zarrfeed.open` takes as `samples`, such as a list of stores. As of
         `zarrfeed.concat`, which numbers samples alike; `Data.source_of` tells the source of a sample's index.
-        A source may be weighted (`Data.weight`, `Data.balance`): a pass over it is an epoch of its weights, drawn anew.
+        A source may be weighted (`Data.weight`, `Data.balance`), or random crops of recordings (`Data.random_crop`): a
+        pass over it is an epoch of its weights, or of its crops, drawn anew.
         All may be patches of one size, of `sampling` "random", "grid" or "positions": a pass is an epoch of these.
     weights
         The shares of the sources: [7, 2, 1]. None: the numbers of samples. Or a schedule of the steps from which
@@ -97,9 +99,9 @@ def mix(
     first = np.cumsum([0, *(one.resolved.choice.num_samples for one in joined.given)])
     parsed = [(step, parse_weights(shares)) for step, shares in stages]
     drawn = [one.resolved.expected for one in joined.given]
-    expected = tuple(one if isinstance(one, ExpectedCounts) else None for one in drawn)
-    weighted = expected if any(one is not None for one in expected) else ()
-    blend = Blend(tuple(first.tolist()), parsed[0][1], tuple(parsed[1:]), stop, batching, weighted)
+    expected = tuple(one if isinstance(one, ExpectedCounts | CropStarts) else None for one in drawn)
+    drawn_sources = expected if any(one is not None for one in expected) else ()
+    blend = Blend(tuple(first.tolist()), parsed[0][1], tuple(parsed[1:]), stop, batching, drawn_sources)
     blend.mixture(0, 1)  # refuses what cannot be mixed
     frozen = FrozenMapping(tuple(parsed)) if len(parsed) > 1 else parsed[0][1]
     call = MixCall(tuple(one.expression for one in joined.given), frozen, stop, batching)

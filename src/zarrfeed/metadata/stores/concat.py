@@ -27,13 +27,16 @@ from zarrfeed.metadata.stores.memory_store import alike_in_kind
 from zarrfeed.metadata.stores.store_parts import ArrayLocation
 from zarrfeed.metadata.stores.stores_by_kind import StoreRows, array_like
 from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.samples.sample_set import distinct
 from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.plan.samples.windows import with_borders
 from zarrfeed.spec.field import (
     Field,
 )
 from zarrfeed.spec.level import LevelRows
 from zarrfeed.spec.row_map import GridRows
 from zarrfeed.spec.segments import Segments
+from zarrfeed.spec.window import Borders, Window
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,15 @@ class _ColumnStores:
         self._stored: list[zarr.Array[Any]] = []
         self._patch_axes: list[PatchAxes] = []
         self._array_of_stores = array_like(delivered, column.items)
+        self._padded_at: list[Int64] = []
+        self._gaps: list[str] = []
         self._levels: list[LevelRows] = []
         self._grids: list[tuple[GridRows, int]] = []  # with the rows of each array
 
     def add_run(self, f: Field, run: Run, number: int, base: int) -> None:
         """Append the column of a run, whose number is `number`; its first sample becomes sample `base`."""
         column = run.resolved.columns[number]
+        self._add_borders(column.window, base, sum(run.lengths))
         items, requested, opened = column.array.all_items, column.conversions, column.field
         if isinstance(opened.row_map, LevelRows):  # it has rows of its own
             base = sum(one.num_rows for one in self._levels)
@@ -127,9 +133,18 @@ class _ColumnStores:
         if rows is not None:
             array = replace(array, field=array.field.with_row_map(rows))
         axes = PatchAxes.concat(self._patch_axes) if self._patch_axes else None
-        return Column(
-            replace(array, stored=tuple(self._stored)), before=before, window=self._column.window, patch_axes=axes
-        )
+        borders = Borders(distinct(np.concatenate(self._padded_at)), "; ".join(self._gaps)) if self._padded_at else None
+        window = with_borders(self._column.window, borders)
+        return Column(replace(array, stored=tuple(self._stored)), before=before, window=window, patch_axes=axes)
+
+    def _add_borders(self, window: Window | None, base: int, length: int) -> None:
+        """Append the borders at which the windows of a run are padded, where they are: its ends, and those inside."""
+        if window is None or window.pad is None:
+            return
+        inside = window.pad.borders
+        self._padded_at.append(base + (np.array([0, length]) if inside is None else inside.first))
+        if inside is not None and inside.gaps and inside.gaps not in self._gaps:
+            self._gaps.append(inside.gaps)
 
     def _check(self, f: Field, items: Items, store: str, request: RequestedConversion) -> None:
         """Raise ConfigError if the field of a store is not like that of the first one."""
@@ -274,7 +289,8 @@ def _check_alike(first: ResolvedData, store: str, other: ResolvedData, name: str
         )
     if first.statics or other.statics:
         raise ConfigError(f"{store if first.statics else name}: call static() after zarrfeed.concat()")
-    if [one.window for one in first.columns] != [one.window for one in other.columns]:
+    windows, others = ([with_borders(column.window, None) for column in one.columns] for one in (first, other))
+    if windows != others:
         raise ConfigError(f"{name}: its windows are not those of {store}; call window() after zarrfeed.concat()")
 
 

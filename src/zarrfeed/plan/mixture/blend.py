@@ -10,6 +10,7 @@ import numpy as np
 from zarrfeed.plan.mixture.mixture import COLUMNS, Mixture
 from zarrfeed.plan.mixture.mixture_stop import Stop
 from zarrfeed.plan.order.keyed_random import key_of
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.block_edges import Edges, GridEdges
@@ -38,8 +39,8 @@ class Blend:
     batching
         The run of samples that has one source: a sample, or a batch of all ranks.
     expected
-        For each source, the expected counts of its chosen samples in a pass; None for one without weights. Empty: no
-        source has weights.
+        For each source, the expected counts of its chosen samples in a pass, or the recordings that these are starts of
+        random crops of; None for one of which a pass has each sample once. Empty: all sources are such.
     """
 
     first: tuple[int, ...]
@@ -47,7 +48,7 @@ class Blend:
     changes: tuple[tuple[int, tuple[int, ...]], ...] = ()
     stop: Stop = "first"
     batching: Batching = "per_sample"
-    expected: tuple[ExpectedCounts | None, ...] = field(default=(), compare=False, repr=False)
+    expected: tuple[ExpectedCounts | CropStarts | None, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def num_sources(self) -> int:

@@ -60,7 +60,7 @@ class MixedOrder(MixedSequence):
 
     def with_sources(self, wanted: Sequence[SourceLanes]) -> MixedOrder:
         """Return the same order with other lanes, no more of them than samples, and no larger mix than blocks."""
-        blocks = np.diff(self._source_begin).tolist()
+        blocks = np.diff(self.source_begin).tolist()
         fitting = tuple(
             SourceLanes(min(one.lanes, length), min(one.mix, num), min(one.strip, num))
             for one, length, num in zip(wanted, self.lengths, blocks, strict=True)

@@ -70,7 +70,7 @@ class MixedSequence(Order):
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The samples of a pass over each source."""
-        return tuple(int(rows.sum()) for rows in np.split(self._chosen.rows, self._source_begin[1:-1]))
+        return tuple(int(rows.sum()) for rows in np.split(self._chosen.rows, self.source_begin[1:-1]))
 
     @cached_property
     def mixture(self) -> Mixture:
@@ -103,7 +103,7 @@ class MixedSequence(Order):
         """The order of each source."""
         made = []
         for source, (begin, end, one) in enumerate(
-            zip(self._source_begin, self._source_begin[1:], self.sources, strict=False)
+            zip(self.source_begin, self.source_begin[1:], self.sources, strict=False)
         ):
             plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(Order)}
             seed = self.source_seed(source)
@@ -118,18 +118,18 @@ class MixedSequence(Order):
     def pass_order(self, source: int, number: int) -> tuple[Order, int]:
         """Return the order of a pass over a source, and the held index of its first block."""
         del number
-        return self.orders[source], int(self._source_begin[source])
+        return self.orders[source], int(self.source_begin[source])
 
     def held_indices(self, epoch: int) -> Int64:
         """Return the held indices of blocks in the orders of sources, one source after another."""
         return np.concatenate(
-            [b + one.held_indices(epoch) for b, one in zip(self._source_begin, self.orders, strict=False)]
+            [b + one.held_indices(epoch) for b, one in zip(self.source_begin, self.orders, strict=False)]
         )
 
     def next_held_indices(self, epoch: int) -> Int64:
         """Return, for each held index, that of the next block of the same source; the first follows the last."""
         following = (one.next_held_indices(epoch) for one in self.orders)
-        return np.concatenate([begin + one for begin, one in zip(self._source_begin, following, strict=False)])
+        return np.concatenate([begin + one for begin, one in zip(self.source_begin, following, strict=False)])
 
     def begin_of(self, epoch: int) -> int:
         """Return the step of the mixture with which an epoch begins."""
@@ -271,7 +271,7 @@ class MixedSequence(Order):
         return self.listed_reads
 
     @cached_property
-    def _source_begin(self) -> Int64:
+    def source_begin(self) -> Int64:
         """For each source, the index of its first block among the held ones; at the end, the number of blocks."""
         chosen = self._chosen
         first = chosen.first if chosen.samples is None else chosen.samples.at(chosen.first)

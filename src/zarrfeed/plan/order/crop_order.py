@@ -93,8 +93,8 @@ class CropOrder(DrawnOrder, unfolds=True):
         ConfigError
             If blocks are boxes of several sample dimensions.
         """
-        if order.selection is not None and order.selection.are_boxes:
-            raise ConfigError("random_crop is for one sample dimension, and these samples have several")
+        if order.selection is not None:
+            starts.check_samples(order.selection)
         return cls.drawing(order, starts)
 
     def make_blocks(self) -> CropBlocks:

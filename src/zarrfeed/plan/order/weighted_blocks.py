@@ -155,6 +155,11 @@ class WeightedBlocks:
         return (self.samples.listed() - np.repeat(base, rows)).astype(dtype)
 
 
+def in_blocks(expected: ExpectedCounts, samples: Selection) -> ExpectedCounts:
+    """Return the expected counts of ascending samples in the order of their blocks, such as boxes."""
+    return expected.taken(np.argsort(np.argsort(samples.listed()))) if samples.are_boxes else expected
+
+
 def _ceil(shares: Int64, bits: int) -> Int64:
     return (shares + ((1 << bits) - 1)) >> bits
 

@@ -11,7 +11,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.order.drawn_order import DrawnOrder
 from zarrfeed.plan.order.keyed_random import key_of
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.order.weighted_blocks import WeightedBlocks
+from zarrfeed.plan.order.weighted_blocks import WeightedBlocks, in_blocks
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Selection
 
@@ -34,8 +34,8 @@ class WeightedOrder(DrawnOrder, unfolds=True):
     @classmethod
     def of(cls, order: Order, expected: ExpectedCounts) -> WeightedOrder:
         """Return the order of the samples of another order, weighted; those without a weight never come."""
-        if order.selection is not None and order.selection.are_boxes:  # whose samples come box by box
-            expected = expected.taken(np.argsort(np.argsort(order.selection.listed())))
+        if order.selection is not None:
+            expected = in_blocks(expected, order.selection)
         some = expected.shares > 0
         if some.all():
             return cls.drawing(order, expected)

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from zarrfeed.plan.samples.sample_set import Int64
+from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.selection import Int64, Selection
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,16 @@ class CropStarts:
         hashed = hashlib.sha256(f"crops {self.each}".encode())
         hashed.update(self.ends.astype("<i8").tobytes())
         return f"{self.total} ({hashed.hexdigest()[:16]})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the recordings take."""
+        return self.ends.nbytes
+
+    def check_samples(self, samples: Selection) -> None:
+        """Raise ConfigError if blocks are boxes of several sample dimensions, in which no recording is one run."""
+        if samples.are_boxes:
+            raise ConfigError("random_crop is for one sample dimension, and these samples have several")
 
     def row(self) -> tuple[str, str]:
         """Return a row of a page for people."""

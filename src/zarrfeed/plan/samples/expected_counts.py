@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.sample_set import AT_ONCE, Int64
 
 #: Units of a sample are this power of two, at most.
@@ -99,6 +100,11 @@ class ExpectedCounts:
         return self.with_shares(self.shares[samples])
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that the expected counts take."""
+        return self.shares.nbytes
+
+    @property
     def most(self) -> float:
         """The expected count of the sample that comes most often."""
         return int(self.shares.max()) / (1 << self.bits)
@@ -119,15 +125,15 @@ class CountsOfSources:
     Attributes
     ----------
     sources
-        The expected counts of each source; None for one without weights.
+        The expected counts of each source; None for one without weights, and the starts of one of random crops.
     """
 
-    sources: tuple[ExpectedCounts | None, ...]
+    sources: tuple[ExpectedCounts | CropStarts | None, ...]
 
     @property
     def weighted(self) -> list[ExpectedCounts]:
         """The expected counts of those that have weights."""
-        return [one for one in self.sources if one is not None]
+        return [one for one in self.sources if isinstance(one, ExpectedCounts)]
 
     @cached_property
     def shares(self) -> Int64:
@@ -144,7 +150,8 @@ class CountsOfSources:
         """Return the expected counts of the same samples in other shares."""
         ends = np.cumsum([len(one.shares) for one in self.weighted])
         left = iter(np.split(shares, ends[:-1]))
-        return CountsOfSources(tuple(None if one is None else one.with_shares(next(left)) for one in self.sources))
+        made = (one.with_shares(next(left)) if isinstance(one, ExpectedCounts) else one for one in self.sources)
+        return CountsOfSources(tuple(made))
 
     def changed(self, source: int, weights: npt.NDArray[Any]) -> CountsOfSources:
         """Return the expected counts with other weights of a source.
@@ -156,7 +163,7 @@ class CountsOfSources:
             never comes any more: passes span epochs, and all of them have blocks of the same samples.
         """
         own = self.sources[source] if 0 <= source < len(self.sources) else None
-        if own is None:
+        if not isinstance(own, ExpectedCounts):
             raise ConfigError(f"weights of source {source}, which has none: call weight() before zarrfeed.mix()")
         if weights.shape != own.shares.shape:
             raise ConfigError(

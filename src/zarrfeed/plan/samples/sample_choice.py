@@ -125,11 +125,15 @@ class SampleChoice:
         """
         num_samples, windowed = int(borders[-1]), choices[0].windowed
         has_segments = any(choice.has_segments for choice in choices)
-        if has_segments:
-            base = np.cumsum([0, *(sum(lengths) for lengths in repeats)])
-            inner = [b + one.borders for b, one in zip(base, choices, strict=False) if one.borders is not None]
-            borders = np.unique(np.concatenate([borders[[0, -1]] if contiguous else borders, *inner]))
-        limits = None if contiguous and not has_segments else borders
+        base = np.cumsum([0, *(sum(lengths) for lengths in repeats)])
+        inner = [
+            first + (one.borders if one.has_segments else one.borders[1:-1])
+            for first, one, lengths in zip(base, choices, repeats, strict=False)
+            if one.borders is not None and len(lengths) == 1
+        ]
+        limits = None
+        if inner or not contiguous:
+            limits = distinct(np.concatenate([borders[[0, -1]] if contiguous else borders, *inner]))
         left_out = merged(reason for choice in choices for reason in choice.left_out)
         if all(choice.length == choice.num_samples for choice in choices):
             every = cls.all_of(num_samples)

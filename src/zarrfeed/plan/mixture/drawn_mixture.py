@@ -1,9 +1,9 @@
-"""The order of a mixture of which sources are weighted: each pass over a source has the samples that it draws.
+"""The order of a mixture of which sources are weighted, or random crops: each pass has the samples that it draws.
 
 Invariants, beside those of any mixture whose passes have blocks of their own (`pass_mixture.py`):
 
-- **Draws.** Pass j over a source draws its samples as epoch j of a weighted order does, by the key of the source
-  (`plan/order/weighted_blocks.py`). A source without weights draws each of its samples once.
+- **Draws.** Pass j over a source draws its samples as epoch j of a weighted order does, or of random crops, by the key
+  of the source (`plan/order/weighted_blocks.py`, `plan/order/crop_order.py`). Any other source draws each sample once.
 - **Lanes.** Lanes, mix and strip of a source are bound by its blocks with each sample once, as passes differ in their
   blocks. In a pass of fewer blocks, mix and strip are at most their number.
 """
@@ -22,9 +22,12 @@ from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.mixture.pass_mixture import PassMixture
 from zarrfeed.plan.mixture.source_lanes import SourceLanes
+from zarrfeed.plan.order.crop_order import CropBlocks
+from zarrfeed.plan.order.drawn_order import DrawnBlocks
 from zarrfeed.plan.order.keyed_random import key_of
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.order.weighted_blocks import WeightedBlocks
+from zarrfeed.plan.order.weighted_blocks import WeightedBlocks, in_blocks
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.sample_set import SampleSet
@@ -99,20 +102,20 @@ class _Cache:
 
     def __init__(self) -> None:
         self._key: tuple[Any, ...] = ()
-        self._blocks: tuple[WeightedBlocks, ...] = ()
+        self._blocks: tuple[DrawnBlocks, ...] = ()
         self._passes: tuple[tuple[tuple[int, int], ...], DrawnPasses] | None = None
 
     def __reduce__(self) -> tuple[type[_Cache], tuple[()]]:
         return _Cache, ()  # another process draws them anew
 
-    def blocks(self, order: WeightedMixture) -> tuple[WeightedBlocks, ...]:
+    def blocks(self, order: DrawnMixture) -> tuple[DrawnBlocks, ...]:
         """Return the blocks that each source of an order draws from."""
         key = order.drawn_by
         if key != self._key or not self._blocks:
             self._key, self._blocks, self._passes = key, tuple(order.new_blocks()), None
         return self._blocks
 
-    def passes(self, order: WeightedMixture) -> DrawnPasses:
+    def passes(self, order: DrawnMixture) -> DrawnPasses:
         """Return the passes that an order's epoch touches."""
         blocks, wanted = self.blocks(order), order.touched
         if self._passes is None or self._passes[0] != wanted:
@@ -121,35 +124,53 @@ class _Cache:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedMixture(PassMixture):
-    """The epoch order of a mixture with weighted sources, in one epoch; `selection` has each sample once.
+class DrawnMixture(PassMixture):
+    """The epoch order of a mixture with sources that are drawn, in one epoch; `selection` has each sample once.
 
     Attributes
     ----------
     expected
-        For each source, the expected counts of its samples in a pass.
+        For each source, the expected counts of its samples in a pass, or the recordings that they are starts in.
     """
 
-    expected: tuple[ExpectedCounts, ...] = field(compare=False, repr=False)
+    expected: tuple[ExpectedCounts | CropStarts, ...] = field(compare=False, repr=False)
     _cache: _Cache = field(default_factory=_Cache, compare=False, repr=False)
 
     @classmethod
-    def weighted(cls, order: Order, blend: Blend, *, lanes: int | None, mix: int | None) -> WeightedMixture:
-        """Return the order of a mixture with weighted sources; samples without a weight never come."""
-        whole = order.selection or Selection.of_range(range(order.num_samples), order.block_rows, order.edges)
-        listed = whole.listed()
-        ends = np.searchsorted(listed, np.array(blend.first))
-        expected = [
-            ExpectedCounts.of(np.ones(end - begin), int(end - begin)) if one is None else one
-            for one, begin, end in zip(blend.expected, ends, ends[1:], strict=False)
-        ]
-        some = np.concatenate([one.shares > 0 for one in expected])
-        chosen = whole if some.all() else Selection.of_samples(listed[some], order.block_rows, order.edges)
+    def drawing(cls, order: Order, blend: Blend, *, lanes: int | None, mix: int | None) -> DrawnMixture:
+        """Return the order of a mixture with sources that are drawn; samples without a weight never come.
+
+        Raises
+        ------
+        ConfigError
+            If a source has no sample, or crops are of several sample dimensions.
+        """
+        plain = MixedOrder.of(order, blend, lanes=None, mix=None)
+        whole, begins, expected = plain.each_once, plain.source_begin, list[ExpectedCounts | CropStarts]()
+        for one, length, begin, end in zip(blend.expected, plain.lengths, begins, begins[1:], strict=False):
+            if isinstance(one, CropStarts):
+                one.check_samples(whole)
+                expected.append(one)
+            else:
+                counts = ExpectedCounts.of(np.ones(length), length) if one is None else one
+                expected.append(in_blocks(counts, whole.at(np.arange(begin, end))))
+        if all((one.shares > 0).all() for one in expected if isinstance(one, ExpectedCounts)):
+            chosen = whole
+        else:
+            some = [
+                one.shares > 0 if isinstance(one, ExpectedCounts) else np.ones(length, bool)
+                for one, length in zip(expected, plain.lengths, strict=True)
+            ]
+            remaining = np.sort(whole.listed()[np.concatenate(some)])
+            chosen = Selection.of_samples(remaining, order.block_rows, order.edges)
+            expected = [
+                one.taken(np.flatnonzero(one.shares)) if isinstance(one, ExpectedCounts) else one for one in expected
+            ]
         named = {one.name: getattr(order, one.name) for one in dataclasses.fields(order)}
         made = cls(
             **{**named, "selection": chosen, "lanes": 1, "mix": 1},
             blend=blend,
-            expected=tuple(one.taken(np.flatnonzero(one.shares)) for one in expected),
+            expected=tuple(expected),
         )
         fitting = made.with_sources([SourceLanes(lanes or 1, mix or 1, 1)] * blend.num_sources)
         assert isinstance(fitting, cls)
@@ -165,22 +186,21 @@ class WeightedMixture(PassMixture):
         """All that the samples of a pass depend on, beside weights, source and pass."""
         return self.seed, self.shuffle, self.block_rows, self.slabs, id(self.selection)
 
-    def new_blocks(self) -> list[WeightedBlocks]:
+    def new_blocks(self) -> list[DrawnBlocks]:
         """Return the blocks that each source draws from."""
-        return [
-            WeightedBlocks(
-                self._chosen.at(np.arange(begin, end)),
-                one,
-                key_of(_COUNTS, self.source_seed(source)),
-                visits_again=self.shuffle,
-            )
-            for source, (one, begin, end) in enumerate(
-                zip(self.expected, self._source_begin, self._source_begin[1:], strict=False)
-            )
-        ]
+        made: list[DrawnBlocks] = []
+        for source, (one, begin, end) in enumerate(
+            zip(self.expected, self.source_begin, self.source_begin[1:], strict=False)
+        ):
+            samples, seed = self._chosen.at(np.arange(begin, end)), key_of(_COUNTS, self.source_seed(source))
+            if isinstance(one, CropStarts):
+                made.append(CropBlocks(samples, one, seed))
+            else:
+                made.append(WeightedBlocks(samples, one, seed, visits_again=self.shuffle))
+        return made
 
     @property
-    def blocks(self) -> tuple[WeightedBlocks, ...]:
+    def blocks(self) -> tuple[DrawnBlocks, ...]:
         """The blocks that each source draws from."""
         return self._cache.blocks(self)
 
@@ -202,7 +222,7 @@ class WeightedMixture(PassMixture):
     @property
     def selected_bytes(self) -> int:
         """Bytes that the samples, their weights and those of an epoch take."""
-        return super().selected_bytes + self.reads.nbytes + sum(one.expected.shares.nbytes for one in self.blocks)
+        return super().selected_bytes + self.reads.nbytes + sum(one.nbytes for one in self.expected)
 
     @property
     def by_block(self) -> Order:
@@ -238,10 +258,11 @@ class WeightedMixture(PassMixture):
 
     def weighted_visits(self, source: int) -> tuple[float, float] | None:
         """Return for a weighted source how often a pass has its most frequent sample, and reads a block; else None."""
-        if self.blend.expected[source] is None:
+        expected = self.expected[source]
+        if self.blend.expected[source] is None or isinstance(expected, CropStarts):
             return None
         blocks = self.orders[source].blocks_at(np.arange(self.orders[source].num_blocks))
-        return self.expected[source].most, len(blocks) / len(np.unique(blocks))
+        return expected.most, len(blocks) / len(np.unique(blocks))
 
     # States
 
