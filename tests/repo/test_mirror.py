@@ -115,7 +115,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
         f"storage/files/{name}.py": ("unit/storage/files/test_tiff.py", "unit/storage/files/test_hdf5.py")
         for name in ("file_codecs", "tiff_image")
     },
-    **{f"storage/files/{name}.py": ("parity/test_first_guesses.py",) for name in ("inside_path", "opened_files")},
+    "storage/files/opened_files.py": ("parity/test_first_guesses.py",),
     **{
         f"storage/{name}.py": ("unit/storage/files/test_references.py",)
         for name in ("files/chunk_names", "files/reference_folder", "files/reference_targets", "access/far_chunks")

@@ -27,12 +27,15 @@ class Coordinate:
         Name in messages: the path of the array that has the values.
     names
         The name of each code, if the values are codes that have names. None: they are not.
+    units
+        The unit of stored numbers, in a spelling that compares; None: it is not known, or `values` has it.
     """
 
     name: str
     values: npt.NDArray[Any]
     where: str
     names: Mapping[int, str] | None = None
+    units: str | None = None
 
     @property
     def is_time(self) -> bool:

@@ -7,8 +7,8 @@ same time in different ways, as whole hours and as fractions of days, give equal
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,28 @@ def is_duration_unit(units: object) -> bool:
     return isinstance(units, str) and units.strip().lower() in _UNIT_OF_NAME
 
 
+def is_duration(attributes: Mapping[str, Any]) -> bool:
+    """Return whether xarray wrote numbers for time differences: with a unit, and the dtype that they had.
+
+    Examples
+    --------
+    >>> is_duration({"units": "hours", "dtype": "timedelta64[ns]"}), is_duration({"units": "hours"})
+    (True, False)
+    """
+    return is_duration_unit(attributes.get("units")) and str(attributes.get("dtype")).startswith("timedelta64")
+
+
+def decode_durations(values: npt.NDArray[Any], units: str, where: str, lacks: Flags) -> npt.NDArray[Any]:
+    """Return time differences that are stored as numbers: timedelta64, as `decode_times` returns datetime64.
+
+    Raises
+    ------
+    ConfigError
+        If one is too long for timedelta64.
+    """
+    return _in_coarsest_unit("m", values, _UNIT_OF_NAME[units.strip().lower()], 0, where, lacks)
+
+
 def decode_times(
     values: npt.NDArray[Any], units: str, calendar: str | None, where: str, lacks: Flags | None = None
 ) -> npt.NDArray[Any]:
@@ -87,7 +109,7 @@ def decode_times(
     if name not in NUMPY_CALENDARS:
         return _decode_by_cftime(values, units, name, where, lacks)
     unit_ns, reference_ns = parse_units(units, where, mixed=name in _MIXED)
-    decoded = _to_times(values, unit_ns, reference_ns, where, lacks)
+    decoded = _in_coarsest_unit("M", values, unit_ns, reference_ns, where, lacks)
     # in seconds, since 1582 is out of the range of nanoseconds
     if name in _MIXED and (decoded.astype("M8[s]") < _GREGORIAN_SINCE).any():
         raise ConfigError(
@@ -140,8 +162,10 @@ def _julian_day(year: int, month: int, day: int) -> int:
     return julian_day_number - 2_440_588
 
 
-def _to_times(values: npt.NDArray[Any], unit_ns: int, reference_ns: int, where: str, lacks: Flags) -> npt.NDArray[Any]:
-    """Return reference + values x unit, in the coarsest unit that loses nothing."""
+def _in_coarsest_unit(
+    kind: Literal["M", "m"], values: npt.NDArray[Any], unit_ns: int, reference_ns: int, where: str, lacks: Flags
+) -> npt.NDArray[Any]:
+    """Return reference + values x unit as times (M) or differences (m), in the coarsest unit that loses nothing."""
     given = values[~lacks]
     for unit, tick_ns in UNIT_NS.items():
         if reference_ns % tick_ns:
@@ -152,10 +176,11 @@ def _to_times(values: npt.NDArray[Any], unit_ns: int, reference_ns: int, where: 
         reference = reference_ns // tick_ns
         if len(ticks) and not all(-(2**63) < int(end) + reference < 2**63 for end in (ticks.min(), ticks.max())):
             break
-        times = np.full(values.shape, np.datetime64("NaT"), dtype=f"M8[{unit}]")
-        times[~lacks] = (ticks + reference).view(f"M8[{unit}]")
+        times = np.full(values.shape, NAT).view(f"{kind}8[{unit}]")
+        times[~lacks] = (ticks + reference).view(times.dtype)
         return times
-    raise ConfigError(f"{where}: has times that are too far away for datetime64; give them as coords=")
+    told = "times that are too far away for datetime64" if kind == "M" else "differences that timedelta64 cannot hold"
+    raise ConfigError(f"{where}: has {told}; give them as coords=")
 
 
 def _ticks(values: npt.NDArray[Any], unit_ns: int, tick_ns: int, *, rounds: bool) -> npt.NDArray[np.int64] | None:

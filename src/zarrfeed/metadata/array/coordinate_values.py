@@ -14,7 +14,14 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.array.cf import decoding_of
-from zarrfeed.metadata.array.cf_times import decode_times, is_duration_unit, is_time_unit, together
+from zarrfeed.metadata.array.cf_times import (
+    decode_durations,
+    decode_times,
+    is_duration,
+    is_duration_unit,
+    is_time_unit,
+    together,
+)
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.spec.missing import is_missing_number
 
@@ -67,6 +74,8 @@ def decode_values(values: npt.NDArray[Any], attributes: Mapping[str, Any], where
         calendar = attributes.get("calendar")
         told = None if calendar is None else str(calendar)
         return decode_times(values, str(units), told, where, lacks)
+    if is_duration(attributes):
+        return decode_durations(values, str(units), where, lacks)
     if scaled or lacks.any():
         values = values.astype(np.float64)
         values[lacks] = np.nan
@@ -124,7 +133,7 @@ def concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
     Raises
     ------
     ConfigError
-        If they are of several kinds or calendars, or no unit holds all of the times.
+        If they are of several kinds, units or calendars, or no unit holds all of the times.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -138,6 +147,11 @@ def concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
                 f"{other.where}: has values of {other.values.dtype}, {first.where} of {first.values.dtype}: they must "
                 "be of one kind"
             )
+        if None not in (other.units, first.units) and other.units != first.units:
+            raise ConfigError(
+                f"{other.where}: has the units {other.units!r}, {first.where} has {first.units!r}, so equal numbers "
+                "mean several values: open the stores one by one, or give the values as coords="
+            )
     calendars = {known: one for one in parts if (known := _calendar(one)) is not None}
     if len(calendars) > 1:
         told = ", ".join(f"{one.where} has {calendar!r}" for calendar, one in calendars.items())
@@ -145,7 +159,8 @@ def concatenated(name: str, parts: Sequence[Coordinate]) -> Coordinate:
     values, where = [one.values for one in parts], f"{first.where} and {len(parts) - 1} more"
     is_time = first.values.dtype.kind in "mM"
     names = first.names if all(one.names == first.names for one in parts) else None  # codes may mean something else
-    return Coordinate(name, together(values, where) if is_time else np.concatenate(values), where, names)
+    made = together(values, where) if is_time else np.concatenate(values)
+    return Coordinate(name, made, where, names, next((one.units for one in parts if one.units is not None), None))
 
 
 def _calendar(coordinate: Coordinate) -> str | None:

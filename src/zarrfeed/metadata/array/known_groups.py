@@ -77,6 +77,8 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
         arrays = [f"{key}/{name}" for key in groups[:_MOST_PATHS] for name in _names_in(group, key, zarr.Array)]
         named = str(arrays[:1]) if arrays else "[...]"
         text += f"; groups in it, which depth=1 enters, or variables={named}: {', '.join(groups)}"
+        if len(groups) > 1 and arrays:
+            text += f"; the pattern {member_path(group, '*')} opens them one after another, as one data set"
         root = _root(group)
         text += "" if root is None else f"; zarrfeed info --tree {shlex.quote(root)} draws all that lies there"
     return (_of_parents(group) if groups else None) or ConfigError(text)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrfeed.metadata.array.cf import decoding_of
-from zarrfeed.metadata.array.cf_times import NUMPY_CALENDARS, is_duration_unit, is_time_unit
+from zarrfeed.metadata.array.cf_times import NUMPY_CALENDARS, is_duration, is_duration_unit, is_time_unit
 from zarrfeed.spec.missing import fills_in
 
 #: Attributes that say which value an item stands for, beside those that `decoding_of` reads and `units`.
@@ -56,6 +56,8 @@ def meaning_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], *, decoded: 
     {'units': 'degC'}
     """
     units = attributes.get("units")
+    if decoded and (dtype.kind == "m" or is_duration(attributes)):
+        return {"dtype": "timedelta64"}
     if dtype.kind == "m":
         return {"dtype": dtype.name}
     if is_time_unit(units) or dtype.kind == "M":

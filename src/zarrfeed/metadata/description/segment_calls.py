@@ -44,7 +44,7 @@ class SegmentsCall(MethodCall):
 
     function = ".segments"
 
-    ends: Any = argument(metadata=frozen_by(_freeze_ends))
+    ends: Any = argument(default=None, metadata=frozen_by(_freeze_ends))
     found: Segments | None = argument(kw_only=True, default=None, repr=False, metadata=frozen_by(_digest_of))
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:

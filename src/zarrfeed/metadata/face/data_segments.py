@@ -41,7 +41,7 @@ class SegmentMethods(DataMethods):
     """The part of `Data` about segments: runs of samples that belong together, which windows do not leave."""
 
     @checks_option_names_of("Data")
-    def segments(self, ends: SegmentEnds) -> Self:
+    def segments(self, ends: SegmentEnds | None = None) -> Self:
         """Say where segments end, such as episodes, patients or documents; windows do not leave them.
 
         Replay buffers, and stores of `zarrfeed.pack`, name their segments themselves.
@@ -51,7 +51,7 @@ class SegmentMethods(DataMethods):
         ends
             The index after the last sample of each segment, ascending: an array, a stored array, or its path, such as
             "meta/episode_ends", in the store of the samples. Of many stores, each has an array at the path, whose
-            numbers count from its own first sample.
+            numbers count from its own first sample. None: each of many stores is a segment.
 
         Raises
         ------

@@ -25,6 +25,7 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.cf import coordinate_attributes, dimension_names
 from zarrfeed.metadata.array.code_names import code_names
 from zarrfeed.metadata.array.coordinate_values import checked_values, concatenated, decode_values
+from zarrfeed.metadata.array.meaning import meaning_of
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.side_by_side import side_by_side
 from zarrfeed.metadata.array.values import refuse_repeated_fill
@@ -92,9 +93,10 @@ class StoreCoordinates:
 
     def read(self, name: str, dims: tuple[str, ...]) -> Coordinate:
         """Return the coordinate of a name, decoded."""
-        if self.grid:
-            return self.read_along(name).expanded(self.grid)
         found = self.find(name)
+        if self.grid:
+            expanded = self.read_along(name).expanded(self.grid)
+            return replace(expanded, units=_units_of(found, expanded.values))
         names = code_names(found.metadata.attributes) if isinstance(found, zarr.Array) else None
         if self.reopens and isinstance(found, zarr.Array):
             found = open_beside(StoredPath(found.store_path.store, found.store_path.path), self.access)
@@ -108,7 +110,7 @@ class StoreCoordinates:
             values = _stored_values(found, where, self.access)
         if self.may_grow:
             values = values[: self.num_samples]
-        return Coordinate(name, checked_values(values, self.num_samples, where), where, names)
+        return Coordinate(name, checked_values(values, self.num_samples, where), where, names, _units_of(found, values))
 
     def find(self, name: str) -> zarr.Array[Any] | npt.NDArray[Any]:
         """Return the array of a name, with one axis."""
@@ -457,6 +459,14 @@ def _stored_values(array: zarr.Array[Any], where: str, access: StoreAccess, axes
     if dimension_names(array) == (array.basename,):  # the index of a dimension, which has no value twice
         refuse_repeated_fill(array, values)
     return decode_values(values, coordinate_attributes(array), where)
+
+
+def _units_of(found: zarr.Array[Any] | npt.NDArray[Any], values: npt.NDArray[Any]) -> str | None:
+    """Return the unit of numbers that were decoded; None for what has its unit in its dtype, or none."""
+    if isinstance(found, np.ndarray) or values.dtype.kind not in "iuf":
+        return None
+    units: str | None = meaning_of(coordinate_attributes(found), found.dtype, decoded=True).get("units")
+    return units
 
 
 def _one_of(names: Sequence[str]) -> str:

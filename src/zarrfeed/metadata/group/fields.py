@@ -50,7 +50,6 @@ from zarrfeed.metadata.group.batch_columns import Array, Opened, OpenedField, Or
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.group.field_sources import arrays_in, check_readable, checked_mapping, leaves, naming
 from zarrfeed.metadata.group.multiscale import (
-    ImageLevel,
     first_level,
     is_image,
     levels_of,
@@ -301,6 +300,8 @@ class _SideReader:
             named = checked_mapping(side, source)
             named = named if variables is None else select_variables(side, named, variables)
         elif isinstance(source, zarr.Array | np.ndarray) or is_tensor(source):
+            if isinstance(source, zarr.Array):
+                self._check_channels(dimension_names(source) or ())
             self._read_field(None, source, variables)
             return
         else:
@@ -336,13 +337,14 @@ class _SideReader:
             if multiscale is None:
                 level = first_level(source)
                 self._read_field(None, level.array, axes=level.axes)
-                self._check_channels(level)
+                self._check_channels(level.axes, *level.kinds[:1])
                 return
             levels = levels_of(source, multiscale)
             for key, level in levels.items():
                 self._read_field(key, level.array, axes=level.axes)
             self.arrays = with_levels(self.arrays, levels)
-            self._check_channels(next(iter(levels.values())))
+            first = next(iter(levels.values()))
+            self._check_channels(first.axes, *first.kinds[:1])
 
     def _leave_many_images(self, group: zarr.Group) -> None:
         """Raise ManyImagesError for samples that are a plate or the like, so that `zarrfeed.open` opens many stores."""
@@ -350,10 +352,10 @@ class _SideReader:
         if many is not None:
             raise many
 
-    def _check_channels(self, level: ImageLevel) -> None:
+    def _check_channels(self, axes: Sequence[str | None], kind: str = "") -> None:
         """Warn if channels of an image are samples because nobody named a dimension."""
         if self._side == "samples" and self._sample_dim is None and self._sample_axis == 0:
-            warn_of_channels(level)
+            warn_of_channels(axes, kind)
 
     def _replay_buffer(self, group: zarr.Group) -> tuple[zarr.Group, dict[str, zarr.Array[Any]]]:
         """Return the group `data` of a replay buffer, whose root has no arrays; its episodes are segments.

@@ -98,14 +98,19 @@ def levels_of(group: zarr.Group, wanted: Any) -> dict[str, ImageLevel]:
     return found
 
 
-def warn_of_channels(level: ImageLevel) -> None:
-    """Warn if channels are the first axis of an image, along which samples lie unless somebody names another one."""
-    if not level.axes or (level.kinds[0] or _USUAL_KINDS.get(level.axes[0])) != _CHANNEL:
+def warn_of_channels(axes: Sequence[str | None], kind: str = "") -> None:
+    """Warn if channels are the first axis of an image, along which samples lie unless somebody names another one.
+
+    `kind` is that of the first axis, where the image says it; else the names say whether it is an image of channels.
+    """
+    if not axes or (kind or _USUAL_KINDS.get(str(axes[0]))) != _CHANNEL:
         return
-    channels, *others = level.axes
+    channels, *others = axes
+    if not kind and not {"y", "x"} <= set(others):
+        return
     advice = f"sample_dim={others[0]!r} would take another axis, " if others else ""
     warnings.warn(
-        f"{channels!r} is the first axis of an OME-Zarr image, so each channel is a sample: {advice}"
+        f"{channels!r} is the first axis of an image, so each channel is a sample: {advice}"
         f"sample_dim={channels!r} says that channels are meant",
         stacklevel=2,
     )

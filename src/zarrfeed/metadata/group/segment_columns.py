@@ -37,7 +37,7 @@ def segments_known(origin: Origin, method: str) -> Segments:
     if origin.segments is None:
         raise ConfigError(
             f"{method}: these samples have no segments: name their ends first, "
-            "data.segments('meta/episode_ends') or data.segments(ends)"
+            "data.segments('meta/episode_ends') or data.segments(ends); data.segments() makes each of many stores one"
         )
     return origin.segments
 
@@ -125,6 +125,8 @@ def read_any_column(origin: Origin, name: str, *, remedy: str) -> Coordinate:
             return replace(found, values=found.values[segments.of_samples])
         except ConfigError as raised:
             error = error or raised
+    elif name == NUMBER:
+        segments_known(origin, name)
     raise error or ConfigError(f"coordinate {name!r}: these samples have no coordinates")
 
 

@@ -55,14 +55,18 @@ def read_segment_ends(
     return np.concatenate([first + ends for first, ends in zip(stores.first[:-1], each, strict=True)])
 
 
-def find_segments(named: SegmentEnds, columns: Sequence[Column], stores: StoreTable | None) -> Segments:
-    """Return the segments with some ends; arguments are those of `read_segment_ends`.
+def find_segments(named: SegmentEnds | None, columns: Sequence[Column], stores: StoreTable | None) -> Segments:
+    """Return the segments with some ends; arguments are those of `read_segment_ends`, but None: each store is one.
 
     Raises
     ------
     ConfigError, StoreReadError
         If there is no such array, or these are no ends of segments: each store has segments of its own.
     """
+    if named is None:
+        if stores is None:
+            raise ConfigError("segments() without ends makes each of many stores a segment; this is one: give the ends")
+        named = stores.first[1:]
     num_samples = columns[0].field.num_samples
     borders = None if stores is None else stores.first
     if not isinstance(named, str | Path | zarr.Array):

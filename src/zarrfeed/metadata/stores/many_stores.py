@@ -28,6 +28,7 @@ from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url, path_pattern_of
 from zarrfeed.storage.access.local_files import local_path
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.files.inside_path import matching_in_files
 from zarrfeed.storage.objects.listing_progress import counting_progress
 
 #: So many local stores that lie elsewhere than the first one are opened by themselves, to see whether their coordinates
@@ -61,6 +62,7 @@ def as_stores(source: Any, access: StoreAccess) -> list[Any] | None:
         pattern = path_pattern_of(str(source)) or str(source)
         named = sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute pattern
         found = [path for path in named if Path(path).name != "zarr.json"]  # of a group that has the stores
+        found = found or matching_in_files(pattern)
     if not found:
         raise StoreReadError(2, f"{source}: no store matches this pattern")
     return found

@@ -39,6 +39,19 @@ _CALENDAR: dict[str, Literal["month", "year"]] = {
 _TEXT = re.compile(r"\s*(?P<count>\d+(?:\.\d*)?)?\s*(?P<unit>[A-Za-z]+)\s*")
 
 
+def duration_ns(text: str) -> int | None:
+    """Return the nanoseconds of a length of time in words, which may be 0 or negative; None if it is none.
+
+    Examples
+    --------
+    >>> duration_ns("6h"), duration_ns("-1.5 days"), duration_ns("month")
+    (21600000000000, -129600000000000, None)
+    """
+    sign, bare = (-1, text.strip()[1:]) if text.strip().startswith("-") else (1, text)
+    found = GapStep.parse_text(bare)
+    return None if found is None or found.unit != "ns" else sign * int(found.count)
+
+
 @dataclass(frozen=True)
 class GapStep:
     """A regular difference.
@@ -106,13 +119,14 @@ class GapStep:
         if isinstance(step, timedelta):
             return cls((step // timedelta(microseconds=1)) * 1000, "ns")
         if isinstance(step, str):
-            return cls._parsed_text(step)
+            return cls.parse_text(step)
         if isinstance(step, int | float | np.integer | np.floating) and not isinstance(step, bool):
             return cls(step.item() if isinstance(step, np.generic) else step, "number")
         return None
 
     @classmethod
-    def _parsed_text(cls, step: str) -> GapStep | None:
+    def parse_text(cls, step: str) -> GapStep | None:
+        """Parse text, also of no length; None if it is no step."""
         found = _TEXT.fullmatch(step)
         if found is None:
             return None

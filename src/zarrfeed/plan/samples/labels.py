@@ -21,6 +21,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.plan.samples.date_strings import nanoseconds, period, period_like
+from zarrfeed.plan.samples.gap_step import duration_ns
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
 from zarrfeed.spec.missing import is_missing
@@ -31,7 +32,7 @@ METHODS: tuple[Method, ...] = ("nearest",)
 _INT64 = np.iinfo(np.int64)
 _KINDS = {
     "M": "times: dates as text, such as '2015-03-04', datetime64, or datetime",
-    "m": "time differences: timedelta64 or timedelta",
+    "m": "time differences: a length of time, such as '6h', timedelta64, or timedelta",
     "i": "numbers",
     "f": "numbers",
     "b": "True or False",
@@ -283,6 +284,10 @@ class LabelIndex:
 
     def _as_difference(self, label: Any) -> np.timedelta64:
         label = label.to_timedelta64() if hasattr(label, "to_timedelta64") else label
+        if isinstance(label, str):
+            length_ns = duration_ns(label)
+            is_known = length_ns is not None and abs(length_ns) <= _INT64.max
+            label = np.timedelta64(length_ns, "ns") if is_known else label
         if isinstance(label, timedelta):
             label = np.timedelta64(label)
         if not isinstance(label, np.timedelta64) or np.isnat(label) or np.datetime_data(label.dtype)[0] in "YM":

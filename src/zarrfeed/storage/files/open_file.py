@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from zarrfeed.base.errors import ConfigError, printable
-from zarrfeed.storage.files.file_index import is_index, open_beside, open_index
+from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.file_index import beside, is_index, open_beside, open_index
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
 from zarrfeed.storage.files.npy import is_npy, open_npy
@@ -22,6 +25,12 @@ _FORMATS = (
     (is_tiff, open_tiff),
     (is_references, open_references),
 )
+
+
+#: Files that something reads, as they were opened: a list of many groups of a file lists the file once.
+_IN_USE: WeakValueDictionary[tuple[DataFile, DataFile | None], TableStore] = WeakValueDictionary()
+#: A file that was written to within this time may be written to again, and have the same time of change.
+_SETTLED_NS = 2 * 10**9
 
 
 def is_read_in_place(path: Path) -> bool:
@@ -62,7 +71,22 @@ def open_file(path: Path) -> TableStore | None:
         return open_reference_folder(path) if is_reference_folder(path) else None
     if is_index(path):
         return open_index(path, open_without_index)
-    return open_beside(path, open_without_index) or _open_by_format(path)
+    state = _state_of(path)
+    store = _IN_USE.get(state)
+    if store is None:
+        store = open_beside(path, open_without_index) or _open_by_format(path)
+        if store is not None and not store.is_zarr and time.time_ns() - state[0].mtime_ns > _SETTLED_NS:
+            _IN_USE[state] = store
+    return store
+
+
+def _state_of(path: Path) -> tuple[DataFile, DataFile | None]:
+    """Return a file, and the index beside it, as they are now."""
+    file = DataFile.of(path.absolute())
+    try:
+        return file, DataFile.of(beside(file.path))
+    except OSError:
+        return file, None
 
 
 def open_without_index(path: Path) -> TableStore:

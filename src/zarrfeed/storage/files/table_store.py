@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from numcodecs import get_codec
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.dtype import parse_dtype
+from zarr.dtype import ZDType, parse_dtype
 
 from zarrfeed.base.at_once import result_at_once
 from zarrfeed.base.documents import parse_json
@@ -67,7 +68,7 @@ def array_document(
     codecs
         Configurations of numcodecs, in the order in which they encode.
     """
-    described = parse_dtype(dtype, zarr_format=2)
+    described = _zarr_dtype(dtype)
     return {
         "zarr_format": 2,
         "shape": list(shape),
@@ -79,6 +80,11 @@ def array_document(
         "compressor": codecs[-1] if codecs else None,
         "dimension_separator": ".",
     }
+
+
+@lru_cache(maxsize=64)
+def _zarr_dtype(dtype: np.dtype[Any]) -> ZDType[Any, Any]:
+    return parse_dtype(dtype, zarr_format=2)
 
 
 def text_document(shape: Sequence[int], chunks: Sequence[int], fill: str) -> dict[str, Any]:

@@ -148,9 +148,10 @@ def _add_series(store: TableStore, path: str, series: Any, byte_order: Literal["
     if not path and len(series.levels) == 1:
         _add_level(store, "", series, byte_order)
         return
-    dims, sizes = TiffImage(series, byte_order).dims, np.array(series.shape)
-    axes = [{"name": one or f"axis_{n}", "type": _KIND_OF_AXIS.get(one, "other")} for n, one in enumerate(dims)]
-    scales = [(sizes / np.array(level.shape)).tolist() for level in series.levels]
+    image, sizes = TiffImage(series, byte_order), np.array(series.shape)
+    axes = [{"name": one or f"axis_{n}", "type": _KIND_OF_AXIS.get(one, "other")} for n, one in enumerate(image.dims)]
+    in_front = [1.0] * image.is_plane
+    scales = [in_front + (sizes / np.array(level.shape)).tolist() for level in series.levels]
     levels = [
         {"path": str(number), "coordinateTransformations": [{"type": "scale", "scale": scale}]}
         for number, scale in enumerate(scales)

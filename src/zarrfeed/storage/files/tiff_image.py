@@ -48,6 +48,9 @@ class TiffImage:
 
     Attributes
     ----------
+    is_plane
+        True if the file has one plane, so that the array has an axis of one image in front: files of planes are read
+        as many images, and not as the rows of many.
     page
         The page whose tags hold for all of them.
     by_library
@@ -64,7 +67,8 @@ class TiffImage:
 
     def __init__(self, level: Any, byte_order: Literal["<", ">"]) -> None:
         self.level, self.page = level, level.keyframe
-        self.shape = tuple(int(n) for n in level.shape)
+        self.is_plane = set(str(level.axes).lower()) <= set("yxs")
+        self.shape = (*(1,) * self.is_plane, *(int(n) for n in level.shape))
         plain = plain_dtype(np.dtype(level.dtype))
         self.by_library = not _has_codecs(self.page, plain)
         self.is_raw = bool(self.page.is_final) and not self.by_library
@@ -87,7 +91,7 @@ class TiffImage:
     def dims(self) -> list[str]:
         """The names of the axes, as OME-Zarr has them; "" where tifffile knows none."""
         axes = str(self.level.axes).lower()
-        return ["" if one in "qi_" or axes.count(one) > 1 else one for one in axes]
+        return [*[""] * self.is_plane, *("" if one in "qi_" or axes.count(one) > 1 else one for one in axes)]
 
     @cached_property
     def begin(self) -> int | None:

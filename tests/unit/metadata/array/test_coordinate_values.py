@@ -27,6 +27,11 @@ STAMPS = 1_600_000_000_123_456_789 + np.arange(3)  # float64 does not hold them
         (np.array([[1, NAT], [2, 3]]), {"units": "seconds since 2020-01-01"}),
         (np.array([-1, 1], "i1"), {"_Unsigned": "true"}),
         (np.array([7, 8], ">i4"), {}),
+        (np.array([0, 6, 12]), {"units": "hours", "dtype": "timedelta64[ns]"}),
+        (np.array([0, NAT, -3]), {"units": "days", "dtype": "timedelta64[s]"}),
+        (np.array([0.5, np.nan, 1.25]), {"units": "minutes", "dtype": "timedelta64[ns]"}),
+        (np.array([1, 2, -9], "i2"), {"units": "seconds", "dtype": "timedelta64[ms]", "_FillValue": -9}),
+        (np.array([0, 6, 12]), {"units": "hours"}),
     ],
     ids=str,
 )
@@ -34,7 +39,8 @@ def test_values_are_those_of_xarray(stored: np.ndarray[Any, Any], attributes: di
     variable = xarray.Variable([f"d{axis}" for axis in range(stored.ndim)], stored, attributes)
     expected = xarray.decode_cf(xarray.Dataset({"x": variable}))["x"].values
     got = decode_values(stored, attributes, "x")
-    same = np.array_equal(got, expected.astype(got.dtype), equal_nan=got.dtype.kind in "fM")
+    same = np.array_equal(got, expected.astype(got.dtype), equal_nan=got.dtype.kind in "fmM")
+    assert (got.dtype.kind in "mM") == (expected.dtype.kind in "mM")
     assert same, f"got {got}, expected {expected}"
 
 

@@ -47,12 +47,12 @@ def values_of(data: Data, name: str | None = None, given: Any = None) -> np.ndar
     return data.resolved.coordinate(name, given).values
 
 
-@pytest.mark.parametrize("name", ["time", "valid", "station", "level"])
+@pytest.mark.parametrize("name", ["time", "valid", "step", "station", "level"])
 def test_values_are_those_of_xarray(store: Path, name: str) -> None:
     expected = xr.open_zarr(store, consolidated=False, chunks=None)[name].values
     got = values_of(zarrfeed.open(store, sample_dim="time"), name)
     assert np.array_equal(got, expected.astype(got.dtype))
-    assert got.dtype.kind == {"time": "M", "valid": "M", "station": "U", "level": "f"}[name]
+    assert got.dtype.kind == {"time": "M", "valid": "M", "step": "m", "station": "U", "level": "f"}[name]
 
 
 def test_a_coordinate_is_found_wherever_the_samples_come_from(store: Path) -> None:
@@ -153,6 +153,22 @@ def test_many_stores_have_the_coordinates_of_each(store: Path) -> None:
     last = zarrfeed.open(group["x"]).resolved.origin.coordinates
     with pytest.raises(ConfigError, match=r"time: has values of bool, .* of datetime64\[s\]: they must be of one kind"):
         Coordinates.concat([one for one in (parts[0], last) if one is not None]).read()
+
+
+def test_many_stores_count_numbers_alike(tmp_path: Path) -> None:
+    """Numbers of several units came as one coordinate; time differences that xarray wrote have no unit of their own."""
+    for n, (length, height) in enumerate((("hours", "m"), ("seconds", "km"))):
+        steps = np.arange(3 * n, 3 * n + 3) * np.timedelta64(6, "h")
+        coords = {"step": ("time", steps), "height": ("time", np.arange(3.0), {"units": height})}
+        x = xr.Dataset({"x": (("time",), np.arange(3.0))}, {"time": TIMES[3 * n : 3 * n + 3], **coords})
+        x.to_zarr(tmp_path / f"{n}.zarr", encoding={"step": {"units": length, "dtype": "i8"}}, consolidated=False)
+    data = zarrfeed.open(str(tmp_path / "*.zarr"), sample_dim="time", variables=["x"])
+    expected = xr.open_mfdataset(str(tmp_path / "*.zarr"), engine="zarr", consolidated=False)["step"]
+    assert np.array_equal(data.coords["step"], expected.values)
+    hours = expected.values / np.timedelta64(1, "h")
+    assert len(data.sel(step=slice("6h", "24h"))) == np.count_nonzero((hours >= 6) & (hours <= 24)) == 4
+    with pytest.raises(ConfigError, match=r"1.zarr/height: has the units 'km', .*0.zarr/height has 'm'"):
+        data.coords["height"]
 
 
 def test_missing_coordinates_say_where_they_were_looked_for(store: Path) -> None:

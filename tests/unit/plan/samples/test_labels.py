@@ -182,6 +182,12 @@ def test_other_forms_of_labels() -> None:
     assert positions(steps, slice(datetime.timedelta(hours=1), pd.Timedelta("2h"))) == [1, 2]
     assert positions(steps, [np.timedelta64(3, "h"), np.timedelta64(0, "s")]) == [3, 0]
     assert positions(steps, np.timedelta64(100, "m"), "nearest") == [2]
+    by_pandas = pd.Series(range(5), pd.to_timedelta(steps))
+    for text in ("0h", "3h", "120 min", "1 hour"):
+        assert positions(steps, text) == [by_pandas.loc[text]]
+    assert positions(steps, slice("1h", "3h")) == by_pandas.loc["1h":"3h"].tolist()
+    assert positions(steps, ["3h", "0h"]) == [3, 0]
+    assert positions(steps - np.timedelta64(7200, "s"), slice(None, "-1h")) == [0, 1]
     assert positions([True, False, True], True) == [0, 2]
     assert positions(np.arange(5), slice(0.5, float("inf"))) == [1, 2, 3, 4]
     assert positions(np.arange(5.0, dtype="f4") / 10, 0.1) == [1], "as the stored float32 has it"
@@ -251,7 +257,9 @@ TIMES = START.astype("M8[s]") + np.arange(10) * np.timedelta64(1, "D")
         (TIMES, ["2015-01-01", "x"], "time = 'x': 'x' is no date"),
         (TIMES, [pd.Timestamp("2015-01-02T00:00:00.000000001")], "time has no Timestamp('2015-01-02 00:00:00.0000"),
         (TIMES.astype("M8[ns]"), ["9999"], "has labels that are too far away"),
-        (TIMES - TIMES[0], "1h", "must be time differences: timedelta64 or timedelta"),
+        (TIMES - TIMES[0], "1 month", "must be time differences: a length of time, such as '6h', timedelta64"),
+        (TIMES - TIMES[0], "999999 days", "must be time differences: a length of time"),
+        (TIMES - TIMES[0], "1h", "time has no '1h'"),
         (TIMES - TIMES[0], np.timedelta64(1, "M"), "must be time differences"),
     ],
 )  # fmt: skip

@@ -53,7 +53,9 @@ def test_random_images_are_those_of_tifffile(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
     for seed in range(tries(12, 400)):
         how = f"seed {seed}: {write_at_random(path, np.random.default_rng(seed))}"
-        expected = tifffile.imread(path)
+        with tifffile.TiffFile(path) as file:
+            is_plane = set(file.series[0].axes) <= set("YXS")
+        expected = tifffile.imread(path)[None] if is_plane else tifffile.imread(path)
         stored: Any = zarr.open_array(open_tiff(path), mode="r")
         assert np.array_equal(stored[...], expected), how
         assert np.array_equal(rows(zarrfeed.open(path)), expected), how
@@ -65,9 +67,34 @@ def test_images_of_libtiff_are_read_by_the_engine(compression: str, predictor: i
     path, values = tmp_path / "x.tif", np.random.default_rng(0).integers(0, 60, (333, 257), dtype=np.uint8)
     values[100:200] = 7  # long strings of LZW
     Image.fromarray(values).save(path, compression=compression, tiffinfo={317: predictor})
-    data = zarrfeed.open(path, sample_dim="y")
+    data = zarrfeed.open(path)
     assert zarrfeed.ZarrIterableDataset(data).explain().fields[0].native
-    assert np.array_equal(rows(data), values)
+    assert np.array_equal(rows(data), values[None])
+
+
+def test_files_of_one_plane_are_one_sample_each(tmp_path: Path) -> None:
+    """Rows of pixels were the samples: 6 planes of 16 rows came as 96 samples."""
+    planes = {"grey": STACK[:, 0], "rgb": np.stack([STACK[:, 0].astype("u1")] * 3, axis=-1), "one": STACK[:1, 0]}
+    for name, values in planes.items():
+        photometric = "rgb" if name == "rgb" else "minisblack"
+        for number, plane in enumerate(values):
+            tifffile.imwrite(tmp_path / f"{name}{number}.tif", plane, photometric=photometric, compression="zlib")
+        data = zarrfeed.open(str(tmp_path / f"{name}*.tif"))
+        assert len(data) == len(values)
+        assert np.array_equal(rows(data), values)
+        crops = data.patch({"y": 16, "x": 16}, sampling="grid", border="drop")
+        assert np.array_equal(rows(crops)[0], values[0, :16, :16])
+
+
+def test_a_plane_of_several_resolutions_is_one_sample(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / "slide.ome.tif") as file:
+        file.write(STACK[0, 0], subifds=1, tile=(16, 16), photometric="minisblack")
+        file.write(STACK[0, 0, ::2, ::2], subfiletype=1, tile=(16, 16), photometric="minisblack")
+    assert np.array_equal(rows(zarrfeed.open(tmp_path / "slide.ome.tif")), STACK[:1, 0])
+    assert np.array_equal(rows(zarrfeed.open(tmp_path / "slide.ome.tif/1")), STACK[:1, 0, ::2, ::2])
+    both = zarrfeed.open(tmp_path / "slide.ome.tif", multiscale=[0, 1]).patch({"y": 16, "x": 16}, sampling="grid")
+    batch = next(iter(zarrfeed.ZarrIterableDataset(both, batch_size=2)))
+    assert [tuple(one.shape[1:]) for one in batch.values()] == [(16, 16), (8, 8)]
 
 
 def test_stacks_have_the_axes_of_their_writer(tmp_path: Path) -> None:
@@ -82,6 +109,16 @@ def test_stacks_have_the_axes_of_their_writer(tmp_path: Path) -> None:
         assert np.array_equal(rows(data.isel({axes[1].lower(): 1})), STACK[:, 1])
         crops = zarrfeed.open(tmp_path / name, sample_dim="y").patch({"y": 16, "x": 16})
         assert len(crops) > 0
+
+
+def test_channels_are_not_samples_without_a_word(tmp_path: Path) -> None:
+    """The same holds of an array of Zarr whose dimensions are those of an image, such as a level by its path."""
+    tifffile.imwrite(tmp_path / "x.ome.tif", STACK, metadata={"axes": "CZYX"}, photometric="minisblack")
+    zarr.create_array(tmp_path / "x.zarr", data=STACK, dimension_names=("c", "z", "y", "x"))
+    for name in ("x.ome.tif", "x.zarr"):
+        with pytest.warns(UserWarning, match="'c' is the first axis of an image, so each channel is a sample"):
+            zarrfeed.open(tmp_path / name)
+        assert len(zarrfeed.open(tmp_path / name, sample_dim="c")) == len(STACK)
 
 
 def test_levels_are_an_image_and_series_are_images(tmp_path: Path) -> None:
@@ -99,7 +136,7 @@ def test_a_sparse_image_has_its_fill_value(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
     tile = np.arange(1024, dtype="u1").reshape(32, 32)
     tifffile.imwrite(path, iter([tile, None, tile, None]), shape=(64, 64), dtype="u1", tile=(32, 32), photometric=1)
-    assert np.array_equal(rows(zarrfeed.open(path)), tifffile.imread(path))
+    assert np.array_equal(rows(zarrfeed.open(path))[0], tifffile.imread(path))
     assert open_tiff(path).table("").numbers is not None
 
 
