@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import tifffile
 import zarr
 from scipy.io import netcdf_file
 
@@ -34,6 +35,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         write_random(path, seed)
     found["masked"] = folder / "masked.h5"
     masked(found["masked"])
+    found["bits"] = folder / "bits.tif"
+    tifffile.imwrite(found["bits"], np.arange(3 * 32 * 32).reshape(3, 32, 32) % 3 == 1, photometric="minisblack")
     found["text"] = folder / "text.h5"
     with h5py.File(found["text"], "w") as file:
         file["a/names"] = ["x", "yy", "zzz"]
