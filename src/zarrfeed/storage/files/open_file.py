@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, printable
+from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.file_index import is_index, open_beside, open_index
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
@@ -15,7 +17,7 @@ from zarrfeed.storage.files.table_store import TableStore
 from zarrfeed.storage.files.tiff import is_tiff, open_tiff
 
 #: The formats that are read in place: whether a file is of one, and what opens it.
-_FORMATS = (
+_FORMATS: tuple[tuple[Callable[[Path | FarFile], bool], Callable[[Path | FarFile], TableStore]], ...] = (
     (is_npy, open_npy),
     (is_netcdf3, open_netcdf3),
     (is_hdf5, open_hdf5),
@@ -62,16 +64,23 @@ def open_file(path: Path) -> TableStore | None:
         return open_reference_folder(path) if is_reference_folder(path) else None
     if is_index(path):
         return open_index(path, open_without_index)
-    return open_beside(path, open_without_index) or _open_by_format(path)
+    return open_beside(path, open_without_index) or open_by_format(path)
 
 
 def open_without_index(path: Path) -> TableStore:
     """Return a file as a store, whatever index there is. Raises as `open_file`, and ConfigError for other formats."""
-    store = _open_by_format(path)
+    store = open_by_format(path)
     if store is None:
         raise ConfigError(f"{printable(path)}: is no file of a format that is read in place")
     return store
 
 
-def _open_by_format(path: Path) -> TableStore | None:
-    return next((open_one(path) for is_one, open_one in _FORMATS if is_one(path)), None)
+def open_by_format(source: Path | FarFile) -> TableStore | None:
+    """Return a file, also one behind a URL, as a store, whatever index there is; None for other formats.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, UnsupportedError
+        As in `open_file`.
+    """
+    return next((open_one(source) for is_one, open_one in _FORMATS if is_one(source)), None)
