@@ -206,19 +206,26 @@ class Case:
 
     @cached_property
     def _data(self) -> zarrfeed.Data:
-        return zarrfeed.open(self.paths, variables=None if self.kind.suffix == ".npy" else ["x"])
+        return self._opened(self.paths)
+
+    @cached_property
+    def _fields(self) -> list[StoredField]:
+        fields = [field for path in self.paths for field in self._opened(path).resolved.fields]
+        return [field for field in fields if isinstance(field, StoredField)]
+
+    def _opened(self, source: Any) -> zarrfeed.Data:
+        return zarrfeed.open(source, variables=None if self.kind.suffix == ".npy" else ["x"])
 
     def dataset(self) -> zarrfeed.ZarrIterableDataset:
         """Return a dataset as a user would make it."""
         return zarrfeed.ZarrIterableDataset(self._data, batch_size=self.shape.batch, shuffle=True, return_index=True)
 
     def ceiling(self) -> Iterator[float]:
-        """Yield the seconds of the loop over all chunks."""
+        """Yield the seconds of the loop over the chunks of each file."""
         threads = usable_cores()
-        for one in self._data.resolved.fields:
-            if isinstance(one, StoredField):
-                window = window_chunks(one.spec.chunk_shape[0] * self.sample_bytes, threads)
-                yield _core.measure_ceiling(one.to_core(), num_threads=threads, window_chunks=window, scatter=True)[0]
+        for one in self._fields:
+            window = window_chunks(one.spec.chunk_shape[0] * self.sample_bytes, threads)
+            yield _core.measure_ceiling(one.to_core(), num_threads=threads, window_chunks=window, scatter=True)[0]
 
     def reader(self) -> Callable[[int], Any]:
         """Return the format's own reader of a file's array, which opens each file once."""

@@ -39,6 +39,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   const std::shared_ptr<ChunkReader> reader = open_local(output);
   const ArraySource& source = *output.source();
   const ArraySpec& array = source.array();
+  if (array.parts) throw Error(ErrorKind::kConfig, array.name + ": lies in several stores, must lie in one");
   const int64_t rows = source.rows_per_chunk();
   const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
   const auto along = static_cast<size_t>(ceil_div(samples, rows));

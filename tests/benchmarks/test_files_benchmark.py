@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+import zarrfeed
 from benchmarks.suites.files import KINDS, Case, main, wrong_samples
+from zarrfeed import ConfigError, _core
+from zarrfeed.spec.field import StoredField
 
 
 def test_all_samples_of_every_kind_are_delivered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -39,3 +42,12 @@ def test_other_values_and_other_samples_are_found(tmp_path: Path) -> None:
     assert "has other values" in wrong_samples(iter([({"x": samples["x"].roll(1, 1)}, index)]), case)
     assert "has other values" in wrong_samples(iter([(samples, (index + 1) % case.num_samples)]), case)
     assert "came" in wrong_samples(iter(batches[1:]), case)
+
+
+def test_the_ceiling_is_that_of_each_file_alone(tmp_path: Path) -> None:
+    case = Case(tmp_path, KINDS["years"], "small")
+    assert len(list(case.ceiling())) == case.shape.files
+    (joined,) = zarrfeed.open(case.paths, variables=["x"]).resolved.fields
+    assert isinstance(joined, StoredField)
+    with pytest.raises(ConfigError, match="lies in several stores, must lie in one"):
+        _core.measure_ceiling(joined.to_core(), num_threads=1, window_chunks=4, scatter=True)

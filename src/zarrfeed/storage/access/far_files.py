@@ -10,24 +10,29 @@ import io
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
+from urllib.parse import quote
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.far_chunks import FarChunks, checked_version, version_of
-from zarrfeed.storage.access.file_kinds import kind_of_name
+from zarrfeed.storage.access.file_kinds import CALLED, kind_of_name, refused_by_name
+from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.file_index import warn_of_age
-from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
-from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
-from zarrfeed.storage.files.npy import is_npy, open_npy
+from zarrfeed.storage.files.open_file import open_by_format
+from zarrfeed.storage.files.reference_folder import open_reference_folder
 from zarrfeed.storage.files.table_store import TableStore
 
 #: Bytes that a request for metadata brings, and how many of such answers are kept.
 _BLOCK_BYTES, _KEPT_BLOCKS = 1 << 19, 64
 #: Kinds of names, as `zarrfeed.pack` has them, of files that may be read in place.
 _KINDS = ("hdf5", "anndata", "xarray", "npy")
+#: Names of files that may have paths in them, beside these kinds: TIFF and its dialects.
+_TIFF_SUFFIXES = (".tif", ".tiff", ".btf", ".tf2", ".tf8", ".svs", ".lsm", ".stk", ".qptiff", ".scn")
+#: Names of folders of references end in these.
+_REFERENCE_SUFFIXES = (".parq", ".parquet")
 #: Stands between a file and a path in it, where it is no slash.
 _BETWEEN = "::"
 
@@ -37,6 +42,8 @@ def split_at_far_file(url: str) -> tuple[str, str]:
 
     >>> split_at_far_file("s3://bucket/era5.nc/t2m"), split_at_far_file("s3://bucket/x.zarr")
     (('s3://bucket/era5.nc', 't2m'), ('', ''))
+    >>> split_at_far_file("s3://bucket/slide.svs/0"), split_at_far_file("s3://bucket/refs.json")
+    (('s3://bucket/slide.svs', '0'), ('s3://bucket/refs.json', ''))
     """
     path = url.find("/", url.find("://") + 3)  # of what is before it, an address of IPv6 has colons, too
     file, between, inside = url[max(path, 0) :].partition(_BETWEEN)
@@ -44,9 +51,17 @@ def split_at_far_file(url: str) -> tuple[str, str]:
         return url[:path] + file, inside.strip("/")
     names = url.rstrip("/").split("/")
     for end in range(4, len(names) + 1):  # behind the scheme and the host
-        if kind_of_name(names[end - 1]) in _KINDS:
+        name = names[end - 1].lower()
+        if kind_of_name(name) in _KINDS or name.endswith((*_TIFF_SUFFIXES, *_REFERENCE_SUFFIXES)):
             return "/".join(names[:end]), "/".join(names[end:])
-    return "", ""
+    is_file = len(names) >= 4 and _is_name_of_file(names[-1])
+    return ("/".join(names), "") if is_file else ("", "")
+
+
+def _is_name_of_file(name: str) -> bool:
+    """Return whether a name is that of references or of a file that is not read in place, and of no part of a store."""
+    kind = kind_of_name(name)
+    return name not in METADATA_NAMES and (kind not in (None, "zarr") or refused_by_name(name) is not None)
 
 
 def open_far_file(url: str, access: StoreAccess) -> TableStore | None:
@@ -58,21 +73,23 @@ def open_far_file(url: str, access: StoreAccess) -> TableStore | None:
         If it is of no format that is read in place, is damaged, or cannot be read.
     """
     file = FarObject.of(url, access)
+    if file is None and PurePath(url).suffix in _REFERENCE_SUFFIXES:
+        file = FarObject.of(f"{url}/.zmetadata", access)
     return None if file is None else opened_far(file)
 
 
 def opened_far(file: FarObject) -> TableStore:
     """Return the arrays of a far file as a store. Raises as `open_far_file`."""
-    if is_netcdf3(file):
-        store = open_netcdf3(file)
-    elif is_hdf5(file):
-        store = open_hdf5(file)
-    elif is_npy(file):
-        store = open_npy(file)
-    else:
+    is_folder = file.url.endswith("/.zmetadata")
+    store = open_reference_folder(file) if is_folder else open_by_format(file)
+    if store is None:
+        kind = kind_of_name(file.url)
+        called = (
+            f"is {CALLED[kind]}" if kind in CALLED and kind not in _KINDS else "is of no format that is read in place"
+        )
         raise ConfigError(
-            f"{file}: is no file of HDF5, NetCDF or NumPy; files of other formats are read from local paths, and "
-            "`zarrfeed pack` writes them as Zarr"
+            f"{file}: {called} at a URL: HDF5, NetCDF, NumPy and TIFF files and references are; copy it to this "
+            "machine, and write it as Zarr by `zarrfeed pack`"
         )
     store.far_reader = file.chunks
     return store
@@ -120,25 +137,45 @@ class FarObject(FarFile):
         from obstore.exceptions import BaseError
 
         try:
-            meta, first = _ask(url, chunks, 0, first_bytes or _BLOCK_BYTES)
+            return cls._asked(url, chunks, first_bytes)
         except (FileNotFoundError, PermissionError, BaseError):
             return None
+
+    @classmethod
+    def _asked(cls, url: str, chunks: FarChunks, first_bytes: int | None) -> FarObject:
+        meta, first = _ask(url, chunks, 0, first_bytes or _BLOCK_BYTES)
         file = cls(url, *version_of(meta), chunks)
         if first_bytes is None:
             file.blocks[0] = first
         return file
+
+    def beside(self, name: str) -> FarObject | None:
+        """Return the object whose URL has a name in place of this one's last; None if there is none."""
+        try:
+            return self._asked(f"{self.url.rpartition('/')[0]}/{quote(name)}", self.chunks, None)
+        except FileNotFoundError:
+            return None
+
+    def read_all(self) -> bytes:
+        """Return all bytes of the object: of a small one those that were read when it was looked for."""
+        return self.block(0) if self.size <= _BLOCK_BYTES else self.read(0, self.size)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
         """Return the object as a file that is read by blocks."""
         assert mode == "rb"
         return _Stream(self)  # type: ignore[return-value]
 
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a range of the object, by one request."""
+        meta, found = _ask(self.url, self.chunks, offset, length)
+        checked_version(self, meta)
+        return found
+
     def block(self, number: int) -> bytes:
         """Return a block of the file."""
         found = self.blocks.get(number)
         if found is None:
-            meta, found = _ask(self.url, self.chunks, number, _BLOCK_BYTES)
-            checked_version(self, meta)
+            found = self.read(number * _BLOCK_BYTES, _BLOCK_BYTES)
             while len(self.blocks) >= _KEPT_BLOCKS:
                 self.blocks.popitem(last=False)
         self.blocks[number] = found
@@ -149,9 +186,8 @@ class FarObject(FarFile):
         return {**self.__dict__, "blocks": OrderedDict()}
 
 
-def _ask(url: str, chunks: FarChunks, number: int, size: int) -> tuple[Any, bytes]:
-    """Return what a store says of an object, and bytes of a block of it, within the timeout and with retries."""
-    begin = number * _BLOCK_BYTES
+def _ask(url: str, chunks: FarChunks, begin: int, size: int) -> tuple[Any, bytes]:
+    """Return what a store says of an object, and a range of its bytes, within the timeout and with retries."""
     return chunks.access.ask(lambda: chunks.get(url, {"range": (begin, begin + size)}), url)
 
 

@@ -59,6 +59,12 @@ class DataFile:
         """Open the file, for reading."""
         return self.path.open("rb")
 
+    def read_all(self) -> bytes:
+        """Return all bytes of the file, as it was."""
+        found = self.path.read_bytes()
+        self.check()
+        return found
+
     def check(self, status: os.stat_result | None = None) -> None:
         """Compare the file with what it was; `status` is that of the open file, and None looks at the path.
 
@@ -94,6 +100,20 @@ class FarFile:
     def open(self, mode: str = "rb") -> IO[bytes]:  # noqa: ARG002 - as a path has it
         """Open the object, for reading; only a file that was opened by its URL can be."""
         raise UnsupportedError(f"{self}: is not read as a file")
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a range of the object, without the blocks that `open` reads; only as `open`."""
+        with self.open() as file:
+            file.seek(offset)
+            return file.read(length)
+
+    def beside(self, name: str) -> FarFile | None:
+        """Return the object whose URL has a name in place of this one's last; None if there is none. Only as `open`."""
+        raise UnsupportedError(f"{self}: {name} is not looked for beside it")
+
+    def read_all(self) -> bytes:
+        """Return all bytes of the object; only as `open`."""
+        return self.read(0, self.size)
 
     def __str__(self) -> str:
         return printable(self.url)

@@ -100,10 +100,12 @@ class Hdf5Lz4(FileCodec):
         return struct.pack(">QII", len(data), len(data), len(data)) + data
 
 
-def _register() -> None:
-    others = ("lzw", "bitshuffle", "bitshuffle_lz4", "bitshuffle_zstd", "delta", "short")
-    for codec in (Lzf, Hdf5Lz4, *(type(name, (FileCodec,), {"codec_id": _PREFIX + name}) for name in others)):
-        register_codec(codec)
+def _codec(name: str) -> type[FileCodec]:
+    """Return the codec with a name; it is an attribute of this module by that name, by which copies are pickled."""
+    made = type(name, (FileCodec,), {"codec_id": _PREFIX + name, "__module__": __name__})
+    globals()[name] = made
+    return made
 
 
-_register()
+for _one in (Lzf, Hdf5Lz4, *map(_codec, ("lzw", "bitshuffle", "bitshuffle_lz4", "bitshuffle_zstd", "delta", "short"))):
+    register_codec(_one)

@@ -27,9 +27,10 @@ from zarrfeed.base.errors import ConfigError, StaleMetadataWarning, ZarrfeedErro
 from zarrfeed.base.own_files import open_side_file
 from zarrfeed.storage.files.chunk_table import ChunkTable
 from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile
-from zarrfeed.storage.files.hdf5_values import read_values
+from zarrfeed.storage.files.hdf5 import read_stored_values
 from zarrfeed.storage.files.references import names_of
 from zarrfeed.storage.files.table_store import TableStore
+from zarrfeed.storage.files.tiff import read_values
 
 #: Opens a file of any format that is read in place, without an index.
 OpenFile = Callable[[Path], TableStore]
@@ -42,7 +43,7 @@ _MOST_HEADER_BYTES = 1 << 30
 _COLUMNS = {"numbers": "<i8", "offsets": "<i8", "lengths": "<i8", "file_indices": "<i4", "unfiltered": "<i8"}
 _BYTES = "in_memory"
 #: Format -> what decodes chunks by its library.
-_READ_VALUES = {"HDF5": read_values}
+_READ_VALUES = {"HDF5": read_stored_values, "TIFF": read_values}
 
 
 class _DamagedError(Exception):

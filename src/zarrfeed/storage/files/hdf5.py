@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,7 @@ def open_hdf5(path: Path | FarFile) -> TableStore:
         If the file is damaged, or a program writes to it.
     """
     file = file_of(path)
-    store = TableStore(file, "HDF5", read_table, read_values=read_values)
+    store = TableStore(file, "HDF5", read_table, read_values=read_stored_values)
     with opened_file(file) as one:
         _add_group(store, "", one, {})
     return store
@@ -90,6 +92,19 @@ def read_table(file: AnyFile, path: str) -> ChunkTable:
         if offset is None:  # nothing was ever written
             return ChunkTable.without_chunks(file, name, chunk_grid(dataset.shape, chunks_of(dataset)))
         return ChunkTable.of_rows(file, name, dataset.shape, dataset.dtype.itemsize, offset, inline)
+
+
+def read_stored_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
+    """Return the bytes of a chunk that h5py decodes, as `read_values` does; None also if it was never written."""
+    table = _chunks_of(file, path)
+    return None if table is not None and table.find(index) is None else read_values(file, path, index)
+
+
+@lru_cache(maxsize=8)
+def _chunks_of(file: AnyFile, path: str) -> ChunkTable | None:
+    """Return where the chunks of a dataset lie; None if it lies in one piece."""
+    with opened_file(file) as one:
+        return None if dataset_at(one, path).chunks is None else read_table(file, path)
 
 
 def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int, int], str]) -> None:
@@ -218,16 +233,52 @@ def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTab
     index, extents, masks = _stored_chunks(dataset)
     if not len(masks):
         return ChunkTable.without_chunks(file, name, grid)
-    if np.any(index < 0) or np.any(index >= np.array(grid)):
-        raise StoreReadError(errno.EINVAL, f"{name}: the file lists a chunk outside of the array: it is damaged")
     last = dataset.id.get_chunk_info_by_coord(tuple((index[-1] * dataset.chunks).tolist()))
     if last.byte_offset != extents[-1, 0]:
         raise ConfigError(f"{name}: this version of HDF5 lists chunks wrongly: install a newer h5py")
+    index = _as_found(file, dataset, index, extents[:, 0], user_bytes)
+    if np.any(index < 0) or np.any(index >= np.array(grid)):
+        raise StoreReadError(errno.EINVAL, f"{name}: the file lists a chunk outside of the array: it is damaged")
     if user_bytes:
-        extents[:, 0] += _shift(file, name, dataset, last, user_bytes)
+        shift = _shift_of(file, dataset, index[-1], last.byte_offset, user_bytes)
+        if shift is None:
+            what = f"{name}: its chunks do not lie where the file lists them: it is damaged"
+            raise StoreReadError(errno.EINVAL, what)
+        extents[:, 0] += shift
     table = ChunkTable.of_chunks(file, name, grid, np.ravel_multi_index(tuple(index.T), grid), extents)
     is_unfiltered = lacks_filters(filters_of(dataset), _chunk_bytes(dataset), extents[:, 1], masks)
     return replace(table, unfiltered=frozenset(extents[is_unfiltered, 0].tolist()))
+
+
+def _as_found(file: AnyFile, dataset: Any, index: Int64, offsets: Int64, user_bytes: int) -> Int64:
+    """Return the indices of chunks at which HDF5 finds them: those that it lists, or those of an extensible array."""
+    moved = _in_extensible_array(dataset, index)
+    for one in np.flatnonzero(np.any(moved != index, axis=1)):  # the first one tells, unless chunks are alike
+        at = [_shift_of(file, dataset, at[one], int(offsets[one]), user_bytes) is not None for at in (index, moved)]
+        if at[0] != at[1]:
+            return moved if at[1] else index
+    return index
+
+
+def _in_extensible_array(dataset: Any, index: Int64) -> Int64:
+    """Return the indices of chunks that HDF5 lists by their places in an extensible array as if nothing had moved.
+
+    Such an array, which HDF5 1.10 brought, is for datasets that may grow along one axis. It counts the chunks of that
+    axis in its outermost loop; HDF5 lists them as if the loops were in the order of the axes.
+    """
+    axes = list(range(dataset.ndim))
+    if dataset.maxshape.count(None) != 1 or dataset.maxshape[0] is None:
+        return index
+    grows = dataset.maxshape.index(None)
+    most = [1 if n is None else -(-n // c) for n, c in zip(dataset.maxshape, dataset.chunks, strict=True)]
+    number = np.zeros(len(index), np.int64)
+    for axis in axes:
+        number = number * most[axis] + index[:, axis]
+    found = np.empty_like(index)
+    for axis in [one for one in reversed(axes) if one != grows]:
+        number, found[:, axis] = np.divmod(number, most[axis])
+    found[:, grows] = number
+    return found
 
 
 def _stored_chunks(dataset: Any) -> tuple[Int64, Int64, Int64]:
@@ -255,12 +306,18 @@ def _stored_chunks(dataset: Any) -> tuple[Int64, Int64, Int64]:
     return rows[:, 3:] // np.array(dataset.chunks), rows[:, :2], rows[:, 2]
 
 
-def _shift(file: AnyFile, name: str, dataset: Any, chunk: Any, user_bytes: int) -> int:
-    """Return what is to be added to offsets in a file with a user block: versions of HDF5 count from here or there."""
-    stored = dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
+def _shift_of(file: AnyFile, dataset: Any, index: Int64, begin: int, user_bytes: int) -> int | None:
+    """Return what is to be added to the offset of a chunk: versions of HDF5 count from the user block, or behind it.
+
+    None: the chunk at this index lies elsewhere.
+    """
+    try:
+        stored = dataset.id.read_direct_chunk(tuple((index * dataset.chunks).tolist()))[1]
+    except (OSError, RuntimeError, ValueError):
+        return None
     with file.open() as opened:
         for shift in (0, user_bytes):
-            opened.seek(chunk.byte_offset + shift)
+            opened.seek(begin + shift)
             if opened.read(len(stored)) == stored:
                 return shift
-    raise StoreReadError(errno.EINVAL, f"{name}: its chunks do not lie where the file lists them: it is damaged")
+    return None

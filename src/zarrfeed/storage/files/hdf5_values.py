@@ -32,7 +32,7 @@ def document_of_values(dataset: Any) -> dict[str, Any]:
 
 
 def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
-    """Return the bytes of a chunk as its document says, padded to its shape; None if it was never written.
+    """Return the bytes of a chunk as its document says, padded to its shape; None if it lies outside of the array.
 
     Raises
     ------
@@ -44,8 +44,6 @@ def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
         chunk = chunks_of(dataset)
         begins = tuple(number * length for number, length in zip(index, chunk, strict=True))
         if any(begin >= length for begin, length in zip(begins, dataset.shape, strict=True)):
-            return None
-        if dataset.chunks is not None and dataset.id.get_chunk_info_by_coord(begins).byte_offset is None:
             return None
         load_filters(dataset)
         values = dataset[tuple(slice(begin, begin + length) for begin, length in zip(begins, chunk, strict=True))]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from zarrfeed.base.errors import ConfigError, printable
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import DataFile, FarFile
 from zarrfeed.storage.files.file_index import beside, is_index, open_beside, open_index
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
@@ -18,14 +19,13 @@ from zarrfeed.storage.files.table_store import TableStore
 from zarrfeed.storage.files.tiff import is_tiff, open_tiff
 
 #: The formats that are read in place: whether a file is of one, and what opens it.
-_FORMATS = (
+_FORMATS: tuple[tuple[Callable[[Path | FarFile], bool], Callable[[Path | FarFile], TableStore]], ...] = (
     (is_npy, open_npy),
     (is_netcdf3, open_netcdf3),
     (is_hdf5, open_hdf5),
     (is_tiff, open_tiff),
     (is_references, open_references),
 )
-
 
 #: Files that something reads, as they were opened: a list of many groups of a file lists the file once.
 _IN_USE: WeakValueDictionary[tuple[DataFile, DataFile | None], TableStore] = WeakValueDictionary()
@@ -74,7 +74,7 @@ def open_file(path: Path) -> TableStore | None:
     state = _state_of(path)
     store = _IN_USE.get(state)
     if store is None:
-        store = open_beside(path, open_without_index) or _open_by_format(path)
+        store = open_beside(path, open_without_index) or open_by_format(path)
         if store is not None and not store.is_zarr and time.time_ns() - state[0].mtime_ns > _SETTLED_NS:
             _IN_USE[state] = store
     return store
@@ -91,11 +91,18 @@ def _state_of(path: Path) -> tuple[DataFile, DataFile | None]:
 
 def open_without_index(path: Path) -> TableStore:
     """Return a file as a store, whatever index there is. Raises as `open_file`, and ConfigError for other formats."""
-    store = _open_by_format(path)
+    store = open_by_format(path)
     if store is None:
         raise ConfigError(f"{printable(path)}: is no file of a format that is read in place")
     return store
 
 
-def _open_by_format(path: Path) -> TableStore | None:
-    return next((open_one(path) for is_one, open_one in _FORMATS if is_one(path)), None)
+def open_by_format(source: Path | FarFile) -> TableStore | None:
+    """Return a file, also one behind a URL, as a store, whatever index there is; None for other formats.
+
+    Raises
+    ------
+    ConfigError, StoreReadError, UnsupportedError
+        As in `open_file`.
+    """
+    return next((open_one(source) for is_one, open_one in _FORMATS if is_one(source)), None)

@@ -6,6 +6,7 @@ and `NAME/refs.N.parq` has a row for each chunk of the array NAME, in C order, `
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from importlib import import_module
@@ -18,7 +19,7 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import IN_MEMORY, WHOLE, ChunkTable, Int64
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile
 from zarrfeed.storage.files.reference_targets import ReferenceTargets
 from zarrfeed.storage.files.references import FORMAT, add_documents, names_of
 from zarrfeed.storage.files.table_store import TableStore
@@ -45,22 +46,26 @@ def is_reference_folder(path: Path) -> bool:
         return b'"record_size"' in file.read()
 
 
-def open_reference_folder(path: Path) -> TableStore:
-    """Return a folder of references as a store.
+def open_reference_folder(path: Path | FarFile) -> TableStore:
+    """Return a folder of references as a store, by its path or by its `.zmetadata` behind a URL.
 
     Raises
     ------
     ConfigError
         If its metadata are damaged.
     """
-    file = DataFile.of(path.absolute() / _METADATA)
+    file = path if isinstance(path, FarFile) else DataFile.of(path.absolute() / _METADATA)
     documents, _ = _read_metadata(file)
-    store = TableStore(file, FORMAT, read_table, str(path.absolute()), is_zarr=True)
+    store = TableStore(file, FORMAT, read_table, str(_folder_of(file)), is_zarr=True)
     add_documents(store, documents)
     return store
 
 
-def read_table(file: DataFile, path: str) -> ChunkTable:
+def _folder_of(file: AnyFile) -> Path | str:
+    return file.url.rpartition("/")[0] if isinstance(file, FarFile) else file.path.parent
+
+
+def read_table(file: AnyFile, path: str) -> ChunkTable:
     """Return where the chunks of an array lie.
 
     Raises
@@ -71,13 +76,13 @@ def read_table(file: DataFile, path: str) -> ChunkTable:
         If the references name a file that is missing or too short.
     """
     documents, record_size = _read_metadata(file)
-    names, folder = names_of(documents)[path], file.path.parent
-    name = f"{printable(folder)}/{printable(path)}".rstrip("/")
+    names, folder = names_of(documents)[path], _folder_of(file)
+    name = f"{printable(folder)}/{printable(str(path))}".rstrip("/")
     targets = ReferenceTargets(name, folder)
     in_memory: list[bytes] = []
     found = [
         _read_record(record, names, number * record_size, targets, in_memory)
-        for number, record in _records(folder / path, -(-names.num_objects // record_size))
+        for number, record in _records(file, path, -(-names.num_objects // record_size))
     ]
     columns = (np.concatenate([np.empty(0, np.int64), *one]) for one in zip(*found, strict=True)) if found else None
     numbers, file_indices, offsets, lengths = columns or (np.empty(0, np.int64) for _ in range(4))
@@ -86,10 +91,10 @@ def read_table(file: DataFile, path: str) -> ChunkTable:
     return ChunkTable.of_files(targets.files, name, names.counts, numbers, extents, file_indices, b"".join(in_memory))
 
 
-def _read_metadata(file: DataFile) -> tuple[dict[str, bytes], int]:
+def _read_metadata(file: AnyFile) -> tuple[dict[str, bytes], int]:
     """Return the documents of a folder, and how many chunks a Parquet file has."""
     try:
-        found = parse_json(file.path.read_bytes())
+        found = parse_json(file.read_all())
         documents = {str(key): json.dumps(one).encode() for key, one in found["metadata"].items()}
         record_size = int(found["record_size"])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
@@ -99,8 +104,12 @@ def _read_metadata(file: DataFile) -> tuple[dict[str, bytes], int]:
     return documents, record_size
 
 
-def _records(folder: Path, most: int) -> list[tuple[int, Path]]:
+def _records(file: AnyFile, path: str, most: int) -> list[tuple[int, Path | FarFile]]:
     """Return the Parquet files of an array with their numbers."""
+    if isinstance(file, FarFile):  # web servers list no names
+        asked = ((number, file.beside(f"{path}/refs.{number}.parq".lstrip("/"))) for number in range(most))
+        return [(number, one) for number, one in asked if one is not None]
+    folder = file.path.parent / path
     names = [match for one in folder.iterdir() if (match := _RECORDS.fullmatch(one.name))] if folder.is_dir() else []
     return sorted((int(one[1]), folder / one[0]) for one in names if int(one[1]) < most)
 
@@ -115,7 +124,7 @@ class _Record(NamedTuple):
 
 
 def _read_record(
-    path: Path, names: ChunkNames, first: int, targets: ReferenceTargets, in_memory: list[bytes]
+    path: Path | FarFile, names: ChunkNames, first: int, targets: ReferenceTargets, in_memory: list[bytes]
 ) -> _Record:
     """Return the chunks of a Parquet file, the first of which has the number `first`."""
     table = _read_parquet(path)
@@ -147,24 +156,25 @@ def _read_record(
     return _Record(numbers, file_index[is_stored], offset[is_stored], length[is_stored])
 
 
-def _numbers(table: Any, column: str, count: int, path: Path) -> Int64:
+def _numbers(table: Any, column: str, count: int, path: Path | FarFile) -> Int64:
     try:
         values = table[column].slice(0, count).combine_chunks().fill_null(0).to_numpy(zero_copy_only=False)
         if values.dtype.kind not in "iu":
-            raise ConfigError(f"{printable(path)}: the column {column} has {values.dtype}, must have integers")
+            raise ConfigError(f"{printable(str(path))}: the column {column} has {values.dtype}, must have integers")
         return np.array(values.astype(np.int64))
     except KeyError as error:
-        raise ConfigError(f"{printable(path)}: has paths, and no column {column}") from error
+        raise ConfigError(f"{printable(str(path))}: has paths, and no column {column}") from error
 
 
-def _read_parquet(path: Path) -> Any:
+def _read_parquet(path: Path | FarFile) -> Any:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
         raise ConfigError(
-            f'{printable(path)}: references in Parquet files are read by pyarrow: pip install "zarrfeed[virtual]"'
+            f'{printable(str(path))}: references in Parquet files are read by pyarrow: pip install "zarrfeed[virtual]"'
         ) from error
+    content = path.read_all() if isinstance(path, FarFile) else b""
     try:
-        return parquet.ParquetFile(path).read()
+        return parquet.ParquetFile(io.BytesIO(content) if isinstance(path, FarFile) else path).read()
     except Exception as error:  # of any class: pyarrow's own, or those of Python
-        raise ConfigError(f"{printable(path)}: is no Parquet file, or a damaged one: {error}") from error
+        raise ConfigError(f"{printable(str(path))}: is no Parquet file, or a damaged one: {error}") from error

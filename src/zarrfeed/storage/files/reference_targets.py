@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.files.data_file import DataFile, FarFile
@@ -23,12 +23,12 @@ class ReferenceTargets:
         The name of the array in messages.
     folder
         The folder of the references. A relative path is one from the current folder, as fsspec has it, or else from
-        this one.
+        this one. Text is the URL of a folder: relative paths count from it, and there are no local files.
     templates
         Text for `{{name}}` in a URL, by the name.
     """
 
-    def __init__(self, name: str, folder: Path | None = None, templates: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, folder: Path | str | None = None, templates: Mapping[str, str] | None = None) -> None:
         self.files: list[DataFile | FarFile] = []
         self._name, self._folder, self._templates = name, folder, templates or {}
         self._numbers: dict[str, int] = {}
@@ -39,7 +39,7 @@ class ReferenceTargets:
         Raises
         ------
         ConfigError
-            If the URL is no text, or has a template that is not given.
+            If the URL is no text, or has a template that is not given; or names a local file, in references at a URL.
         StoreReadError
             If there is no such local file.
         """
@@ -66,15 +66,20 @@ class ReferenceTargets:
 
     def _find(self, url: str) -> DataFile | FarFile:
         scheme = _SCHEME.match(url)
+        if scheme is not None and scheme[0] not in ("file://", "local://", "file:"):
+            return FarFile(url)
+        if isinstance(self._folder, str):
+            if scheme is not None or url.startswith("/"):
+                what = "which is local to the machine that wrote the references; must be a URL, or a path beside them"
+                raise ConfigError(f"{self._name}: refers to {printable(url)!r}, {what}")
+            return FarFile(f"{self._folder}/{quote(url)}")
         if scheme is None:
             return self._local(Path(url))
-        if scheme[0] not in ("file://", "local://", "file:"):
-            return FarFile(url)
         path = Path(url[scheme.end() :])
         return self._local(path if path.exists() else Path(unquote(str(path))))  # fsspec's, or a URL by RFC 8089
 
     def _local(self, path: Path) -> DataFile:
-        beside = None if self._folder is None else self._folder / path
+        beside = self._folder / path if isinstance(self._folder, Path) else None
         if beside is not None and not path.is_absolute() and not path.exists() and beside.exists():
             path = beside
         return DataFile.of_reference(path.absolute(), self._name)

@@ -21,7 +21,7 @@ from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import IN_MEMORY, WHOLE, ChunkTable
-from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile, file_of
 from zarrfeed.storage.files.reference_targets import ReferenceTargets
 from zarrfeed.storage.files.table_store import TableStore
 
@@ -35,7 +35,7 @@ _MOST_OFFSET = 1 << 62
 FORMAT = "references"
 
 
-def is_references(path: Path) -> bool:
+def is_references(path: Path | FarFile) -> bool:
     """Return whether a file is one of references in JSON, by its content.
 
     Raises
@@ -48,7 +48,7 @@ def is_references(path: Path) -> bool:
     return begin.lstrip().startswith(b"{") and _MARK.search(begin) is not None
 
 
-def open_references(path: Path) -> TableStore:
+def open_references(path: Path | FarFile) -> TableStore:
     """Return a file of references as a store.
 
     Raises
@@ -58,7 +58,7 @@ def open_references(path: Path) -> TableStore:
     UnsupportedError
         If its references are made by programs (`gen`).
     """
-    file = DataFile.of(path.absolute())
+    file = file_of(path)
     references = References.of(file)
     store = TableStore(file, FORMAT, ReferenceTables(references), is_zarr=True)
     add_documents(store, references.documents)
@@ -98,7 +98,7 @@ class References:
     name
         The file or the object, in messages.
     folder
-        The folder of the file, which relative paths may count from.
+        The folder of the file, or its URL, which relative paths may count from. None: they come from no file.
     documents
         Documents of Zarr, by their keys.
     names
@@ -110,21 +110,22 @@ class References:
     """
 
     name: str
-    folder: Path | None
+    folder: Path | str | None
     documents: dict[str, bytes]
     names: dict[str, ChunkNames]
     chunks: dict[str, list[tuple[str, Any]]] = field(repr=False)
     templates: dict[str, str]
 
     @classmethod
-    def of(cls, file: DataFile) -> References:
+    def of(cls, file: AnyFile) -> References:
         """Read a file of references. Raises as `open_references`."""
         entries, templates = _read(file)
-        return cls.of_entries(str(file), entries, file.path.parent, templates)
+        folder = file.url.rpartition("/")[0] if isinstance(file, FarFile) else file.path.parent
+        return cls.of_entries(str(file), entries, folder, templates)
 
     @classmethod
     def of_entries(
-        cls, name: str, entries: Mapping[str, Any], folder: Path | None, templates: dict[str, str]
+        cls, name: str, entries: Mapping[str, Any], folder: Path | str | None, templates: dict[str, str]
     ) -> References:
         """Return references by their keys. Raises as `open_references`."""
         targets = ReferenceTargets(name, folder, templates)
@@ -187,7 +188,7 @@ class ReferenceTables:
 
     references: References | None
 
-    def __call__(self, file: DataFile | None, path: str) -> ChunkTable:
+    def __call__(self, file: AnyFile | None, path: str) -> ChunkTable:
         """Return the table of the array at a path."""
         if self.references is None:
             assert file is not None
@@ -199,13 +200,12 @@ class ReferenceTables:
         return {"references": None if is_file else self.references}
 
 
-def _read(file: DataFile) -> tuple[dict[str, Any], dict[str, str]]:
+def _read(file: AnyFile) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the references of a file by their keys, and the templates of their URLs."""
     try:
-        found = parse_json(file.path.read_bytes())
+        found = parse_json(file.read_all())
     except ValueError as error:
         raise ConfigError(f"{file}: is no file of references, or a damaged one: {error}") from error
-    file.check()
     if not isinstance(found, dict):
         raise ConfigError(f"{file}: is no file of references: it has no JSON object")
     version = found.get("version")

@@ -7,6 +7,7 @@ several images is a group of such, as bioformats2raw writes it.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,17 +19,19 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable
-from zarrfeed.storage.files.data_file import AnyFile, DataFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile, file_of
 from zarrfeed.storage.files.table_store import TableStore
 from zarrfeed.storage.files.tiff_image import TiffImage
 
 #: First bytes of classic TIFF and of BigTIFF, in both byte orders.
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+#: Names a file that planes of an OME-TIFF lie in.
+_FILE_NAME = re.compile(r'\bFileName="([^"]*)"')
 _PACK = "; `zarrfeed pack` writes it as Zarr"
 _KIND_OF_AXIS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 
 
-def is_tiff(path: Path) -> bool:
+def is_tiff(path: Path | FarFile) -> bool:
     """Return whether a file is a TIFF, by its content.
 
     Raises
@@ -40,7 +43,7 @@ def is_tiff(path: Path) -> bool:
         return file.read(4) in _MAGIC
 
 
-def open_tiff(path: Path) -> TableStore:
+def open_tiff(path: Path | FarFile) -> TableStore:
     """Return a TIFF file as a store.
 
     Raises
@@ -52,7 +55,7 @@ def open_tiff(path: Path) -> TableStore:
     UnsupportedError
         If its only image cannot be read.
     """
-    file = DataFile.of(path.absolute())
+    file = file_of(path)
     store = TableStore(file, "TIFF", read_table, read_values=read_values)
     with _opened(file) as tiff:
         if not tiff.series:
@@ -94,7 +97,9 @@ def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
     page_grid = tiles.table.grid[len(tiles.table.grid) - tiles.page_axes :]
     number = int(np.ravel_multi_index(tuple(index[len(index) - tiles.page_axes :]), page_grid)) if page_grid else 0
     try:
-        values, _, _ = tiles.decode(tiles.table.read(extent), number, **tiles.options)
+        far = tiles.table.far_file_of(extent)
+        content = tiles.table.read(extent) if far is None else far.read(extent.offset, extent.length)
+        values, _, _ = tiles.decode(content, number, **tiles.options)
     except OSError:
         raise
     except Exception as error:  # of any class
@@ -132,9 +137,10 @@ def _opened(file: AnyFile) -> Iterator[Any]:
         tifffile = import_module("tifffile")
     except ImportError as error:
         raise ConfigError(f'{file}: TIFF files are read by tifffile: pip install "zarrfeed[tiff]"') from error
-    assert isinstance(file, DataFile)
     try:
-        with tifffile.TiffFile(file.path) as tiff:
+        with tifffile.TiffFile(file.path if isinstance(file, DataFile) else file.open()) as tiff:
+            if isinstance(file, FarFile) and len(set(_FILE_NAME.findall(tiff.ome_metadata or ""))) > 1:
+                raise UnsupportedError(f"{file}: its planes lie in several files, which must be local")
             yield tiff
     except (ConfigError, StoreReadError, UnsupportedError):
         raise

@@ -18,7 +18,7 @@ import numpy as np
 
 from zarrfeed.base.errors import StoreReadError, UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable, Int64, chunk_grid, chunks_of_rows
-from zarrfeed.storage.files.data_file import AnyFile, DataFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile
 from zarrfeed.storage.files.table_store import array_document, plain_dtype
 
 #: An image that lies in one piece is read in rows of its first axis, unless one has more bytes.
@@ -207,7 +207,7 @@ class TiffImage:
             if page is None:  # OME-TIFF need not have all planes
                 yield np.zeros((per_page, 2), np.int64), str(file)
                 continue
-            path = str(Path(page.parent.filehandle.path).absolute())
+            path = str(file) if isinstance(file, FarFile) else str(Path(page.parent.filehandle.path).absolute())
             if self.is_raw:
                 yield self._rows_from(int(page.dataoffsets[0])), path
                 continue

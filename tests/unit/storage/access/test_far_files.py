@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import tifffile
 import zarr
 from scipy.io import netcdf_file
 
@@ -93,6 +95,71 @@ def test_arrays_of_numpy_are_read_by_ranges(server: CountingServer, tmp_path: Pa
         zarrfeed.open(f"{server.url}/x.npy")
 
 
+@pytest.mark.parametrize(
+    "storage",
+    [{}, {"compression": "zlib", "tile": (32, 16)}, {"compression": "zlib", "rowsperstrip": 7}, {"bits": True}],
+)
+def test_images_of_tiff_are_read_by_ranges(server: CountingServer, tmp_path: Path, storage: dict[str, Any]) -> None:
+    values = np.arange(6 * 64 * 48, dtype="u2").reshape(6, 64, 48)
+    values = values % 3 == 1 if storage.pop("bits", False) else values  # tifffile decodes those
+    tifffile.imwrite(tmp_path / "x.tif", values, photometric="minisblack", **storage)
+    data = pickle.loads(pickle.dumps(zarrfeed.open(f"{server.url}/x.tif")))
+    for batch, index in ZarrIterableDataset(data, batch_size=2, shuffle=True, return_index=True):
+        assert np.array_equal(batch, values[index])
+
+
+def test_an_image_whose_planes_lie_in_several_far_files_is_refused(server: CountingServer, tmp_path: Path) -> None:
+    planes = "".join(f'<TiffData FirstT="{t}"><UUID FileName="{t}.tif">urn:uuid:{t}</UUID></TiffData>' for t in (0, 1))
+    sizes = 'DimensionOrder="XYZCT" Type="uint8" SizeX="8" SizeY="8" SizeZ="1" SizeC="1" SizeT="2"'
+    pixels = f'<Image ID="Image:0"><Pixels ID="Pixels:0" {sizes}>{planes}</Pixels></Image>'
+    described = f'<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:0">{pixels}</OME>'
+    tifffile.imwrite(tmp_path / "0.tif", np.zeros((8, 8), "u1"), description=described, metadata=None)
+    with pytest.raises(UnsupportedError, match=r"0\.tif: its planes lie in several files, which must be local"):
+        zarrfeed.open(f"{server.url}/0.tif")
+
+
+def _references(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a 1.bin").write_bytes(ROWS.tobytes())
+    document = {"zarr_format": 2, "shape": [20, 3], "chunks": [4, 3], "dtype": "<f4", "fill_value": None, "order": "C"}
+    return {
+        ".zgroup": '{"zarr_format": 2}',
+        "x/.zarray": json.dumps(document | {"filters": None, "compressor": None}),
+        **{f"x/{number}.0": ["data/a 1.bin", number * 48, 48] for number in range(5)},
+    }
+
+
+def test_references_at_a_url_count_their_paths_from_it(server: CountingServer, tmp_path: Path) -> None:
+    refs = _references(tmp_path)
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    data = pickle.loads(pickle.dumps(zarrfeed.open(f"{server.url}/refs.json", variables=["x"])))
+    for batch, index in ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True):
+        assert np.array_equal(batch["x"], ROWS[index])
+    for local in ("/etc/x.bin", "file:///etc/x.bin"):
+        (tmp_path / "local.json").write_text(json.dumps({**refs, "x/0.0": [local, 0, 48]}))
+        with pytest.raises(ConfigError, match=r"local\.json/x: refers to '.*x\.bin', which is local"):
+            zarrfeed.open(f"{server.url}/local.json", variables=["x"])
+
+
+def test_folders_of_references_at_a_url_are_read(server: CountingServer, tmp_path: Path) -> None:
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    refs, folder = _references(tmp_path), tmp_path / "refs.parq"
+    (folder / "x").mkdir(parents=True)
+    metadata = {key: json.loads(text) for key, text in refs.items() if isinstance(text, str)}
+    (folder / ".zmetadata").write_text(json.dumps({"metadata": metadata, "record_size": 2}))
+    chunks = [refs[f"x/{number}.0"] for number in range(5)]
+    for number in range(3):
+        path, offset, size = zip(*chunks[2 * number : 2 * number + 2], strict=True)
+        columns = {"path": [f"{server.url}/{one}" for one in path]}
+        parquet.write_table(
+            arrow.table({**columns, "offset": offset, "size": size, "raw": [None] * len(path)}),
+            folder / f"x/refs.{number}.parq",
+        )
+    for url in (f"{server.url}/refs.parq/x", f"{server.url}/refs.parq::x"):
+        for batch, index in ZarrIterableDataset(zarrfeed.open(url), batch_size=4, shuffle=True, return_index=True):
+            assert np.array_equal(batch, ROWS[index])
+
+
 def test_threads_read_the_chunks_and_the_loop_those_of_other_readers(server: CountingServer) -> None:
     (field,) = zarrfeed.open(f"{server.url}/x.nc/a/x").resolved.fields
     source = field.layouts[0].spec.source
@@ -126,13 +193,17 @@ def test_an_object_that_changed_is_an_error(server: CountingServer, tmp_path: Pa
 
 def test_what_is_no_array_of_a_file_is_said(server: CountingServer, tmp_path: Path) -> None:
     (tmp_path / "x.grib").write_bytes(b"GRIB" + bytes(3000))
+    (tmp_path / "x.png").write_bytes(b"\x89PNG" + bytes(30))
+    (tmp_path / "x.csv").write_bytes(b"a,b\n1,2\n")
     (tmp_path / "short.h5").write_bytes((tmp_path / "x.nc").read_bytes()[:3000])
     zarr.create_array(tmp_path / "folder.h5", data=ROWS)
     for name, error, message in (
         ("x.nc/nothing", StoreReadError, "x.nc/nothing: the file has no array and no group 'nothing'"),
         ("x.nc/lists", UnsupportedError, "x.nc/lists: its items are lists of any length"),
         ("missing.nc", StoreReadError, "missing.nc: no Zarr array is there"),
-        ("x.grib", ConfigError, "x.grib: is no file of HDF5, NetCDF or NumPy"),
+        ("x.grib", ConfigError, "x.grib: is of no format that is read in place"),
+        ("x.png", ConfigError, "x.png: is an image at a URL"),
+        ("x.csv", ConfigError, "x.csv: is of no format that is read in place"),
         ("short.h5", StoreReadError, "short.h5: HDF5 cannot read it"),
     ):
         with pytest.raises(error) as caught:

@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import tifffile
 import zarr
 from scipy.io import netcdf_file
 
@@ -175,3 +176,11 @@ def test_an_index_that_changed_since_it_was_opened_is_left(sources: dict[str, Pa
     path.unlink()
     with pytest.raises((StoreReadError, FileNotFoundError)):
         store.table("a/rows2")
+
+
+def test_tiles_that_tifffile_decodes_are_read_by_an_index(tmp_path: Path) -> None:
+    path, values = tmp_path / "x.tif", np.arange(3 * 32 * 32).reshape(3, 32, 32) % 3 == 1
+    tifffile.imwrite(path, values, photometric="minisblack")  # one bit an item
+    write_index(open_without_index(path), beside(path))
+    found: Any = zarr.open_array(store=open_file(path), mode="r")
+    assert np.array_equal(found[...], values)

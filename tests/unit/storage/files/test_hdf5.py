@@ -275,3 +275,26 @@ def test_without_h5py_the_error_says_what_installs_it(path: Path, monkeypatch: p
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(ConfigError, match=r'pip install "zarrfeed\[hdf5\]"'):
         zarrfeed.open(path)
+
+
+@pytest.mark.parametrize("filters", [{"compression": "gzip"}, {"shuffle": True}])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "most"),
+    [
+        ((4, 9), (2, 3), (4, None)),  # as many rows of chunks as columns of them: a wrong index lies in the array, too
+        ((7, 11), (3, 5), (27, None)),
+        ((3, 5, 6), (2, 4, 3), (23, None, 23)),
+        ((3, 4, 5), (1, 2, 2), (9, 9, None)),
+        ((6, 5), (2, 2), (None, 5)),
+        ((6, 5), (2, 2), (None, 9)),
+        ((6, 5), (2, 2), (9, 9)),
+        ((6, 5), (2, 2), (None, None)),
+    ],
+)
+def test_reads_chunks_where_hdf5_finds_them_not_where_it_lists_them(
+    path: Path, shape: Any, chunks: Any, most: Any, filters: Any
+) -> None:
+    values = np.arange(1, np.prod(shape) + 1, dtype="i4").reshape(shape)
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("x", data=values, chunks=chunks, maxshape=most, **filters)
+    np.testing.assert_array_equal(opened(path)[...], values)
