@@ -22,6 +22,14 @@ constexpr int64_t kTapsAtOnce = 4;
 /// Vector kernels read, and write, up to so many bytes behind the end of a row of scratch memory.
 constexpr int64_t kVectorBytes = 64;
 
+/// Rows of the passes.
+struct Scratch {
+  Buffer first_pass;
+  Buffer resized;
+};
+/// Larger ones are given back.
+constexpr int64_t kMostKeptBytes = int64_t{8} << 20;
+
 int64_t rounded_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }
@@ -118,7 +126,7 @@ void resize_rows(uint8_t* out, int64_t stride, const Pixels& pixels, const Pixel
   }
 }
 
-/// Makes one row of rows that begin `stride` bytes apart. Both may be read, and written, for kVectorBytes behind their end.
+/// Makes one row of rows that begin `stride` bytes apart.
 void mix_rows(uint8_t* out, const uint8_t* rows, int64_t stride, int64_t bytes, const OutputTaps& taps) {
   for (int64_t i = 0; i < bytes; ++i) {
     int32_t sum = kHalf;
@@ -177,12 +185,10 @@ ZARRFEED_AVX2 void resize_two_rows(uint8_t* out_0, uint8_t* out_1, const uint8_t
   const int64_t turns = kTurns == 0 ? taps.count / kTapsAtOnce : kTurns;
   for (int64_t x = 0; x < outputs; x += 4) {
     __m256i made[4];
-#pragma GCC unroll 4
     for (int64_t i = 0; i < 4; ++i) {
       const int64_t column = std::min(x + i, outputs - 1);
       const auto [first, _, weights, pairs] = taps.of(mirrored ? outputs - 1 - column : column);
       Sums sums = Sums::zero();
-#pragma GCC unroll 2
       for (int64_t turn = 0; turn < turns; ++turn) {
         const int64_t offset = 3 * (first + kTapsAtOnce * turn);
         const __m256i five =
@@ -309,13 +315,15 @@ void resize_image(uint8_t* dest, int64_t height, int64_t width, const Pixels& pi
   const Taps across = make_taps(box_width, width);
   const int64_t stride = pixels.channels * width + kVectorBytes;
   // the pages of fresh memory would take longer than all the rest
-  thread_local Buffer resized_rows;
-  thread_local Buffer first_pass;
-  uint8_t* const resized = resized_rows.reserve(static_cast<size_t>((height + 1) * stride)).data();
+  thread_local Scratch kept;
+  Scratch own;
+  const bool is_large = std::max(height, box_height) * std::max(stride, pixels.channels * box_width) > kMostKeptBytes;
+  Scratch& scratch = is_large ? own : kept;
+  uint8_t* const resized = scratch.resized.reserve(static_cast<size_t>((height + 1) * stride)).data();
   // the pass that shrinks much more goes first: Pillow's rule since version 13, and its rounding depends on it
   if (height < box_height && box_height - height > 2 * (box_width - width)) {
     const int64_t bytes = pixels.channels * box_width;
-    uint8_t* const low = first_pass.reserve(static_cast<size_t>(height * bytes)).data();
+    uint8_t* const low = scratch.first_pass.reserve(static_cast<size_t>(height * bytes)).data();
     const uint8_t* const first = pixels.row(box.top) + pixels.channels * box.left;
     for (int64_t y = 0; y < height; ++y) {
       steps.mix(low + y * bytes, first, pixels.channels * pixels.width, bytes, down.of(y));
@@ -323,7 +331,7 @@ void resize_image(uint8_t* dest, int64_t height, int64_t width, const Pixels& pi
     const Pixels middle{low, height, box_width, pixels.channels};
     steps.narrow(resized, stride, middle, {0, 0, height, box_width}, across, mirrored);
   } else {
-    uint8_t* const narrow = first_pass.reserve(static_cast<size_t>((box_height + 1) * stride)).data();
+    uint8_t* const narrow = scratch.first_pass.reserve(static_cast<size_t>((box_height + 1) * stride)).data();
     steps.narrow(narrow, stride, pixels, box, across, mirrored);
     for (int64_t y = 0; y < height; ++y) {
       steps.mix(resized + y * stride, narrow, stride, pixels.channels * width, down.of(y));

@@ -175,38 +175,44 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
     ][int(rng.integers(5))]
 
 
-def test_crops_by_simplejpeg_are_those_of_pillow_also_of_damaged_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("simplejpeg")
-    rng, tops = np.random.default_rng(0), []
+@pytest.fixture
+def rows_of_tops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of what `_decode_top` returns from now on."""
+    found: list[int] = []
     decode_top = image_decoder._decode_top
 
-    def counted(*arguments: Any) -> int:
-        tops.append(decode_top(*arguments))
-        return tops[-1]
+    def noted(*arguments: Any) -> int:
+        found.append(decode_top(*arguments))
+        return found[-1]
 
+    monkeypatch.setattr(image_decoder, "_decode_top", noted)
+    return found
+
+
+def test_crops_by_simplejpeg_are_those_of_pillow_also_of_damaged_files(rows_of_tops: list[int]) -> None:
+    pytest.importorskip("simplejpeg")
+    rng = np.random.default_rng(0)
     for number in range(tries(60, 3000)):
         data = random_jpeg(rng)
         crop = Crop("random", (0.08, 1)) if number % 3 else Crop("center", (0.3, 0.3))
-        images = Images("RGB" if number % 4 else "L", tuple(rng.integers(1, 80, 2).tolist()), crop, 0.5)
+        size = (int(rng.integers(1, 80)), int(rng.integers(1, 80)))
+        images = Images("RGB" if number % 4 else "L", size, crop, 0.5)
         for one in (data, *(damaged(data, rng) for _ in range(3))):
-            monkeypatch.setattr(image_decoder, "_decode_top", counted)
-            ours, theirs = both(one, images, monkeypatch, ImageDraw(images, seed=0, epoch=0, sample=number))
+            with pytest.MonkeyPatch.context() as patches:
+                ours, theirs = both(one, images, patches, ImageDraw(images, seed=0, epoch=0, sample=number))
             assert ours is theirs if isinstance(theirs, type) else np.array_equal(ours, theirs), number
-    assert any(tops), "a crop is decoded down to its last row"
-    assert not all(tops)
+    assert any(rows_of_tops), "a crop is decoded down to its last row"
+    assert not all(rows_of_tops)
 
 
-def test_a_crop_costs_no_rows_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crop_costs_no_rows_below_it(rows_of_tops: list[int]) -> None:
     pytest.importorskip("simplejpeg")
-    asked: list[int] = []
-    decode_top = image_decoder._decode_top
-    monkeypatch.setattr(image_decoder, "_decode_top", lambda *any_: asked.append(decode_top(*any_)) or asked[-1])
     images = Images("RGB", (16, 16), Crop("center", (0.1, 0.1)))
     draw = ImageDraw(images, seed=0, epoch=0, sample=0)
     for options in ({}, {"progressive": True}, {"restart_marker_blocks": 2}):
         pixels_of(encoded(picture(1, 160, 160), "jpeg", **options), images, draw)
     assert draw.box(160, 160)[3] == 105
-    assert asked == [112, 0, 0], "one of several passes, or with marks between blocks, is decoded as a whole"
+    assert rows_of_tops == [112, 0, 0], "one of several passes, or with marks between blocks, is decoded as a whole"
 
 
 def test_results_do_not_share_memory_with_each_other() -> None:
