@@ -12,7 +12,7 @@ import pytest
 import torch
 import zarr
 
-from benchmarks.suites.forecast import SCALES, Case, Scale, main, write_case, wrong_samples
+from benchmarks.suites.forecast import CHUNKS, CODECS, SCALES, Case, Scale, main, write_case, wrong_samples
 from zarrfeed import _core, open
 
 _SCALE = Scale(50, (2, 3), "1 MiB", 1 << 16)
@@ -36,9 +36,13 @@ def test_all_samples_are_delivered_and_timed(tmp_path: Path, capfd: pytest.Captu
     assert document["decodes"][cases[1]] == 1  # both chunks of a variable once, the second one with its padding
 
 
-def test_nothing_is_timed_where_sums_alone_are_wanted(tmp_path: Path) -> None:
+def test_nothing_is_timed_where_sums_alone_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Every codec and length of chunks delivers each sample once."""
+    monkeypatch.setitem(SCALES, "small", _SCALE)
     assert main(["--checksum-only", "--out", str(tmp_path)]) == 0
+    assert capfd.readouterr().out.count("45 samples, each once") == len(CODECS) * len(CHUNKS)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,8 +17,7 @@ from zarr.storage import MemoryStore
 
 import zarrfeed
 from zarrfeed.plan.schedule import schedule_options
-
-pytestmark = pytest.mark.filterwarnings("ignore:this order hardly shuffles")
+from zarrfeed.torch.passes import session
 
 GIB = 1 << 30
 #: Cores that a process may use, memory of its job, and decode threads that the user names.
@@ -44,6 +43,8 @@ def layouts() -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture
 def on_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    monkeypatch.setattr(session, "warn_of_shuffle", lambda *_: None)  # it tries other options for each order: seconds
+
     def become(cores: int, memory: int) -> None:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
         monkeypatch.setattr(schedule_options, "job_bytes", lambda: memory)
