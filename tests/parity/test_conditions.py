@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
@@ -242,3 +243,56 @@ def test_brackets_choose_samples_in_the_order_of_the_array(chosen: Any, data: Da
 def test_the_head_is_the_first_samples(data: Data) -> None:
     assert samples_of(data.head()).tolist() == [0, 1, 2, 3, 4]
     assert samples_of(data.head(500)).tolist() == list(range(N))
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "time.dt.month in [6, 7, 8]",
+        "time.month >= 6 and time.month <= 8",
+        "6 <= time.dt.month <= 8",
+        "time.dt.month.isin([6, 7, 8])",
+        "time.dt.season == 'JJA'",
+        "(time.season == 'JJA') & (time.year > 2000) | (time.dt.season == 'JJA') & ~(time.dt.year > 2000)",
+    ],
+)
+def test_parts_of_dates_are_those_of_xarray(text: str, calendar: str, tmp_path: Path) -> None:
+    """Dates of calendars that NumPy lacks had no parts, and `time.month`, as xarray has it, was refused."""
+    if calendar != "standard":
+        pytest.importorskip("cftime")
+    by_cftime = calendar != "standard"
+    times = xarray.date_range("2000-01-15", periods=300, freq="5D", calendar=calendar, use_cftime=by_cftime)
+    dataset = xarray.Dataset({"x": (("time",), np.arange(300))}, {"time": times})
+    dataset.to_zarr(tmp_path / "x.zarr", consolidated=False)
+    data = zarrfeed.open(tmp_path / "x.zarr", sample_dim="time")
+    expected = np.flatnonzero(dataset.time.dt.season == "JJA")
+    assert samples_of(data.where(text)).tolist() == expected.tolist()
+    with pytest.raises(ConfigError, match="nothing"):
+        data.where("time.dt.nothing == 1")
+
+
+def test_a_missing_date_has_no_parts(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "x.zarr")
+    group.create_array("x", data=np.arange(40), dimension_names=("row",))
+    days = np.arange(40) * 10
+    days[::3] = -1
+    attributes: dict[str, Any] = {"units": "days since 2001-01-01", "_FillValue": -1}
+    group.create_array("seen", data=days, dimension_names=("row",), attributes=attributes)
+    seen = xarray.DataArray(
+        np.where(days < 0, np.datetime64("NaT"), np.datetime64("2001-01-01", "ns") + days * 86400 * 10**9)
+    )
+    data = zarrfeed.open(tmp_path / "x.zarr", variables=["x"], sample_dim="row")
+    for month in range(1, 13):
+        expected = np.flatnonzero(seen.dt.month == month).tolist()
+        assert samples_of(data.where(f"seen.month == {month}")).tolist() == expected
+        assert samples_of(data.where(f"seen.dt.month == {month}")).tolist() == expected
+    assert samples_of(data.where("seen.season == 'JJA'")).tolist() == np.flatnonzero(seen.dt.season == "JJA").tolist()
+
+
+def test_an_error_in_a_condition_says_what_it_got(store: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        zarrfeed.open(store, variables=["x"]).where(time=lambda times: times.month == 7)  # type: ignore[attr-defined]
+    assert caught.value.__notes__ == [
+        "time is a NumPy array of shape (60,) and dtype datetime64[s]; parts of dates are for text: 'time.month == 7'"
+    ]

@@ -141,6 +141,35 @@ def test_parts_of_dates_are_those_of_xarray(hourly: str, part: str) -> None:
     assert samples_of(by_name[0]).tolist() == samples_of(by_value[0]).tolist()
 
 
+@pytest.mark.parametrize("calendar", ["noleap", "360_day"])
+def test_calendars_of_climate_models_have_groups_and_gaps(calendar: str, tmp_path: Path) -> None:
+    """Their times had no parts, and a gap had to be given in rows."""
+    pytest.importorskip("cftime")
+    xarray = pytest.importorskip("xarray")
+    times = xarray.date_range("1850-01-01", periods=600, freq="3D", calendar=calendar, use_cftime=True)
+    dataset = xarray.Dataset({"x": (("time",), np.arange(600))}, {"time": times})
+    dataset.to_zarr(tmp_path / "x.zarr", consolidated=False)
+    data = zarrfeed.open(tmp_path / "x.zarr", sample_dim="time")
+    for part in ("year", "month", "dayofyear", "season"):
+        wanted = getattr(dataset.time.dt, part).values
+        by_name, by_value = (data.split((0.6, 0.4), groups=one, seed=5) for one in (f"time.{part}", wanted))
+        assert samples_of(by_name[0]).tolist() == samples_of(by_value[0]).tolist()
+    ends = [samples_of(one) for one in data.split((0.5, 0.5), by="contiguous", gap="10D")]
+    apart = times[ends[1][0]] - times[ends[0][-1]]
+    assert datetime.timedelta(days=10) <= apart < datetime.timedelta(days=13)
+
+
+def test_a_gap_is_kept_in_years_that_nanoseconds_do_not_reach(tmp_path: Path) -> None:
+    times = np.array(["2262-03-01"], "M8[s]") + np.arange(100) * np.timedelta64(1, "D")
+    group = zarr.create_group(tmp_path / "x.zarr")
+    group.create_array("x", data=np.arange(100), chunks=(10,), dimension_names=("time",))
+    units: dict[str, Any] = {"units": "days since 1970-01-01", "calendar": "proleptic_gregorian"}
+    days = times.astype("M8[D]").astype(np.int64)
+    group.create_array("time", data=days, dimension_names=("time",), attributes=units)
+    parts = zarrfeed.open(tmp_path / "x.zarr", sample_dim="time").split((0.5, 0.5), by="contiguous", gap="5D")
+    assert samples_of(parts[1])[0] - samples_of(parts[0])[-1] == 5
+
+
 @pytest.mark.parametrize("gap", ["30D", datetime.timedelta(days=30), np.timedelta64(30, "D")])
 @pytest.mark.parametrize("window", [None, (-2, 0, 4)])
 def test_parts_are_some_time_apart(hourly: str, gap: Any, window: tuple[int, ...] | None) -> None:

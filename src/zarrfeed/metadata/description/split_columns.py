@@ -21,6 +21,8 @@ from zarrfeed.plan.samples.deal_units import SampleLabels
 from zarrfeed.plan.samples.gap_step import GapStep
 from zarrfeed.plan.samples.part_rows import RowGap
 from zarrfeed.plan.samples.sample_set import Int64, as_index, rank_of
+from zarrfeed.spec.coordinate import UNIT_NS
+from zarrfeed.spec.missing import is_missing
 
 _LONGEST_GAP = 2**40
 
@@ -150,8 +152,16 @@ def row_gap(resolved: ResolvedData, gap: Any) -> RowGap | None:
     if step is None or step.unit != "ns":
         raise ConfigError(f"gap = {gap!r}, must be a number of rows, or a length of time such as '30D' or a timedelta")
     times = resolved.coordinate()
-    if not times.is_time:
+    if times.values.dtype.kind not in "MO":
         raise ConfigError(f"gap = {gap!r} is a time, and {times.where} has values of {times.values.dtype}: give rows")
-    if not (np.diff(times.values) >= np.timedelta64(0)).all():  # which NaT is not, either
+    ticks, tick_ns = (np.zeros(0, np.int64), 1) if is_missing(times.values).any() else _since_first(times.values)
+    if len(ticks) < len(times.values) or not (np.diff(ticks) >= 0).all():
         raise ConfigError(f"gap = {gap!r} is a time, and {times.where} does not ascend: give a number of rows")
-    return RowGap.in_time(times.values.astype("M8[ns]"), np.timedelta64(int(step.count), "ns"), str(step))
+    return RowGap.in_time(ticks, -(-int(step.count) // tick_ns), str(step))
+
+
+def _since_first(times: npt.NDArray[Any]) -> tuple[Int64, int]:
+    """Return times, of any calendar, as ticks since the first one, and the nanoseconds of a tick."""
+    since = times - times[:1]
+    since = since.astype("m8[us]") if times.dtype.kind == "O" else since
+    return since.view(np.int64), UNIT_NS[np.datetime_data(since.dtype)[0]]

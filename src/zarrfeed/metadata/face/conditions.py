@@ -14,7 +14,9 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.split_columns import chosen_values
+from zarrfeed.metadata.group.sample_columns import DATE_PARTS, part_of_dates
 from zarrfeed.plan.samples.selection import Int64
+from zarrfeed.spec.missing import is_missing
 
 #: Takes the values of the chosen samples, shape (samples,), and returns a mask of that shape.
 Condition: TypeAlias = Callable[[npt.NDArray[Any]], Any]
@@ -100,9 +102,10 @@ def meeting(
     column = functools.cache(read)
     meets = np.ones(count, dtype=np.bool_)
     for name, one in conditions.items():
-        mask = np.asarray(
-            _evaluated(method, one, name, column, names_of) if isinstance(one, str) else one(column(name))
-        )
+        if isinstance(one, str):
+            mask = np.asarray(_evaluated(method, one, name, column, names_of))
+        else:
+            mask = np.asarray(_called(one, column(name), name))
         if mask.shape != meets.shape or mask.dtype.kind != "b":
             raise ConfigError(
                 f"{method}: {_shown(name, one)} gives an array of shape {mask.shape} and dtype {mask.dtype}, must give "
@@ -110,6 +113,15 @@ def meeting(
             )
         meets &= mask
     return meets
+
+
+def _called(condition: Condition, values: npt.NDArray[Any], name: str) -> Any:
+    try:
+        return condition(values)
+    except Exception as error:
+        kind = {"M": f"; parts of dates are for text: '{name}.month == 7'"}.get(values.dtype.kind, "")
+        error.add_note(f"{name} is a NumPy array of shape {values.shape} and dtype {values.dtype}{kind}")
+        raise
 
 
 def _shown(name: str, condition: Any) -> str:
@@ -140,6 +152,7 @@ def _evaluated(
     columns = {name: column(f"{table}/{name}" if table else name) for name in sorted(names)}
     if not columns:
         raise ConfigError(f"{method}: {text!r} names no column")
+    evaluated = _replaced(text.strip(), _parts_of_dates(nodes, columns))
     for name in columns.keys() & _compared_with_text(nodes):
         named = names_of(f"{table}/{name}" if table else name)
         if named is not None:
@@ -147,9 +160,49 @@ def _evaluated(
             columns[name] = np.array([named.get(code, "") for code in codes.tolist()], dtype=object)[number]
     texts = {name: values.astype(object) if values.dtype.kind == "T" else values for name, values in columns.items()}
     try:
-        return pandas.DataFrame(texts).eval(text.strip(), engine="python")
+        return pandas.DataFrame(texts).eval(evaluated, engine="python")
     except Exception as error:
         raise ConfigError(f"{method}: {text!r}: {error}") from error
+
+
+def _parts_of_dates(nodes: Sequence[ast.AST], columns: dict[str, npt.NDArray[Any]]) -> list[tuple[ast.Attribute, str]]:
+    """Return the parts of dates that pandas does not know by their names, and a name for each, which `columns` gets.
+
+    These are `time.month` without `dt`, parts of dates of calendars that NumPy lacks, and xarray's seasons.
+    """
+    found = []
+    for node in nodes:
+        if not isinstance(node, ast.Attribute) or node.attr == "dt":
+            continue
+        inner = node.value.value if isinstance(node.value, ast.Attribute) and node.value.attr == "dt" else None
+        base = inner or node.value
+        if not isinstance(base, ast.Name) or base.id not in columns or not (inner or node.attr in DATE_PARTS):
+            continue
+        dates = columns[base.id]
+        if dates.dtype.kind == "O" or (dates.dtype.kind == "M" and (not inner or node.attr == "season")):
+            name = f"{base.id}_dt_{node.attr}_"
+            columns[name] = _part_if_known(dates, f"{base.id}.{node.attr}", node.attr)
+            found.append((node, name))
+    return found
+
+
+def _part_if_known(dates: npt.NDArray[Any], name: str, part: str) -> npt.NDArray[Any]:
+    """Return a part of each date as `part_of_dates`; that of a missing one is equal to none."""
+    present = ~is_missing(dates)
+    parts = part_of_dates(dates[present], name, part)
+    if present.all():
+        return parts
+    found = np.full(len(dates), np.nan if parts.dtype.kind == "i" else None, None if parts.dtype.kind == "i" else "O")
+    found[present] = parts
+    return found
+
+
+def _replaced(text: str, names: Sequence[tuple[ast.Attribute, str]]) -> str:
+    """Return the text with names at the places of some nodes."""
+    encoded = text.encode()
+    for node, name in sorted(names, key=lambda one: one[0].col_offset, reverse=True):
+        encoded = encoded[: node.col_offset] + name.encode() + encoded[node.end_col_offset :]
+    return encoded.decode()
 
 
 def _compared_with_text(nodes: Sequence[ast.AST]) -> set[str]:

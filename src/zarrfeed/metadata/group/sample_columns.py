@@ -6,7 +6,7 @@ Invariant: a column has a value for each sample of the arrays, chosen or not, an
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,13 @@ from zarrfeed.spec.coordinate import Coordinate
 from zarrfeed.storage.access.access import StoreAccess
 
 #: Parts of dates, named as xarray's `.dt` names them.
-_DATE_PARTS = ("year", "month", "day", "dayofyear", "hour", "date")
+DATE_PARTS = ("year", "month", "day", "dayofyear", "hour", "date", "season")
+_SEASONS = np.array(["DJF", "MAM", "JJA", "SON"])
+#: Parts of dates that cftime has by other names.
+_OF_CFTIME: dict[str, Callable[[Any], Any]] = {
+    "dayofyear": lambda date: date.dayofyr,
+    "date": lambda date: str(date)[:10],
+}
 #: The table of AnnData that has a row for each sample.
 OBSERVATIONS = "obs"
 
@@ -53,17 +59,30 @@ def read_column(known: Coordinates, name: str, *, remedy: str) -> Coordinate:
         return _at_paths(known, name) if "/" in name else known.read_known(name)  # either may have a dot
     except NoCoordinateError as error:
         coordinate, dot, part = name.rpartition(".")
-        if dot and part in _DATE_PARTS:
+        if dot and part in DATE_PARTS:
             dates = read_column(known, coordinate, remedy=remedy)
-            return replace(dates, name=name, values=_part_of_dates(dates.values, name, part), names=None)
+            return replace(dates, name=name, values=part_of_dates(dates.values, name, part), names=None)
         if "/" not in name:
             with suppress(NoCoordinateError):
                 return _at_paths(known, f"{OBSERVATIONS}/{name}")
         raise ConfigError(f"{error.text}; {remedy}{error.hint}") from error.__cause__
 
 
-def _part_of_dates(values: npt.NDArray[Any], name: str, part: str) -> npt.NDArray[Any]:
-    """Return the years, months (1 to 12), days of a month or a year, hours, or whole days of times."""
+def part_of_dates(values: npt.NDArray[Any], name: str, part: str) -> npt.NDArray[Any]:
+    """Return a part of each date, of any calendar, as `.dt` of xarray does; `name` is that of the part in messages.
+
+    Raises
+    ------
+    ConfigError
+        If the values are no dates, or have no such part.
+    """
+    if part not in DATE_PARTS:
+        raise ConfigError(f"{name}: must be one of {', '.join(DATE_PARTS)} of a date")
+    if part == "season":
+        seasons: npt.NDArray[Any] = _SEASONS[part_of_dates(values, name, "month") % 12 // 3]
+        return seasons
+    if values.dtype.kind == "O" and all(hasattr(one, "calendar") for one in values):
+        return np.array([_OF_CFTIME[part](one) if part in _OF_CFTIME else getattr(one, part) for one in values])
     if values.dtype.kind != "M":
         raise ConfigError(f"{name}: the coordinate has values of {values.dtype}, must have dates")
     years, months, days, hours = (values.astype(f"M8[{unit}]") for unit in "YMDh")

@@ -6,6 +6,7 @@ Source of the definitions: `numpy.datetime64`, whose calendar is the proleptic G
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,21 @@ _SHARES: dict[str, Callable[[_Times], _Floats]] = {
 }
 
 
+def _shares_of_calendar(time: Any) -> dict[str, float]:
+    """Return the phases of a time of cftime, whose calendar NumPy lacks, and which has no weeks that go on."""
+    if not hasattr(time, "calendar"):
+        return dict.fromkeys(_SHARES, np.nan)
+    year = time.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+    length = year.replace(year=time.year + 1) - year
+    hours = timedelta(hours=time.hour, minutes=time.minute, seconds=time.second, microseconds=time.microsecond)
+    return {
+        "hour": hours / timedelta(days=1),
+        "month": (time.month - 1) / 12,
+        "day_of_year": (time - year - hours) / length,
+        "year_fraction": (time - year) / length,
+    }
+
+
 def check_features(features: Sequence[str]) -> None:
     """Raise ConfigError unless these are names of features, each named once."""
     if not features:
@@ -84,15 +100,18 @@ def calculate(coordinate: Coordinate, features: Sequence[str]) -> npt.NDArray[np
     Raises
     ------
     ConfigError, UnsupportedError
-        If the values are no times, or of a calendar that NumPy does not have.
+        If the values are no times, or weeks are asked for of a calendar that has none.
     """
-    if not coordinate.is_time:
-        if coordinate.values.dtype.kind == "O":
-            raise UnsupportedError(f"{coordinate.where}: has a calendar that NumPy lacks; time features need its dates")
-        raise ConfigError(f"{coordinate.where}: has the dtype {coordinate.values.dtype}, must have dates")
+    times = coordinate.values
+    if times.dtype.kind == "O" and "day_of_week" in features:
+        raise UnsupportedError(f"{coordinate.where}: has a calendar that NumPy lacks, and no days of the week")
+    if times.dtype.kind not in "MO":
+        raise ConfigError(f"{coordinate.where}: has the dtype {times.dtype}, must have dates")
+    of_calendar = list(map(_shares_of_calendar, times)) if times.dtype.kind == "O" else []
     columns = []
     for feature in features:
-        angle = 2 * np.pi * _SHARES[feature](coordinate.values)
+        shares = np.array([one[feature] for one in of_calendar]) if of_calendar else _SHARES[feature](times)
+        angle = 2 * np.pi * shares
         columns += [np.sin(angle), np.cos(angle)]
     return np.stack(columns, axis=1).astype(np.float32)
 

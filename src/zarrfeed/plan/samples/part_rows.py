@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
@@ -91,7 +90,7 @@ class RowGap:
     written: str = "0"
 
     @classmethod
-    def in_time(cls, ascending: npt.NDArray[Any], gap: Any, written: str) -> Self:
+    def in_time(cls, ascending: Int64, gap: int, written: str) -> Self:
         """Return the gap where rows of two parts differ by `gap` at least in a coordinate that ascends."""
         begin = np.searchsorted(ascending, ascending - gap, side="right").astype(np.int64)
         return cls(int((np.arange(len(ascending)) - begin).max(initial=0)), begin, written)

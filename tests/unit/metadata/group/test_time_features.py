@@ -42,6 +42,26 @@ def test_features_of_any_time_are_those_of_xarray(unit: str) -> None:
     assert got.dtype == np.float32
 
 
+@pytest.mark.parametrize("calendar", ["noleap", "all_leap", "360_day", "julian"])
+def test_features_of_the_calendars_of_climate_models(calendar: str) -> None:
+    """Times of such calendars were refused."""
+    pytest.importorskip("cftime")
+    times = xarray.date_range("1999-11-05T06:30", periods=200, freq="65h", calendar=calendar, use_cftime=True)
+    dt = xarray.DataArray(times, dims="time").dt
+    lengths: dict[str, Any] = {"noleap": 365, "all_leap": 366, "360_day": 360, "julian": 365 + (dt.year % 4 == 0)}
+    days = lengths[calendar]
+    hour, day = dt.hour + dt.minute / 60, dt.dayofyear - 1
+    shares = [hour / 24, (dt.month - 1) / 12, day / days, (day + hour / 24) / days]
+    expected = np.stack([function(2 * np.pi * share) for share in shares for function in (np.sin, np.cos)], axis=1)
+    names = [name for name in FEATURES if name != "day_of_week"]
+    values = np.array([*times, None], dtype=object)
+    got = calculate(Coordinate("time", values, "time"), names)
+    np.testing.assert_allclose(got[:-1], expected, atol=2e-6)
+    assert np.isnan(got[-1]).all()
+    with pytest.raises(UnsupportedError, match="no days of the week"):
+        calculate(Coordinate("time", values, "time"), ["day_of_week"])
+
+
 def test_features_of_no_time_are_nan() -> None:
     got = calculate(Coordinate("time", np.array(["NaT", "2020-01-01"], "M8[s]"), "time"), FEATURES)
     assert np.isnan(got[0]).all()
@@ -164,7 +184,7 @@ def test_what_has_no_times_or_two_is_refused(store: Path) -> None:
     with pytest.raises(ConfigError, match="cannot follow open"):
         zarrfeed.open(store, sample_dim="time", refresh="epoch").time_features("hour")
     with pytest.raises(UnsupportedError, match="a calendar that NumPy lacks"):
-        calculate(Coordinate("time", np.array([object()]), "a.zarr/time"), ["hour"])
+        calculate(Coordinate("time", np.array([object()]), "a.zarr/time"), ["day_of_week"])
     level = zarr.create_array({}, name="a", shape=(3,), dtype="f4", dimension_names=("level",))
     with pytest.raises(ConfigError, match="no coordinate 'level'"):
         zarrfeed.open(level).time_features("hour")
