@@ -553,8 +553,9 @@ def test_many_epochs_that_are_given_up_leave_no_descriptor() -> None:
         gc.collect()
         return len(open_files())
 
+    gc.collect()  # descriptors that earlier tests left
     before = give_up_after(1)
-    assert [give_up_after(batches) for batches in range(1, 12)] == [before] * 11
+    assert max(give_up_after(batches) for batches in range(1, 12)) <= before
 
 
 SCRIPT = """
@@ -600,8 +601,8 @@ def test_a_signal_ends_the_wait_for_a_store_that_stalls() -> None:
     result = run_with_slow_store(
         """
         import signal, threading
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             next(feed)
         except KeyboardInterrupt:
             print("interrupted")

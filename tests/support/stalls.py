@@ -27,6 +27,7 @@ class StallWatch:
 
     def __init__(self) -> None:
         self.longest_s = self.total_s = 0.0
+        self._begin_s = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stall-watch", daemon=True)
 
@@ -38,7 +39,8 @@ class StallWatch:
         self.end()
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Begin to watch: a thread that starts late has seen a stall."""
+        self._begin_s = time.monotonic()
         self._thread.start()
 
     def end(self) -> None:
@@ -47,11 +49,11 @@ class StallWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        is_over = False
+        is_over, begin_s = False, self._begin_s
         while not is_over:
-            begin = time.monotonic()
             is_over = self._ended.wait(_SLEEP_S)
-            late_s = time.monotonic() - begin - _SLEEP_S
+            now_s = time.monotonic()
+            late_s, begin_s = now_s - begin_s - _SLEEP_S, now_s
             self.longest_s = max(self.longest_s, late_s)
             self.total_s += late_s if late_s >= STALL_S else 0.0
 

@@ -108,10 +108,10 @@ def unexpected_threads() -> list[str]:
 
 
 def left_in_shared_memory(pids: Iterable[int]) -> list[str]:
-    """Return what lies in /dev/shm under a name with the number of one of these processes."""
+    """Return the names in /dev/shm that have the number of one of these processes where torch's names have it."""
     numbers = {str(pid) for pid in pids}
     names = [entry.name for entry in Path("/dev/shm").iterdir()]
-    return [name for name in names if numbers & set(re.findall(r"\d+", name))]
+    return [name for name in names if (found := re.match(r"[a-z]+_(\d+)_", name)) and found[1] in numbers]
 
 
 def rise_bytes(levels: list[Level]) -> tuple[float, float]:

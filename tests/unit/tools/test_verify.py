@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 import zarrfeed
 from tests.support import warm
-from tests.support.proc import open_files
+from tests.support.oracle import no_file_left, no_thread_left
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
 from zarrfeed.tools import cli
 from zarrfeed.tools.verify import Progress
@@ -493,16 +492,11 @@ def test_an_argument_that_cannot_work_is_refused(options: dict[str, Any], many: 
 def test_threads_and_descriptors_do_not_stay(many: Path) -> None:
     zarrfeed.verify(many)
 
-    def held() -> tuple[dict[int, str], list[str]]:
-        threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("zarrfeed")]
-        return open_files(), threads
-
-    before = held()
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            zarrfeed.verify(many, on_progress=interrupt_at(3, []))
-        zarrfeed.verify(many)
-    assert held() == before
+    with no_file_left(), no_thread_left():
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                zarrfeed.verify(many, on_progress=interrupt_at(3, []))
+            zarrfeed.verify(many)
 
 
 def test_several_stores_are_checked_and_those_with_problems_are_shown(

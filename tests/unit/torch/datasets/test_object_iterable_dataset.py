@@ -22,6 +22,7 @@ import zarrfeed
 import zarrfeed.objects
 from tests.support.fault_server import Exchange, Fault, FaultServer, Reply, refusal
 from tests.support.objects import content, key_of, number_of, write_objects
+from tests.support.oracle import no_thread_left
 from zarrfeed import ChunkSkippedWarning, ClosedError, ConfigError, CorruptChunkError, MemoryBudgetError, StoreReadError
 from zarrfeed.engine import object_fetcher, object_reader
 from zarrfeed.objects import ObjectIterableDataset, Objects
@@ -336,13 +337,11 @@ def test_a_thread_may_close_a_dataset_that_another_one_waits_for(server: FaultSe
 
 
 def test_a_pass_that_is_left_ends_its_threads(objects: Objects) -> None:
-    before = {thread.ident for thread in threading.enumerate()}
-    for _ in range(3):
-        for batch in ObjectIterableDataset(objects, batch_size=4, decode="bytes"):
-            assert len(batch) == 4
-            break
-    left = [one for one in threading.enumerate() if one.ident not in before and one.name.startswith("zarrfeed")]
-    assert left == []
+    with no_thread_left():
+        for _ in range(3):
+            for batch in ObjectIterableDataset(objects, batch_size=4, decode="bytes"):
+                assert len(batch) == 4
+                break
 
 
 def test_large_objects_are_read_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

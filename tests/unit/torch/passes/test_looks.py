@@ -220,7 +220,7 @@ def test_a_forked_child_waits_for_the_look_of_its_parent(tmp_path: Path) -> None
         if pid == 0:
             running.close()
             os._exit(7)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:
             time.sleep(0.01)
         may_look.set()
