@@ -144,6 +144,14 @@ def _start_servers(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let files that share a large library run in one process."""
+    from tests.support.scopes import scheduler  # xdist is not for every test run
+
+    return scheduler(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a test process, which has been forked, where the servers are."""
     node.workerinput[_SERVERS] = node.config.stash[_SERVERS_FOLDER]
