@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 #: Files whose tests use Lightning in the test process itself.
 LIGHTNING = {
@@ -30,13 +30,13 @@ def scope_of(nodeid: str) -> str:
     return "lightning" if file.removeprefix("tests/") in LIGHTNING else file
 
 
-class Scheduling(LoadFileScheduling):
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Hand out whole scopes, in the order in which their first tests were collected."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
 
-def scheduler(config: Any, log: Any) -> LoadFileScheduling | None:
+def scheduler(config: Any, log: Any) -> Scheduling | None:
     """Return the scheduler of a run with `--dist=loadfile`, and None for another."""
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
