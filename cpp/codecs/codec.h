@@ -62,6 +62,8 @@ size_t decode_short(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeSc
 /// Each writes to `out`, of in.size() bytes, what the encoder was given. `in` and `out` do not overlap.
 /// Throws Error(kCorrupt) if `in` does not consist of whole elements of codec.element_bytes.
 void undo_shuffle(Bytes in, uint8_t* out, const CodecSpec& codec);
+/// As undo_shuffle(), but bytes behind the last whole element stay where they are.
+void undo_hdf5_shuffle(Bytes in, uint8_t* out, const CodecSpec& codec);
 void undo_bitshuffle(Bytes in, uint8_t* out, const CodecSpec& codec);
 void undo_delta(Bytes in, uint8_t* out, const CodecSpec& codec);
 

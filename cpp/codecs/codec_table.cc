@@ -27,6 +27,7 @@ constexpr CodecEntry kTable[] = {
     {.name = "zarrfeed.hdf5_lz4", .decode = decode_hdf5_lz4},
     {.name = "zarrfeed.bitshuffle_lz4", .decode = decode_bitshuffle_lz4},
     {.name = "zarrfeed.bitshuffle_zstd", .decode = decode_bitshuffle_zstd},
+    {.name = "zarrfeed.shuffle", .undo = undo_hdf5_shuffle},
     {.name = "zarrfeed.bitshuffle", .undo = undo_bitshuffle},
     {.name = "zarrfeed.delta", .undo = undo_delta},
     {.name = "zarrfeed.short", .decode = decode_short},

@@ -53,6 +53,7 @@ const std::vector<std::vector<CodecSpec>>& chains() {
       {{"zarrfeed.hdf5_lz4"}},
       {{.name = "zarrfeed.bitshuffle_lz4", .element_bytes = 2}},
       {{.name = "zarrfeed.bitshuffle_zstd", .element_bytes = 3}},
+      {{"zlib"}, {.name = "zarrfeed.shuffle", .element_bytes = 8}, {"fletcher32"}},
       {{"zlib"}, {.name = "zarrfeed.bitshuffle", .element_bytes = 4, .run_bytes = 64}},
   };
   return all;

@@ -182,6 +182,12 @@ ByteVector encode_for_file(const CodecSpec& codec, ByteView data) {
   if (codec.name == "zarrfeed.bitshuffle_lz4") return compress_bitshuffled(data, codec.element_bytes, false);
   if (codec.name == "zarrfeed.bitshuffle_zstd") return compress_bitshuffled(data, codec.element_bytes, true);
   if (codec.name == "zarrfeed.delta") return subtract(codec, data);
+  if (codec.name == "zarrfeed.shuffle") {
+    const size_t rest = data.size() % codec.element_bytes;
+    ByteVector whole = shuffle_bytes(data.first(data.size() - rest), codec.element_bytes);
+    append(whole, data.last(rest));
+    return whole;
+  }
   if (codec.name == "zarrfeed.short")
     return {data.begin(), data.begin() + static_cast<std::ptrdiff_t>(codec.run_bytes)};
   ByteVector out;

@@ -19,6 +19,7 @@ from zarrfeed.packing.sources.source import KINDS, READ_WHOLE, SourceCall, Sourc
 from zarrfeed.storage.access.file_kinds import kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.access.key_urls import KeyUrl, is_url
 from zarrfeed.storage.access.local_files import METADATA_NAMES
+from zarrfeed.storage.files.tiff import is_tiff, is_tiff_array
 
 #: Files below a folder that are looked at, at most, to tell the kind of its content.
 _LOOKED_AT = 10_000
@@ -64,7 +65,7 @@ def call_of(paths: Sequence[str], kind: str | None = None, options: SourceOption
         raise ConfigError(f"sources: got {some_of(twice)} twice; give each once")
     by_kind: dict[str, list[str]] = {}
     for path in found:
-        by_kind.setdefault(kind or _kind_of(path), []).append(path)
+        by_kind.setdefault(kind or _kind_of(path, is_alone=len(found) == 1), []).append(path)
     if len(by_kind) > 1:
         listed = ", ".join(f"{name} ({some_of(which, 1)})" for name, which in by_kind.items())
         raise ConfigError(f"sources are of several kinds: {listed}; pack one kind at a time")
@@ -88,8 +89,10 @@ def _existing(path: str) -> str:
     return found
 
 
-def _kind_of(path: str) -> str:
+def _kind_of(path: str, *, is_alone: bool) -> str:
     """Return the kind of the source at a path, which exists, or at a URL.
+
+    A TIFF that is the only source is an array, unless it is a picture.
 
     Raises
     ------
@@ -103,6 +106,8 @@ def _kind_of(path: str) -> str:
         return "zarr"
     if Path(path).is_dir():
         return _kind_of_folder(path)
+    if is_alone and named in (None, "images") and is_tiff(Path(path)) and is_tiff_array(Path(path)):
+        return "zarr"
     refused = refused_by_name(path)
     kind = (named if named != "zarr" else None) or (None if refused else kind_of_content(path)) or named
     if kind is None:

@@ -107,5 +107,9 @@ def _codec(name: str) -> type[FileCodec]:
     return made
 
 
-for _one in (Lzf, Hdf5Lz4, *map(_codec, ("lzw", "bitshuffle", "bitshuffle_lz4", "bitshuffle_zstd", "delta", "short"))):
+for _one in (
+    Lzf,
+    Hdf5Lz4,
+    *map(_codec, ("lzw", "shuffle", "bitshuffle", "bitshuffle_lz4", "bitshuffle_zstd", "delta", "short")),
+):
     register_codec(_one)

@@ -21,7 +21,15 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, 
 from zarrfeed.storage.files.chunk_table import ChunkTable, Int64, chunk_grid
 from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
 from zarrfeed.storage.files.hdf5_filters import codecs_of, lacks_filters
-from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, filters_of, library, load_filters, opened_file
+from zarrfeed.storage.files.hdf5_library import (
+    chunks_of,
+    dataset_at,
+    filters_of,
+    library,
+    load_filters,
+    opened_file,
+    shape_of,
+)
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
 from zarrfeed.storage.files.hdf5_values import document_of_values, read_values
 from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
@@ -186,7 +194,7 @@ def _document_of(dataset: Any) -> tuple[dict[str, Any], bool]:
         if not load_filters(dataset):
             raise UnsupportedError(f"{error}, and h5py lacks it, too: pip install hdf5plugin") from error
         return document_of_values(dataset), True
-    return array_document(dataset.shape, chunks_of(dataset), dtype, dataset.fillvalue, codecs), False
+    return array_document(shape_of(dataset), chunks_of(dataset), dtype, dataset.fillvalue, codecs), False
 
 
 def _codecs_of(dataset: Any) -> list[dict[str, Any]]:
@@ -229,7 +237,7 @@ def _dtype_of(dataset: Any) -> np.dtype[Any]:
 
 def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTable:
     """Return the table of a dataset in chunks."""
-    grid = chunk_grid(dataset.shape, dataset.chunks)
+    grid = chunk_grid(shape_of(dataset), dataset.chunks)
     index, extents, masks = _stored_chunks(dataset)
     if not len(masks):
         return ChunkTable.without_chunks(file, name, grid)

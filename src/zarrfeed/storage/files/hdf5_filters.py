@@ -33,8 +33,12 @@ def _level(values: Sequence[int], default: int) -> int:
     return int(values[0]) if values else default
 
 
-def _shuffle(values: Sequence[int], item_bytes: int, _: int) -> dict[str, Any]:
-    return {"id": "shuffle", "elementsize": _level(values, item_bytes) or item_bytes}
+def _shuffle(values: Sequence[int], item_bytes: int, decoded_bytes: int) -> dict[str, Any]:
+    """Return numcodecs' filter, which takes whole elements alone; netCDF-C shuffles the checksum along."""
+    element = _level(values, item_bytes) or item_bytes
+    if decoded_bytes % element == 0:
+        return {"id": "shuffle", "elementsize": element}
+    return {"id": "zarrfeed.shuffle", "decoded_bytes": decoded_bytes, "element_bytes": element}
 
 
 def _blosc(values: Sequence[int], _item_bytes: int, _: int) -> dict[str, Any]:
@@ -111,6 +115,8 @@ def codecs_of(filters: Sequence[Filter], item_bytes: int, chunk_bytes: int) -> l
     --------
     >>> codecs_of([Filter(2, (4,), "shuffle"), Filter(1, (6,), "deflate")], 4, 80)
     [{'id': 'shuffle', 'elementsize': 4}, {'id': 'zlib', 'level': 6}]
+    >>> codecs_of([Filter(3, (), "fletcher32"), Filter(2, (8,), "shuffle")], 8, 80)
+    [{'id': 'fletcher32'}, {'id': 'zarrfeed.shuffle', 'decoded_bytes': 84, 'element_bytes': 8}]
     """
     made = []
     if _has_lzf(filters) and len(_COMPRESSORS.intersection(one.number for one in filters)) > 1:

@@ -12,10 +12,13 @@ from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.storage.files.chunk_table import chunks_of_rows
 from zarrfeed.storage.files.data_file import AnyFile, DataFile
 from zarrfeed.storage.files.hdf5_filters import Filter
-from zarrfeed.storage.files.hdf5_names import link_to
+from zarrfeed.storage.files.hdf5_names import DIMENSION_NUMBER, link_to
 
 #: An item of text counts as so many bytes where chunks are cut: strings have no fixed size.
 _TEXT_BYTES = 64
+#: Lengths of dimensions that are kept: each needs a look at all variables along it.
+_MOST_LENGTHS = 4096
+_lengths: dict[tuple[int, int], int] = {}
 
 
 def library() -> Any:
@@ -65,6 +68,40 @@ def chunks_of(dataset: Any) -> tuple[int, ...]:
     """Return the shape of the chunks in which a dataset is read."""
     item_bytes = _TEXT_BYTES if is_text(dataset) else dataset.dtype.itemsize
     return dataset.chunks or chunks_of_rows(dataset.shape, item_bytes)
+
+
+def shape_of(dataset: Any) -> tuple[int, ...]:
+    """Return the shape of a dataset, along a dimension of NetCDF that may grow as long as that is.
+
+    HDF5 has fewer items where other variables were written further; those of NetCDF have the fill value there.
+    """
+    shape: list[int] = list(dataset.shape)
+    for axis, most in enumerate(dataset.maxshape):
+        if most is None:
+            scales = [dataset] if dataset.is_scale else dataset.dims[axis].values()[:1]
+            shape[axis] = max(shape[axis], *map(_length_of, scales), 0)
+    return tuple(shape)
+
+
+def _length_of(scale: Any) -> int:
+    """Return the length of a dimension of NetCDF that may grow, that of the longest variable along it; 0 for others."""
+    if DIMENSION_NUMBER not in scale.attrs:
+        return 0
+    info = library().h5o.get_info(scale.id)
+    key = info.fileno, info.addr  # HDF5 numbers the files that it opens
+    found = _lengths.get(key)
+    if found is None:
+        if len(_lengths) >= _MOST_LENGTHS:
+            _lengths.clear()
+        found = _lengths[key] = _longest_along(scale)
+    return found
+
+
+def _longest_along(scale: Any) -> int:
+    used = scale.attrs.get("REFERENCE_LIST", ())
+    lengths = [int(scale.file[reference].shape[int(axis)]) for reference, axis in used if reference]
+    longest: int = max(*scale.shape, *lengths, 0)
+    return longest
 
 
 def filters_of(dataset: Any) -> list[Filter]:

@@ -8,10 +8,12 @@ import numpy as np
 
 from zarrfeed.base.json_attributes import json_attributes
 
+#: netCDF-4 numbers the scales of its dimensions by this attribute.
+DIMENSION_NUMBER = "_Netcdf4Dimid"
 #: Attributes by which HDF5 and netCDF-4 connect datasets with their dimensions.
 _INTERNAL = (
     *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS"),
-    *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
+    *(DIMENSION_NUMBER, "_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
 )
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 #: netCDF-4 puts this before the name of a variable that has the name of a dimension, and is not along it alone.

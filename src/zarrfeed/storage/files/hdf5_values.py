@@ -13,7 +13,7 @@ import numpy as np
 from numcodecs import VLenBytes
 
 from zarrfeed.storage.files.data_file import AnyFile
-from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, is_text, load_filters, opened_file
+from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, is_text, load_filters, opened_file, shape_of
 from zarrfeed.storage.files.table_store import array_document, plain_dtype, text_document
 
 
@@ -26,9 +26,9 @@ def document_of_values(dataset: Any) -> dict[str, Any]:
         If they have no place in Zarr; says why.
     """
     if not is_text(dataset):
-        return array_document(dataset.shape, chunks_of(dataset), plain_dtype(dataset.dtype), dataset.fillvalue)
+        return array_document(shape_of(dataset), chunks_of(dataset), plain_dtype(dataset.dtype), dataset.fillvalue)
     fill = dataset.fillvalue
-    return text_document(dataset.shape, chunks_of(dataset), fill.decode("utf-8", "replace") if fill else "")
+    return text_document(shape_of(dataset), chunks_of(dataset), fill.decode("utf-8", "replace") if fill else "")
 
 
 def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
@@ -47,7 +47,7 @@ def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
             return None
         load_filters(dataset)
         values = dataset[tuple(slice(begin, begin + length) for begin, length in zip(begins, chunk, strict=True))]
-        text = is_text(dataset)
-        padded: Any = np.full(chunk, b"", object) if text else np.zeros(chunk, plain_dtype(dataset.dtype))
+        text, fill = is_text(dataset), dataset.fillvalue
+        padded: Any = np.full(chunk, fill or b"", object) if text else np.full(chunk, fill, plain_dtype(dataset.dtype))
     padded[tuple(map(slice, np.shape(values)))] = values
     return bytes(VLenBytes().encode(padded.reshape(-1))) if text else padded.tobytes()

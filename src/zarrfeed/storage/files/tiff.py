@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +42,19 @@ def is_tiff(path: Path | FarFile) -> bool:
     """
     with path.open("rb") as file:
         return file.read(4) in _MAGIC
+
+
+def is_tiff_array(path: Path) -> bool:
+    """Return whether a TIFF is more than a picture: several pages, axes that have names, or items that are not 8 bits.
+
+    False if tifffile is not installed. Raises as `open_tiff`.
+    """
+    if find_spec("tifffile") is None:
+        return False
+    with _opened(DataFile.of(path.absolute())) as tiff:
+        page = tiff.pages.first
+        is_picture = len(tiff.pages) == 1 and page.dtype == np.uint8 and page.samplesperpixel in (1, 3, 4)
+        return bool(tiff.is_ome or tiff.is_imagej or not is_picture)
 
 
 def open_tiff(path: Path | FarFile) -> TableStore:

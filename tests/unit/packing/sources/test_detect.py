@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import zarr
 
 from tests.support.pictures import numbered_png
@@ -190,3 +191,21 @@ def test_targets_are_for_images_alone_and_must_exist(tmp_path: Path, monkeypatch
         call_of(["a.npy"], options=SourceOptions(targets="t.csv"))
     with pytest.raises(StoreReadError, match=r"u\.csv: does not exist; did you mean 't\.csv'"):
         call_of(["0.png"], options=SourceOptions(targets="u.csv"))
+
+
+def test_one_tiff_is_an_array_unless_it_is_a_picture(tmp_path: Path) -> None:
+    picture, path = np.zeros((8, 9), "u1"), str(tmp_path / "x.tif")
+    for values, options, kind in (
+        (picture, {}, "images"),
+        (np.zeros((8, 9, 3), "u1"), {"photometric": "rgb"}, "images"),
+        (picture.astype("u2"), {}, "zarr"),
+        (picture.astype("f4"), {}, "zarr"),
+        (np.stack([picture] * 2), {"photometric": "minisblack"}, "zarr"),
+        (picture, {"ome": True}, "zarr"),
+        (picture, {"imagej": True}, "zarr"),
+    ):
+        tifffile.imwrite(path, values, **options)
+        assert call_of([path]).kind == kind
+    tifffile.imwrite(tmp_path / "y.tif", picture.astype("u2"))
+    assert call_of([str(tmp_path / "*.tif")]).kind == call_of([str(tmp_path)]).kind == "images"
+    assert call_of([path], "images").kind == "images"

@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import zarrfeed
-from tests.support.hdf5_files import write_chunk_directly
+from tests.support.hdf5_files import bytes_of, write_chunk_directly
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable
 from zarrfeed.storage.files.data_file import DataFile
@@ -298,3 +298,39 @@ def test_reads_chunks_where_hdf5_finds_them_not_where_it_lists_them(
     with h5py.File(path, "w", libver="latest") as file:
         file.create_dataset("x", data=values, chunks=chunks, maxshape=most, **filters)
     np.testing.assert_array_equal(opened(path)[...], values)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8", "c16", "S3"])
+def test_a_checksum_that_is_shuffled_along_is_read_as_netcdf_c_writes_it(path: Path, dtype: str) -> None:
+    values = np.arange(84).reshape(12, 7).astype(dtype)
+    with h5py.File(path, "w") as file:
+        created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        created.set_chunk((5, 3))
+        created.set_fletcher32()
+        created.set_shuffle()
+        created.set_deflate(4)
+        space, item = h5py.h5s.create_simple(values.shape), h5py.h5t.py_create(values.dtype)
+        h5py.Dataset(h5py.h5d.create(file.id, b"x", item, space, created))[...] = values
+    np.testing.assert_array_equal(opened(path)[...], values)
+    for batch, index in zarrfeed.ZarrIterableDataset(
+        zarrfeed.open(path), batch_size=4, shuffle=True, return_index=True
+    ):
+        assert bytes_of(batch["x"].numpy()) == bytes_of(values[index])
+
+
+def test_variables_are_as_long_as_the_dimension_of_netcdf_that_grew(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        time = file.create_dataset("time", (0,), "f4", maxshape=(None,), chunks=(8,))
+        time.make_scale("This is a netCDF dimension but not a netCDF variable        8")
+        time.attrs["_Netcdf4Dimid"] = 0
+        for name, length, dtype in (("long", 8, "i4"), ("short", 3, "i4"), ("text", 2, h5py.string_dtype())):
+            fill = None if name == "text" else -7
+            one = file.create_dataset(name, (length,), dtype, maxshape=(None,), chunks=(2,), fillvalue=fill)
+            one[...] = [b"t"] * 2 if name == "text" else np.arange(length)
+            one.dims[0].attach_scale(time)
+        file.create_dataset("other", (3,), "i4", maxshape=(None,), chunks=(2,))
+    group: Any = zarr.open_group(store=open_hdf5(path), mode="r")
+    assert group["long"][...].tolist() == list(range(8))
+    assert group["short"][...].tolist() == [0, 1, 2, *[-7] * 5]
+    assert group["text"][...].tolist() == ["t", "t", *[""] * 6]
+    assert group["other"].shape == (3,)
