@@ -7,8 +7,8 @@ from typing import Any
 #: Folder or page -> factor of its scores in the search. Pages that are not named have 1.
 BOOSTS = {
     "decisions/": 0.02,
-    "design/": 0.1,
-    "performance.md": 0.1,
+    "design/": 0.03,
+    "performance.md": 0.03,
     "scale.md": 0.1,
     "reliability.md": 0.1,
     "reference/": 0.3,

@@ -95,6 +95,36 @@ def check_random_recordings(random: np.random.Generator) -> None:
     assert [batch.tolist() for batch in again] == [batch.tolist() for batch in ranks[0][done:]]
 
 
+def counts_of(data: Data, epoch: int = 0) -> list[int]:
+    """Return the number of crops that an epoch has of each recording."""
+    first = np.concatenate(read(data, epoch))[:, 0]
+    counts: list[int] = np.bincount(np.searchsorted(ENDS, first, side="right"), minlength=len(ENDS)).tolist()
+    return counts
+
+
+def test_weights_of_recordings_are_exact_and_their_starts_drawn() -> None:
+    """Weights are given for all recordings, for those that are long enough, or for rows, such as by a column."""
+    crops, kind = recordings().random_crop(LENGTH), np.array([0, 9, 1, 0, 9, 0, 1, 0])
+    long = np.array(LENGTHS) >= LENGTH
+    weights = np.array([2, 7, 0, 4, 7, 6, 1, 7.0])
+    expected = np.where(long, weights, 0) * 10 / weights[long].sum()
+    described = [crops.weight(one, n=10) for one in (weights, weights[long], np.repeat(weights, LENGTHS))]
+    assert len({data.resolved.expected.digest for data in described if data.resolved.expected is not None}) == 1
+    for epoch in range(4):
+        counts = np.array(counts_of(described[0], epoch))
+        assert counts.sum() == 10
+        assert ((counts >= np.floor(expected)) & (counts <= np.ceil(expected))).all()
+    assert len({tuple(np.concatenate(read(described[0], epoch))[:, 0]) for epoch in range(4)}) == 4
+    assert counts_of(crops.balance(kind, n=24)) == [3, 0, 6, 3, 0, 3, 6, 3]
+    named = zarrfeed.open(zarr.array(np.arange(ENDS[-1]), chunks=(7,))).segments(ENDS)
+    fifth = named.random_crop(LENGTH).weight(lambda segment: 1.0 * (segment == 5), n=4)
+    assert counts_of(fifth) == [0, 0, 0, 0, 0, 4, 0, 0]
+    run = Run.of(described[0], batch_size=2)
+    assert run.on(3, epoch=1).sample_order().tolist() == run.on(1, epoch=1).sample_order().tolist()
+    mixed = zarrfeed.mix([described[0], recordings().random_crop(LENGTH)], [1, 1], stop=100)
+    assert "random crops: by weights of 6 recordings in a pass" in str(dataset_of(mixed, 0).explain())
+
+
 def test_starts_of_a_recording_are_equally_likely() -> None:
     starts = CropStarts(np.array([10, 13]), each=3)
     drawn = np.stack([draw_starts(starts, 1, epoch) for epoch in range(500)])
@@ -193,7 +223,11 @@ def test_crops_print_compare_and_pickle_and_are_explained() -> None:
         (lambda: recordings().random_crop(0), "length = 0"),
         (lambda: recordings().random_crop(41), "the longest segment has 40 samples"),
         (lambda: recordings().random_crop(8).select([0]), r"samples are random crops; call random_crop\(\) last"),
-        (lambda: recordings().random_crop(8).weight(np.ones(91)), "random crops, which cannot be weighted"),
+        (
+            lambda: recordings().random_crop(8).weight(np.ones(9)),
+            "a value for each of the 8 recordings, for each",
+        ),
+        (lambda: recordings().random_crop(8).weight(np.ones(8)).balance(np.ones(8)), "weighted already"),
         (lambda: recordings().balance(np.ones(ENDS[-1])).random_crop(8), "samples are weighted"),
         (lambda: recordings().window((0, 1)).random_crop(8), r"window\(\) was called before"),
         (lambda: ZarrDataset(recordings().random_crop(8)), "drawn anew in each epoch"),

@@ -32,6 +32,14 @@ SEARCHES = {
     "curriculum": "tasks/sampling",
     "stratified": "tasks/splits",
     "ragged": "tasks/tables",
+    "packing": "tasks/tables",
+    "bucketing": "tasks/tables",
+    "patient": "tasks/splits",
+    "class imbalance": "tasks/sampling",
+    "cross-validation": "tasks/splits",
+    "next-token": "tasks/tables",
+    "random crop": "tasks/signals",
+    "recordings": "tasks/signals",
 }
 
 #: Returns what a reader cannot see: broken pictures; a page that is wider than the window; blocks whose end is cut off;

@@ -120,7 +120,7 @@ class SourceShares:
             rows.append(("", f"  {one.num_blocks} blocks in {one.lanes} lanes, mix {one.mix}"))
             drawn = blend.expected[number] if blend.expected else None
             if isinstance(drawn, CropStarts):
-                rows.append(("", f"  random crops: {drawn.each} of each of {len(drawn.ends)} recordings in a pass"))
+                rows.append(("", f"  random crops: {drawn.shares} in a pass"))
             if isinstance(one, WeightedShare):
                 most = f"the most frequent sample comes {one.most:.3g} times in a pass"
                 rows.append(("", f"  weighted: {most}, which reads a block {one.visits:.2f} times"))

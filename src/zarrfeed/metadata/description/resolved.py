@@ -27,8 +27,9 @@ from zarrfeed.metadata.patches.patching import Patching
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.samples.blocks import plan_blocks
 from zarrfeed.plan.samples.buckets import Buckets
+from zarrfeed.plan.samples.counts_of_sources import CountsOfSources
 from zarrfeed.plan.samples.crop_starts import CropStarts
-from zarrfeed.plan.samples.expected_counts import CountsOfSources, ExpectedCounts
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.gaps import Gaps
 from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.packed_sequences import PackedSequences

@@ -16,10 +16,11 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.deal_units import SampleLabels
 from zarrfeed.plan.samples.gap_step import GapStep
 from zarrfeed.plan.samples.part_rows import RowGap
-from zarrfeed.plan.samples.sample_set import Int64, as_index
+from zarrfeed.plan.samples.sample_set import Int64, as_index, rank_of
 
 _LONGEST_GAP = 2**40
 
@@ -44,11 +45,14 @@ def sample_labels(resolved: ResolvedData, argument: str, column: Any) -> SampleL
     if column is None:
         return None
     name, values = chosen_values(resolved, argument, column)
-    return SampleLabels.found(name, values, resolved.choice.listed(), resolved.choice.num_samples)
+    units = labelled(resolved)
+    return SampleLabels.found(name, values, units, max(len(units), resolved.choice.num_samples))
 
 
 def chosen_values(resolved: ResolvedData, argument: str, column: Any) -> tuple[str, npt.NDArray[Any]]:
     """Return the name of a column, and a value for each sample that is chosen; arguments are those of `sample_labels`.
+
+    Of random crops, it is a value for each recording that has a crop: that of its first row, or given for recordings.
 
     Raises
     ------
@@ -65,12 +69,27 @@ def chosen_values(resolved: ResolvedData, argument: str, column: Any) -> tuple[s
         name, values = argument, resolved.coordinate(argument, column).values
     else:
         name, values = argument, np.asarray(column)
+    crops, recordings = resolved.expected if isinstance(resolved.expected, CropStarts) else None, ""
+    if crops is not None and values.ndim == 1:
+        assert resolved.choice.borders is not None
+        has_crop = np.diff(rank_of(resolved.choice.ascending(), resolved.choice.borders)) > 0
+        if len(values) in (len(crops.ends), len(has_crop)):
+            return name, values[has_crop] if len(values) == len(has_crop) else values
+        recordings = f"for each of the {len(has_crop)} recordings, "
     if values.ndim != 1 or len(values) not in (num_samples, len(samples)):
+        chosen_alone = f", or for each of the {len(samples)} that are chosen" * (len(samples) < num_samples)
         raise ConfigError(
-            f"{argument}: has the shape {values.shape}, must have a value for each of the {num_samples} samples of the "
-            f"arrays" + (f", or for each of the {len(samples)} that are chosen" if len(samples) < num_samples else "")
+            f"{argument}: has the shape {values.shape}, must have a value {recordings}for each of the {num_samples} "
+            f"samples of the arrays{chosen_alone}"
         )
-    return name, values[as_index(samples)] if len(values) == num_samples else values
+    chosen = values[as_index(samples)] if len(values) == num_samples else values
+    return name, chosen if crops is None else chosen[crops.begins]
+
+
+def labelled(resolved: ResolvedData) -> range | Int64:
+    """Return all that has a label or a weight: the chosen samples, or the numbers of recordings with random crops."""
+    crops = resolved.expected
+    return range(len(crops.ends)) if isinstance(crops, CropStarts) else resolved.choice.listed()
 
 
 def sample_weights(resolved: ResolvedData, weights: Any) -> npt.NDArray[Any]:
@@ -96,10 +115,10 @@ def sample_weights(resolved: ResolvedData, weights: Any) -> npt.NDArray[Any]:
     for names, function in functions:
         columns = [chosen_values(resolved, "weights", name)[1] for name in names]
         product = product * np.asarray(function(*columns))
-    if product.shape != (resolved.choice.length,):
+    if product.shape != (len(labelled(resolved)),):
         raise ConfigError(
             f"weights: the function gives an array of shape {product.shape}, must give a weight for each of the "
-            f"{resolved.choice.length} samples, from columns that its parameters name: lambda quality: quality**2"
+            f"{len(labelled(resolved))} samples, from columns that its parameters name: lambda quality: quality**2"
         )
     return product
 

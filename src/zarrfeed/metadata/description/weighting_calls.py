@@ -15,7 +15,10 @@ from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.description.sample_calls import freeze_conditions, freeze_coords
 from zarrfeed.metadata.description.split_columns import sample_weights
-from zarrfeed.plan.samples.expected_counts import CountsOfSources, ExpectedCounts
+from zarrfeed.plan.samples.buckets import Buckets
+from zarrfeed.plan.samples.counts_of_sources import CountsOfSources
+from zarrfeed.plan.samples.crop_starts import CropStarts
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.sample_set import rank_of
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.freeze import FrozenMapping, Named
@@ -46,9 +49,10 @@ class _WeightingCall(MethodCall):
             raise ConfigError(f"{method}: samples are patches, whose voxels have weights: patch({argument}=)")
         if resolved.blend is not None:
             raise ConfigError(f"{method}: samples are a mixture, whose sources have weights: zarrfeed.mix(weights=)")
-        if resolved.expected is not None and not isinstance(resolved.expected, ExpectedCounts):
+        crops = resolved.expected if isinstance(resolved.expected, CropStarts) else None
+        if isinstance(resolved.expected, Buckets):
             raise ConfigError(f"{method}: samples are {resolved.expected.state}, which cannot be weighted")
-        if resolved.expected is not None:
+        if resolved.expected is not None and (crops is None or crops.expected is not None):
             raise ConfigError(
                 f"{method}: samples are weighted already; give the product of both weights to one weight()"
             )
@@ -56,9 +60,11 @@ class _WeightingCall(MethodCall):
             raise ConfigError(f"{method}: {IN_ORDER}, which says how often each comes")
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
-        """Let samples come as often as was found."""
+        """Let samples, or crops of recordings, come as often as was found."""
         self.check(resolved)
-        return replace(resolved, expected=self.expected)
+        crops = resolved.expected
+        expected = replace(crops, expected=self.expected) if isinstance(crops, CropStarts) else self.expected
+        return replace(resolved, expected=expected)
 
     def check_may_grow(self) -> None:
         """Refuse every one."""

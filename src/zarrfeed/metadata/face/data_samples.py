@@ -21,7 +21,7 @@ from zarrfeed.metadata.description.sample_calls import (
     WindowCall,
     WithOffsetsCall,
 )
-from zarrfeed.metadata.description.split_columns import class_weights, sample_labels, sample_weights
+from zarrfeed.metadata.description.split_columns import class_weights, labelled, sample_labels, sample_weights
 from zarrfeed.metadata.description.weighting_calls import BalanceCall, WeightCall, WithWeightsCall, other_counts
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
@@ -411,7 +411,7 @@ class SampleMethods(DataMethods):
         def find() -> npt.NDArray[Any]:
             labels = sample_labels(self.resolved, "balance", column)
             assert labels is not None
-            return class_weights(labels, self.resolved.choice.listed(), float(power))
+            return class_weights(labels, labelled(self.resolved), float(power))
 
         return self._weighted(BalanceCall(column, power, n), find)
 
@@ -494,5 +494,5 @@ class SampleMethods(DataMethods):
             call.check_may_grow()
         if call.n is not None:
             check_int("n", call.n, 1, _MOST_SAMPLES)
-        total = self.resolved.choice.length if call.n is None else int(call.n)
+        total = self.resolved.length if call.n is None else int(call.n)
         return self._then(replace(call, expected=ExpectedCounts.of(find(), total)))

@@ -160,7 +160,8 @@ class SegmentMethods(DataMethods):
         -----
         All starts in a recording are equally likely. Crops follow from the seed of the dataset, the epoch and the
         number of the recording: all numbers of ranks and workers have the same ones, and a resumed epoch goes on with
-        them. Chunks that no crop of the epoch has a row of are not read.
+        them. Chunks that no crop of the epoch has a row of are not read. `weight` and `balance`, called afterwards,
+        weigh recordings: each has its expected number of crops, rounded down or up.
 
         Raises
         ------

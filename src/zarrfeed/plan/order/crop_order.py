@@ -2,7 +2,8 @@
 
 Invariants:
 
-1. An epoch has `CropStarts.each` crops of every recording, and the starts of a recording are equally likely.
+1. An epoch has `CropStarts.each` crops of every recording, or the number that weights expect, rounded down or up. The
+   starts of a recording are equally likely.
 2. The draws of a recording follow from (seed, epoch, number of the recording) alone, and no reader has a say in them.
 """
 
@@ -20,6 +21,7 @@ from zarrfeed.plan.order.keyed_random import below, keys_of
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
+from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.sample_set import Int64, SampleSet
 from zarrfeed.plan.samples.selection import Selection
 
@@ -59,7 +61,8 @@ class CropBlocks:
         begins = np.append(0, self._ends[:-1])
         first = np.searchsorted(self.starts.ends, begins, side="right")
         behind = np.searchsorted(self.starts.begins, self._ends)
-        return self.starts.each * int((behind - first).max())
+        most = np.append(0, np.cumsum(self.starts.most))
+        return int((most[behind] - most[first]).max())
 
     @property
     def nbytes(self) -> int:
@@ -118,8 +121,7 @@ def draw_starts(starts: CropStarts, seed: int, epoch: int) -> Int64:
     >>> draw_starts(CropStarts(np.array([4, 5]), each=2), 0, 3).tolist()
     [2, 3, 4, 4]
     """
-    recording, counts = np.arange(len(starts.ends)), starts.ends - starts.begins
-    drawn = [
-        starts.begins + below(keys_of(_STARTS, seed, epoch, recording, crop), counts) for crop in range(starts.each)
-    ]
-    return np.sort(np.stack(drawn, axis=1), axis=1).ravel()
+    counts = starts.counts(seed, epoch)
+    recording, crop = np.repeat(np.arange(len(starts.ends)), counts), joined_ranges(0, counts)
+    possible = (starts.ends - starts.begins)[recording]
+    return np.sort(starts.begins[recording] + below(keys_of(_STARTS, seed, epoch, recording, crop), possible))

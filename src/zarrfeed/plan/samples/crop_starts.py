@@ -10,6 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Int64, Selection
 
 
@@ -23,6 +25,8 @@ class CropStarts:
         Number of starts up to the end of each recording, ascending from above 0, shape (recordings,).
     each
         Crops of a recording in an epoch.
+    expected
+        The expected number of crops of each recording in an epoch, in place of `each`. None: there are no weights.
 
     Examples
     --------
@@ -33,6 +37,7 @@ class CropStarts:
 
     ends: Int64
     each: int = 1
+    expected: ExpectedCounts | None = None
 
     #: The words of messages for such samples.
     noun: ClassVar[str] = "random crops"
@@ -44,7 +49,28 @@ class CropStarts:
     @property
     def total(self) -> int:
         """Samples of an epoch."""
-        return self.each * len(self.ends)
+        return self.each * len(self.ends) if self.expected is None else self.expected.total
+
+    @property
+    def most(self) -> Int64:
+        """The largest number of crops of each recording in an epoch, shape (recordings,)."""
+        return np.full(len(self.ends), self.each) if self.expected is None else self.expected.ceilings
+
+    def counts(self, seed: int, epoch: int) -> Int64:
+        """Return the number of crops of each recording in an epoch, shape (recordings,)."""
+        if self.expected is None:
+            return self.most
+        one_block = np.array([len(self.ends)])
+        drawn: Int64 = core.draw_counts(
+            expected=self.expected.shares, bits=self.expected.bits, rows=one_block, seed=seed, epoch=epoch
+        )
+        return drawn
+
+    @property
+    def shares(self) -> str:
+        """The crops of each recording, in words."""
+        each = f"{self.each} of each" if self.expected is None else "by weights"
+        return f"{each} of {len(self.ends)} recordings"
 
     @cached_property
     def begins(self) -> Int64:
@@ -56,6 +82,8 @@ class CropStarts:
         """The number of samples of an epoch, and a hash that tells starts apart."""
         hashed = hashlib.sha256(f"crops {self.each}".encode())
         hashed.update(self.ends.astype("<i8").tobytes())
+        if self.expected is not None:
+            hashed.update(self.expected.digest.encode())
         return f"{self.total} ({hashed.hexdigest()[:16]})"
 
     @property
@@ -70,4 +98,4 @@ class CropStarts:
 
     def row(self) -> tuple[str, str]:
         """Return a row of a page for people."""
-        return "crops", f"{self.total} random crops an epoch, {self.each} of each of {len(self.ends)} recordings"
+        return "crops", f"{self.total} random crops an epoch, {self.shares}"

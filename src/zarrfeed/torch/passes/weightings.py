@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.samples.expected_counts import CountsOfSources, ExpectedCounts
+from zarrfeed.plan.samples.counts_of_sources import CountsOfSources
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.torch.passes.shared_file import SharedFile
 
 #: The weights of one epoch: of its samples, or of those of each source of a mixture.
