@@ -15,10 +15,15 @@ from tests.support.examples import tries
 from zarrfeed import Data, ZarrIterableDataset
 
 
-def rows_of(data: Data, **options: Any) -> list[tuple[int, ...]]:
+def as_key(rows: Any) -> Any:
+    """Return the rows of a window as a tuple, and a single row as it is."""
+    return tuple(rows) if isinstance(rows, list) else rows
+
+
+def rows_of(data: Data, **options: Any) -> list[Any]:
     """Return the rows of each sample, as read, in the order of the array."""
     with ZarrIterableDataset(data, batch_size=7, return_index=True, **options) as dataset:
-        pairs = [pair for x, index in dataset for pair in zip(index.tolist(), map(tuple, x.tolist()), strict=True)]
+        pairs = [pair for x, index in dataset for pair in zip(index.tolist(), map(as_key, x.tolist()), strict=True)]
     return [rows for _, rows in sorted(set(pairs))]
 
 
@@ -75,6 +80,17 @@ def test_sequences_and_crops_are_those_of_each_recording() -> None:
     assert len(zarrfeed.mix([one, other]).pad_sequences(-1).resolved.choice.listed()) == 3
     assert len(joined.pad_sequences(-1)) == 3
     assert set(rows_of(joined.random_crop(2))) <= set(windows_of([5, 3, 2], (0, 1), None))
+
+
+def test_recordings_are_columns_by_their_number_and_so_are_split() -> None:
+    lengths = [5, 3, 2, 4, 6, 3]
+    parts = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1])
+    of_row = np.repeat(np.arange(len(lengths)), lengths)
+    for data in (zarrfeed.open(parts), zarrfeed.concat([zarrfeed.open(parts[:2]), zarrfeed.open(parts[2:])])):
+        rows = [np.array(rows_of(part)) for part in data.split((0.5, 0.5), groups="segment")]
+        assert np.sort(np.concatenate(rows)).tolist() == list(range(sum(lengths)))
+        assert not set(of_row[rows[0]]) & set(of_row[rows[1]])
+        assert rows_of(data.where(segment=lambda segment: segment == 4)) == list(range(14, 20))
 
 
 def test_contiguous_descriptions_keep_the_borders_inside_of_them() -> None:

@@ -98,7 +98,8 @@ def check_random_recordings(random: np.random.Generator) -> None:
 def counts_of(data: Data, epoch: int = 0) -> list[int]:
     """Return the number of crops that an epoch has of each recording."""
     first = np.concatenate(read(data, epoch))[:, 0]
-    return np.bincount(np.searchsorted(ENDS, first, side="right"), minlength=len(ENDS)).tolist()
+    counts: list[int] = np.bincount(np.searchsorted(ENDS, first, side="right"), minlength=len(ENDS)).tolist()
+    return counts
 
 
 def test_weights_of_recordings_are_exact_and_their_starts_drawn() -> None:

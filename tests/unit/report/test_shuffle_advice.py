@@ -14,6 +14,7 @@ from zarr.codecs import BloscCodec
 
 import zarrfeed
 from zarrfeed.plan.samples.slab_cost import SlabCost
+from zarrfeed.report import shuffle_advice
 
 N = 6000
 LZ4 = BloscCodec(cname="lz4", clevel=1, blocksize=4096)
@@ -90,6 +91,14 @@ def test_shorter_chunks_that_are_named_mix_no_better(path: Path, tmp_path: Path)
     measured = packed.explain().shuffling
     assert measured is not None
     assert not measured.is_poor
+
+
+def test_blocks_that_are_too_many_to_list_are_not_tried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of blocks of one row each were listed, 16 GB for mixed crops of 10^9 rows."""
+    options: dict[str, Any] = {"memory_budget": "30MiB", "num_threads": 1}
+    (rows,) = re.findall(r"--sample-chunk (\d+)", made(path, **options)[1][0])
+    monkeypatch.setattr(shuffle_advice, "_MOST_TRIED", N // (2 * int(rows)))
+    assert "--sample-chunk" not in made(path, **options)[1][0]
 
 
 @pytest.mark.parametrize(

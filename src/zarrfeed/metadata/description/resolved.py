@@ -239,7 +239,7 @@ class ResolvedData:
         """
         known = self.origin.coordinates
         if name is not None and given is None:
-            found = read_any_column(self.origin, name, remedy=remedy)
+            found = read_any_column(self.origin, name, remedy=remedy, borders=self.choice.borders)
         elif known is None:
             raise ConfigError(f"coordinate {name!r}: these samples have no coordinates")
         else:

@@ -102,10 +102,12 @@ def segment_coordinate(origin: Origin, method: str, name: str) -> Coordinate:
     return Coordinate(name, checked_values(read_segments(origin, segments, name), len(segments), where), where)
 
 
-def read_any_column(origin: Origin, name: str, *, remedy: str) -> Coordinate:
+def read_any_column(
+    origin: Origin, name: str, *, remedy: str, borders: npt.NDArray[np.int64] | None = None
+) -> Coordinate:
     """Return a value for each sample: of a column of the samples, else of the one of their segments.
 
-    `remedy` is that of `Coordinates.read`.
+    `remedy` is that of `Coordinates.read`. Where no segments are named, those between `borders` are numbered: stores.
 
     Raises
     ------
@@ -126,6 +128,8 @@ def read_any_column(origin: Origin, name: str, *, remedy: str) -> Coordinate:
         except ConfigError as raised:
             error = error or raised
     elif name == NUMBER:
+        if borders is not None:
+            return Coordinate(name, np.repeat(np.arange(len(borders) - 1), np.diff(borders)), f"column {name!r}")
         segments_known(origin, name)
     raise error or ConfigError(f"coordinate {name!r}: these samples have no coordinates")
 
