@@ -107,7 +107,7 @@ class _Graph:
         if self.source is None:
             self.source = value
         if value is not self.source:
-            raise NotASelectionError("comes from several stores")
+            raise NotASelectionError("comes from several stores, which zarrfeed.open takes as a list or a pattern")
         return Box(range(length) for length in value.shape)
 
 

@@ -329,7 +329,7 @@ class SampleMethods(DataMethods):
             None: nothing is left out, and windows may read rows of other parts.
         groups
             The group of each sample, such as the patient: a group comes to one part as a whole. The name of a
-            coordinate; "time.year", and month, day, dayofyear, hour, date alike; a path in the store, such as
+            coordinate; "time.year", and month, day, dayofyear, hour, date, season alike; a path in the store, such as
             "obs/donor"; or an array with the label of each sample of the arrays, or of each chosen one. Parts have
             about their fractions.
         stratify

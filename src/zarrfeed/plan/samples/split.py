@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -263,6 +263,12 @@ def _of_runs(fields: FieldSet, runs: Sequence[Int64]) -> Selection:
 
 
 def _numbers(parts: Sequence[float] | None) -> list[float]:
+    named = parts.values() if isinstance(parts, Mapping) else parts if isinstance(parts, list | tuple) else ()
+    if any(isinstance(part, slice) for part in named):
+        raise ConfigError(
+            f"parts = {parts!r}, must be numbers above 0, such as (0.8, 0.2); a part by its labels or rows is a call "
+            "of its own: data.sel(time=slice('1990', '2015')), data[:800]"
+        )
     parts = check_list("parts", parts, "numbers above 0")
     are_numbers = all(isinstance(part, int | float | np.number) for part in parts)
     numbers = [float(part) for part in parts] if are_numbers else []

@@ -424,6 +424,8 @@ def test_seeds_give_different_parts(store: Path) -> None:
         ([50, 50], {}, "with the sum 103"),
         ([1.5, -0.5], {}, "must be numbers above 0"),
         ([], {}, "must be numbers above 0"),
+        ({"train": slice("2000", "2010")}, {}, "a part by its labels or rows is a call of its own"),
+        ((slice(0, 80), slice(80, 100)), {}, "a part by its labels or rows is a call of its own"),
         ([102.5, 0.5], {}, "numbers of samples"),
         ([0.999, 0.001], {"by": "sample"}, "every part must have one"),
         ([1 / 20] * 20, {}, '13 blocks of up to 8 samples cannot be split into 20 parts.*by="sample"'),
