@@ -60,19 +60,20 @@ def test_groups_of_a_pattern_are_one_data_set(demos: Path) -> None:
 def test_groups_of_a_pattern_are_segments(demos: Path) -> None:
     data = zarrfeed.open(f"{demos}/*.hdf5/data/demo_*", variables=["actions"])
     with pytest.raises(ConfigError, match=r"data.segments\(\) makes each of many stores one"):
-        data.split((0.6, 0.4), groups="segment")
+        data.sel_segments([1, 4])
     episodes = data.segments()
     numbers = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
-    parts = [
-        {
-            int(numbers[row])
-            for batch in zarrfeed.ZarrIterableDataset(part, batch_size=4)
-            for row in batch["actions"][:, 0]
-        }
-        for part in episodes.split((0.6, 0.4), groups="segment", seed=1)
-    ]
-    assert parts[0] | parts[1] == set(range(len(LENGTHS)))
-    assert not parts[0] & parts[1]
+    for split in (data, episodes):
+        parts = [
+            {
+                int(numbers[row])
+                for batch in zarrfeed.ZarrIterableDataset(part, batch_size=4)
+                for row in batch["actions"][:, 0]
+            }
+            for part in split.split((0.6, 0.4), groups="segment", seed=1)
+        ]
+        assert parts[0] | parts[1] == set(range(len(LENGTHS)))
+        assert not parts[0] & parts[1]
     assert len(episodes.sel_segments([1, 4])) == LENGTHS[1] + LENGTHS[4]
     with pytest.raises(ConfigError, match="this is one: give the ends"):
         zarrfeed.open(f"{demos}/a.hdf5/data/demo_0").segments()
