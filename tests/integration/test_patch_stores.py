@@ -61,7 +61,9 @@ def test_patches_of_a_bucket_ask_for_each_chunk_about_once(
         list(dataset)
         asked = Counter(one.key for one in server.requests if one.kind == "get" and "/c/" in one.key)
         assert len(asked) == 4 * 4 * 3
-        assert set(asked.values()) == {1}
+        stats = dataset.stats()
+        again = stats.hedges + stats.retries  # requests that a busy machine answered late
+        assert asked.total() <= len(asked) + again
 
 
 def test_patches_of_a_store_in_memory() -> None:
