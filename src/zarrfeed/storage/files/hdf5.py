@@ -97,7 +97,7 @@ def read_table(file: AnyFile, path: str) -> ChunkTable:
         inline, offset = None, dataset.id.get_offset()
         if _layout_of(dataset) == "compact":
             inline, offset = np.asarray(dataset[()]).tobytes(), 0
-        if offset is None:  # nothing was ever written
+        if offset is None or (inline is None and not dataset.id.get_storage_size()):  # nothing was ever written
             return ChunkTable.without_chunks(file, name, chunk_grid(dataset.shape, chunks_of(dataset)))
         return ChunkTable.of_rows(file, name, dataset.shape, dataset.dtype.itemsize, offset, inline)
 

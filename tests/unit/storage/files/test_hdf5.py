@@ -334,3 +334,12 @@ def test_variables_are_as_long_as_the_dimension_of_netcdf_that_grew(path: Path) 
     assert group["short"][...].tolist() == [0, 1, 2, *[-7] * 5]
     assert group["text"][...].tolist() == ["t", "t", *[""] * 6]
     assert group["other"].shape == (3,)
+
+
+@pytest.mark.parametrize("user_bytes", [0, 512])
+def test_what_was_never_written_is_the_fill_value_behind_a_user_block_too(path: Path, user_bytes: int) -> None:
+    with h5py.File(path, "w", userblock_size=user_bytes) as file:
+        file.create_dataset("x", (40, 3), "i4", fillvalue=-3)  # HDF5 says that it lies at byte 511
+        file["y"] = VALUES
+    assert np.all(opened(path)[...] == -3)
+    np.testing.assert_array_equal(opened(path, "y")[...], VALUES)
