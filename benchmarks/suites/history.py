@@ -3,6 +3,7 @@
     python -m benchmarks.history add        # measure, add a row for each layout, draw docs/pictures/history.svg
     python -m benchmarks.history check      # measure, compare with the last rows of such a machine
     python -m benchmarks.history check --slowdown 0.2   # does it notice?
+    python -m benchmarks.history check --wait-for FILE  # write the stores now, measure when FILE is there
     python -m benchmarks.history plot
 
 `add` is for commits that change the speed, on purpose or not; the rows are committed with them. `check` fails if a
@@ -22,6 +23,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from time import sleep
 
 from rich.console import Console
 
@@ -110,7 +112,11 @@ def _why_no_check(options: argparse.Namespace) -> str:
 
 def _check(console: Console, directory: Path, options: argparse.Namespace) -> int:
     history, (cpu, cores) = read_history(options.file), processor()
-    begin, stores = time.perf_counter(), dict[str, Store]()
+    stores = dict[str, Store]()
+    if options.wait_for:
+        stores = {layout: _prepare(layout, directory) for layout in options.layouts}
+        _wait_for(options.wait_for)
+    begin = time.perf_counter()
 
     def one_try(layout: str) -> Verdict:
         if time.perf_counter() - begin > options.max_seconds:
@@ -132,6 +138,11 @@ def _check(console: Console, directory: Path, options: argparse.Namespace) -> in
             soft_wrap=True,
         )
     return 1 if fallen else 0
+
+
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        sleep(0.5)
 
 
 def two_tries(layouts: Sequence[str], one_try: Callable[[str], Verdict], say: Callable[[str], object]) -> list[str]:
@@ -240,6 +251,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=positive, help=f"default: {_ADD[0]} of add, {_CHECK[0]} of check")
     add("--slowdown", type=not_negative, default=0.0, help="check zarrfeed with this share of CPU time added")
     add("--max-seconds", type=not_negative, default=60.0, help="no try of check begins later; default: 60")
+    add("--wait-for", type=Path, help="a file: check writes its stores, and measures when somebody has made this file")
     add("--commit", help="what is measured, if that is not the commit of the imported sources")
     add("--file", type=Path, default=_ROOT / "benchmarks" / "history.jsonl")
     add("--picture", type=Path, default=_ROOT / "docs" / "pictures" / "history.svg")

@@ -317,6 +317,37 @@ def test_check_begins_no_try_when_its_time_is_over(tmp_path: Path, capsys: pytes
     assert "try 1, A: not judged: the check has taken 0 s without it" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("small")
+def test_check_writes_its_stores_and_measures_when_the_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, cores = processor()
+    append_rows(tmp_path / "history.jsonl", [reference(cpu=cpu, cores=cores)])
+    begin, events = tmp_path / "begin", list[str]()
+    prepare, measure = history._prepare, history._measure
+
+    def prepared(*arguments: Any) -> Any:
+        events.append("prepares")
+        return prepare(*arguments)
+
+    def measured(*arguments: Any) -> Any:
+        assert begin.exists()
+        events.append("measures")
+        return measure(*arguments)
+
+    def sleep(_: float) -> None:
+        events.append("waits")
+        if events.count("waits") == 2:
+            begin.touch()
+
+    monkeypatch.setattr(history, "_prepare", prepared)
+    monkeypatch.setattr(history, "_measure", measured)
+    monkeypatch.setattr(history, "sleep", sleep)
+    run(tmp_path, "check", "--wait-for", str(begin))
+    assert events[:4] == ["prepares", "waits", "waits", "measures"]
+    assert events.count("prepares") == 1
+
+
 def test_check_reads_nothing_where_the_history_has_no_such_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
