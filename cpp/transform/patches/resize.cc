@@ -34,8 +34,9 @@ int64_t rounded_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }
 
-/// The weights of two neighbours for vector kernels, two numbers of 16 bits in one of 32. A weight has 22
-/// fractional bits and one more, its halves 11 and 12: sums of products with each are exact in 32 bits, and so is high << kHalfBits | low.
+/// The weights of two neighbours for vector kernels, two numbers of 16 bits in one of 32. A weight has 22 fractional
+/// bits and one more, its halves have 12 and 11: sums of products with each are exact in 32 bits, and so is
+/// high << kHalfBits | low.
 struct WeightPair {
   int32_t high;
   int32_t low;
