@@ -14,9 +14,9 @@
 namespace zarrfeed {
 namespace {
 
-/// Binary places of a weight.
-constexpr int kPlaces = 22;
-constexpr int32_t kHalf = 1 << (kPlaces - 1);
+/// Fractional bits of a weight.
+constexpr int kWeightBits = 22;
+constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 /// Taps of an output are a multiple of this; those behind the last have the weight 0.
 constexpr int64_t kTapsAtOnce = 4;
 /// Vector kernels read, and write, up to so many bytes behind the end of a row of scratch memory.
@@ -28,23 +28,24 @@ struct Scratch {
   Buffer resized;
 };
 /// Larger ones are given back.
-constexpr int64_t kMostKeptBytes = int64_t{8} << 20;
+constexpr int64_t kMostHeldBytes = int64_t{8} << 20;
 
 int64_t rounded_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }
 
-/// The weights of two neighbours for vector kernels, two numbers of 16 bits in one of 32. A weight has two halves of 11
-/// places and one bit more: sums of products with each are exact in 32 bits, and so is high << kHalfPlaces | low.
+/// The weights of two neighbours for vector kernels, two numbers of 16 bits in one of 32. A weight has 22 fractional
+/// bits and one more, its halves have 12 and 11: sums of products with each are exact in 32 bits, and so is
+/// high << kHalfBits | low.
 struct WeightPair {
   int32_t high;
   int32_t low;
 };
-constexpr int kHalfPlaces = kPlaces / 2;
+constexpr int kHalfBits = kWeightBits / 2;
 
 WeightPair pair_of(int32_t first, int32_t second) {
-  constexpr int32_t kMask = (1 << kHalfPlaces) - 1;
-  return {(first >> kHalfPlaces) | (second >> kHalfPlaces) << 16, (first & kMask) | (second & kMask) << 16};
+  constexpr int32_t kMask = (1 << kHalfBits) - 1;
+  return {(first >> kHalfBits) | (second >> kHalfBits) << 16, (first & kMask) | (second & kMask) << 16};
 }
 
 /// The inputs of one output. Behind their weights are more, which are 0.
@@ -95,7 +96,7 @@ Taps make_taps(int64_t inputs, int64_t outputs) {
     }
     int32_t* const weights = taps.weights.data() + output * static_cast<size_t>(taps.count);
     for (size_t tap = 0; tap < length; ++tap) {
-      weights[tap] = static_cast<int32_t>(0.5 + shares[tap] / sum * (1 << kPlaces));
+      weights[tap] = static_cast<int32_t>(0.5 + shares[tap] / sum * (1 << kWeightBits));
     }
   }
   for (size_t i = 0; i < taps.weights.size(); i += 2) {
@@ -105,7 +106,7 @@ Taps make_taps(int64_t inputs, int64_t outputs) {
 }
 
 uint8_t rounded(int32_t sum) {
-  return static_cast<uint8_t>(std::min(sum >> kPlaces, 255));
+  return static_cast<uint8_t>(std::min(sum >> kWeightBits, 255));
 }
 
 /// Resizes the rows of a box along these: rows of `out` begin `stride` bytes apart, and there is room for one more.
@@ -156,7 +157,7 @@ struct Sums {
     low = _mm256_add_epi32(low, _mm256_madd_epi16(neighbours, _mm256_set1_epi32(pair.low)));
   }
   ZARRFEED_AVX2 ZARRFEED_INLINE __m256i rounded() const {
-    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, kHalfPlaces), low), kPlaces);
+    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, kHalfBits), low), kWeightBits);
   }
   ZARRFEED_AVX2 ZARRFEED_INLINE static Sums zero() { return {_mm256_setzero_si256(), _mm256_set1_epi32(kHalf)}; }
 };
@@ -315,10 +316,10 @@ void resize_image(uint8_t* dest, int64_t height, int64_t width, const Pixels& pi
   const Taps across = make_taps(box_width, width);
   const int64_t stride = pixels.channels * width + kVectorBytes;
   // the pages of fresh memory would take longer than all the rest
-  thread_local Scratch kept;
+  thread_local Scratch held;
   Scratch own;
-  const bool is_large = std::max(height, box_height) * std::max(stride, pixels.channels * box_width) > kMostKeptBytes;
-  Scratch& scratch = is_large ? own : kept;
+  const bool is_large = std::max(height, box_height) * std::max(stride, pixels.channels * box_width) > kMostHeldBytes;
+  Scratch& scratch = is_large ? own : held;
   uint8_t* const resized = scratch.resized.reserve(static_cast<size_t>((height + 1) * stride)).data();
   // the pass that shrinks much more goes first: Pillow's rule since version 13, and its rounding depends on it
   if (height < box_height && box_height - height > 2 * (box_width - width)) {

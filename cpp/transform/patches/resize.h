@@ -29,7 +29,7 @@ struct PixelBox {
 /// height x width to `dest`; if `mirrored`, the last column is the first one.
 ///
 /// The values are those of Pillow's `crop(box).resize(size, BILINEAR)` to the bit, with every instruction set: weights
-/// have 22 binary places, and rows are rounded to 8 bits between the two passes. The box lies in the image and is not
+/// have 22 fractional bits, and rows are rounded to 8 bits between the two passes. The box lies in the image and is not
 /// empty; a pixel outside the box counts for nothing.
 void resize_image(uint8_t* dest, int64_t height, int64_t width, const Pixels& pixels, const PixelBox& box,
                   bool mirrored, Isa isa = best_isa());

@@ -37,7 +37,7 @@ _COLORSPACES = {"RGB": "RGB", "L": "GRAY"}
 #: The decoder's complaint of rows that are left.
 _ROWS_LEFT = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 #: Larger images are decoded to memory that is not kept.
-_MOST_KEPT_BYTES = 1 << 23
+_MOST_HELD_BYTES = 1 << 23
 #: Rows of pixels that JPEGs are encoded together in, at most.
 _ROWS_OF_BLOCKS = 16
 
@@ -140,7 +140,7 @@ class _Room(threading.local):
     def of(self, shape: tuple[int, ...]) -> Pixels:
         """Return memory until the thread asks again. That for a large image is not kept."""
         count = math.prod(shape)
-        if count > _MOST_KEPT_BYTES:
+        if count > _MOST_HELD_BYTES:
             return _own(shape)
         if count > len(self._pixels):
             self._pixels = np.empty(count, np.uint8)
