@@ -210,6 +210,24 @@ def test_a_gap_in_time_needs_times_that_ascend(tmp_path: Path, day: float) -> No
         opened(store).split((0.5, 0.5), by="contiguous", gap="30D")
 
 
+def test_a_warning_says_that_parts_are_far_from_their_fractions() -> None:
+    array = zarr.create_array(zarr.storage.MemoryStore(), shape=(500, 2), chunks=(250, 2), dtype="i4")
+    data, label = zarrfeed.open(array), np.arange(500) % 3
+    for options in ({}, {"stratify": label}):
+        with pytest.warns(
+            UserWarning, match=r"50% : 50% of the samples, and 80% : 20% .*: chunks are dealt whole; by="
+        ):
+            assert [len(part) for part in data.split((0.8, 0.2), **options)] == [250, 250]
+    with pytest.warns(UserWarning, match="10% : 90% of the samples, and 80% : 20% .*: groups are dealt whole"):
+        data.split((0.8, 0.2), groups=np.arange(500) >= 50, by="contiguous")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [len(part) for part in data.split((0.8, 0.2), by="sample", stratify=label)] == [400, 100]
+        assert [len(part) for part in data.split((0.6, 0.4))] == [250, 250]  # as near as two chunks allow
+        data.split(folds=2)
+
+
+@pytest.mark.filterwarnings("ignore:the parts of this split have")
 @examples(25)
 @given(data=st.data(), seed=st.integers(0, 2**64 - 1))
 def test_parts_share_no_row(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int) -> None:

@@ -33,6 +33,7 @@ from zarrfeed.plan.samples.field_rows import check_gaps_can_be_nan
 from zarrfeed.plan.samples.gap_step import GapStep
 from zarrfeed.plan.samples.gaps import GAP_MODES, GapMode, GapRule, Gaps
 from zarrfeed.plan.samples.split import SplitRule
+from zarrfeed.plan.samples.split_part import far_from
 from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, reach, with_borders
 from zarrfeed.spec.expression import Expression
 from zarrfeed.spec.field import BLOCK_KINDS, BlockKind
@@ -415,6 +416,14 @@ class SplitCall(MethodCall):
         kind: BlockKind | None = "shard" if rule.by == "shard" else resolved.choice.kind
         choices = resolved.choice.split(field_set, rule)
         return tuple(replace(resolved, choice=replace(choice, kind=kind), windowing=None) for choice in choices)
+
+    def warning(self, dealt: Sequence[ResolvedData]) -> str:
+        """Return the text of a warning about parts that are not as large as was asked for; "" if they are."""
+        asked = self.parts if self.folds is None else (self.folds - 1, 1)
+        units = "groups are dealt whole"
+        if self.groups is None:
+            units = f'{self.by or "chunk"}s are dealt whole; by="sample" or by="contiguous" deals samples'
+        return far_from(asked, [one.choice.length for one in dealt], units)
 
     def apply(self, resolved: ResolvedData) -> ResolvedData:
         """Choose the samples of the part."""

@@ -316,10 +316,11 @@ class SampleMethods(DataMethods):
             over goes to the first parts, one sample each. Either parts or `folds` is given.
         by
             "chunk" (None): whole blocks, drawn at random, so that no chunk is read for two parts (of windows, few are);
-            a part has as many samples as blocks allow. "shard": the same with whole shards. "sample": samples drawn at
-            random; most chunks are then read for every part. "contiguous": runs of samples in the order of the array.
-            With `groups`: None, at random; "contiguous", in the order of the array; or "hash", by a hash of the label,
-            so that a group stays in its part when samples and groups are added.
+            a part has as many samples as blocks allow, and a warning says so where that is far from its fraction.
+            "shard": the same with whole shards. "sample": samples drawn at random; most chunks are then read for every
+            part. "contiguous": runs of samples in the order of the array. With `groups`: None, at random; "contiguous",
+            in the order of the array; or "hash", by a hash of the label, so that a group stays in its part when samples
+            and groups are added.
         seed
             Key of what is drawn, in [0, 2**64): the same parts come out of the same seed, in every process.
         gap
@@ -363,16 +364,17 @@ class SampleMethods(DataMethods):
         >>> [(len(train), len(validation)) for train, validation in data.split(folds=4, by="sample")]
         [(750, 250), (750, 250), (750, 250), (750, 250)]
         """
+        each: list[int | None] = [fold]
         if folds is not None and fold is None:
             check_int("folds", folds, 2, 2**20)
-            each: list[int | None] = [*range(folds)]
-        else:
-            each = [fold]
+            each = [*range(folds)]
         found = []
         for one in each:
             call = SplitCall(parts, by, seed, gap, groups, stratify, folds, one)
-            dealt = enumerate(call.deal(self.resolved))
-            found.append(tuple(self._then(replace(call, part=number), part) for number, part in dealt))
+            dealt = call.deal(self.resolved)
+            if text := call.warning(dealt):
+                warnings.warn(text, stacklevel=3)  # of the caller, behind the check of option names
+            found.append(tuple(self._then(replace(call, part=i), part) for i, part in enumerate(dealt)))
         return found[0] if len(each) == 1 else tuple(found)
 
     @checks_option_names_of("Data")

@@ -39,6 +39,7 @@ from zarrfeed.storage.files.table_store import TableStore
 _OF_DATASET = "an argument of ZarrIterableDataset: ZarrIterableDataset(data, batch_size=32, shuffle=True)"
 #: Arguments of other functions that open arrays -> how to say it.
 _OF_OTHER_LIBRARIES = {
+    **dict.fromkeys(("segment_ends", "segments"), "a call of its own: zarrfeed.open('x.zarr').segments(ends)"),
     **dict.fromkeys(("engine", "backend", "chunks"), "not needed: the store says its format and its chunks"),
     **dict.fromkeys(("group", "path", "component"), "a part of the path: zarrfeed.open('all.zarr/group')"),
     **dict.fromkeys(("data_vars", "vars", "keys"), "variables: zarrfeed.open(path, variables=['t2m', 'z'])"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +12,8 @@ from zarrfeed.plan.samples.deal_units import SampleLabels
 from zarrfeed.spec.block_edges import Int64
 
 _MOST_SHOWN = 8
+#: A part may have more or fewer samples than were asked for by this share of all.
+_FAR = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,22 @@ class SplitPart:
             more = len(self.classes) - len(most)
             line += f"; by class: {shown}" + (f", and {more} more classes" if more > 0 else "")
         return line
+
+
+def far_from(asked: Sequence[float], got: Sequence[int], units: str) -> str:
+    """Return the text of a warning about parts whose sizes are far from those that were asked for; "" if none is.
+
+    Parameters
+    ----------
+    asked
+        Fractions or numbers of samples of the parts.
+    got
+        Number of samples that each part has.
+    units
+        The units that were dealt whole, and how to deal smaller ones.
+    """
+    wanted, there = np.array(asked, dtype=float) / sum(asked), np.array(got) / sum(got)
+    if np.abs(wanted - there).max() <= _FAR:
+        return ""
+    shares = [" : ".join(f"{share:.0%}" for share in shares) for shares in (there, wanted)]
+    return f"the parts of this split have {shares[0]} of the samples, and {shares[1]} were asked for: {units}"
