@@ -42,6 +42,8 @@ def opened_file(file: AnyFile) -> Iterator[Any]:
     try:
         with ExitStack() as stack:
             source = file.path if isinstance(file, DataFile) else stack.enter_context(file.open())
+            # h5py's own lock, from open to close: threads that close a file while others use it crashed
+            stack.enter_context(h5py._objects.phil)  # noqa: SLF001
             yield stack.enter_context(h5py.File(source, "r"))
     except (ConfigError, StoreReadError, UnsupportedError):
         raise
