@@ -70,10 +70,11 @@ def _draw_house(axes: Axes, title: str, storeys: list[list[Storey]]) -> None:
     """Draw storeys from the bottom up."""
     bottom = 0.0
     for storey in storeys:
-        width = 1.0 / len(storey)
+        rooms = sum(max(1, len(groups)) for _, groups in storey)
+        left = 0.0
         height = _HEIGHT if any(groups for _, groups in storey) else _LOW
-        for i, (folder, groups) in enumerate(storey):
-            left = i * width
+        for folder, groups in storey:
+            width = max(1, len(groups)) / rooms
             axes.add_patch(Rectangle((left, bottom), width, height, facecolor=_STOREY, edgecolor=_WALL))
             axes.text(left + 0.01, bottom + height - 0.06, f"{folder}/", va="top", fontsize=9, fontweight="bold")
             room = (width - 0.02) / max(1, len(groups))
@@ -85,6 +86,7 @@ def _draw_house(axes: Axes, title: str, storeys: list[list[Storey]]) -> None:
                     axes.add_patch(Rectangle(corner, wide, high, facecolor=_ROOM, edgecolor=_WALL, lw=0.5))
                     at = (corner[0] + wide / 2, corner[1] + high / 2)
                     axes.text(*at, name, ha="center", va="center", fontsize=6.5)
+            left += width
         bottom += height
     axes.set_xlim(-0.005, 1.005)
     axes.set_ylim(-0.02, bottom + 0.02)

@@ -18,7 +18,7 @@ from benchmarks.data.conversion import open_converted
 from benchmarks.data.layouts import Layout
 from benchmarks.data.stores import Store
 from zarrfeed import _core
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 #: Rows are scattered over the memory of so many chunks: what zarrfeed has open, roughly; of large chunks fewer.
 _WINDOW_CHUNKS = 64

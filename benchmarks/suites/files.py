@@ -44,7 +44,7 @@ from benchmarks.loaders.ceiling import usable_cores, window_chunks
 from benchmarks.loaders.single_rows import ReadRow, SingleRows, row_loader
 from benchmarks.report.tables import make_console, print_rows
 from zarrfeed import _core
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 #: Sides that read in this process alone, so that its CPU seconds are theirs.
 _IN_PROCESS = ("zarrfeed", "ceiling", "reader-0w", "reader-order")

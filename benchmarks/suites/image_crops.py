@@ -41,7 +41,7 @@ from benchmarks.harness.options import add_suite_options, names, positive
 from benchmarks.report.tables import make_console, print_rows
 from benchmarks.suites.images import jpegs, write_array
 from zarrfeed.plan.order.image_crops import ImageDraw
-from zarrfeed.spec.images import Crop, Images
+from zarrfeed.spec.fields.images import Crop, Images
 
 #: Images, different ones, their height and width, and the size of crops.
 SCALES = {"full": (20_000, 200, (375, 500), 224), "small": (96, 24, (48, 64), 24)}

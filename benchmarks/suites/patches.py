@@ -42,7 +42,7 @@ from benchmarks.suites.patch_turns import TURNED, turned_back, turned_dims
 from benchmarks.suites.patches_probe import decoded_by_slicing
 from zarrfeed import _core
 from zarrfeed.engine.stats import Stats
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 OURS = "zarrfeed"
 

@@ -25,7 +25,7 @@ from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.affinity import Dealing
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.spec.field import FieldSet, IndexField
+from zarrfeed.spec.fields.field import FieldSet, IndexField
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from zarrfeed.plan.order.block_order import MOST_UNFOLDED
-from zarrfeed.spec.sharding import DEFAULT_COALESCE
+from zarrfeed.spec.arrays.sharding import DEFAULT_COALESCE
 
 #: GET and HEAD requests a second that S3 promises for each partitioned prefix:
 #: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html

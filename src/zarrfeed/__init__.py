@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from zarrfeed.metadata.face.open_data import open
     from zarrfeed.packing.pack import pack
     from zarrfeed.packing.pack_report import PackProgress, PackReport
-    from zarrfeed.plan.samples.windows import lead
+    from zarrfeed.plan.windows.windows import lead
     from zarrfeed.report.explain import Explanation
-    from zarrfeed.spec.error_policy import Faults
-    from zarrfeed.spec.feeding import Mixing
-    from zarrfeed.spec.patch_weights import PatchWeights
-    from zarrfeed.spec.sharding import Requests
-    from zarrfeed.spec.statistics import FieldStatistics, Statistics
+    from zarrfeed.spec.arrays.sharding import Requests
+    from zarrfeed.spec.description.error_policy import Faults
+    from zarrfeed.spec.description.feeding import Mixing
+    from zarrfeed.spec.patches.patch_weights import PatchWeights
+    from zarrfeed.spec.values.statistics import FieldStatistics, Statistics
     from zarrfeed.storage.access.memory_cache import MemoryCache
     from zarrfeed.storage.append.appender import Appender
     from zarrfeed.tools.patch_weights import patch_weights
@@ -117,17 +117,17 @@ _MODULES = {
     "Data": "metadata.face.data",
     "Digest": "torch.ranks.audit",
     "Explanation": "report.explain",
-    "Faults": "spec.error_policy",
-    "FieldStatistics": "spec.statistics",
+    "Faults": "spec.description.error_policy",
+    "FieldStatistics": "spec.values.statistics",
     "LookAhead": "torch.datasets.look_ahead",
     "MemoryCache": "storage.access.memory_cache",
-    "Mixing": "spec.feeding",
+    "Mixing": "spec.description.feeding",
     "PackProgress": "packing.pack_report",
     "PackReport": "packing.pack_report",
-    "PatchWeights": "spec.patch_weights",
-    "Requests": "spec.sharding",
+    "PatchWeights": "spec.patches.patch_weights",
+    "Requests": "spec.arrays.sharding",
     "SkippedChunk": "engine.substitution",
-    "Statistics": "spec.statistics",
+    "Statistics": "spec.values.statistics",
     "Stats": "engine.stats",
     "VerifyReport": "tools.verify",
     "ZarrDataLoader": "torch.datasets.loader",
@@ -139,7 +139,7 @@ _MODULES = {
     "from_xarray": "metadata.face.from_xarray",
     "open": "metadata.face.open_data",
     "join": "metadata.face.join",
-    "lead": "plan.samples.windows",
+    "lead": "plan.windows.windows",
     "mix": "metadata.face.mix_data",
     "pack": "packing.pack",
     "patch_weights": "tools.patch_weights",

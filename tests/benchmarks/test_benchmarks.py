@@ -33,7 +33,7 @@ from benchmarks.suites.latency import verify_repeated
 from tests.support.paths import ROOT
 from zarrfeed import ConfigError, CorruptChunkError, _core
 from zarrfeed.base.system import usable_cores
-from zarrfeed.spec.codec import CodecSpec
+from zarrfeed.spec.arrays.codec import CodecSpec
 
 ROWS = 40
 ROWS_PER_CHUNK = 8

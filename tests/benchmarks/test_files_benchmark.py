@@ -12,7 +12,7 @@ import pytest
 import zarrfeed
 from benchmarks.suites.files import KINDS, Case, main, wrong_samples
 from zarrfeed import ConfigError, _core
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 
 def test_all_samples_of_every_kind_are_delivered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import zarrfeed
 from tests.support.pictures import encoded, image_array, numbered_png, picture
 from zarrfeed import CorruptChunkError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.plan.order.image_crops import ImageDraw
-from zarrfeed.spec.images import Crop, Images
+from zarrfeed.spec.fields.images import Crop, Images
 
 pytestmark = [
     pytest.mark.timeout(100),

@@ -28,7 +28,7 @@ from tests.support.examples import slow
 from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
 from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 from zarrfeed.storage.chunks.parted_source import PartedSource
 
 pytest.importorskip("obstore")

@@ -31,7 +31,7 @@ from tests.support.real_servers import isolate
 from zarrfeed import ZarrfeedError, checkpoint
 from zarrfeed.base import executors, redaction
 from zarrfeed.packing.sources.source import SourceOptions
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.retry import reading
 from zarrfeed.storage.checkpoint import checkpoint_sink

@@ -24,7 +24,7 @@ from tests.support.numbered import numbered
 from tests.support.runs import Int64, Run
 from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import ConfigError, Data, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
-from zarrfeed.packing.sources.data_source import check_packable
+from zarrfeed.packing.sources.arrays.data_source import check_packable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),

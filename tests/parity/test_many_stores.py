@@ -24,8 +24,8 @@ from tests.support.oracle import NUMCODECS_WARNING
 from tests.support.scripts import run_script
 from tests.support.stalls import again_after_a_stall
 from zarrfeed import StoreReadError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.field import StoredField
 from zarrfeed.tools import cli
 
 Array = npt.NDArray[Any]

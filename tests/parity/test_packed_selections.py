@@ -26,7 +26,7 @@ from tests.support.warm import command
 from zarrfeed import ConfigError, ZarrDataset
 from zarrfeed.packing.pack_report import PackProgress
 from zarrfeed.packing.sources import stored_rows
-from zarrfeed.packing.sources.data_source import DataSource
+from zarrfeed.packing.sources.arrays.data_source import DataSource
 
 pytestmark = [
     pytest.mark.timeout(200),
@@ -302,7 +302,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_selection_alone(tmp_path: P
     script = f"""
 import os, signal, zarrfeed
 from zarrfeed.packing.sources import stored_rows
-from zarrfeed.packing.sources.data_source import DataSource
+from zarrfeed.packing.sources.arrays.data_source import DataSource
 stored_rows._RESIDENT_BYTES = 0
 def kill(now):
     if now.stage == "write" and now.done == {random.Random(3).randint(3, whole.units - 2)}:

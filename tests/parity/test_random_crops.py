@@ -14,8 +14,8 @@ import zarrfeed
 from tests.support.examples import tries
 from tests.support.runs import Run
 from zarrfeed import ConfigError, Data, ZarrDataset, ZarrIterableDataset
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.order.crop_order import draw_starts
-from zarrfeed.plan.samples.crop_starts import CropStarts
 
 #: Rows of each recording; some are shorter than a crop.
 LENGTHS = (30, 3, 17, 8, 1, 40, 9, 25)

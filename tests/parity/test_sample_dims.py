@@ -21,8 +21,8 @@ from tests.support.cases import case
 from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray
 from tests.support.runs import Int64, Run
 from zarrfeed import ConfigError, Data, UnsupportedError, ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.sample_grid import SampleGrid
-from zarrfeed.spec.sample_grids import SampleGrids
+from zarrfeed.spec.samples.sample_grid import SampleGrid
+from zarrfeed.spec.samples.sample_grids import SampleGrids
 
 pytestmark = [pytest.mark.filterwarnings(NUMCODECS_WARNING)]
 

@@ -26,7 +26,7 @@ from tests.support.oracle import CODECS, NUMCODECS_WARNING, AnyArray, assert_par
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrIterableDataset
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
-from zarrfeed.spec.sharding import Coalesce, Piece, merge_pieces
+from zarrfeed.spec.arrays.sharding import Coalesce, Piece, merge_pieces
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.filterwarnings(NUMCODECS_WARNING)]
 

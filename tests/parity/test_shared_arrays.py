@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore, WrapperStore
 
 import zarrfeed
 from zarrfeed import CorruptChunkError, Data, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 N, ROWS, ITEMS = 256, 8, 1024
 CHUNKS = N // ROWS

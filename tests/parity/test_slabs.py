@@ -19,9 +19,9 @@ import zarrfeed
 from tests.support.examples import is_large, tries
 from zarrfeed import ChunkSkippedWarning, ConfigError, CorruptChunkError, Data, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.metadata.description import slab_choice
-from zarrfeed.plan.samples import slab_cost
-from zarrfeed.spec.edition import FIRST_REACHES
-from zarrfeed.spec.field import StoredField
+from zarrfeed.plan.blocks import slab_cost
+from zarrfeed.spec.description.edition import FIRST_REACHES
+from zarrfeed.spec.fields.field import StoredField
 
 ROWS, WIDTH, N = 12, 8192, 12 * 20 + 5
 #: Stores of one chunk each, of two lengths.

@@ -149,7 +149,7 @@ def test_a_daemon_thread_in_the_engine_when_the_interpreter_ends_does_not_end_th
         from zarrfeed import _core
         from zarrfeed.metadata.array.array import read_layout
         from zarrfeed.plan.order.order import Order
-        from zarrfeed.spec.field import StoredField
+        from zarrfeed.spec.fields.field import StoredField
         spec = read_layout(sys.argv[1])
         # Lent no memory it never has a batch, and looks at signals, with the GIL, twenty times a second.
         options = _core.EngineOptions(

@@ -33,7 +33,7 @@ from zarrfeed import ClosedError, CorruptChunkError, ZarrDataLoader, ZarrIterabl
 from zarrfeed.engine.reader import Reader
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 N = 4000
 
@@ -221,7 +221,7 @@ def test_ctrl_c_interrupts_a_consumer_that_waits_without_end(store: str) -> None
         from zarrfeed import _core
         from zarrfeed.metadata.array.array import read_layout
         from zarrfeed.plan.order.order import Order
-        from zarrfeed.spec.field import StoredField
+        from zarrfeed.spec.fields.field import StoredField
         spec = read_layout(sys.argv[1])
         options = _core.EngineOptions(
             batch_size=16, num_threads=2, num_fetch_threads=1, provides_memory=True

@@ -176,7 +176,7 @@ def test_everything_public_is_documented() -> None:
 
 
 def test_the_table_of_what_is_read_names_the_native_codecs() -> None:
-    from zarrfeed.spec.codec import NATIVE_CODECS
+    from zarrfeed.spec.arrays.codec import NATIVE_CODECS
 
     formats = (ROOT / "docs" / "formats.md").read_text()
     for codec in NATIVE_CODECS:

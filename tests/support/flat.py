@@ -10,7 +10,7 @@ from typing import Any
 
 import zarrfeed
 from zarrfeed import Data, ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.field import IndexField
+from zarrfeed.spec.fields.field import IndexField
 
 _OF_OPEN = ("sample_axis", "sample_dim", "variables", "decode_cf", "storage_options")
 _OF_METHODS = ("select", "blocks", "offsets", "segment_ends", "window_rows", "dtype", "normalize", "normalize_axis")

@@ -15,7 +15,7 @@ import zarr
 import zarrfeed
 from zarrfeed import StoreReadError, ZarrDataLoader, ZarrIterableDataset
 from zarrfeed.metadata.stores.growth import Growth
-from zarrfeed.spec.version import Version
+from zarrfeed.spec.description.version import Version
 
 CHUNK_ROWS = 8
 

@@ -33,8 +33,8 @@ from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
 from zarrfeed.report.explain import explain
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field, StoredField, VlenField
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import Field, StoredField, VlenField
 from zarrfeed.storage.chunks.location import StoreSource
 
 N, BATCH = 45, 8

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeAlias, cast
 import torch
 
 from zarrfeed.base.validate import check_flags
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint.checkpoint_folder import folder_and_name
 from zarrfeed.storage.checkpoint.shard_folder import Transfer

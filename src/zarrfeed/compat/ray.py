@@ -29,7 +29,7 @@ except ImportError as error:
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.torch.datasets.map_dataset import ZarrDataset
 
 Int64: TypeAlias = npt.NDArray[np.int64]

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.spec.dtypes import dlpack_dtype
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.tensor_spec import TensorSpec
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.tensor_spec import TensorSpec
+from zarrfeed.spec.values.dtypes import dlpack_dtype
 
 #: An array of the library; this layer knows it by `BatchArrays` alone.
 Array: TypeAlias = Any

@@ -32,9 +32,9 @@ from zarrfeed.engine.substitution import Skipped, SkippedField, SkippedPart
 from zarrfeed.plan.budget.element_loads import keep_batches, plan_loads, split_rows
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64, block_of
-from zarrfeed.spec.dtypes import decode_bfloat16, encode_bfloat16
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.sparse import CsrField
+from zarrfeed.spec.values.dtypes import decode_bfloat16, encode_bfloat16
 
 
 @dataclass

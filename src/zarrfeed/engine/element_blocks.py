@@ -22,8 +22,8 @@ from zarrfeed.plan.budget.element_loads import BlockLoads, element_fields, plan_
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_elements
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.sparse import CsrField, Elements, marked_fill
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.sparse import CsrField, Elements, marked_fill
 
 #: Makes a reader of arrays: `engine.reader.Reader`, which looks rows up with this module.
 MakeReader: TypeAlias = Callable[..., Any]

@@ -9,10 +9,10 @@ from zarrfeed.engine.batch_arrays import BatchArrays
 from zarrfeed.engine.cache_stats import CacheStats
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
-from zarrfeed.spec.array_sources import array_sources
-from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.field import Field, ResidentField
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.array_sources import array_sources
+from zarrfeed.spec.fields.batch_tensors import tensors_of
+from zarrfeed.spec.fields.field import Field, ResidentField
 from zarrfeed.storage.chunks.location import StoreSource
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.order.image_crops import Box, ImageDraw
-from zarrfeed.spec.images import MODES, Images
+from zarrfeed.spec.fields.images import MODES, Images
 
 if TYPE_CHECKING:
     from PIL import Image

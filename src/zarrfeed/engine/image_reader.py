@@ -33,8 +33,8 @@ from zarrfeed.engine.vlen import ChunkError, Int64, Objects, VlenReader
 from zarrfeed.engine.vlen_parts import PartedVlenReader
 from zarrfeed.plan.order.image_crops import ImageDraw
 from zarrfeed.plan.order.unfolding import ReadPlan
-from zarrfeed.spec.dtypes import encode_item
-from zarrfeed.spec.field import VlenField
+from zarrfeed.spec.fields.field import VlenField
+from zarrfeed.spec.values.dtypes import encode_item
 from zarrfeed.storage.access.zarr_internals import event_loop, sync
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource

@@ -15,11 +15,11 @@ from zarrfeed.engine.segment_text import SegmentTextLookup
 from zarrfeed.engine.vlen import VlenReader
 from zarrfeed.engine.vlen_parts import PartedVlenReader
 from zarrfeed.plan.budget.memory import MemoryPlan
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import VlenField
-from zarrfeed.spec.field_kind import FieldKind
-from zarrfeed.spec.segment_text import SegmentTextField
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import VlenField
+from zarrfeed.spec.fields.field_kind import FieldKind
+from zarrfeed.spec.fields.segment_text import SegmentTextField
+from zarrfeed.spec.fields.sparse import CsrField
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.engine.image_decoder import pixels_of
-from zarrfeed.spec.images import Images
+from zarrfeed.spec.fields.images import Images
 from zarrfeed.storage.access.zarr_internals import sync
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 

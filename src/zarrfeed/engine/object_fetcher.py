@@ -31,7 +31,7 @@ from zarrfeed.engine.object_decoders import Decoder
 from zarrfeed.engine.object_requests import Answer, ObjectRequests
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.zarr_internals import event_loop
 from zarrfeed.storage.chunks.chunk_reader import ReadFailure
 from zarrfeed.storage.chunks.location import StoreSource

@@ -23,7 +23,7 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedChunk, SkippedField, Substitutes
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.exit_finalizers import finalize
 from zarrfeed.storage.access.retry import is_of_chunk
 from zarrfeed.storage.objects.listing import Listing

@@ -38,8 +38,8 @@ from zarrfeed.plan.samples.field_rows import chunk_finder, find_rows
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import plan_patches, plan_request
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import (
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import (
     Field,
     IndexField,
     ResidentField,

@@ -12,15 +12,15 @@ from zarrfeed.engine.engine_fields import EngineFields, stats_of
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.store_bridge import StoreBridge
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.array_sources import array_sources
-from zarrfeed.spec.conversion import Conversion
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import (
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.array_sources import array_sources
+from zarrfeed.spec.fields.field import (
     BadRows,
     HostRows,
     ResidentField,
     StoredField,
 )
+from zarrfeed.spec.values.conversion import Conversion
 
 _DEFAULT_POLICY = Faults()
 

@@ -13,8 +13,8 @@ from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import Requests
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import FieldSet, streamed
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import FieldSet, streamed
 
 #: Memory for chunks that a thread decodes and fetches, beside the rows that it returns.
 _BUDGET = 256 << 20

@@ -11,7 +11,7 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.segment_text import SegmentTextField
+from zarrfeed.spec.fields.segment_text import SegmentTextField
 
 
 class SegmentTextLookup(SampleLookup[NoReturn]):

@@ -30,7 +30,7 @@ from zarr.buffer import cpu
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Request, RequestedRange, RequestQueue, wait_for_threads
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt
 from zarrfeed.storage.access.store_errors import errno_of, reason_of

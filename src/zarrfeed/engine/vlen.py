@@ -28,10 +28,10 @@ from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.substitution import Skipped, SkippedField
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.field_rows import find_rows
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import VlenField
-from zarrfeed.spec.item_choice import ItemChoice
-from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.spec.arrays.item_choice import ItemChoice
+from zarrfeed.spec.arrays.sharding import ShardReading
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import VlenField
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.access.zarr_internals import sync

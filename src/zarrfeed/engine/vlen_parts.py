@@ -18,8 +18,8 @@ import numpy as np
 from zarrfeed.engine.stats import Stats
 from zarrfeed.engine.vlen import ChunkError, ChunkIndex, EncodedLookup, Int64, Objects, VlenReader
 from zarrfeed.plan.order.unfolding import ReadPlan
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import VlenField
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import VlenField
 from zarrfeed.storage.chunks.parted_source import PartedSource
 
 #: Stores whose readers are cached.

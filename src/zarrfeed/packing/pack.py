@@ -21,7 +21,7 @@ from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags, check_int
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.packing.pack_report import PackProgress, PackReport
-from zarrfeed.packing.sources.data_call import call_of_data
+from zarrfeed.packing.sources.arrays.data_call import call_of_data
 from zarrfeed.packing.sources.detect import call_of
 from zarrfeed.packing.sources.file_runs import runs_note
 from zarrfeed.packing.sources.source import FilesAre, Source, SourceCall, SourceOptions, refuse_stale
@@ -33,7 +33,7 @@ from zarrfeed.packing.work.manifest import read_manifest
 from zarrfeed.packing.work.sparse_rows import with_elements
 from zarrfeed.packing.work.unit_worker import UnitWorker, do_unit, drop_worker, make_worker
 from zarrfeed.packing.work.work_folder import WorkFolder
-from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S
+from zarrfeed.spec.description.error_policy import DEFAULT_TIMEOUT_S
 from zarrfeed.storage.access.access import ZarrFormat
 
 Paths: TypeAlias = "str | PathLike[str] | Sequence[str | PathLike[str]]"

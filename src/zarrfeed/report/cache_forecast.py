@@ -21,8 +21,8 @@ from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.order.carry import chunks_of_order
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.fields.field import Field
 from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.node_cache import cache_of

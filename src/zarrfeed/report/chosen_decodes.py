@@ -13,9 +13,9 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.field import Field
 from zarrfeed.storage.chunks.blosc_blocks import stored_block_bytes
 
 #: The engine tells no smaller blocks apart.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zarrfeed.plan.samples.selection import Selection
-from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.field import FieldSet
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.fields.batch_tensors import tensors_of
+from zarrfeed.spec.fields.field import FieldSet
+from zarrfeed.spec.fields.static import StaticField
 
 
 def describe(fields: FieldSet, selection: Selection | None = None, statics: Sequence[StaticField] = ()) -> str:

@@ -12,9 +12,9 @@ from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.description.slab_choice import known_grains
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.budget.mixing import perfect_mix
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.portion import Portion
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.plan.samples.split_part import SplitPart
 from zarrfeed.plan.schedule.epoch_plan import Schedule
@@ -35,11 +35,11 @@ from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.store_shares import StoreShares
 from zarrfeed.report.verdict import remedy_of_field, verdict
 from zarrfeed.report.weight_shares import WeightShares
-from zarrfeed.spec.field import (
+from zarrfeed.spec.fields.field import (
     BlockKind,
     FieldSet,
 )
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.fields.static import StaticField
 
 #: The quality of the shuffle is measured on the first batches of the epoch.
 _SAMPLED_BATCHES = 32

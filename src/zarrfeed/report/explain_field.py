@@ -1,7 +1,7 @@
 """Explain the reading of one field, for `dataset.explain()`: one function for each kind of field.
 
-A kind of field that has no function here is described by its own answers (`zarrfeed.spec.field_kind`), as a field whose
-values are computed.
+A kind of field that has no function here is described by its own answers (`zarrfeed.spec.fields.field_kind`), as a
+field whose values are computed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from zarrfeed.report.chosen_decodes import decoded_share
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
 from zarrfeed.report.field_reads import FieldReads
 from zarrfeed.report.sparse_explain import explain_csr
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import FieldSet, ResidentField, StoredField, VlenField
-from zarrfeed.spec.field_kind import FieldKind
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.fields.field import FieldSet, ResidentField, StoredField, VlenField
+from zarrfeed.spec.fields.field_kind import FieldKind
+from zarrfeed.spec.fields.sparse import CsrField
 from zarrfeed.storage.chunks.blocking_reads import BlockingReads
 from zarrfeed.storage.chunks.location import StoreSource
 

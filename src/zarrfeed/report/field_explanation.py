@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zarrfeed.base.page import Row
-from zarrfeed.plan.samples.slab_cost import CHEAP_DECODES
-from zarrfeed.spec.array import ArraySpec
+from zarrfeed.plan.blocks.slab_cost import CHEAP_DECODES
+from zarrfeed.spec.arrays.array import ArraySpec
 
 #: Chunks that are decoded more often than this are worth a remedy.
 _AMPLIFIED = 1.1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zarrfeed.plan.blocks.decoded_bytes import Grain
 from zarrfeed.plan.budget.memory import MemoryPlan
 from zarrfeed.plan.order.cached_decodes import SharingMemory
 from zarrfeed.plan.order.carry import SourceReads, chunks_of_order, chunks_of_plan, source_reads
 from zarrfeed.plan.order.order import EpochPlan
-from zarrfeed.plan.samples.decoded_bytes import Grain
-from zarrfeed.spec.array_sources import array_sources
-from zarrfeed.spec.field import Field, VlenField
+from zarrfeed.spec.fields.array_sources import array_sources
+from zarrfeed.spec.fields.field import Field, VlenField
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from zarrfeed.base.page import Row, as_html
 from zarrfeed.metadata.face.data_page import field_rows, sample_rows
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.samples.selection import Selection
-from zarrfeed.spec.field import FieldSet
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.fields.field import FieldSet
+from zarrfeed.spec.fields.static import StaticField
 
 
 def dataset_html(fields: FieldSet, order: Order, batch_size: int | None, statics: Sequence[StaticField] = ()) -> str:

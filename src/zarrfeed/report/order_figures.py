@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.order.bucketed_order import BucketedOrder
 from zarrfeed.plan.order.crop_order import CropOrder
@@ -18,12 +19,11 @@ from zarrfeed.plan.order.weighted_order import WeightedOrder
 from zarrfeed.plan.patches.mixed_patches import MixedPatches
 from zarrfeed.plan.patches.patch_reads import mixed_reads, patch_reads
 from zarrfeed.plan.patches.swept_order import SweptOrder
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.report.given_shares import GivenShares
 from zarrfeed.report.patch_explanation import PatchExplanation
 from zarrfeed.report.source_shares import SourceShares
 from zarrfeed.report.weight_shares import WeightShares
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
 
 
 @dataclass(frozen=True)

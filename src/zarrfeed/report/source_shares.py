@@ -9,8 +9,8 @@ import numpy as np
 from zarrfeed.base.page import Row
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.plan.budget.mixing import perfect_mix
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
-from zarrfeed.plan.samples.crop_starts import CropStarts
 
 #: Up to so many sources are listed one by one.
 _LISTED_SOURCES = 12

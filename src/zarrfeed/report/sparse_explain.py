@@ -13,9 +13,9 @@ from zarrfeed.plan.order.order import EpochPlan
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.report.field_explanation import FieldExplanation, describe_codecs
 from zarrfeed.report.rank_sharing import RankSharing
-from zarrfeed.spec.dtypes import item_bytes
-from zarrfeed.spec.field import FieldSet
-from zarrfeed.spec.sparse import CsrField, Elements
+from zarrfeed.spec.fields.field import FieldSet
+from zarrfeed.spec.fields.sparse import CsrField, Elements
+from zarrfeed.spec.values.dtypes import item_bytes
 
 
 def explain_csr(field: CsrField, plan: EpochPlan, batch_size: int, driven: FieldSet | None) -> FieldExplanation:

@@ -8,7 +8,7 @@ import numpy as np
 
 from zarrfeed.base.page import Row
 from zarrfeed.metadata.patches.store_table import StoreTable
-from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.choice.sample_choice import SampleChoice
 from zarrfeed.plan.samples.sample_set import rank_of
 from zarrfeed.plan.samples.selection import Int64
 

@@ -360,8 +360,8 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from zarrfeed.spec.error_policy import Faults
-    from zarrfeed.spec.feeding import Mixing
+    from zarrfeed.spec.description.error_policy import Faults
+    from zarrfeed.spec.description.feeding import Mixing
     from zarrfeed.tools.bench.store_bench import StoreBench
 
     bench = StoreBench(

@@ -20,8 +20,8 @@ from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.report.value_meanings import with_meanings
-from zarrfeed.spec.feeding import Mixing, as_options
-from zarrfeed.spec.sharding import Requests
+from zarrfeed.spec.arrays.sharding import Requests
+from zarrfeed.spec.description.feeding import Mixing, as_options
 from zarrfeed.torch.batches.accelerators import has_accelerator
 from zarrfeed.torch.datasets.options import StreamOptions
 from zarrfeed.torch.ranks.distributed import find_rank

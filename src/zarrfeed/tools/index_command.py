@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None
 
 
 def _open(source: str, storage_options: Mapping[str, Any] | None, timeout: float) -> TableStore:
-    from zarrfeed.spec.error_policy import Faults
+    from zarrfeed.spec.description.error_policy import Faults
     from zarrfeed.storage.access.access import StoreAccess
     from zarrfeed.storage.access.far_files import open_far_file
     from zarrfeed.storage.access.key_urls import is_url

@@ -79,7 +79,7 @@ def draw_trees(
     arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None, say: Callable[[object], None]
 ) -> None:
     """Print the arrays and groups of each store as a tree. Raises as `store_tree`."""
-    from zarrfeed.spec.error_policy import Faults
+    from zarrfeed.spec.description.error_policy import Faults
     from zarrfeed.storage.access.access import StoreAccess
     from zarrfeed.tools.store_tree import store_tree
 

@@ -27,9 +27,9 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.description.measured_fields import layout_fingerprint, samples_digest
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import as_options
-from zarrfeed.spec.patch_weights import PatchWeights
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import as_options
+from zarrfeed.spec.patches.patch_weights import PatchWeights
 from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 from zarrfeed.torch.datasets.options import as_data
 

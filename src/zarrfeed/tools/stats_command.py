@@ -14,7 +14,7 @@ from zarrfeed.tools.progress_bar import show_progress
 
 if TYPE_CHECKING:
     from zarrfeed.metadata.face.data import Data
-    from zarrfeed.spec.statistics import Statistics
+    from zarrfeed.spec.values.statistics import Statistics
 
 HELP = "measure mean, standard deviation, bounds and missing values of a store"
 DESCRIPTION = (

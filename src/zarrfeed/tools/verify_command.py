@@ -72,7 +72,7 @@ def run(
     from zarrfeed.base.errors import ConfigError, ZarrfeedError, printable
     from zarrfeed.base.redaction import without_secrets
     from zarrfeed.metadata.stores.many_stores import as_stores
-    from zarrfeed.spec.error_policy import Faults
+    from zarrfeed.spec.description.error_policy import Faults
     from zarrfeed.storage.access.access import StoreAccess
     from zarrfeed.tools.verify.terminal import show_progress, write_json
 

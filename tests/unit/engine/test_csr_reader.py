@@ -31,7 +31,7 @@ from zarrfeed import (
     ZarrIterableDataset,
 )
 from zarrfeed.base.native import core
-from zarrfeed.spec.sparse import absent_marker, marked_fill
+from zarrfeed.spec.fields.sparse import absent_marker, marked_fill
 
 pytestmark = [
     pytest.mark.timeout(100),

@@ -16,8 +16,8 @@ from zarrfeed.engine.engine_fields import EngineFields
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.field import Field, IndexField, ResidentField, StoredField
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.fields.field import Field, IndexField, ResidentField, StoredField
+from zarrfeed.spec.samples.window import Window
 
 N = 24
 

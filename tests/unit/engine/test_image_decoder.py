@@ -19,7 +19,7 @@ from zarrfeed.base.optional_pillow import check_pillow
 from zarrfeed.engine import image_decoder
 from zarrfeed.engine.image_decoder import pixels_of
 from zarrfeed.plan.order.image_crops import ImageDraw
-from zarrfeed.spec.images import Crop, Images
+from zarrfeed.spec.fields.images import Crop, Images
 
 #: The modes that files have.
 KINDS = {

@@ -20,9 +20,9 @@ from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import IndexField
-from zarrfeed.spec.field_kind import FieldKind
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import IndexField
+from zarrfeed.spec.fields.field_kind import FieldKind
 
 pytestmark = pytest.mark.timeout(60)
 

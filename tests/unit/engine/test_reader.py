@@ -21,7 +21,7 @@ from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.field import Field, IndexField, StoredField
+from zarrfeed.spec.fields.field import Field, IndexField, StoredField
 from zarrfeed.torch.batches.tensors import Tensors, shared_memory
 
 Allocator = Callable[[int], torch.Tensor]

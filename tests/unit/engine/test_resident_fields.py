@@ -12,11 +12,11 @@ import zarr
 from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.engine.resident_fields import load_resident, load_residents
 from zarrfeed.metadata.array.array import read_layout
-from zarrfeed.spec.conversion import Conversion
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.value_step import Numbers, ValueStep
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import StoredField
+from zarrfeed.spec.samples.window import Window
+from zarrfeed.spec.values.conversion import Conversion
+from zarrfeed.spec.values.value_step import Numbers, ValueStep
 
 N, CHUNKS = 24, 6
 ROWS = np.arange(N * 3, dtype="f4").reshape(N, 3)

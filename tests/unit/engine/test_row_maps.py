@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import zarrfeed
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.plan.samples.blocks import find_edges
-from zarrfeed.plan.samples.sample_choice import SampleChoice
-from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.row_map import NO_ROW, RowMap
+from zarrfeed.plan.blocks.blocks import find_edges
+from zarrfeed.plan.choice.sample_choice import SampleChoice
+from zarrfeed.spec.fields.field import StoredField
+from zarrfeed.spec.samples.row_map import NO_ROW, RowMap
 
 ROWS = 60
 

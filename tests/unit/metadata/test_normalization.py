@@ -19,7 +19,7 @@ import zarrfeed
 from tests.support.examples import tries
 from tests.support.oracle import AnyArray
 from zarrfeed import ConfigError, Statistics
-from zarrfeed.spec.value_step import Numbers
+from zarrfeed.spec.values.value_step import Numbers
 
 
 def broadcastable(rng: np.random.Generator, sample: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import zarr
 from zarr.codecs import BloscCodec
 
 import zarrfeed
-from zarrfeed.plan.samples.slab_cost import SlabCost
+from zarrfeed.plan.blocks.slab_cost import SlabCost
 from zarrfeed.report import shuffle_advice
 
 N = 6000

@@ -15,7 +15,7 @@ from tests.support.sparse import numbered_rows, put_csr
 from zarrfeed import MemoryBudgetError, ZarrIterableDataset
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.fields.sparse import CsrField
 
 
 def stored(rows: int = 600, columns: int = 40, **options: Any) -> zarr.Group:

@@ -11,7 +11,7 @@ import zarr
 import zarrfeed
 from zarrfeed import ZarrIterableDataset
 from zarrfeed.metadata.patches.store_table import StoreTable
-from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.choice.sample_choice import SampleChoice
 from zarrfeed.report.store_shares import StoreShares
 
 LENGTHS = [7, 1, 30, 12]

@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore
 import zarrfeed
 from tests.support.oracle import ZARR_FORMATS, AnyArray, ZarrFormat, read_all
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
-from zarrfeed.spec.dtypes import read_items
+from zarrfeed.spec.values.dtypes import read_items
 from zarrfeed.tools import cli
 
 #: No v3 specification yet: zarr says so when such an array is made or opened.

@@ -34,7 +34,7 @@ from zarrfeed.base.errors import (
     StoreWriteError,
     UnsupportedError,
 )
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.checkpoint import checkpoint_sink
 from zarrfeed.storage.checkpoint.checkpoint_format import CHECKSUMS, PART_BYTES, TRAILER_BYTES, Footer
 from zarrfeed.storage.checkpoint.checkpoint_location import FileLocation, ObjectLocation, locate_checkpoint

@@ -19,7 +19,7 @@ import zarr
 import zarrfeed
 from tests.support import warm
 from tests.support.users import OTHER, VICTIM, as_user, folder_of_all, two_users
-from zarrfeed.spec.statistics import Statistics
+from zarrfeed.spec.values.statistics import Statistics
 from zarrfeed.tools import cli, stats_command
 from zarrfeed.tools.stats import Progress
 from zarrfeed.tools.stats.moments import Moments

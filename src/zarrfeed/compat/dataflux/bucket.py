@@ -13,7 +13,7 @@ import zarrfeed.objects
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags, check_int
 from zarrfeed.objects import Listing, Objects
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 
 DEFAULT_COMPOSITE_BYTES = 100_000_000
 #: The environment variable from which Google's tools take the address of a server that stands in for Cloud Storage.

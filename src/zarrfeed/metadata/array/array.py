@@ -29,9 +29,9 @@ from zarrfeed.metadata.array.codecs import check_depth, codecs_v2, codecs_v3, de
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.metadata.array.known_groups import not_an_array
 from zarrfeed.metadata.array.not_zarr import not_zarr
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.dtypes import Items, read_fill, read_items
-from zarrfeed.spec.sharding import ShardSpec
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.sharding import ShardSpec
+from zarrfeed.spec.values.dtypes import Items, read_fill, read_items
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.far_chunks import FarChunks

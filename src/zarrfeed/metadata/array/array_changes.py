@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.conversion import Decoding
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.values.conversion import Decoding
 from zarrfeed.storage.access.zarr_internals import ArrayMetadata, dtype_name
 from zarrfeed.storage.chunks.location import StoreSource
 

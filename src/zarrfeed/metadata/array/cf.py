@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.spec.conversion import Decoding
+from zarrfeed.spec.values.conversion import Decoding
 from zarrfeed.storage.access.zarr_internals import ArrayV3Metadata
 from zarrfeed.storage.files.table_store import TableStore
 

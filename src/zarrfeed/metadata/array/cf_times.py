@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.spec.coordinate import UNIT_NS
-from zarrfeed.spec.missing import NAT, Flags, is_missing, is_missing_number
+from zarrfeed.spec.samples.coordinate import UNIT_NS
+from zarrfeed.spec.values.missing import NAT, Flags, is_missing, is_missing_number
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "d": ("day", "days", "d"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
-from zarrfeed.spec.codec import NATIVE_CODECS, CodecSpec
+from zarrfeed.spec.arrays.codec import NATIVE_CODECS, CodecSpec
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, has_snappy
 from zarrfeed.storage.chunks.codec_configs import whole_number
 from zarrfeed.storage.files.file_codecs import is_file_codec

@@ -14,9 +14,9 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.optional_torch import is_torch_dtype
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.described import Described
-from zarrfeed.spec.conversion import Conversion, Decoding
-from zarrfeed.spec.images import IMAGE_DIMS, RAGGED
-from zarrfeed.spec.value_step import ValueStep
+from zarrfeed.spec.fields.images import IMAGE_DIMS, RAGGED
+from zarrfeed.spec.values.conversion import Conversion, Decoding
+from zarrfeed.spec.values.value_step import ValueStep
 
 #: A dtype of torch, or what NumPy takes for one; this layer does not import torch to name its type.
 TorchDtypeLike: TypeAlias = Any

@@ -22,8 +22,8 @@ from zarrfeed.metadata.array.cf_times import (
     is_time_unit,
     together,
 )
-from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
-from zarrfeed.spec.missing import is_missing_number
+from zarrfeed.spec.samples.coordinate import UNIT_NS, Coordinate
+from zarrfeed.spec.values.missing import is_missing_number
 
 #: Coordinates along an axis that differ by less than this share of a step are equal but for rounding.
 _ROUNDED = 1e-3

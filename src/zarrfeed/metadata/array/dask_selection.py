@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrfeed.spec.item_choice import Positions, positions_of
+from zarrfeed.spec.arrays.item_choice import Positions, positions_of
 
 
 class Box(tuple["Positions | int", ...]):

@@ -24,7 +24,7 @@ from zarrfeed.metadata.array.code_names import code_names
 from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values, listed_values
 from zarrfeed.metadata.array.meaning import difference, meaning_of
 from zarrfeed.metadata.array.values import read_values
-from zarrfeed.spec.item_choice import Positions, compose
+from zarrfeed.spec.arrays.item_choice import Positions, compose
 
 #: A coordinate along an axis of samples is read whole; a longer one is not compared.
 _MOST_COORDINATES = 1 << 16

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.base.optional_torch import imported, is_tensor
-from zarrfeed.spec.dtypes import TENSOR_DTYPES, read_items
-from zarrfeed.spec.field import HostRows, ResidentField
-from zarrfeed.spec.record import Record
+from zarrfeed.spec.fields.field import HostRows, ResidentField
+from zarrfeed.spec.values.dtypes import TENSOR_DTYPES, read_items
+from zarrfeed.spec.values.record import Record
 
 
 def field_in_memory(name: str, source: Any, sample_axis: int, record: Record | None = None) -> ResidentField:

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.spec.freeze import FrozenSlice
-from zarrfeed.spec.item_choice import Positions, positions_of
+from zarrfeed.spec.arrays.item_choice import Positions, positions_of
+from zarrfeed.spec.description.freeze import FrozenSlice
 
 #: An integer, without the axis in samples; a slice; or a list of integers or of flags.
 Indexer: TypeAlias = int | FrozenSlice | tuple[int, ...]

@@ -16,7 +16,7 @@ import numpy as np
 
 from zarrfeed.metadata.array.cf import decoding_of
 from zarrfeed.metadata.array.cf_times import NUMPY_CALENDARS, is_duration, is_duration_unit, is_time_unit
-from zarrfeed.spec.missing import fills_in
+from zarrfeed.spec.values.missing import fills_in
 
 #: Attributes that say which value an item stands for, beside those that `decoding_of` reads and `units`.
 _OTHERS = ("flag_values", "flag_masks", "flag_meanings", "names", "positive")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zarrfeed.base.errors import UnsupportedError
-from zarrfeed.spec.array import ArraySpec, MergedAxes
-from zarrfeed.spec.row_map import GridRows
-from zarrfeed.spec.sample_grid import SampleGrid
+from zarrfeed.spec.arrays.array import ArraySpec, MergedAxes
+from zarrfeed.spec.samples.row_map import GridRows
+from zarrfeed.spec.samples.sample_grid import SampleGrid
 
 
 def merge_axes(

@@ -26,8 +26,8 @@ from zarrfeed.base.redaction import redact
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.metadata.array.array_changes import layout_changes, metadata_changes
 from zarrfeed.metadata.array.cf import find_decoding
-from zarrfeed.spec.array import ArraySpec, Documented
-from zarrfeed.spec.field_kind import FieldKind
+from zarrfeed.spec.arrays.array import ArraySpec, Documented
+from zarrfeed.spec.fields.field_kind import FieldKind
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import checked, node_name
 from zarrfeed.storage.access.retry import reading

@@ -9,8 +9,8 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items, check_converts, conversion_of, is_float
 from zarrfeed.metadata.array.requested_step import RequestedStep
-from zarrfeed.spec.conversion import Conversion
-from zarrfeed.spec.images import Images
+from zarrfeed.spec.fields.images import Images
+from zarrfeed.spec.values.conversion import Conversion
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.conversion import Items
-from zarrfeed.spec.value_step import FUNCTIONS, ROW_TOTAL, Numbers, ValueStep
+from zarrfeed.spec.values.value_step import FUNCTIONS, ROW_TOTAL, Numbers, ValueStep
 
 _Pair = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 #: Kind -> what messages call its two numbers.

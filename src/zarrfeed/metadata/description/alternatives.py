@@ -14,8 +14,8 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.slab_choice import SlabCosts, choose_schedule
 from zarrfeed.metadata.group.batch_columns import Column, OpenedField
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.field import ResidentField, StoredField
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.fields.field import ResidentField, StoredField
 
 
 @dataclass(frozen=True)

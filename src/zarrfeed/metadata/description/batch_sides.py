@@ -8,15 +8,15 @@ from typing import Protocol, TypeAlias
 
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.stacking import Stacked, channels_of
-from zarrfeed.plan.samples.packed_sequences import PackedSequences
-from zarrfeed.plan.samples.sample_choice import SampleChoice
-from zarrfeed.plan.samples.windows import lead_of
-from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.expression import FieldInfo
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.static import StaticField
-from zarrfeed.spec.window import Window
-from zarrfeed.spec.window_fields import LeadField, LengthField, PackedNumbersField, PadMaskField
+from zarrfeed.plan.choice.packed_sequences import PackedSequences
+from zarrfeed.plan.choice.sample_choice import SampleChoice
+from zarrfeed.plan.windows.windows import lead_of
+from zarrfeed.spec.description.expression import FieldInfo
+from zarrfeed.spec.fields.batch_tensors import tensors_of
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.static import StaticField
+from zarrfeed.spec.fields.window_fields import LeadField, LengthField, PackedNumbersField, PadMaskField
+from zarrfeed.spec.samples.window import Window
 
 WindowField: TypeAlias = PadMaskField | LeadField | PackedNumbersField
 

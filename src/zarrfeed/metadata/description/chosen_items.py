@@ -22,11 +22,11 @@ from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.coordinates import read_coordinate
 from zarrfeed.metadata.group.item_choices import choose_items
 from zarrfeed.metadata.patches.patching import Patching
-from zarrfeed.plan.samples.labels import LabelIndex, Method
+from zarrfeed.plan.choice.labels import LabelIndex, Method
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.item_choice import Positions, positions_of
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.arrays.item_choice import Positions, positions_of
+from zarrfeed.spec.fields.static import StaticField
+from zarrfeed.spec.samples.coordinate import Coordinate
 from zarrfeed.storage.access.checked_nodes import node_name
 
 #: Finds the positions along a dimension, given its number of items, what is known of the array, and its name.

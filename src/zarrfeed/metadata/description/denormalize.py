@@ -14,8 +14,8 @@ from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.description.batch_sides import stack_with
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
-from zarrfeed.spec.stack import StackSlice
-from zarrfeed.spec.value_step import LOSSY, Numbers, ValueStep
+from zarrfeed.spec.fields.stack import StackSlice
+from zarrfeed.spec.values.value_step import LOSSY, Numbers, ValueStep
 
 
 def denormalized(resolved: ResolvedData, values: Any, field: str | None, *, lossy: bool) -> Any:

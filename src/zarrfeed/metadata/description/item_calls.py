@@ -26,10 +26,10 @@ from zarrfeed.metadata.group.stacking import channel_axes, make_stack, side_by_s
 from zarrfeed.metadata.group.static_channels import make_channel, named_in
 from zarrfeed.metadata.group.time_features import NAME as TIME_FEATURES
 from zarrfeed.metadata.group.time_features import check_features, make_field
-from zarrfeed.spec.field import Field, StoredField
-from zarrfeed.spec.freeze import FrozenMapping, freeze, freeze_names, freeze_pairs
-from zarrfeed.spec.images import Crop, Images
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.description.freeze import FrozenMapping, freeze, freeze_names, freeze_pairs
+from zarrfeed.spec.fields.field import Field, StoredField
+from zarrfeed.spec.fields.images import Crop, Images
+from zarrfeed.spec.fields.static import StaticField
 
 
 def _freeze_dtypes(dtype: Any) -> Any:

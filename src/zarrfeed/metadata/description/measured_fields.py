@@ -26,10 +26,10 @@ from zarrfeed.metadata.array.conversion import Items, by_field, is_number
 from zarrfeed.metadata.array.meaning import has_nat
 from zarrfeed.metadata.description.normalize_by import SIDES, pairs_of
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.field_kind import FieldKind
-from zarrfeed.spec.missing import NO_CATEGORY, is_missing_number
-from zarrfeed.spec.statistics import FieldStatistics, Statistics
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.field_kind import FieldKind
+from zarrfeed.spec.values.missing import NO_CATEGORY, is_missing_number
+from zarrfeed.spec.values.statistics import FieldStatistics, Statistics
 
 #: The axes along which each index has statistics of its own: an axis of the array, a dimension, or several of these.
 Axis: TypeAlias = "int | str | Sequence[int | str] | None"

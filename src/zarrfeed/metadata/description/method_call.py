@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.spec.expression import Call, Expression
-from zarrfeed.spec.freeze import freeze
+from zarrfeed.spec.description.expression import Call, Expression
+from zarrfeed.spec.description.freeze import freeze
 
 
 def frozen_by(freezer: Callable[[Any], Any]) -> Mapping[str, Any]:

@@ -21,9 +21,9 @@ from zarrfeed.metadata.array.meaning import has_nat
 from zarrfeed.metadata.description.measured_fields import MeasuredField, measured
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
-from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.choice.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.samples.window import Window
 
 #: Bytes of a batch of the pass.
 _BATCH_BYTES = 16 << 20

@@ -19,7 +19,7 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.patches.patching import Patching
-from zarrfeed.spec.statistics import FieldStatistics, Labels, Statistics
+from zarrfeed.spec.values.statistics import FieldStatistics, Labels, Statistics
 
 #: Sides of a batch: "samples", "targets", or both in a list.
 Sides: TypeAlias = "str | Sequence[str]"

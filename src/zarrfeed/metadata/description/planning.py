@@ -9,6 +9,10 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.patches.patching import Patching
+from zarrfeed.plan.blocks.decoded_bytes import Grain
+from zarrfeed.plan.blocks.slabs import Slabs
+from zarrfeed.plan.choice.buckets import Buckets
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.mixture.cycled_order import CycledOrder
 from zarrfeed.plan.mixture.drawn_mixture import DrawnMixture
@@ -24,14 +28,10 @@ from zarrfeed.plan.patches.mixed_patches import MixedPatches
 from zarrfeed.plan.patches.position_blocks import Cells, PatchPositions, PositionsOfSource
 from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import PatchOrder
-from zarrfeed.plan.samples.buckets import Buckets
-from zarrfeed.plan.samples.crop_starts import CropStarts
-from zarrfeed.plan.samples.decoded_bytes import Grain
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
-from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
-from zarrfeed.spec.feeding import Mixing
-from zarrfeed.spec.field import BLOCK_KINDS, FieldSet
+from zarrfeed.spec.description.feeding import Mixing
+from zarrfeed.spec.fields.field import BLOCK_KINDS, FieldSet
 
 
 @dataclass(frozen=True)

@@ -24,20 +24,19 @@ from zarrfeed.metadata.group.stacking import Stacked, typed_masks, with_stack_sl
 from zarrfeed.metadata.group.static_channels import channel_like, templates_of
 from zarrfeed.metadata.patches.patch_request import PatchRequest
 from zarrfeed.metadata.patches.patching import Patching
+from zarrfeed.plan.blocks.blocks import plan_blocks
+from zarrfeed.plan.choice.buckets import Buckets
+from zarrfeed.plan.choice.counts_of_sources import CountsOfSources
+from zarrfeed.plan.choice.crop_starts import CropStarts
+from zarrfeed.plan.choice.packed_sequences import PackedSequences
+from zarrfeed.plan.choice.sample_choice import SampleChoice
 from zarrfeed.plan.mixture.blend import Blend
-from zarrfeed.plan.samples.blocks import plan_blocks
-from zarrfeed.plan.samples.buckets import Buckets
-from zarrfeed.plan.samples.counts_of_sources import CountsOfSources
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
-from zarrfeed.plan.samples.gaps import Gaps
 from zarrfeed.plan.samples.given_samples import GivenSamples
-from zarrfeed.plan.samples.packed_sequences import PackedSequences
-from zarrfeed.plan.samples.sample_choice import SampleChoice
 from zarrfeed.plan.samples.selection import Select, Selection, select_samples
-from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.expression import COORDS, FieldInfo
-from zarrfeed.spec.field import (
+from zarrfeed.plan.windows.gaps import Gaps
+from zarrfeed.spec.description.expression import COORDS, FieldInfo
+from zarrfeed.spec.fields.field import (
     BLOCK_KINDS,
     BlockKind,
     Field,
@@ -45,7 +44,8 @@ from zarrfeed.spec.field import (
     IndexField,
     check_pad,
 )
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.fields.static import StaticField
+from zarrfeed.spec.samples.coordinate import Coordinate
 
 #: Bytes for fields that are kept in memory, where no dataset says how much memory it has: that of the usual budget.
 _USUAL_ROOM = 64 << 20

@@ -15,10 +15,10 @@ from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Array, Column, OpenedField
 from zarrfeed.metadata.group.coordinates import ALONG_SAMPLES
-from zarrfeed.spec.coordinate import UNIT_NS, Coordinate
-from zarrfeed.spec.expression import COORDS
-from zarrfeed.spec.row_map import CodeRows
-from zarrfeed.spec.segment_text import SegmentTextField
+from zarrfeed.spec.description.expression import COORDS
+from zarrfeed.spec.fields.segment_text import SegmentTextField
+from zarrfeed.spec.samples.coordinate import UNIT_NS, Coordinate
+from zarrfeed.spec.samples.row_map import CodeRows
 
 
 def check_coords(names: Sequence[str] | str | None) -> tuple[str, ...]:

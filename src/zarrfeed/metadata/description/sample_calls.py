@@ -28,16 +28,15 @@ from zarrfeed.metadata.group.static_channels import check_not_named
 from zarrfeed.metadata.patches.patch_request import PatchRequest
 from zarrfeed.metadata.patches.read_weights import frozen_weights
 from zarrfeed.metadata.patches.selected_items import parse_isel
-from zarrfeed.plan.samples.blocks import plan_blocks
+from zarrfeed.plan.blocks.blocks import plan_blocks
+from zarrfeed.plan.choice.split import SplitRule
 from zarrfeed.plan.samples.field_rows import check_gaps_can_be_nan
-from zarrfeed.plan.samples.gap_step import GapStep
-from zarrfeed.plan.samples.gaps import GAP_MODES, GapMode, GapRule, Gaps
-from zarrfeed.plan.samples.split import SplitRule
 from zarrfeed.plan.samples.split_part import far_from
-from zarrfeed.plan.samples.windows import lead_of, parse_pad, parse_window, reach, with_borders
-from zarrfeed.spec.expression import Expression
-from zarrfeed.spec.field import BLOCK_KINDS, BlockKind
-from zarrfeed.spec.freeze import (
+from zarrfeed.plan.windows.gap_step import GapStep
+from zarrfeed.plan.windows.gaps import GAP_MODES, GapMode, GapRule, Gaps
+from zarrfeed.plan.windows.windows import lead_of, parse_pad, parse_window, reach, with_borders
+from zarrfeed.spec.description.expression import Expression
+from zarrfeed.spec.description.freeze import (
     FrozenArray,
     FrozenMapping,
     Named,
@@ -46,8 +45,9 @@ from zarrfeed.spec.freeze import (
     freeze_offsets,
     freeze_rows,
 )
-from zarrfeed.spec.segments import Segments
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.fields.field import BLOCK_KINDS, BlockKind
+from zarrfeed.spec.samples.segments import Segments
+from zarrfeed.spec.samples.window import Window
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from zarrfeed.metadata.description.sample_calls import IndexerCall, freeze_condi
 from zarrfeed.metadata.group.batch_columns import Array, OpenedField
 from zarrfeed.metadata.group.segment_columns import segments_known
 from zarrfeed.metadata.group.source_names import name_source
-from zarrfeed.spec.freeze import FrozenMapping, freeze_labels, freeze_rows
-from zarrfeed.spec.segment_text import SegmentTextField
-from zarrfeed.spec.segments import Segments
+from zarrfeed.spec.description.freeze import FrozenMapping, freeze_labels, freeze_rows
+from zarrfeed.spec.fields.segment_text import SegmentTextField
+from zarrfeed.spec.samples.segments import Segments
 
 
 def _digest_of(segments: Segments | None) -> str | None:

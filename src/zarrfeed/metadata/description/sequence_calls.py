@@ -17,14 +17,14 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.sample_calls import WindowCall, freeze_coords, freeze_step
 from zarrfeed.metadata.description.split_columns import chosen_values
 from zarrfeed.metadata.group.batch_columns import Column, Origin
-from zarrfeed.plan.samples.buckets import Buckets
-from zarrfeed.plan.samples.crop_starts import CropStarts
-from zarrfeed.plan.samples.gaps import GapMode
-from zarrfeed.plan.samples.packed_sequences import LONGER, PackedSequences
-from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.choice.buckets import Buckets
+from zarrfeed.plan.choice.crop_starts import CropStarts
+from zarrfeed.plan.choice.packed_sequences import LONGER, PackedSequences
+from zarrfeed.plan.choice.sample_choice import SampleChoice
 from zarrfeed.plan.samples.sample_set import Int64, rank_of
-from zarrfeed.plan.samples.windows import reach
-from zarrfeed.spec.window import Window
+from zarrfeed.plan.windows.gaps import GapMode
+from zarrfeed.plan.windows.windows import reach
+from zarrfeed.spec.samples.window import Window
 
 
 def _check_segments(resolved: ResolvedData, method: str) -> None:

@@ -15,16 +15,16 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError
 from zarrfeed.metadata.description.planning import Planning
 from zarrfeed.metadata.description.resolved import ResolvedData
+from zarrfeed.plan.blocks.decoded_bytes import WHOLE_CHUNK, Grain
+from zarrfeed.plan.blocks.slab_cost import LEAST_BYTES, MOST_DECODES, SlabCost
+from zarrfeed.plan.blocks.slabs import Slabs
 from zarrfeed.plan.budget.field_needs import goes_by_blocks
 from zarrfeed.plan.order.carry import Overlap
-from zarrfeed.plan.samples.decoded_bytes import WHOLE_CHUNK, Grain
-from zarrfeed.plan.samples.slab_cost import LEAST_BYTES, MOST_DECODES, SlabCost
-from zarrfeed.plan.samples.slabs import Slabs
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.shuffle_measure import GOOD_SHARE, ShuffleMeasure, measure_shuffle
-from zarrfeed.spec.array_sources import ArraySource, array_sources
-from zarrfeed.spec.edition import FIRST_REACHES
-from zarrfeed.spec.field import Field, FieldSet
+from zarrfeed.spec.description.edition import FIRST_REACHES
+from zarrfeed.spec.fields.array_sources import ArraySource, array_sources
+from zarrfeed.spec.fields.field import Field, FieldSet
 from zarrfeed.storage.chunks.blosc_blocks import stored_block_bytes
 
 #: Rows that are shorter in a batch are not looked up one by one where windows need many of them: their chunks are

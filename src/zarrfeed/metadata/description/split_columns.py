@@ -16,13 +16,13 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.description.resolved import ResolvedData
-from zarrfeed.plan.samples.crop_starts import CropStarts
+from zarrfeed.plan.choice.crop_starts import CropStarts
+from zarrfeed.plan.choice.part_rows import RowGap
 from zarrfeed.plan.samples.deal_units import SampleLabels
-from zarrfeed.plan.samples.gap_step import GapStep
-from zarrfeed.plan.samples.part_rows import RowGap
 from zarrfeed.plan.samples.sample_set import Int64, as_index, rank_of
-from zarrfeed.spec.coordinate import UNIT_NS
-from zarrfeed.spec.missing import is_missing
+from zarrfeed.plan.windows.gap_step import GapStep
+from zarrfeed.spec.samples.coordinate import UNIT_NS
+from zarrfeed.spec.values.missing import is_missing
 
 _LONGEST_GAP = 2**40
 

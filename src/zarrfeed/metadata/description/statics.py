@@ -18,9 +18,9 @@ from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.coordinates import Coordinates
-from zarrfeed.spec.expression import Expression
-from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.description.expression import Expression
+from zarrfeed.spec.fields.field import StoredField
+from zarrfeed.spec.fields.static import StaticField
 from zarrfeed.storage.access.access import StoreAccess
 
 

@@ -18,8 +18,8 @@ from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.stacking import side_by_side
-from zarrfeed.spec.freeze import freeze, freeze_names, freeze_rows
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.description.freeze import freeze, freeze_names, freeze_rows
+from zarrfeed.spec.fields.sparse import CsrField
 
 
 def _freeze_number(number: Any) -> Any:

@@ -15,13 +15,13 @@ from zarrfeed.metadata.description.method_call import MethodCall, frozen_by
 from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.description.sample_calls import freeze_conditions, freeze_coords
 from zarrfeed.metadata.description.split_columns import sample_weights
-from zarrfeed.plan.samples.buckets import Buckets
-from zarrfeed.plan.samples.counts_of_sources import CountsOfSources
-from zarrfeed.plan.samples.crop_starts import CropStarts
+from zarrfeed.plan.choice.buckets import Buckets
+from zarrfeed.plan.choice.counts_of_sources import CountsOfSources
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.sample_set import rank_of
-from zarrfeed.spec.expression import Expression
-from zarrfeed.spec.freeze import FrozenMapping, Named
+from zarrfeed.spec.description.expression import Expression
+from zarrfeed.spec.description.freeze import FrozenMapping, Named
 
 
 @dataclass(frozen=True)

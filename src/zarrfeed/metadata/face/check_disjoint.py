@@ -9,8 +9,8 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.samples.sample_set import pieces_of
-from zarrfeed.plan.samples.windows import offsets_of
-from zarrfeed.spec.block_edges import Int64
+from zarrfeed.plan.windows.windows import offsets_of
+from zarrfeed.spec.samples.block_edges import Int64
 
 _NOBODY = -1
 _SHOWN = 3

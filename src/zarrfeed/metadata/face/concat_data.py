@@ -14,9 +14,9 @@ from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
-from zarrfeed.plan.samples.buckets import Buckets
-from zarrfeed.spec.expression import ConcatCall, Expression
-from zarrfeed.spec.row_map import GridRows
+from zarrfeed.plan.choice.buckets import Buckets
+from zarrfeed.spec.description.expression import ConcatCall, Expression
+from zarrfeed.spec.samples.row_map import GridRows
 
 
 @checks_option_names

@@ -16,7 +16,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.split_columns import chosen_values
 from zarrfeed.metadata.group.sample_columns import DATE_PARTS, part_of_dates
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.missing import is_missing
+from zarrfeed.spec.values.missing import is_missing
 
 #: Takes the values of the chosen samples, shape (samples,), and returns a mask of that shape.
 Condition: TypeAlias = Callable[[npt.NDArray[Any]], Any]

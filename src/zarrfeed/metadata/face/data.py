@@ -21,8 +21,8 @@ from zarrfeed.metadata.face.data_values import ValueMethods
 from zarrfeed.metadata.face.sample_coords import SampleCoords
 from zarrfeed.metadata.patches.store_table import locate_samples, source_of
 from zarrfeed.metadata.stores.growth import Growth
-from zarrfeed.spec.expression import Expression, FieldInfo
-from zarrfeed.spec.version import Version
+from zarrfeed.spec.description.expression import Expression, FieldInfo
+from zarrfeed.spec.description.version import Version
 
 #: Names that users of other libraries try -> what does that here.
 _CALLED_HERE: dict[str, str] = {

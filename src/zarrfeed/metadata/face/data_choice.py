@@ -16,9 +16,9 @@ from zarrfeed.metadata.description.sample_calls import BlocksCall, SelectCall, W
 from zarrfeed.metadata.face.conditions import Condition, given_conditions, samples_that_meet
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.face.labels import select_labels, select_positions
-from zarrfeed.plan.samples.labels import Method
+from zarrfeed.plan.choice.labels import Method
 from zarrfeed.plan.samples.selection import Select
-from zarrfeed.spec.field import BlockKind
+from zarrfeed.spec.fields.field import BlockKind
 
 
 class ChoiceMethods(DataMethods):

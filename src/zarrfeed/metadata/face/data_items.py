@@ -22,8 +22,8 @@ from zarrfeed.metadata.description.normalize_by import Sides, of_sides, parse_si
 from zarrfeed.metadata.description.statics import open_statics
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.fields import FieldSource
-from zarrfeed.spec.images import CropKind, Mode
-from zarrfeed.spec.statistics import Statistics
+from zarrfeed.spec.fields.images import CropKind, Mode
+from zarrfeed.spec.values.statistics import Statistics
 
 
 class ItemMethods(DataMethods):

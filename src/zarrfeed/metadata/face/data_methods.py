@@ -7,7 +7,7 @@ from typing import Self
 from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.stores.growth import Growth
-from zarrfeed.spec.expression import Expression
+from zarrfeed.spec.description.expression import Expression
 
 
 class DataMethods:

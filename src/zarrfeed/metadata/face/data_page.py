@@ -9,9 +9,9 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.plan.samples.field_rows import describe_join
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.plan.samples.split_part import SplitPart
-from zarrfeed.spec.expression import Expression
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.description.expression import Expression
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.static import StaticField
 
 
 def data_rows(expression: Expression, resolved: ResolvedData) -> list[Row]:

@@ -27,14 +27,14 @@ from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segments import SegmentEnds, read_segment_ends
 from zarrfeed.metadata.patches.patch_request import Dim, PadVoxels, PatchSampling
 from zarrfeed.metadata.patches.read_weights import WeightsLike, read_weights
+from zarrfeed.plan.choice.split import By
 from zarrfeed.plan.patches.tiling import Border
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
-from zarrfeed.plan.samples.gap_step import StepLike
-from zarrfeed.plan.samples.gap_windows import gap_warning
-from zarrfeed.plan.samples.gaps import GapMode
-from zarrfeed.plan.samples.split import By
-from zarrfeed.plan.samples.window_rows import WindowRows
-from zarrfeed.plan.samples.windows import Offsets, PadLike
+from zarrfeed.plan.windows.gap_step import StepLike
+from zarrfeed.plan.windows.gap_windows import gap_warning
+from zarrfeed.plan.windows.gaps import GapMode
+from zarrfeed.plan.windows.window_rows import WindowRows
+from zarrfeed.plan.windows.windows import Offsets, PadLike
 
 #: A value for each sample: the name of a column, its array, or where it is stored.
 SampleColumn: TypeAlias = "str | Path | zarr.Array[Any] | npt.ArrayLike"

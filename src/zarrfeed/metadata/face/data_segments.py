@@ -26,14 +26,14 @@ from zarrfeed.metadata.face.conditions import Condition, meeting
 from zarrfeed.metadata.face.data_methods import DataMethods
 from zarrfeed.metadata.group.segment_columns import read_segments, read_whole_array, segment_coordinate, segments_known
 from zarrfeed.metadata.group.segments import SegmentEnds, find_segments
-from zarrfeed.plan.samples.gap_step import StepLike
-from zarrfeed.plan.samples.gaps import GapMode
-from zarrfeed.plan.samples.labels import LabelIndex
-from zarrfeed.plan.samples.packed_sequences import Longer
+from zarrfeed.plan.choice.labels import LabelIndex
+from zarrfeed.plan.choice.packed_sequences import Longer
 from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64, Select, select_samples
-from zarrfeed.plan.samples.windows import PadLike
-from zarrfeed.spec.segments import Segments
+from zarrfeed.plan.windows.gap_step import StepLike
+from zarrfeed.plan.windows.gaps import GapMode
+from zarrfeed.plan.windows.windows import PadLike
+from zarrfeed.spec.samples.segments import Segments
 from zarrfeed.storage.access.access import StoreAccess
 
 

@@ -15,8 +15,8 @@ from zarrfeed.metadata.group.sample_dims import SampleDim, parse_sample_dim
 from zarrfeed.metadata.group.source_names import name_xarray
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.metadata.group.xarray import stored_arrays
-from zarrfeed.spec.expression import Expression, FromXarrayCall
-from zarrfeed.spec.freeze import freeze_variables
+from zarrfeed.spec.description.expression import Expression, FromXarrayCall
+from zarrfeed.spec.description.freeze import freeze_variables
 
 
 @checks_option_names

@@ -14,10 +14,10 @@ from zarrfeed.metadata.array.coordinate_values import concatenated
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.group.grid_coordinates import GridCoordinate
-from zarrfeed.plan.samples.labels import LabelIndex, Method
+from zarrfeed.plan.choice.labels import LabelIndex, Method
 from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64, as_range, select_samples
-from zarrfeed.spec.coordinate import Coordinate
+from zarrfeed.spec.samples.coordinate import Coordinate
 
 #: For each store, the indices that are named along some of the dimensions, and which of the dimensions these are.
 Found = Sequence[tuple[Any, tuple[str, ...]]]

@@ -20,14 +20,14 @@ from zarrfeed.metadata.face.open_data import open as open_data
 from zarrfeed.metadata.group.batch_columns import Array, Column, OpenedField, Origin
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.group.fields import Source
-from zarrfeed.plan.samples.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, join_axes, joined_borders
-from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.choice.join import HOWS, MISSINGS, How, Joined, JoinInput, Missing, join_axes, joined_borders
+from zarrfeed.plan.choice.sample_choice import SampleChoice
 from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.expression import Expression, JoinCall
-from zarrfeed.spec.freeze import FrozenMapping, freeze_labels
-from zarrfeed.spec.row_map import NO_ROW, RowMap
+from zarrfeed.spec.description.expression import Expression, JoinCall
+from zarrfeed.spec.description.freeze import FrozenMapping, freeze_labels
+from zarrfeed.spec.samples.coordinate import Coordinate
+from zarrfeed.spec.samples.row_map import NO_ROW, RowMap
 from zarrfeed.storage.access.group_members import arrays_of
 
 

@@ -16,7 +16,7 @@ from zarrfeed.metadata.description.sample_calls import IselCall, SelCall
 from zarrfeed.metadata.face.grid_labels import grids_of, samples_at, samples_with
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.metadata.stores.labels_by_store import split_by_labels
-from zarrfeed.plan.samples.labels import METHODS, LabelIndex, Method
+from zarrfeed.plan.choice.labels import METHODS, LabelIndex, Method
 from zarrfeed.plan.samples.sample_set import as_index
 from zarrfeed.plan.samples.selection import Int64
 

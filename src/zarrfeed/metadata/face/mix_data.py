@@ -14,13 +14,13 @@ from zarrfeed.base.validate import check_choice, check_int
 from zarrfeed.metadata.array.conversion import TorchDtypeLike
 from zarrfeed.metadata.face.concat_data import as_one
 from zarrfeed.metadata.face.data import Data
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.mixture.blend import BATCHINGS, Batching, Blend
 from zarrfeed.plan.mixture.mixture import END, parse_weights
 from zarrfeed.plan.mixture.mixture_stop import Stop, check_stop
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
-from zarrfeed.spec.expression import Expression, MixCall
-from zarrfeed.spec.freeze import FrozenMapping
+from zarrfeed.spec.description.expression import Expression, MixCall
+from zarrfeed.spec.description.freeze import FrozenMapping
 
 
 @checks_option_names

@@ -26,9 +26,9 @@ from zarrfeed.metadata.group.url_patterns import is_pattern
 from zarrfeed.metadata.group.variables import Variables
 from zarrfeed.metadata.stores.growth import Complete, Growth, GrowthOptions, Refresh, evicted_before
 from zarrfeed.metadata.stores.many_stores import as_stores, open_stores
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
-from zarrfeed.spec.expression import Expression, OpenCall
-from zarrfeed.spec.freeze import Secrets, freeze, freeze_levels, freeze_variables
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.expression import Expression, OpenCall
+from zarrfeed.spec.description.freeze import Secrets, freeze, freeze_levels, freeze_variables
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.access.key_urls import is_url

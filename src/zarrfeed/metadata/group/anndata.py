@@ -21,13 +21,13 @@ from zarrfeed.metadata.array.array import check_any_is_stored, read_layout
 from zarrfeed.metadata.array.known_groups import encoding_of, member_of, refusal
 from zarrfeed.metadata.array.own_metadata import OwnMetadata, read_own, with_own
 from zarrfeed.metadata.array.values import absent_error, find_absent, read_distinct, read_slice, read_values
-from zarrfeed.spec.array import ArraySpec, Documented
-from zarrfeed.spec.conversion import Conversion
-from zarrfeed.spec.dtypes import TENSOR_DTYPES
-from zarrfeed.spec.layout import Layout, with_conversions
-from zarrfeed.spec.sparse import CsrField, Elements, Int64, absent_marker
-from zarrfeed.spec.value_step import ROW_TOTAL
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.arrays.array import ArraySpec, Documented
+from zarrfeed.spec.arrays.layout import Layout, with_conversions
+from zarrfeed.spec.fields.sparse import CsrField, Elements, Int64, absent_marker
+from zarrfeed.spec.samples.window import Window
+from zarrfeed.spec.values.conversion import Conversion
+from zarrfeed.spec.values.dtypes import TENSOR_DTYPES
+from zarrfeed.spec.values.value_step import ROW_TOTAL
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.zarr_internals import with_length

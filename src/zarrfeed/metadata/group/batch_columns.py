@@ -22,14 +22,14 @@ from zarrfeed.metadata.group.anndata import Categories, with_conversion
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.patches.patching import PatchAxes
 from zarrfeed.metadata.patches.store_table import StoreTable
-from zarrfeed.spec.conversion import Conversion
-from zarrfeed.spec.field import Field, ResidentField, StoredField, VlenField
-from zarrfeed.spec.images import Images
-from zarrfeed.spec.layout import with_conversions
-from zarrfeed.spec.segment_text import SegmentTextField
-from zarrfeed.spec.segments import Segments
-from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.arrays.layout import with_conversions
+from zarrfeed.spec.fields.field import Field, ResidentField, StoredField, VlenField
+from zarrfeed.spec.fields.images import Images
+from zarrfeed.spec.fields.segment_text import SegmentTextField
+from zarrfeed.spec.fields.sparse import CsrField
+from zarrfeed.spec.samples.segments import Segments
+from zarrfeed.spec.samples.window import Window
+from zarrfeed.spec.values.conversion import Conversion
 
 #: A field as it was opened.
 OpenedField: TypeAlias = "StoredField | ResidentField | VlenField | CsrField | SegmentTextField"

@@ -32,8 +32,8 @@ from zarrfeed.metadata.array.values import refuse_repeated_fill
 from zarrfeed.metadata.group.beside import Beside, StoredPath, open_beside, sibling
 from zarrfeed.metadata.group.grid_coordinates import GridCoordinate
 from zarrfeed.metadata.group.whole_arrays import MOST_VALUES, read_whole
-from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.item_choice import Positions, compose
+from zarrfeed.spec.arrays.item_choice import Positions, compose
+from zarrfeed.spec.samples.coordinate import Coordinate
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.shared_access import SharedAccess

@@ -67,14 +67,14 @@ from zarrfeed.metadata.group.sample_dims import (
     with_sample_dims,
 )
 from zarrfeed.metadata.group.variables import Variables, sample_dim_advice, select_variables, variables_of
-from zarrfeed.plan.samples.windows import check_segment_ends
-from zarrfeed.spec.array import Documented
-from zarrfeed.spec.field import (
+from zarrfeed.plan.windows.windows import check_segment_ends
+from zarrfeed.spec.arrays.array import Documented
+from zarrfeed.spec.fields.field import (
     StoredField,
     VlenField,
 )
-from zarrfeed.spec.record import select_members
-from zarrfeed.spec.segments import Segments
+from zarrfeed.spec.samples.segments import Segments
+from zarrfeed.spec.values.record import select_members
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.append.appended import marks_of

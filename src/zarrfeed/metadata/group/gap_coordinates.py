@@ -23,9 +23,9 @@ from zarrfeed.metadata.array.cf import coordinate_attributes
 from zarrfeed.metadata.array.coordinate_values import checked_values, decode_values
 from zarrfeed.metadata.array.values import read_values
 from zarrfeed.metadata.group.coordinates import Coordinates, NoCoordinateError, UnopenedCoordinates
-from zarrfeed.plan.samples.gaps import StoreCoordinate
-from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.missing import is_missing
+from zarrfeed.plan.windows.gaps import StoreCoordinate
+from zarrfeed.spec.samples.coordinate import Coordinate
+from zarrfeed.spec.values.missing import is_missing
 from zarrfeed.storage.access.checked_nodes import node_name
 
 _ADVICE = "pass gaps='ignore' to make windows without regard to gaps"

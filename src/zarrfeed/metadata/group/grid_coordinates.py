@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.coordinate_values import checked_values
-from zarrfeed.spec.coordinate import Coordinate
+from zarrfeed.spec.samples.coordinate import Coordinate
 
 
 @dataclass(frozen=True, eq=False)

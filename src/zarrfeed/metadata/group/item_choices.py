@@ -16,12 +16,12 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
 from zarrfeed.metadata.array.requested_step import RequestedStep
 from zarrfeed.metadata.group.batch_columns import Column, OpenedField
-from zarrfeed.spec.field import HostRows, ResidentField
-from zarrfeed.spec.item_choice import AxisChoice, ItemChoice, Positions, take_items
-from zarrfeed.spec.level import LevelRows
-from zarrfeed.spec.segment_text import SegmentTextField
-from zarrfeed.spec.sparse import CsrField
-from zarrfeed.spec.static import UnreadRows
+from zarrfeed.spec.arrays.item_choice import AxisChoice, ItemChoice, Positions, take_items
+from zarrfeed.spec.fields.field import HostRows, ResidentField
+from zarrfeed.spec.fields.segment_text import SegmentTextField
+from zarrfeed.spec.fields.sparse import CsrField
+from zarrfeed.spec.fields.static import UnreadRows
+from zarrfeed.spec.patches.level import LevelRows
 
 
 def choose_items(column: Column, dim: str | int, found: Sequence[Positions], *, dropped: bool) -> Column:

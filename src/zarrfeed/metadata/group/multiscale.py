@@ -23,7 +23,7 @@ from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.known_groups import attributes_of_ome, is_path, level_paths, member_of
 from zarrfeed.metadata.group.batch_columns import Array
 from zarrfeed.metadata.patches.patch_levels import check_extent, level_of
-from zarrfeed.spec.level import LevelRows
+from zarrfeed.spec.patches.level import LevelRows
 from zarrfeed.storage.access.checked_nodes import node_name
 
 #: Kinds of axes along which the levels of an image need not be alike, and labels may have none.

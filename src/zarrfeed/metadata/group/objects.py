@@ -16,7 +16,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_flags
 from zarrfeed.metadata.array.open import open_store
 from zarrfeed.plan.samples.selection import Select, select_samples
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.access.local_files import METADATA_NAMES

@@ -23,7 +23,7 @@ from zarrfeed.metadata.array.anndata_columns import column_at
 from zarrfeed.metadata.array.coordinate_values import checked_values, concatenated
 from zarrfeed.metadata.group.beside import MOST_GROUPS, Beside, StoredPath, open_beside, sibling
 from zarrfeed.metadata.group.coordinates import Coordinates, NoCoordinateError, StoreCoordinates, read_coordinate
-from zarrfeed.spec.coordinate import Coordinate
+from zarrfeed.spec.samples.coordinate import Coordinate
 from zarrfeed.storage.access.access import StoreAccess
 
 #: Parts of dates, named as xarray's `.dt` names them.

@@ -16,7 +16,7 @@ from zarrfeed.metadata.array.array import check_counts
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.merged_axes import merge_axes
 from zarrfeed.metadata.group.batch_columns import Array
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 #: The forms that `sample_dim=` takes.
 SampleDim: TypeAlias = "str | Sequence[str]"

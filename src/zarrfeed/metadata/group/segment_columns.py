@@ -23,8 +23,8 @@ from zarrfeed.metadata.group.beside import Beside
 from zarrfeed.metadata.group.coordinates import StoreCoordinates
 from zarrfeed.metadata.group.sample_columns import found_above, member_of_group, read_column
 from zarrfeed.metadata.group.whole_arrays import MOST_VALUES, read_whole
-from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.segments import Segments
+from zarrfeed.spec.samples.coordinate import Coordinate
+from zarrfeed.spec.samples.segments import Segments
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 

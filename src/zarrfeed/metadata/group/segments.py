@@ -17,8 +17,8 @@ from zarrfeed.metadata.array.values import read_stored
 from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.beside import MOST_GROUPS
 from zarrfeed.metadata.patches.store_table import StoreTable
-from zarrfeed.plan.samples.windows import check_segment_ends
-from zarrfeed.spec.segments import Segments
+from zarrfeed.plan.windows.windows import check_segment_ends
+from zarrfeed.spec.samples.segments import Segments
 from zarrfeed.storage.access.checked_nodes import checked
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.chunks.location import StoreSource

@@ -11,7 +11,7 @@ import zarr
 
 from zarrfeed.base.errors import printable
 from zarrfeed.base.optional_torch import is_tensor
-from zarrfeed.spec.freeze import FrozenList, FrozenMapping, Named
+from zarrfeed.spec.description.freeze import FrozenList, FrozenMapping, Named
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.given_stores import is_mapper
 

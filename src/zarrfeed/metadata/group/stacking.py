@@ -13,9 +13,9 @@ from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.described import check_same_coordinates
 from zarrfeed.metadata.group.batch_columns import Column
-from zarrfeed.spec.dtypes import item_bytes
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.stack import StackSlice
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.stack import StackSlice
+from zarrfeed.spec.values.dtypes import item_bytes
 
 
 @dataclass(frozen=True)

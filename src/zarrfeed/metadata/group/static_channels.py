@@ -9,10 +9,10 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.group.batch_columns import Array, Column
 from zarrfeed.metadata.group.stacking import Stacked
-from zarrfeed.spec.field import Field, HostRows, ResidentField, StoredField
-from zarrfeed.spec.item_choice import take_items
-from zarrfeed.spec.row_map import OneRow
-from zarrfeed.spec.static import StaticField, UnreadRows
+from zarrfeed.spec.arrays.item_choice import take_items
+from zarrfeed.spec.fields.field import Field, HostRows, ResidentField, StoredField
+from zarrfeed.spec.fields.static import StaticField, UnreadRows
+from zarrfeed.spec.samples.row_map import OneRow
 
 
 def make_channel(static: StaticField, num_samples: int) -> Array:

@@ -17,7 +17,7 @@ from zarrfeed.base.validate import check_choice
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.host_memory import field_in_memory
 from zarrfeed.metadata.group.batch_columns import Array
-from zarrfeed.spec.coordinate import Coordinate
+from zarrfeed.spec.samples.coordinate import Coordinate
 
 #: Name of the field in a batch.
 NAME = "time_features"

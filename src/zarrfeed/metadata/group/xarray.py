@@ -21,7 +21,7 @@ from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.array.dask_arrays import refuse_dask
 from zarrfeed.metadata.array.dask_selection import NotASelectionError, selection_of
 from zarrfeed.metadata.group.sample_dims import ParsedDims, in_words, names_of
-from zarrfeed.spec.item_choice import AxisChoice, Positions, positions_of
+from zarrfeed.spec.arrays.item_choice import AxisChoice, Positions, positions_of
 from zarrfeed.storage.files.manifests import is_virtual_dataset
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")

@@ -21,9 +21,9 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.validate import check_int
 from zarrfeed.metadata.array.conversion import Items, by_field
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.level import Level, LevelRows
-from zarrfeed.spec.patch import PatchAxis, Volumes
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.patches.level import Level, LevelRows
+from zarrfeed.spec.patches.patch import PatchAxis, Volumes
 
 #: Sizes by array, as they are kept: ((name, ((dimension, voxels), ...)), ...).
 Context = tuple[tuple[str, tuple[tuple[str | int, int], ...]], ...]

@@ -10,7 +10,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.patches.position_blocks import ListedPositions
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.patch import Volumes
+from zarrfeed.spec.patches.patch import Volumes
 
 
 def checked_positions(positions: Any) -> Int64:

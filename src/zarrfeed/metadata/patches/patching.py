@@ -31,10 +31,10 @@ from zarrfeed.plan.patches.position_blocks import ListedPositions, PatchPosition
 from zarrfeed.plan.patches.tiling import Border, Tiling
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import ListedRequests, Requests, TileRequests
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
-from zarrfeed.spec.row_map import GridRows
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.patches.patch import AxisBorder, FieldPatch, PatchAxis, Volumes
+from zarrfeed.spec.samples.row_map import GridRows
+from zarrfeed.spec.samples.window import Window
 
 #: The values beyond the ends of an axis, by the `pad` that is no number.
 _BORDER_OF_PAD: dict[object, AxisBorder] = {"edge": "edge", "reflect": "reflect"}

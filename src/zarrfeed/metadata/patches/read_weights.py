@@ -19,8 +19,8 @@ from zarrfeed.plan.patches.random_positions import RandomPositions, middles
 from zarrfeed.plan.patches.tiling import Border
 from zarrfeed.plan.patches.weight_table import WeightTable
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.freeze import PRINTED_NUMBERS, FrozenArray
-from zarrfeed.spec.patch_weights import PatchWeights, check_weights
+from zarrfeed.spec.description.freeze import PRINTED_NUMBERS, FrozenArray
+from zarrfeed.spec.patches.patch_weights import PatchWeights, check_weights
 
 #: Types of `weights=` of `Data.patch`: the result of `zarrfeed.patch_weights`, or the file that it wrote; numbers, an
 #: array of Zarr, or the path of one.

@@ -9,7 +9,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.suggestions import did_you_mean
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.item_indexers import Indexer, find_positions, parse_indexer
-from zarrfeed.spec.patch import PatchAxis
+from zarrfeed.spec.patches.patch import PatchAxis
 
 #: Indexers by the name of a dimension, or the number of an axis.
 Indexers: TypeAlias = tuple[tuple[str | int, Indexer], ...]

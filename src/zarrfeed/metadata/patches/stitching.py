@@ -27,7 +27,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.patches.tiling import TileGrid
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 
 #: "flat": all voxels of a patch count alike. "hann": those near its faces count less, as sin**2 along each dimension.
 StitchWeights: TypeAlias = Literal["flat", "hann"]

@@ -10,9 +10,9 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.patches.patch_turns import Turns
-from zarrfeed.spec.conversion import Conversion
-from zarrfeed.spec.patch import PatchAxis
-from zarrfeed.spec.value_step import ValueStep
+from zarrfeed.spec.patches.patch import PatchAxis
+from zarrfeed.spec.values.conversion import Conversion
+from zarrfeed.spec.values.value_step import ValueStep
 
 
 def parse_turned(name: str, value: Any, size: Mapping[str | int, int]) -> tuple[str | int, ...]:

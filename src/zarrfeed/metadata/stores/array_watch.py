@@ -34,10 +34,10 @@ from zarrfeed.metadata.array.meaning import normal_units
 from zarrfeed.metadata.array.own_metadata import array_from
 from zarrfeed.metadata.stores.store_parts import locations_in
 from zarrfeed.plan.order.keyed_random import permutation
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import Field
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.retry import FailedAttempt, reading
 from zarrfeed.storage.access.shared_access import SharedAccess

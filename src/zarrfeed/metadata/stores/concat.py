@@ -26,17 +26,17 @@ from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.stores.memory_store import alike_in_kind
 from zarrfeed.metadata.stores.store_parts import ArrayLocation
 from zarrfeed.metadata.stores.stores_by_kind import StoreRows, array_like
-from zarrfeed.plan.samples.sample_choice import SampleChoice
+from zarrfeed.plan.choice.sample_choice import SampleChoice
 from zarrfeed.plan.samples.sample_set import distinct
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.plan.samples.windows import with_borders
-from zarrfeed.spec.field import (
+from zarrfeed.plan.windows.windows import with_borders
+from zarrfeed.spec.fields.field import (
     Field,
 )
-from zarrfeed.spec.level import LevelRows
-from zarrfeed.spec.row_map import GridRows
-from zarrfeed.spec.segments import Segments
-from zarrfeed.spec.window import Borders, Window
+from zarrfeed.spec.patches.level import LevelRows
+from zarrfeed.spec.samples.row_map import GridRows
+from zarrfeed.spec.samples.segments import Segments
+from zarrfeed.spec.samples.window import Borders, Window
 
 
 @dataclass(frozen=True)

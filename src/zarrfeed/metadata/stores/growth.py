@@ -27,8 +27,8 @@ from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Array, Opened
 from zarrfeed.metadata.group.opening import Opening
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.version import Version
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.description.version import Version
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.append.appended import marks_of

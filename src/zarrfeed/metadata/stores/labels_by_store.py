@@ -23,11 +23,11 @@ from zarrfeed.metadata.group.batch_columns import Column
 from zarrfeed.metadata.group.coordinates import Coordinates
 from zarrfeed.metadata.patches.store_table import StoreTable
 from zarrfeed.metadata.stores.store_parts import LayoutParts, locations_in
-from zarrfeed.plan.samples.labels import Method
-from zarrfeed.spec.coordinate import Coordinate
-from zarrfeed.spec.field import StoredField, VlenField
-from zarrfeed.spec.item_choice import Positions
-from zarrfeed.spec.layout import Layout
+from zarrfeed.plan.choice.labels import Method
+from zarrfeed.spec.arrays.item_choice import Positions
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.field import StoredField, VlenField
+from zarrfeed.spec.samples.coordinate import Coordinate
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from zarrfeed.metadata.group.source_names import store_name
 from zarrfeed.metadata.group.url_patterns import is_pattern, matching_urls
 from zarrfeed.metadata.stores.concat import Run, concat_runs
 from zarrfeed.metadata.stores.store_parts import ArrayLocation
-from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.arrays.array import ArraySpec
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url, path_pattern_of
 from zarrfeed.storage.access.local_files import local_path

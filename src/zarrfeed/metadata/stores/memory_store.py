@@ -18,7 +18,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.group.batch_columns import Column
-from zarrfeed.spec.field import ResidentField, StoredField
+from zarrfeed.spec.fields.field import ResidentField, StoredField
 
 #: Bytes of a chunk, about.
 _CHUNK_BYTES = 1 << 20

@@ -12,9 +12,9 @@ import numpy as np
 from zarrfeed.metadata.array.array import chunk_keys
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.array.requested_conversion import RequestedConversion
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.array_parts import ArrayParts
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.array_parts import ArrayParts
+from zarrfeed.spec.arrays.layout import Layout
 from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.parted_source import PartedSource

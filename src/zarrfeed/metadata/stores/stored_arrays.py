@@ -13,8 +13,8 @@ import zarr
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.metadata.group.beside import StoredPath, open_beside
 from zarrfeed.metadata.stores.store_parts import ArrayLocation, locations_in
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.field import Field
 from zarrfeed.storage.access.access import StoreAccess
 
 

@@ -21,10 +21,10 @@ from zarrfeed.metadata.group.anndata import with_conversion
 from zarrfeed.metadata.group.batch_columns import Array, OpenedField
 from zarrfeed.metadata.stores.store_parts import ArrayLocation, LayoutParts, location_of, locations_in, normalised
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.field import Field, HostRows, ResidentField, StoredField, VlenField
-from zarrfeed.spec.field_kind import FieldKind
-from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.sparse import CsrField, Elements
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.field import Field, HostRows, ResidentField, StoredField, VlenField
+from zarrfeed.spec.fields.field_kind import FieldKind
+from zarrfeed.spec.fields.sparse import CsrField, Elements
 
 #: The array of all stores, and for each of its layouts the conversion that was requested.
 JoinedArray = tuple[Array, tuple[RequestedConversion, ...]]

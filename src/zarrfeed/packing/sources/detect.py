@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.validate import check_choice
-from zarrfeed.packing.sources.anndata_elements import is_anndata
+from zarrfeed.packing.sources.cells.anndata_elements import is_anndata
 from zarrfeed.packing.sources.files import some_of
 from zarrfeed.packing.sources.path_patterns import expanded
 from zarrfeed.packing.sources.source import KINDS, READ_WHOLE, SourceCall, SourceOptions

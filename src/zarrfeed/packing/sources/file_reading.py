@@ -20,8 +20,8 @@ from zarrfeed.metadata.array.coordinate_values import are_same_coordinates
 from zarrfeed.metadata.array.meaning import normal_units
 from zarrfeed.packing.sources.same_meaning import Stored
 from zarrfeed.packing.sources.source import FilesAre, Int64, Runs, SourceOptions
-from zarrfeed.spec.coordinate import UNIT_NS
-from zarrfeed.spec.missing import is_missing
+from zarrfeed.spec.samples.coordinate import UNIT_NS
+from zarrfeed.spec.values.missing import is_missing
 
 #: Dimensions of space, as files of weather and images call them; and CF's standard names of such coordinates.
 _SPATIAL_DIMS = frozenset(

@@ -16,7 +16,7 @@ import zarr
 
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.packing.sources.source import Int64, Rows
-from zarrfeed.spec.sparse import absent_marker, marked_fill
+from zarrfeed.spec.fields.sparse import absent_marker, marked_fill
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.zarr_internals import fill_of, with_fill
 from zarrfeed.storage.chunks.codec_configs import as_meant

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
-from zarrfeed.spec.error_policy import DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.store_errors import reason_of
 
@@ -296,19 +296,19 @@ class SourceCall:
 
 #: Kind of source -> its module in this folder, and its class there.
 KINDS: dict[str, tuple[str, str]] = {
-    "zarr": ("zarr_source", "ZarrSource"),
-    "npy": ("npy_source", "NpySource"),
-    "xarray": ("xarray_source", "XarraySource"),
-    "hdf5": ("hdf5_source", "Hdf5Source"),
-    "arrow": ("arrow_source", "ArrowSource"),
-    "images": ("image_folder", "ImageFolder"),
-    "webdataset": ("webdataset_source", "WebDatasetSource"),
-    "anndata": ("anndata_source", "AnnDataSource"),
+    "zarr": ("arrays.zarr_source", "ZarrSource"),
+    "npy": ("arrays.npy_source", "NpySource"),
+    "xarray": ("arrays.xarray_source", "XarraySource"),
+    "hdf5": ("arrays.hdf5_source", "Hdf5Source"),
+    "arrow": ("tables.arrow_source", "ArrowSource"),
+    "images": ("images.image_folder", "ImageFolder"),
+    "webdataset": ("images.webdataset_source", "WebDatasetSource"),
+    "anndata": ("cells.anndata_source", "AnnDataSource"),
 }
 
 
 #: The same of a `Data`.
-OF_DATA = ("data_source", "DataSource")
+OF_DATA = ("arrays.data_source", "DataSource")
 
 #: Kinds of files that may be one sample each.
 READ_WHOLE = ("npy", "hdf5", "xarray")

@@ -21,8 +21,8 @@ from zarrfeed.metadata.array.cf import dimension_names
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.packing.sources.source import Int64, Kind, Rows, SourceField
 from zarrfeed.plan.schedule.batch_request import RowRequests
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import Field
 
 #: Attributes that say how arrays of Zarr v2 are laid out, which their dimension names say in v3.
 _LAYOUT_ATTRIBUTES = ("_ARRAY_DIMENSIONS",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.packing.sources.csr_rows import convert_items
+from zarrfeed.packing.sources.cells.csr_rows import convert_items
 from zarrfeed.packing.sources.source import Rows, SourceField
 from zarrfeed.packing.targets.pack_layout import FieldLayout
 

@@ -18,7 +18,7 @@ import zarr
 
 from zarrfeed.base.native import core
 from zarrfeed.packing.targets.timed_passes import time_passes
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.fields.field import StoredField
 from zarrfeed.storage.chunks.chunk_encoder import Encoding, join_shard
 from zarrfeed.torch.datasets.iterable_dataset import ZarrIterableDataset
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from zarrfeed.base.errors import CorruptChunkError
-from zarrfeed.packing.sources.csr_rows import from_items
+from zarrfeed.packing.sources.cells.csr_rows import from_items
 from zarrfeed.packing.sources.source import Int64, Rows, SourceField
 from zarrfeed.packing.targets.pack_layout import FieldLayout, SparseLayout
 from zarrfeed.packing.work.job import PartOfStore, Unit

@@ -16,8 +16,8 @@ from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.order.unfolding import ReadPlan
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.selection import Int64, Selection
-from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.sparse import Elements
+from zarrfeed.spec.fields.field import StoredField
+from zarrfeed.spec.fields.sparse import Elements
 
 #: Rows whose blocks are looked up at once, which takes about 100 bytes each.
 _PAGE_ROWS = 1 << 20

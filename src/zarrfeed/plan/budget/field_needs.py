@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Self
 
 from zarrfeed.plan.budget.element_loads import element_fields
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.array_sources import ArraySource, array_sources, loaded_with
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.array_sources import ArraySource, array_sources, loaded_with
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.sparse import CsrField
 
 #: Blosc's compressors choose blocks of at most 1 MiB by themselves; the metadata says where they were told otherwise.
 _BLOCK_BYTES = 8 << 20

@@ -23,7 +23,7 @@ from zarrfeed.base.errors import MemoryBudgetError
 from zarrfeed.base.units import format_bytes
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.order.order import Order
-from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
+from zarrfeed.spec.arrays.sharding import DEFAULT_COALESCE, Coalesce
 
 #: Indices of shards get at most the budget divided by this: at 1 GiB those of a million inner chunks are all cached.
 _INDEX_DIVISOR = 64

@@ -7,13 +7,13 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.mixture.mixture import COLUMNS, Mixture
 from zarrfeed.plan.mixture.mixture_stop import Stop
 from zarrfeed.plan.order.keyed_random import key_of
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.block_edges import Edges, GridEdges
+from zarrfeed.spec.samples.block_edges import Edges, GridEdges
 
 #: "per_sample": each sample of a batch is of the source whose turn it is. "per_batch": all samples of a batch of all
 #: ranks are of one source.

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.mixture.blend import Blend
 from zarrfeed.plan.mixture.mixed_order import MixedOrder
 from zarrfeed.plan.mixture.pass_mixture import PassMixture
@@ -27,7 +28,6 @@ from zarrfeed.plan.order.drawn_order import DrawnBlocks
 from zarrfeed.plan.order.keyed_random import key_of
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.weighted_blocks import WeightedBlocks, in_blocks
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.sample_set import SampleSet

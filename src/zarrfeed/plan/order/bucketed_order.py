@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.choice.buckets import Buckets
 from zarrfeed.plan.order.given_order import GivenOrder
 from zarrfeed.plan.order.keyed_random import below, keys_of
 from zarrfeed.plan.order.order import Order, Room
 from zarrfeed.plan.order.order_state import OrderState
 from zarrfeed.plan.order.remembered import Remembered
-from zarrfeed.plan.samples.buckets import Buckets
 from zarrfeed.plan.samples.given_samples import GivenSamples
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.selection import Int64, Selection

@@ -22,23 +22,23 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.blocks.chunks_over_blocks import chunks_over_blocks
+from zarrfeed.plan.blocks.decoded_bytes import Grain, bytes_of_runs
+from zarrfeed.plan.blocks.slabs import Slabs
 from zarrfeed.plan.order.cached_decodes import Chains, SharingMemory, saved_decodes
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.wanted_bytes import SegmentSamples, WantedBytes
-from zarrfeed.plan.samples.chunks_over_blocks import chunks_over_blocks
-from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_of_runs
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import distinct
 from zarrfeed.plan.samples.selection import Int64, Selection
-from zarrfeed.plan.samples.slabs import Slabs
-from zarrfeed.plan.samples.windows import reach
-from zarrfeed.spec.array_sources import ArraySource, array_sources
-from zarrfeed.spec.edition import FIRST_REACHES
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.row_map import GridRows
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.plan.windows.windows import reach
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.description.edition import FIRST_REACHES
+from zarrfeed.spec.fields.array_sources import ArraySource, array_sources
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.sparse import CsrField
+from zarrfeed.spec.samples.row_map import GridRows
 
 #: A strip of neighbouring blocks has so many times the chunks that it shares with others: these are decoded again.
 STRIP_REACHES = FIRST_REACHES

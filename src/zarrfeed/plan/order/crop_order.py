@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.order.drawn_order import DrawnOrder
 from zarrfeed.plan.order.keyed_random import below, keys_of
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.samples.crop_starts import CropStarts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.sample_set import Int64, SampleSet

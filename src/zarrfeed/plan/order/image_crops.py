@@ -14,7 +14,7 @@ import math
 from typing import TypeAlias
 
 from zarrfeed.plan.order.keyed_random import WORD, KeyedRandom
-from zarrfeed.spec.images import Crop, Images
+from zarrfeed.spec.fields.images import Crop, Images
 
 #: The first and the last pixel of a box, the last one excluded: (left, top, right, bottom).
 Box: TypeAlias = tuple[int, int, int, int]

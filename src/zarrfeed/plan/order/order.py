@@ -18,15 +18,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.blocks.slabs import Slabs
 from zarrfeed.plan.order.block_order import RowKeys, permuted
 from zarrfeed.plan.order.groups import NEVER, Groups, SourceGroups, steps_of, visits_of
 from zarrfeed.plan.order.order_rules import OrderRules
 from zarrfeed.plan.order.order_state import OrderState
 from zarrfeed.plan.order.portion import WHOLE, Portion, Strides
 from zarrfeed.plan.samples.selection import Int64, Selection
-from zarrfeed.plan.samples.slabs import Slabs
-from zarrfeed.spec.block_edges import Edges
-from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.fields.field import FieldSet
+from zarrfeed.spec.samples.block_edges import Edges
 
 
 class SharedChunks(Protocol):

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from zarrfeed.plan.blocks.slabs import Slabs
 from zarrfeed.plan.order.block_order import MOST_BLOCKS, strata_for
 from zarrfeed.plan.order.order_state import OrderState, OwnState, Readers, S
 from zarrfeed.plan.order.rank_lanes import FEW_RANKS, lanes_for_ranks
 from zarrfeed.plan.order.read_blocks import ReadBlocks
 from zarrfeed.plan.samples.selection import Selection
-from zarrfeed.plan.samples.slabs import Slabs
-from zarrfeed.spec.block_edges import Edges
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.samples.block_edges import Edges
 
 #: Batches that must be open at once where each group is a single sample.
 BATCHES_OF_ROW = 2

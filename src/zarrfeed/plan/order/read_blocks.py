@@ -9,10 +9,10 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
+from zarrfeed.plan.blocks.slabs import Slabs
 from zarrfeed.plan.order.block_order import MOST_BLOCKS, MOST_UNFOLDED, regular_table
 from zarrfeed.plan.samples.selection import Int64, Selection, block_of
-from zarrfeed.plan.samples.slabs import Slabs
-from zarrfeed.spec.block_edges import Edges
+from zarrfeed.spec.samples.block_edges import Edges
 
 
 class ReadBlocks:

@@ -14,15 +14,15 @@ from functools import cached_property
 import numpy as np
 
 from zarrfeed.base.native import core
+from zarrfeed.plan.blocks.decoded_bytes import Grain, bytes_in_runs, bytes_of_rows, rows_of_grain
 from zarrfeed.plan.order.order import EpochPlan
-from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_in_runs, bytes_of_rows, rows_of_grain
 from zarrfeed.plan.samples.field_rows import find_rows
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.sample_set import distinct
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.array_sources import ArraySource
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.array_sources import ArraySource
+from zarrfeed.spec.fields.field import Field
 
 #: Rows of samples that are listed, at most: some tenths of a second.
 MOST_ROWS = 1 << 19

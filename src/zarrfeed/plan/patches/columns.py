@@ -14,9 +14,9 @@ from zarrfeed.plan.patches.sweep_choice import PatchField, carried_bytes, choose
 from zarrfeed.plan.patches.sweep_cost import num_chunks
 from zarrfeed.plan.patches.tiling import Tiling
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.array_sources import array_sources
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.patch import FieldPatch
+from zarrfeed.spec.fields.array_sources import array_sources
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.patches.patch import FieldPatch
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from zarrfeed.plan.patches.columns import ColumnLayout
 from zarrfeed.plan.patches.position_blocks import Cells, PatchPositions, PositionBlocks
 from zarrfeed.plan.patches.swept_order import PatchOrder
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from zarrfeed.plan.patches.sweep import Sweep
 from zarrfeed.plan.patches.swept_order import SPARE_BATCHES, SweptOrder
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.selection import Int64, Selection
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from zarrfeed.plan.patches.mixed_patches import MixedPatches
 from zarrfeed.plan.patches.sweep_choice import PatchField
 from zarrfeed.plan.patches.sweep_cost import amplification, num_chunks
 from zarrfeed.plan.patches.swept_order import SweptOrder
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
 
 #: Most patches for which an epoch's decodes are counted patch by patch.
 _COUNTED = 200_000

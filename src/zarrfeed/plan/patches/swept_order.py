@@ -33,7 +33,7 @@ from zarrfeed.plan.patches.position_blocks import PositionBlocks
 from zarrfeed.plan.patches.sweep import Sweep, SweepChoice, TileBlocks, blocks_of
 from zarrfeed.plan.patches.tiling import Tiling
 from zarrfeed.plan.samples.selection import Int64, Selection
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
 
 _ROTATION = 0x726F74617465
 #: Batches that are open where patches are read, beside those that hold the blocks of all lanes.

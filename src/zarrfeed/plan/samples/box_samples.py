@@ -15,8 +15,8 @@ import numpy as np
 
 from zarrfeed.base.native import core
 from zarrfeed.plan.samples.sample_set import Samples, SampleSet, as_samples, pieces_of, runs_of
-from zarrfeed.spec.block_edges import GridEdges
-from zarrfeed.spec.sample_grids import AnyGrid
+from zarrfeed.spec.samples.block_edges import GridEdges
+from zarrfeed.spec.samples.sample_grids import AnyGrid
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.spec.coordinate import UNIT_NS
+from zarrfeed.spec.samples.coordinate import UNIT_NS
 
 _DATE = re.compile(
     r"(?P<year>\d{4})(?:-(?P<month>\d\d)(?:-(?P<day>\d\d)"

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.sample_set import as_index
-from zarrfeed.spec.block_edges import Int64
-from zarrfeed.spec.missing import is_missing
+from zarrfeed.spec.samples.block_edges import Int64
+from zarrfeed.spec.values.missing import is_missing
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

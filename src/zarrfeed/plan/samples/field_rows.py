@@ -11,8 +11,8 @@ import numpy.typing as npt
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.row_map import NO_ROW, OneRow
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.samples.row_map import NO_ROW, OneRow
 
 #: Returns the read chunk along the sample axis of the row at an offset from each of some samples; -1 where another
 #: layout, or no array, has the row.

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zarrfeed.base.native import core
-from zarrfeed.spec.block_edges import Edges, Int64, StoreEdges
+from zarrfeed.spec.samples.block_edges import Edges, Int64, StoreEdges
 
 #: If a rule has more blocks than these, the rule is hashed and not its blocks.
 MANY_BLOCKS = 1 << 22

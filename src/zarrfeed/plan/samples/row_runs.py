@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zarrfeed.spec.array_parts import Int64
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.array_parts import Int64
+from zarrfeed.spec.arrays.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from zarrfeed.plan.samples.joined_ranges import joined_ranges
 from zarrfeed.plan.samples.left_out import LeftOut
 from zarrfeed.plan.samples.sample_set import AT_ONCE, Samples, SampleSet, as_samples, collected, flagged, rank_of
 from zarrfeed.plan.samples.split_part import SplitPart
-from zarrfeed.spec.block_edges import Edges, GridEdges, StoreEdges
+from zarrfeed.spec.samples.block_edges import Edges, GridEdges, StoreEdges
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from zarrfeed.plan.samples.deal_units import SampleLabels
-from zarrfeed.spec.block_edges import Int64
+from zarrfeed.spec.samples.block_edges import Int64
 
 _MOST_SHOWN = 8
 #: A part may have more or fewer samples than were asked for by this share of all.

@@ -19,7 +19,7 @@ from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.affinity import Part
 from zarrfeed.plan.shares.partition import Consumer, Division, Even, RankInfo
 from zarrfeed.plan.shares.runs import RunDivision
-from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.fields.field import FieldSet
 
 
 @dataclass(frozen=True)

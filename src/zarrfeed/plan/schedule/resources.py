@@ -21,7 +21,7 @@ from zarrfeed.plan.order.order import Order, SharedChunks
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.shares.affinity import Part
 from zarrfeed.plan.shares.partition import Consumer, RankInfo
-from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.fields.field import FieldSet
 
 #: Chunks that neighbouring blocks share get the budget divided by this, or as much as they need.
 _CARRY_DIVISOR = 64

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from zarrfeed.base.job_memory import job_bytes
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.shares.partition import Even
-from zarrfeed.spec.field import FieldSet
-from zarrfeed.spec.sharding import DEFAULT_COALESCE, Coalesce
+from zarrfeed.spec.arrays.sharding import DEFAULT_COALESCE, Coalesce
+from zarrfeed.spec.fields.field import FieldSet
 
 #: Memory for which lanes and mix are chosen where none is named, and which may be used on any machine.
 DEFAULT_BUDGET = 1 << 30

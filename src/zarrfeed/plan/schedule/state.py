@@ -12,8 +12,8 @@ from zarrfeed.plan.shares.affinity import Part
 from zarrfeed.plan.shares.partition import EVEN_MODES, Consumer, Division
 from zarrfeed.plan.shares.progress import Cut, Progress
 from zarrfeed.plan.shares.runs import RunCut, RunDivision
-from zarrfeed.spec.edition import FIRST_REACHES, Edition
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.description.edition import FIRST_REACHES, Edition
+from zarrfeed.spec.fields.field import Field
 
 #: Version 1 has no "run": "used" has all used positions.
 VERSION = 2

@@ -28,8 +28,8 @@ from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.order_state import OrderState
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.selection import Int64, Selection
-from zarrfeed.plan.samples.windows import reach
-from zarrfeed.spec.field import FieldSet
+from zarrfeed.plan.windows.windows import reach
+from zarrfeed.spec.fields.field import FieldSet
 
 #: The reader that gets the same part of the samples in every epoch.
 Affinity: TypeAlias = Literal["node"]

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.redaction import remember
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.access.retry import FailedAttempt, reading
 from zarrfeed.storage.access.shared_access import SharedAccess

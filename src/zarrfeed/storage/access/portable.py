@@ -15,7 +15,7 @@ import zarr
 from zarr.storage import LocalStore, MemoryStore
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.spec.field import HostRows
+from zarrfeed.spec.fields.field import HostRows
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.access.local_files import local_path
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.base.native import core
 from zarrfeed.base.redaction import redact
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of
 
 #: Factor of each further pause: 2, as a power of two; twice that where a server has to be left in peace.

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_flags, check_int
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.checkpoint.checkpoint_format import CHECKSUMS
 from zarrfeed.storage.checkpoint.checkpoint_location import locate_checkpoint, open_stored
 from zarrfeed.storage.checkpoint.checkpoint_reader import CheckpointReader

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, StoreWriteError
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import KeyUrl, is_url, url_of
 from zarrfeed.storage.access.local_files import local_path

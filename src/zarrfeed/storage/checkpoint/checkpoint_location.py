@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, printable
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import KeyUrl, check_key, is_url
 from zarrfeed.storage.access.local_files import local_path

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, printable
 from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint.checkpoint_folder import CheckpointFolder, Entry
 from zarrfeed.storage.checkpoint.checkpoint_manifest import METADATA_NAME, Manifest, is_object_name, step_of
 from zarrfeed.storage.checkpoint.shard_folder import LOOKS_AT_ONCE, ShardFolder, Transfer, is_missing, read_all

@@ -12,7 +12,7 @@ from typing import Any
 from zarrfeed.base.errors import ConfigError, CorruptCheckpointError, StoreReadError, StoreWriteError
 from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_int
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.checkpoint.checkpoint_file import DEFAULT_BUDGET, reader, writer
 from zarrfeed.storage.checkpoint.checkpoint_folder import CheckpointFolder, folder_and_name, open_folder
 from zarrfeed.storage.checkpoint.checkpoint_manifest import METADATA_NAME, Manifest, ShardObject, decode, encode

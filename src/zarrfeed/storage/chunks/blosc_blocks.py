@@ -17,8 +17,8 @@ import numpy as np
 
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.sharding import ShardSpec
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.arrays.sharding import ShardSpec
 from zarrfeed.storage.chunks.chunk_reader import locate_chunk
 
 #: Chunks that are looked for, in C order.

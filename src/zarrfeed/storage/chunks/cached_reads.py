@@ -25,7 +25,7 @@ from zarr.storage import LocalStore
 
 from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.base.native import core
-from zarrfeed.spec.sharding import DEFAULT_COALESCE
+from zarrfeed.spec.arrays.sharding import DEFAULT_COALESCE
 from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.chunks.location import StoreSource
 

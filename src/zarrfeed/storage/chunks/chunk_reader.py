@@ -19,9 +19,9 @@ import numpy.typing as npt
 from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 
 from zarrfeed.base.errors import CorruptChunkError, DecodeError, StoreReadError
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.sharding import ShardReading
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt, reading, retrying
 from zarrfeed.storage.access.store_errors import errno_of, reason_of, says_no_permission

@@ -24,7 +24,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Wrap
 from zarrfeed.base.errors import ConfigError, StoreReadError, printable
 from zarrfeed.base.native import core
 from zarrfeed.base.per_process import OwnerProcess
-from zarrfeed.spec.array import StoreLocation
+from zarrfeed.spec.arrays.array import StoreLocation
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.access.local_files import read_chunk_file

@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, WrapperStore, ZipStore
 
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.arrays.array import ArraySpec
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import ArrayCache, StoredObjects
 from zarrfeed.storage.access.read_store import ReadStore

@@ -25,8 +25,8 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
 from zarrfeed.base.errors import StoreReadError
 from zarrfeed.base.native import core
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.access.retry import reading

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zarr.abc.store import ByteRequest
 
 from zarrfeed.base.native import core
-from zarrfeed.spec.array import StoreLocation
+from zarrfeed.spec.arrays.array import StoreLocation
 from zarrfeed.storage.access.cache_options import joined_cache
 from zarrfeed.storage.access.read_counts import CacheCounts
 from zarrfeed.storage.access.request_limiter import RequestLimiter

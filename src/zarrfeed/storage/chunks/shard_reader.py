@@ -19,7 +19,7 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 
 from zarrfeed.base.errors import CorruptChunkError
 from zarrfeed.base.native import core
-from zarrfeed.spec.sharding import Piece, ShardReading, merge_pieces
+from zarrfeed.spec.arrays.sharding import Piece, ShardReading, merge_pieces
 from zarrfeed.storage.access.read_counts import ReadCounts
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

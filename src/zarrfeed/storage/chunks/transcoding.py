@@ -7,7 +7,7 @@ is read in another way never meets the entry.
 
 from __future__ import annotations
 
-from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.arrays.array import ArraySpec
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder
 

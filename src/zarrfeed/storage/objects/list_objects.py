@@ -15,7 +15,7 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from zarrfeed.base.errors import ConfigError, StoreReadError
 from zarrfeed.base.validate import check_flags, check_int
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.store_errors import errno_of, reason_of
 from zarrfeed.storage.objects.key_glob import KeyGlob

@@ -32,7 +32,7 @@ from zarrfeed.packing.targets.timed_passes import time_passes
 from zarrfeed.packing.targets.trial_store import best_rate
 from zarrfeed.report.advice import advise
 from zarrfeed.report.explain import Explanation
-from zarrfeed.spec.field import FieldSet, StoredField
+from zarrfeed.spec.fields.field import FieldSet, StoredField
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.tools.advise.advice_page import StoreAdvice
 from zarrfeed.tools.advise.disk_rate import DiskRate, measure_disk

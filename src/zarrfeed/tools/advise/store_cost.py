@@ -10,7 +10,7 @@ from typing import Any
 from zarrfeed.base.page import Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.report.explain import Explanation
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 import zarr
 
-from zarrfeed.spec.conversion import Decoding
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.values.conversion import Decoding
 from zarrfeed.torch.batches.tensors import torch_dtype
 
 

@@ -35,9 +35,9 @@ from zarrfeed.metadata.face.data import Data
 from zarrfeed.packing.targets.timed_passes import Rate, time_passes
 from zarrfeed.report.advice import advise
 from zarrfeed.report.describe import describe
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import Mixing
-from zarrfeed.spec.field import streamed
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import Mixing
+from zarrfeed.spec.fields.field import streamed
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.chunks.codec_configs import as_meant
 from zarrfeed.tools.bench.plain import PlainLoader

@@ -10,7 +10,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.executors import open_executor
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.metadata.array.open import check_storage_options
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import CacheOptions
 from zarrfeed.storage.access.key_urls import is_url, path_of

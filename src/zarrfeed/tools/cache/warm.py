@@ -21,8 +21,8 @@ from zarrfeed.base.native import core
 from zarrfeed.base.page import Page, Row
 from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.array.array import read_layout
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.sharding import DEFAULT_COALESCE, ShardReading
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.sharding import DEFAULT_COALESCE, ShardReading
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import ArrayCache
 from zarrfeed.storage.access.read_counts import ReadCounts

@@ -21,9 +21,9 @@ from zarrfeed.metadata.description.measured_fields import Axis, MeasuredField, f
 from zarrfeed.metadata.description.normalize_by import SIDES, Sides, labels_of, parse_sides, units_of
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import as_options
-from zarrfeed.spec.statistics import FieldStatistics, Statistics
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import as_options
+from zarrfeed.spec.values.statistics import FieldStatistics, Statistics
 from zarrfeed.tools.stats.moments import Moments
 from zarrfeed.tools.stats.partial import PartialFile
 from zarrfeed.tools.stats.sample_ranges import Lengths, measure_range, measured_batches, merged, none_yet, task_of

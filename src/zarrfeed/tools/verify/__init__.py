@@ -19,7 +19,7 @@ from zarrfeed.base.units import parse_bytes
 from zarrfeed.base.validate import check_choice, check_counts, check_flags
 from zarrfeed.metadata.array.open import check_storage_options
 from zarrfeed.metadata.face.data import Data
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess, ZarrFormat
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.portable import as_location

@@ -30,9 +30,9 @@ from zarrfeed.base.errors import (
 from zarrfeed.base.native import core
 from zarrfeed.base.units import format_bytes
 from zarrfeed.metadata.array.array import check_sizes, read_layout
-from zarrfeed.spec.array import ArraySpec
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.sharding import Coalesce, Piece, ShardReading, ShardSpec
+from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.sharding import Coalesce, Piece, ShardReading, ShardSpec
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.checked_nodes import node_name
 from zarrfeed.storage.access.read_counts import ReadCounts

@@ -16,9 +16,9 @@ from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.metadata.stores.stored_arrays import StoredPart, stored_parts
 from zarrfeed.plan.samples.field_rows import find_rows
 from zarrfeed.plan.samples.sample_set import Samples, pieces_of
-from zarrfeed.spec.array import ArraySpec, MergedAxes
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.arrays.array import ArraySpec, MergedAxes
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.sparse import CsrField
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.tools.verify.chunks import Box, Int64
 from zarrfeed.tools.verify.find_arrays import Found

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.field import FieldSet
-from zarrfeed.spec.record import Record
+from zarrfeed.spec.fields.batch_tensors import tensors_of
+from zarrfeed.spec.fields.field import FieldSet
+from zarrfeed.spec.values.record import Record
 from zarrfeed.torch.batches.accelerators import is_pinned
 from zarrfeed.torch.batches.sequences import NextTargets, Sequences
 from zarrfeed.torch.batches.static_tensors import StaticTensors

@@ -12,9 +12,9 @@ from zarrfeed.engine.reader import load_resident
 from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.batch_columns import Column
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import HostRows, ResidentField, StoredField
-from zarrfeed.spec.static import UnreadRows
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import HostRows, ResidentField, StoredField
+from zarrfeed.spec.fields.static import UnreadRows
 
 _DEFAULT_FAULTS = Faults()
 

@@ -13,8 +13,8 @@ import torch.utils.data
 from zarrfeed.engine.object_decoders import Decode, Decoder, make_decoder
 from zarrfeed.metadata.group.objects import Objects
 from zarrfeed.metadata.group.objects import open as open_objects
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import FieldSet
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import FieldSet
 from zarrfeed.torch.batches.batch import Batch, BatchAssembler, Values
 
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from zarrfeed.spec.field import Field, FieldSet
-from zarrfeed.spec.window_fields import LengthField
+from zarrfeed.spec.fields.field import Field, FieldSet
+from zarrfeed.spec.fields.window_fields import LengthField
 
 #: A side of a batch: a tensor, or a dict of them.
 Side: TypeAlias = Any

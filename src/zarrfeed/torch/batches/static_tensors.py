@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from zarrfeed.engine.reader import load_resident
-from zarrfeed.spec.dtypes import item_bytes
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import ResidentField, StoredField
-from zarrfeed.spec.item_choice import take_items
-from zarrfeed.spec.static import StaticField
+from zarrfeed.spec.arrays.item_choice import take_items
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import ResidentField, StoredField
+from zarrfeed.spec.fields.static import StaticField
+from zarrfeed.spec.values.dtypes import item_bytes
 from zarrfeed.torch.batches.accelerators import is_pinned
 from zarrfeed.torch.batches.tensors import torch_dtype
 

@@ -15,9 +15,9 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from zarrfeed.engine.batch_arrays import raw_dtype, tensor_spec
-from zarrfeed.spec.dtypes import TENSOR_DTYPES
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.tensor_spec import TensorSpec
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.tensor_spec import TensorSpec
+from zarrfeed.spec.values.dtypes import TENSOR_DTYPES
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork
 
 #: NumPy dtype name -> torch dtype, for every dtype that both have. All other modules name dtypes as NumPy does.

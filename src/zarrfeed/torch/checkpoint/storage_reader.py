@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from zarrfeed.base.errors import CorruptCheckpointError, StoreReadError
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint.checkpoint_manifest import Manifest
 from zarrfeed.storage.checkpoint.checkpoint_reader import CheckpointReader

@@ -32,7 +32,7 @@ from torch.futures import Future
 from zarrfeed.base.errors import CorruptCheckpointError, StoreWriteError, UnsupportedError
 from zarrfeed.base.redaction import without_secrets
 from zarrfeed.base.validate import check_flags
-from zarrfeed.spec.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
+from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S
 from zarrfeed.storage.checkpoint.checkpoint_file import DEFAULT_BUDGET
 from zarrfeed.storage.checkpoint.checkpoint_manifest import Manifest, ShardObject, new_object_name, new_save_id, step_of
 from zarrfeed.storage.checkpoint.shard_folder import CheckpointStorage, ShardFolder, Transfer

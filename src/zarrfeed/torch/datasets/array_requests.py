@@ -23,10 +23,10 @@ from zarrfeed.plan.budget.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import Requests, positions_of
 from zarrfeed.plan.schedule.schedule_options import default_budget
-from zarrfeed.spec.batch_tensors import tensors_of
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.sparse import CsrField
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.batch_tensors import tensors_of
+from zarrfeed.spec.fields.field import Field
+from zarrfeed.spec.fields.sparse import CsrField
 from zarrfeed.torch.batches.batch import Values
 from zarrfeed.torch.batches.tensors import Tensors, torch_dtype
 from zarrfeed.torch.batches.worker_memory import WorkerMemory

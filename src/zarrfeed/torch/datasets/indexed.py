@@ -24,7 +24,7 @@ from zarrfeed.base.validate import check_num_threads
 from zarrfeed.engine.stats import Stats
 from zarrfeed.plan.samples.selection import Int64
 from zarrfeed.plan.schedule.batch_request import positions_of
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)

@@ -16,17 +16,17 @@ from zarrfeed.metadata.group.fields import Source
 from zarrfeed.metadata.patches.stitching import StitchWeights
 from zarrfeed.metadata.stores.growth import disposable_in, hold_opened
 from zarrfeed.plan.patches.swept_order import SweptOrder
-from zarrfeed.plan.samples.windows import Offsets
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.shares.affinity import Affinity
 from zarrfeed.plan.shares.partition import Even
+from zarrfeed.plan.windows.windows import Offsets
 from zarrfeed.report.describe import describe
 from zarrfeed.report.explain import Explanation
 from zarrfeed.report.notebook import dataset_html
 from zarrfeed.report.value_meanings import with_meanings
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import Mixing, as_options
-from zarrfeed.spec.sharding import Requests
+from zarrfeed.spec.arrays.sharding import Requests
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import Mixing, as_options
 from zarrfeed.torch.batches.batch import BatchAssembler
 from zarrfeed.torch.batches.host_rows import with_shared_rows
 from zarrfeed.torch.batches.static_tensors import StaticTensors

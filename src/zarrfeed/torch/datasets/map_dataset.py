@@ -31,8 +31,8 @@ from zarrfeed.plan.schedule.batch_request import Requests, RowRequests
 from zarrfeed.plan.schedule.schedule_options import DEFAULT_BUDGET
 from zarrfeed.report.describe import describe
 from zarrfeed.report.notebook import random_access_html
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import as_options
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import as_options
 from zarrfeed.torch.batches.batch import Batch, BatchAssembler, Values
 from zarrfeed.torch.batches.host_rows import with_shared_rows
 from zarrfeed.torch.batches.static_tensors import StaticTensors

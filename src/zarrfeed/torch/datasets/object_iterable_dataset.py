@@ -23,10 +23,10 @@ from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.shares.affinity import Affinity
 from zarrfeed.plan.shares.partition import Even
 from zarrfeed.report.object_explain import ObjectExplanation, explain_objects
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import Mixing, as_options
-from zarrfeed.spec.field import Field, FieldSet, IndexField, ObjectField
-from zarrfeed.spec.sharding import Requests
+from zarrfeed.spec.arrays.sharding import Requests
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import Mixing, as_options
+from zarrfeed.spec.fields.field import Field, FieldSet, IndexField, ObjectField
 from zarrfeed.torch.batches.object_batch import ObjectAssembler, makes_tensors, name_of, open_and_decode
 from zarrfeed.torch.batches.transform import Transform
 from zarrfeed.torch.datasets.options import StreamOptions

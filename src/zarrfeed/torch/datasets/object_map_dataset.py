@@ -15,8 +15,8 @@ from zarrfeed.engine.object_fetcher import Fetched, ObjectFetcher
 from zarrfeed.engine.stats import Stats
 from zarrfeed.metadata.group.objects import Objects
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import as_options
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import as_options
 from zarrfeed.torch.batches.object_batch import as_tensor, makes_tensors, open_and_decode
 from zarrfeed.torch.datasets.indexed import IndexedDataset, check_requests, share_of_worker
 

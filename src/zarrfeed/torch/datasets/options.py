@@ -19,9 +19,9 @@ from zarrfeed.metadata.group.fields import Source
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.shares.affinity import Affinity
 from zarrfeed.plan.shares.partition import EVEN_MODES, Even
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.feeding import Mixing
-from zarrfeed.spec.sharding import Requests
+from zarrfeed.spec.arrays.sharding import Requests
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.description.feeding import Mixing
 from zarrfeed.torch.batches.accelerators import check_not_lost_by_fork, has_accelerator
 from zarrfeed.torch.ranks.distributed import RankFinder, RankLike
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from zarrfeed.spec.dtypes import TENSOR_DTYPES
+from zarrfeed.spec.values.dtypes import TENSOR_DTYPES
 from zarrfeed.torch.batches.batch import Batch
 from zarrfeed.torch.device.transfers import map_tensors
 

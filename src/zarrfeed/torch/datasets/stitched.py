@@ -15,7 +15,7 @@ from zarrfeed.base.validate import check_choice, check_flags
 from zarrfeed.metadata.patches.stitching import STITCH_WEIGHTS, Canvases, StitchWeights
 from zarrfeed.plan.patches.swept_order import SweptOrder
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.field import Field, StoredField
+from zarrfeed.spec.fields.field import Field, StoredField
 
 _DTYPES = ("float16", "float32", "float64")
 

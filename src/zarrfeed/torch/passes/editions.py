@@ -19,7 +19,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.description.slab_choice import with_slabs
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.plan.schedule.epoch_plan import Schedule
-from zarrfeed.spec.edition import Edition, offsets_in, slabs_in, weights_in
+from zarrfeed.spec.description.edition import Edition, offsets_in, slabs_in, weights_in
 from zarrfeed.torch.passes.versions import Versions
 from zarrfeed.torch.passes.weightings import Weightings
 

@@ -25,9 +25,9 @@ from zarrfeed.base.waits import looks
 from zarrfeed.metadata.stores.array_watch import ArrayWatch, layouts_of
 from zarrfeed.plan.schedule.cursor import Cursor
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field
-from zarrfeed.spec.layout import Layout
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import Field
 from zarrfeed.storage.access.exit_finalizers import finalize
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.torch.ranks.distributed import find_rank

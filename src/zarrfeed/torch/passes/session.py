@@ -32,10 +32,10 @@ from zarrfeed.plan.shares.runs import RunDivision
 from zarrfeed.report.explain import Explanation, explain_schedule
 from zarrfeed.report.rank_sharing import warn_of_sharing
 from zarrfeed.report.shuffle_advice import warn_of_shuffle
-from zarrfeed.spec.array_sources import array_sources
-from zarrfeed.spec.edition import Edition
-from zarrfeed.spec.static import StaticField
-from zarrfeed.spec.version import Version
+from zarrfeed.spec.description.edition import Edition
+from zarrfeed.spec.description.version import Version
+from zarrfeed.spec.fields.array_sources import array_sources
+from zarrfeed.spec.fields.static import StaticField
 from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.accelerators import has_accelerator
 from zarrfeed.torch.batches.pass_positions import Positions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zarrfeed.plan.shares.affinity import Affinity
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.torch.batches.batch import Batch, BatchAssembler
 from zarrfeed.torch.ranks.distributed import RankFinder
 

@@ -18,8 +18,8 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.stores.growth import Growth
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.spec.field import HostRows
-from zarrfeed.spec.version import Version
+from zarrfeed.spec.description.version import Version
+from zarrfeed.spec.fields.field import HostRows
 from zarrfeed.storage.append.eviction import Lease
 from zarrfeed.torch.batches.host_rows import rows_of, with_rows
 from zarrfeed.torch.ranks.distributed import in_worker

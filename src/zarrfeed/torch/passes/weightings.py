@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.plan.samples.counts_of_sources import CountsOfSources
+from zarrfeed.plan.choice.counts_of_sources import CountsOfSources
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.torch.passes.shared_file import SharedFile
 

@@ -273,7 +273,7 @@ def test_what_goes_to_the_engine_is_the_stored_form(tmp_path: Path, monkeypatch:
     spec = read_layout(tmp_path / "a")
     assert isinstance(spec.to_core(), _core.ArraySpec)
     recorder = SimpleNamespace(ArraySpec=lambda **options: options, CodecSpec=lambda name, **_: name)
-    for module in ("zarrfeed.spec.array.core", "zarrfeed.spec.codec.core"):
+    for module in ("zarrfeed.spec.arrays.array.core", "zarrfeed.spec.arrays.codec.core"):
         monkeypatch.setattr(module, recorder)
     handed: Any = spec.to_core()
     assert (handed["item_bytes"], handed["swap_bytes"]) == (8, 4)

@@ -9,7 +9,7 @@ import pytest
 import xarray
 
 from zarrfeed.metadata.array.coordinate_values import are_same_coordinates, decode_values
-from zarrfeed.spec.missing import NAT
+from zarrfeed.spec.values.missing import NAT
 
 STAMPS = 1_600_000_000_123_456_789 + np.arange(3)  # float64 does not hold them
 

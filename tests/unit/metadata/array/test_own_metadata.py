@@ -16,7 +16,7 @@ import zarrfeed
 from tests.support.counting_server import CountingServer
 from zarrfeed import StaleMetadataWarning, ZarrIterableDataset
 from zarrfeed.metadata.stores.array_watch import ArrayWatch
-from zarrfeed.spec.error_policy import Faults
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.shared_access import SharedAccess
 from zarrfeed.tools import cli
 

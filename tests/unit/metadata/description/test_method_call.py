@@ -18,8 +18,8 @@ from zarrfeed.metadata.description.item_calls import NormalizeCall
 from zarrfeed.metadata.description.method_call import MethodCall
 from zarrfeed.metadata.description.sample_calls import PatchCall, SplitCall, WindowCall
 from zarrfeed.metadata.description.value_calls import ClipCall, FillNanCall, Log1pCall, MinMaxCall
-from zarrfeed.spec.expression import Expression
-from zarrfeed.spec.field import StoredField
+from zarrfeed.spec.description.expression import Expression
+from zarrfeed.spec.fields.field import StoredField
 
 N, LATER = 32, 48
 GRID = np.arange(N * 12, dtype="f4").reshape(N, 3, 4)

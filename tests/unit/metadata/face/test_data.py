@@ -24,7 +24,7 @@ import zarrfeed
 from tests.support.examples import examples
 from zarrfeed import ConfigError, Data, UnknownOptionError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.metadata.face.data import _CALLED_HERE
-from zarrfeed.spec.freeze import Secrets
+from zarrfeed.spec.description.freeze import Secrets
 
 N, CHUNK = 60, 7
 
@@ -412,7 +412,7 @@ def test_misspelt_arguments_name_the_one_that_was_meant(store: str) -> None:
         "metadata.face.open_data",
         "metadata.face.concat_data",
         "metadata.group.source_names",
-        "spec.freeze",
+        "spec.description.freeze",
         "torch.datasets.iterable_dataset",
         "torch.datasets.map_dataset",
     ],

@@ -21,7 +21,7 @@ from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, Unsupported
 from zarrfeed.engine.reader import load_resident
 from zarrfeed.metadata.group.fields import Source
 from zarrfeed.plan.schedule.state import describe_layout
-from zarrfeed.spec.field import Field, FieldSet, IndexField, ResidentField, StoredField
+from zarrfeed.spec.fields.field import Field, FieldSet, IndexField, ResidentField, StoredField
 from zarrfeed.torch.batches.batch import BatchAssembler
 from zarrfeed.torch.batches.host_rows import SharedRows, with_shared_rows
 from zarrfeed.torch.batches.tensors import TORCH_DTYPES, torch_dtype

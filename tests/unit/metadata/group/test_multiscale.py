@@ -17,8 +17,8 @@ from tests.support.pyramids import put_ome, put_pyramid
 from zarrfeed import ConfigError, UnsupportedError
 from zarrfeed.metadata.array.conversion import Items
 from zarrfeed.metadata.patches.patch_levels import level_of
-from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.level import Level, LevelRows
+from zarrfeed.spec.fields.field import StoredField
+from zarrfeed.spec.patches.level import Level, LevelRows
 
 FACTORS = [(1, 1, 1), (2, 2, 2), (4, 4, 4)]
 CHUNKS = [(8, 8, 8)] * 3

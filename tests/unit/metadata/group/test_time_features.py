@@ -15,7 +15,7 @@ import zarr
 import zarrfeed
 from zarrfeed import ConfigError, UnsupportedError, ZarrDataLoader, ZarrDataset, ZarrIterableDataset
 from zarrfeed.metadata.group.time_features import calculate
-from zarrfeed.spec.coordinate import Coordinate
+from zarrfeed.spec.samples.coordinate import Coordinate
 
 FEATURES = ("hour", "day_of_week", "month", "day_of_year", "year_fraction")
 

@@ -21,8 +21,8 @@ from tests.support.counting_server import CountingServer
 from tests.support.stalls import again_after_a_stall
 from zarrfeed import StoreReadError
 from zarrfeed.metadata.stores.array_watch import MOST_ASKED, ArrayWatch, watched_arrays
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.description.error_policy import Faults
+from zarrfeed.spec.fields.field import Field
 from zarrfeed.storage.access.shared_access import SharedAccess
 
 

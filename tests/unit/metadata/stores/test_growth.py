@@ -15,7 +15,7 @@ import zarrfeed
 from zarrfeed import ConfigError, CorruptChunkError, StoreReadError, ZarrDataset, ZarrIterableDataset
 from zarrfeed.base.errors import ZarrfeedError
 from zarrfeed.metadata.stores.growth import Growth
-from zarrfeed.spec.version import Version
+from zarrfeed.spec.description.version import Version
 
 
 def create(store: Any, samples: int, **options: Any) -> zarr.Array[Any]:

@@ -13,8 +13,8 @@ from tests.support.examples import examples
 from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.plan.budget.element_loads import plan_loads, split_rows
 from zarrfeed.plan.samples.selection import Int64
-from zarrfeed.spec.layout import Layout
-from zarrfeed.spec.sparse import Elements
+from zarrfeed.spec.arrays.layout import Layout
+from zarrfeed.spec.fields.sparse import Elements
 
 
 def elements_of(counts: list[int], block: int) -> Elements:

@@ -13,8 +13,8 @@ from zarrfeed.metadata.array.array import read_layout
 from zarrfeed.plan.budget import field_needs
 from zarrfeed.plan.budget.field_needs import FieldNeeds
 from zarrfeed.plan.budget.memory import plan_memory
-from zarrfeed.spec.field import Field, IndexField, StoredField
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.fields.field import Field, IndexField, StoredField
+from zarrfeed.spec.samples.window import Window
 
 N, CHUNK_BYTES = 24, 4 * 3 * 4
 

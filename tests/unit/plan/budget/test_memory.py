@@ -25,7 +25,7 @@ from zarrfeed.plan.budget.memory import MemoryPlan, plan_memory
 from zarrfeed.plan.schedule import schedule_options
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import EVEN_MODES, Consumer, Even, RankInfo
-from zarrfeed.spec.field import Field, IndexField, StoredField, VlenField
+from zarrfeed.spec.fields.field import Field, IndexField, StoredField, VlenField
 
 MIB = 1 << 20
 

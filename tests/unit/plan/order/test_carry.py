@@ -18,12 +18,12 @@ from tests.support.examples import examples
 from tests.support.flat import iterable_dataset
 from zarrfeed import ConfigError, CorruptChunkError, ZarrDataLoader, ZarrIterableDataset, _core
 from zarrfeed.metadata.array.array import read_layout
+from zarrfeed.plan.blocks import blocks
 from zarrfeed.plan.order.cached_decodes import SharingMemory
 from zarrfeed.plan.order.carry import Overlap, next_groups, source_reads
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.samples import blocks
-from zarrfeed.spec.field import StoredField
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.fields.field import StoredField
+from zarrfeed.spec.samples.window import Window
 
 ROWS = 24
 CHUNKS = 91

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from zarrfeed.plan.order.image_crops import Box, ImageDraw
-from zarrfeed.spec.images import Crop, Images
+from zarrfeed.spec.fields.images import Crop, Images
 
 RANDOM = Images("RGB", (224, 224), Crop("random", (0.08, 1.0)), flip=0.25)
 

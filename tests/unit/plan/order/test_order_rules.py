@@ -21,7 +21,7 @@ from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.schedule.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.spec.field import FieldSet, IndexField
+from zarrfeed.spec.fields.field import FieldSet, IndexField
 
 N, ROWS = 103, 8
 

@@ -20,7 +20,7 @@ from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
 from zarrfeed.plan.schedule.state import EpochState
 from zarrfeed.plan.shares.partition import RankInfo
-from zarrfeed.spec.field import FieldSet, IndexField
+from zarrfeed.spec.fields.field import FieldSet, IndexField
 
 MOST_RANKS = 1024
 

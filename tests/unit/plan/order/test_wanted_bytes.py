@@ -7,14 +7,14 @@ import zarr
 
 import zarrfeed
 from zarrfeed.base.native import core
+from zarrfeed.plan.blocks.decoded_bytes import WHOLE_CHUNK, Grain
 from zarrfeed.plan.order import wanted_bytes
 from zarrfeed.plan.order.order import EpochPlan, Order
 from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.order.wanted_bytes import SegmentSamples, WantedBytes
-from zarrfeed.plan.samples.decoded_bytes import WHOLE_CHUNK, Grain
 from zarrfeed.plan.samples.row_runs import RowRuns
-from zarrfeed.spec.array_sources import array_sources
-from zarrfeed.spec.field import Field
+from zarrfeed.spec.fields.array_sources import array_sources
+from zarrfeed.spec.fields.field import Field
 
 ROWS, ITEMS, CHUNK = 90, 10, 12
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from zarrfeed import ConfigError
 from zarrfeed.plan.samples.deal_units import Floats, SampleLabels, cut_nearest, deal_by_hash, deal_evenly, deal_in_turn
-from zarrfeed.spec.block_edges import Int64
+from zarrfeed.spec.samples.block_edges import Int64
 
 
 def fractions_of(num_parts: int, data: st.DataObject) -> Floats:

@@ -12,7 +12,7 @@ import pytest
 from zarrfeed.plan.samples import held_blocks
 from zarrfeed.plan.samples.held_blocks import HeldBlocks, ListedBlocks, RunBlocks, StepBlocks, range_blocks
 from zarrfeed.plan.samples.selection import Selection
-from zarrfeed.spec.block_edges import Edges, StoreEdges
+from zarrfeed.spec.samples.block_edges import Edges, StoreEdges
 
 
 def cases(seed: int) -> Iterator[tuple[range, int, Edges | None, npt.NDArray[np.int64]]]:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import zarrfeed
 from tests.support.examples import examples
-from zarrfeed.plan.samples.decoded_bytes import Grain, bytes_in_runs, bytes_of_runs
+from zarrfeed.plan.blocks.decoded_bytes import Grain, bytes_in_runs, bytes_of_runs
 from zarrfeed.plan.samples.row_runs import RowRuns
 from zarrfeed.plan.samples.selection import Selection
-from zarrfeed.spec.array_sources import array_sources
+from zarrfeed.spec.fields.array_sources import array_sources
 
 
 @examples(100)

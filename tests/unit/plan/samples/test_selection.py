@@ -18,10 +18,10 @@ from tests.support.flat import iterable_dataset, split
 from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import ConfigError, ZarrIterableDataset, _core
 from zarrfeed.compat.zarrdataset import ZarrIterableDataset as CompatDataset
+from zarrfeed.plan.choice.split import block_parts
 from zarrfeed.plan.order.order import Order
 from zarrfeed.plan.order.portion import Portion
 from zarrfeed.plan.samples.selection import Int64, Selection, make_selection, select_samples
-from zarrfeed.plan.samples.split import block_parts
 
 N, ROWS = 103, 8
 

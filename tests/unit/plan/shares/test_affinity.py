@@ -28,8 +28,8 @@ from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.state import EpochState, make_state_dict, read_state_dict
 from zarrfeed.plan.shares.affinity import Dealing, blocks_together, seed_of_node
 from zarrfeed.plan.shares.partition import Consumer, RankInfo
-from zarrfeed.spec.field import FieldSet, StoredField
-from zarrfeed.spec.window import Window
+from zarrfeed.spec.fields.field import FieldSet, StoredField
+from zarrfeed.spec.samples.window import Window
 
 # ---- the parts
 

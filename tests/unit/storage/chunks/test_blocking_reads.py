@@ -12,7 +12,7 @@ import zarr
 from zarr.storage import MemoryStore, ObjectStore, WrapperStore
 
 from zarrfeed.metadata.array.array import read_layout
-from zarrfeed.spec.array import ArraySpec
+from zarrfeed.spec.arrays.array import ArraySpec
 from zarrfeed.storage.chunks.blocking_reads import BlockingReads
 from zarrfeed.storage.chunks.location import StoreSource
 

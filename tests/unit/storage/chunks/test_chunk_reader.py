@@ -20,8 +20,8 @@ from tests.support.stalls import again_after_a_stall
 from zarrfeed import CorruptChunkError, StoreReadError
 from zarrfeed.base.errors import DecodeError
 from zarrfeed.metadata.array.array import read_layout
-from zarrfeed.spec.error_policy import Faults
-from zarrfeed.spec.sharding import ShardReading
+from zarrfeed.spec.arrays.sharding import ShardReading
+from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, locate_chunk
 from zarrfeed.storage.chunks.location import StoreSource

@@ -1,0 +1,1 @@
+"""Encoded images: in folders of classes, and in tar archives."""

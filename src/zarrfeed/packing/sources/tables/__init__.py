@@ -1,0 +1,1 @@
+"""Rows of tables: Parquet, Arrow, Hugging Face's datasets."""

@@ -1,0 +1,1 @@
+"""The blocks that orders permute: chunks, runs of rows of chunks, and what blocks decode."""

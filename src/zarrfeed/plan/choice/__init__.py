@@ -1,0 +1,1 @@
+"""The samples that a description names: one method after another, splits, joins, sequences."""

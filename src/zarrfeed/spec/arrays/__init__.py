@@ -1,0 +1,1 @@
+"""Stored arrays: parts, codecs, shards, chosen items, and what the engine must know to read one."""

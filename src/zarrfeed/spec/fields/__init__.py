@@ -1,0 +1,1 @@
+"""Fields of every kind, and the tensors of batches that they make."""

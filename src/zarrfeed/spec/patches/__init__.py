@@ -1,0 +1,1 @@
+"""Arrays that are cut into boxes: patches, their weights, levels of a pyramid."""
