@@ -243,7 +243,6 @@ def test_text_of_netcdf4_is_that_of_its_zarr_twin(tmp_path: Path) -> None:
     assert fields[0] == fields[1]
 
 
-@pytest.mark.filterwarnings("ignore:the parts of this split have")
 def test_categories_of_an_h5ad_are_those_of_its_zarr_twin(tmp_path: Path) -> None:
     codes, kinds, donors = np.array([0, 1, 1, -1, 0, 1], "i1"), ["B", "Ŧ"], [f"d{i // 2}" for i in range(6)]
     path = tmp_path / "cells.h5ad"

@@ -157,7 +157,6 @@ def test_sel_segments_chooses_what_numpy_chooses(stores: list[str], number: int)
     assert np.array_equal(read(copy)[1], samples)
 
 
-@pytest.mark.filterwarnings("ignore:the parts of this split have")
 def test_a_column_of_segments_is_a_column_of_samples(stores: list[str]) -> None:
     oracle, data = Oracle(LENGTHS), zarrfeed.open(stores)
     for part in data.split((0.5, 0.5), groups="segment"):

@@ -225,7 +225,6 @@ def test_a_warning_says_that_parts_are_far_from_their_fractions() -> None:
         data.split(folds=2)
 
 
-@pytest.mark.filterwarnings("ignore:the parts of this split have")
 @examples(25)
 @given(data=st.data(), seed=st.integers(0, 2**64 - 1))
 def test_parts_share_no_row(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int) -> None:

@@ -42,10 +42,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
             "z": (("time", "level", "latitude", "longitude"), values),
             "t2m": (("time", "latitude", "longitude"), t2m),
             "sensor": (("time", "channel"), values[:, 0, 0, :3]),
+            "forecast": (("time", "step"), values[:, 0, :, 0]),
         },
         coords={
             "time": times,
             "level": [300, 500, 700, 850],
+            "step": np.array([6, 48, 54], dtype="m8[h]").astype("m8[ns]"),
             "latitude": [70.0, 50.0, 20.0],
             "quality": ("time", np.linspace(0, 1, len(times))),
             "episode": ("time", np.arange(len(times)) // 40),
@@ -63,7 +65,7 @@ def test_a_row_of_the_table_gives_what_xarray_gives(path: str, theirs: str, ours
     opened = xr.open_zarr(path, chunks=None)
     mask = np.array([True, False, True, True])
     names: dict[str, Any] = {"xr": xr, "zf": zf, "np": np, "path": path, "mask": mask, "ds": opened}
-    names["data"] = zf.open(path, sample_dim="time", variables=["z", "t2m", "sensor"])
+    names["data"] = zf.open(path, sample_dim="time", variables=["z", "t2m", "sensor", "forecast"])
     expected, got = eval(theirs, names), eval(_code(ours), names)  # text of our own page
     if isinstance(got, zf.Statistics):
         for name in ("z", "sensor"):

@@ -33,7 +33,6 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {int(one.name): one for one in folder.iterdir()}
 
 
-@pytest.mark.filterwarnings("ignore:the parts of this split have")
 @examples(100)
 @given(
     chunk=st.sampled_from([1, 3, 8]),
