@@ -26,6 +26,8 @@ class Filter(NamedTuple):
 _CHECKSUM_BYTES = 4
 _FLETCHER32, _LZF = 3, 32000
 _COMPRESSORS = {1, 307, _LZF, 32001, 32004, 32008, 32015}
+#: Filters whose codecs have to know how many bytes they decode to.
+_SIZED = {2, _LZF, 32004, 32008}
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
@@ -118,7 +120,7 @@ def codecs_of(filters: Sequence[Filter], item_bytes: int, chunk_bytes: int) -> l
     >>> codecs_of([Filter(3, (), "fletcher32"), Filter(2, (8,), "shuffle")], 8, 80)
     [{'id': 'fletcher32'}, {'id': 'zarrfeed.shuffle', 'decoded_bytes': 84, 'element_bytes': 8}]
     """
-    made = []
+    made, is_compressed = [], False
     if _has_lzf(filters) and len(_COMPRESSORS.intersection(one.number for one in filters)) > 1:
         raise UnsupportedError("its HDF5 filter 32000 (LZF) stands beside another compressor, not read in place")
     for one in filters:
@@ -126,6 +128,9 @@ def codecs_of(filters: Sequence[Filter], item_bytes: int, chunk_bytes: int) -> l
         if codec is None:
             called = _KNOWN.get(one.number) or one.name or "no name"
             raise UnsupportedError(f"its HDF5 filter {one.number} ({called}) is not read in place")
+        if is_compressed and one.number in _SIZED:
+            raise UnsupportedError(f"its HDF5 filter {one.number} ({one.name}) follows a compressor, not read in place")
+        is_compressed = is_compressed or one.number in _COMPRESSORS
         made.append(codec(one.values, item_bytes, chunk_bytes))
         chunk_bytes += _CHECKSUM_BYTES if one.number == _FLETCHER32 else 0
     return made

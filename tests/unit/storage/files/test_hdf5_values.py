@@ -54,7 +54,18 @@ def edges(file: h5py.File) -> None:
     file.create_dataset("x", data=NUMBERS, chunks=(3, 3), shuffle=True)
 
 
+def shuffled_behind_deflate(file: h5py.File) -> None:
+    """Write chunks whose shuffle has any number of bytes, which only the compressor before it knows."""
+    created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    created.set_chunk((7, 3))
+    created.set_deflate(4)
+    created.set_shuffle()
+    h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32BE, h5py.h5s.create_simple(NUMBERS.shape), created)
+    file["x"][...] = NUMBERS
+
+
 WRITERS: dict[str, Callable[[h5py.File], Any]] = {
+    "shuffle behind deflate": shuffled_behind_deflate,
     "text": lambda file: file.create_dataset("x", data=WORDS, dtype=TEXT),
     "deflated text": lambda file: file.create_dataset("x", data=WORDS, dtype=TEXT, chunks=(7,), compression="gzip"),
     "text with axes": lambda file: file.create_dataset("x", data=WORDS.reshape(5, 4), dtype=TEXT, chunks=(2, 3)),
