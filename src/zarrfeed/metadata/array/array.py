@@ -49,6 +49,7 @@ from zarrfeed.storage.chunks.node_cache import with_cache, with_staging
 from zarrfeed.storage.files.data_file import FarFile
 from zarrfeed.storage.files.inside_path import split_at_file
 from zarrfeed.storage.files.open_file import open_file
+from zarrfeed.storage.files.table_store import TableStore
 
 ArrayLike: TypeAlias = "str | Path | zarr.Array[Any]"
 
@@ -226,6 +227,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         dtype = array.dtype.newbyteorder("=") if array.dtype.names and not native else array.dtype
         items = read_items(dtype, swapped=stored_big != (sys.byteorder == "big"), name=name)
         fill = read_fill(metadata.fill_value, array.dtype, items)
+        items = _with_axes_of_members(items, array)
     location = locate_array(array, metadata_key, name, native=native, in_shards=shard is not None, access=access)
     inner_axes = tuple(range(ndim, ndim + len(items.shape)))
     spec = ArraySpec(
@@ -254,6 +256,17 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         return spec if access is None else with_staging(spec, chunk_keys(spec), access)
     array_source = replace(location.source, chunk_keys=chunk_keys(spec))
     return replace(spec, source=array_source if access is None else with_cache(array_source, spec, access))
+
+
+def _with_axes_of_members(items: Items, array: zarr.Array[Any]) -> Items:
+    """Return items with the axes that members of records have in files of other formats."""
+    if items.record is None or not isinstance(array.store, TableStore):
+        return items
+    exact, known = array.store.record_of(array.path), items.record
+    if exact is None:
+        return items
+    members = [(name, exact[name] if exact[name].shape else known[name]) for name in known.names or ()]
+    return replace(items, record=np.dtype(members))
 
 
 def chunk_keys(spec: ArraySpec) -> ChunkKeys:

@@ -30,6 +30,8 @@ from zarrfeed.storage.files.file_codecs import FileCodec  # noqa: F401 - registe
 
 #: The documents of a node in Zarr v2; an array has the first one, a group the second.
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
+#: Key of a document that has the dtype of records whose members have axes, which zarr-python takes for bytes.
+_MEMBERS = "zarrfeed_members"
 
 
 #: Kinds of items that Zarr has, too, and the bytes that one has at most.
@@ -69,6 +71,7 @@ def array_document(
         Configurations of numcodecs, in the order in which they encode.
     """
     described = _zarr_dtype(dtype)
+    has_axes = any(dtype[name].shape for name in dtype.names or ())
     return {
         "zarr_format": 2,
         "shape": list(shape),
@@ -79,6 +82,7 @@ def array_document(
         "filters": list(codecs[:-1]) or None,
         "compressor": codecs[-1] if codecs else None,
         "dimension_separator": ".",
+        **({_MEMBERS: dtype.descr} if has_axes else {}),
     }
 
 
@@ -239,6 +243,11 @@ class TableStore(Store):
     def refused_in(self, group: str) -> list[str]:
         """Return the paths of the arrays in a group that cannot be read."""
         return [path for path in self.refused if path.rpartition("/")[0] == group]
+
+    def record_of(self, path: str) -> np.dtype[Any] | None:
+        """Return the dtype of records with members that have axes of their own; None for other arrays."""
+        members = json.loads(self._documents[f"{path}/{_ARRAY}".lstrip("/")]).get(_MEMBERS)
+        return members and np.dtype([(name, kind, *map(tuple, shape)) for name, kind, *shape in members])
 
     def is_by_library(self, path: str) -> bool:
         """Return whether the library of the format decodes the chunks of an array, which has no table then."""

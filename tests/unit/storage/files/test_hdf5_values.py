@@ -10,11 +10,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 import zarr
 
 import zarrfeed
 from tests.support.hdf5_files import masked
 from zarrfeed.base.errors import CorruptChunkError, StoreReadError
+from zarrfeed.storage.files.file_index import beside, write_index
 from zarrfeed.storage.files.hdf5 import open_hdf5
 
 N = 20
@@ -112,7 +114,30 @@ def test_values_are_those_of_h5py(path: Path, kind: str) -> None:
     for batch, index in dataset:
         seen += index.tolist()
         assert is_same(batch["x"], expected[index.numpy()])
+        if kind == "records":  # zarr-python has the members that have axes as bytes
+            assert (batch["x"]["c"].dtype, tuple(batch["x"]["c"].shape[1:])) == (torch.float32, (2,))
     assert sorted(seen) == list(range(len(expected)))
+
+
+@pytest.mark.parametrize("kind", ["chunks", "compressed", "an index", "npy"])
+def test_members_of_records_keep_their_axes(path: Path, kind: str) -> None:
+    dtype = np.dtype([("a", "<i4"), ("c", ">f4", (2, 3)), ("d", "<f8", (1,))])
+    records = np.zeros(N, dtype)
+    records["a"], records["c"], records["d"][:, 0] = range(N), np.arange(N * 6).reshape(N, 2, 3), np.arange(N) / 2
+    if kind == "npy":
+        path = path.with_suffix(".npy")
+        np.save(path, records)
+    else:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=records, chunks=(6,), compression="gzip" if kind == "compressed" else None)
+    if kind == "an index":
+        write_index(open_hdf5(path), beside(path))
+    samples = zarrfeed.ZarrDataset(zarrfeed.open(path))[[7, 3, 19]]
+    read = samples if kind == "npy" else samples["x"]
+    for name in dtype.names or ():
+        wanted = records[name][[7, 3, 19]]
+        assert read[name].dtype == torch.from_numpy(wanted.astype(wanted.dtype.newbyteorder("="))).dtype
+        assert np.array_equal(read[name], wanted)
 
 
 def test_the_library_that_decodes_is_named(path: Path) -> None:
