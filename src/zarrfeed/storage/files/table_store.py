@@ -246,7 +246,7 @@ class TableStore(Store):
 
     def record_of(self, path: str) -> np.dtype[Any] | None:
         """Return the dtype of records with members that have axes of their own; None for other arrays."""
-        members = json.loads(self._documents[f"{path}/{_ARRAY}".lstrip("/")]).get(_MEMBERS)
+        members = parse_json(self._documents[f"{path}/{_ARRAY}".lstrip("/")]).get(_MEMBERS)
         return members and np.dtype([(name, kind, *map(tuple, shape)) for name, kind, *shape in members])
 
     def is_by_library(self, path: str) -> bool:
