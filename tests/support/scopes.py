@@ -1,4 +1,4 @@
-"""Which tests run in one process, one after the other: those of a file, and files that share a large library.
+"""Tests that run in one process, one after the other: those of a file, and of files that share a large library.
 
 A test process that first uses Lightning imports it, which takes 2 CPU seconds, and each process that it forks maps the
 190 MB.

@@ -20,7 +20,7 @@ TEST(every_instruction_set_makes_the_same_bits) {
     const int64_t channels = i % 3 == 0 ? pick(random, 1, 4) : 3;
     const int64_t height = pick(random, 1, most);
     const int64_t width = pick(random, 1, most);
-    // Of exactly their sizes, for the sanitizer.
+    // Memory of exactly their sizes, for the sanitizer.
     std::vector<uint8_t> source(static_cast<size_t>(height * width * channels));
     for (uint8_t& byte : source) byte = static_cast<uint8_t>(random() % 3 == 0 ? 255 : random());
     PixelBox box{pick(random, 0, height - 1), pick(random, 0, width - 1), 0, 0};

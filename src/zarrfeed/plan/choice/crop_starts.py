@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.native import core
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Int64, Selection
 
@@ -60,11 +59,7 @@ class CropStarts:
         """Return the number of crops of each recording in an epoch, shape (recordings,)."""
         if self.expected is None:
             return self.most
-        one_block = np.array([len(self.ends)])
-        drawn: Int64 = core.draw_counts(
-            expected=self.expected.shares, bits=self.expected.bits, rows=one_block, seed=seed, epoch=epoch
-        )
-        return drawn
+        return self.expected.draw(np.array([len(self.ends)]), seed, epoch)
 
     @property
     def shares(self) -> str:

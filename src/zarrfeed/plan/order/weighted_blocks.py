@@ -22,7 +22,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from zarrfeed.base.native import core
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.joined_ranges import joined_ranges
@@ -84,11 +83,7 @@ class WeightedBlocks:
 
     def counts(self, epoch: int) -> Int64:
         """Draw the number of times that each sample comes in an epoch, shape (samples,)."""
-        expected = self.expected
-        counts: Int64 = core.draw_counts(
-            expected=expected.shares, bits=expected.bits, rows=self.samples.rows, seed=self.seed, epoch=epoch
-        )
-        return counts
+        return self.expected.draw(self.samples.rows, self.seed, epoch)
 
     @cached_property
     def repeats(self) -> int:
@@ -111,8 +106,8 @@ class WeightedBlocks:
         # of rows that are drawn with those of other blocks, all may come often in one epoch
         alone = self.samples.rows >= _LEAST_ROWS
         shares = np.add.reduceat(self.expected.shares, self._begin)
-        each = np.add.reduceat(_ceil(self.expected.shares, self.expected.bits), self._begin)
-        rows = np.where(alone, _ceil(shares, self.expected.bits), each)
+        each = np.add.reduceat(self.expected.ceilings, self._begin)
+        rows = np.where(alone, self.expected.rounded_up(shares), each)
         return int((-(-rows // fewest_visits)).max())
 
     @cached_property
@@ -131,8 +126,7 @@ class WeightedBlocks:
     @cached_property
     def _most_of_row(self) -> Int64:
         """Largest number of times that a row of each block comes."""
-        most: Int64 = _ceil(np.maximum.reduceat(self.expected.shares, self._begin), self.expected.bits)
-        return most
+        return self.expected.rounded_up(np.maximum.reduceat(self.expected.shares, self._begin))
 
     @cached_property
     def _longest(self) -> int:
@@ -158,10 +152,6 @@ class WeightedBlocks:
 def in_blocks(expected: ExpectedCounts, samples: Selection) -> ExpectedCounts:
     """Return the expected counts of ascending samples in the order of their blocks, such as boxes."""
     return expected.taken(np.argsort(np.argsort(samples.listed()))) if samples.are_boxes else expected
-
-
-def _ceil(shares: Int64, bits: int) -> Int64:
-    return (shares + ((1 << bits) - 1)) >> bits
 
 
 def _deal_to_visits(entries: npt.NDArray[np.integer], begin: Int64, rows: Int64, visits: Int64) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrfeed.base.errors import ConfigError
+from zarrfeed.base.native import core
 from zarrfeed.plan.samples.sample_set import AT_ONCE, Int64
 
 #: Units of a sample are this power of two, at most.
@@ -106,7 +107,19 @@ class ExpectedCounts:
     @property
     def ceilings(self) -> Int64:
         """The largest number of times that each sample comes in an epoch, shape (samples,)."""
-        return (self.shares + ((1 << self.bits) - 1)) >> self.bits
+        return self.rounded_up(self.shares)
+
+    def rounded_up(self, shares: Int64) -> Int64:
+        """Return whole samples for shares of a sample, rounded up."""
+        return (shares + ((1 << self.bits) - 1)) >> self.bits
+
+    def draw(self, rows: Int64, seed: int, epoch: int) -> Int64:
+        """Draw the number of times that each sample comes in an epoch, shape (samples,).
+
+        `rows` are the samples of each block: the number that comes of a block is its expected one, rounded up or down.
+        """
+        counts: Int64 = core.draw_counts(expected=self.shares, bits=self.bits, rows=rows, seed=seed, epoch=epoch)
+        return counts
 
     @property
     def most(self) -> float:
