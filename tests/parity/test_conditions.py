@@ -168,6 +168,7 @@ def test_descriptions_compare_by_the_samples_that_meet_the_conditions(data: Data
         (lambda data: data.where("quality > 0.5", site="north"), "site = 'north', must be a function of its values"),
         (lambda data: data.where({"quality": np.isnan}, quality=np.isnan), "'quality' is named twice"),
         (lambda data: data.where(lambda q: q), "takes text, a table and text, or a mapping"),
+        (lambda data: data.where(np.arange(len(data)) > 3), "select() takes masks"),
         (lambda data: data.where("quality >"), "'quality >': invalid syntax"),
         (lambda data: data.where("quality = 1"), "invalid syntax"),
         (

@@ -42,7 +42,9 @@ def given_conditions(condition: tuple[Any, ...], named: Mapping[str, Any]) -> di
         case (Mapping() as mapping,):
             functions |= mapping
         case _:
-            raise ConfigError("where: takes text, a table and text, or a mapping of columns to functions")
+            raise ConfigError(
+                "where: takes text, a table and text, or a mapping of columns to functions; select() takes masks"
+            )
     if twice := [name for name in named if name in given or name in functions]:
         raise ConfigError(f"where: {twice[0]!r} is named twice")
     functions |= named

@@ -53,8 +53,11 @@ MOVED_TO_DATA = {
     "timeout": "a part of faults: faults={'timeout': 60}",
 }
 
+_OF_WEIGHTS = "data.weight(...), which draws anew in each epoch, or data.balance('label')"
 #: The same for arguments of `ZarrIterableDataset` alone.
 MOVED_TO_OPTIONS = {
+    **dict.fromkeys(("weights", "sample_weights", "class_weights"), _OF_WEIGHTS),
+    "sampler": f"{_OF_WEIGHTS}; data.select(order, keep_order=True) has an order of your own",
     "lanes": "a part of mixing: mixing={'lanes': 16}",
     "mix": "a part of mixing: mixing={'mix': 2}",
     "block": "a part of mixing: mixing={'block': 'shard'}",
