@@ -182,7 +182,7 @@ def test_descriptions_compare_by_the_samples_that_meet_the_conditions(data: Data
         (lambda data: data.where(quality=np.nansum), "the condition on quality gives an array of shape ()"),
         (lambda data: data.where("quality > 7"), "no sample of 60 meets 'quality > 7'"),
         (lambda data: data.where(quality=lambda q: q > 7), "no sample of 60 meets the condition on quality"),
-        (lambda data: data.window(1).where("quality > 0.5"), "where() follows window(), must precede it"),
+        (lambda data: data.window((1,)).where("quality > 0.5"), "where() follows window(), must precede it"),
         (lambda data: data[3], "data[3]: a Data describes samples; ZarrDataset(data)[3] reads one"),
         (lambda data: data["x"], "arrays are named by open(variables=['x'])"),
         (lambda data: data[[1.5]], "must be a slice"),

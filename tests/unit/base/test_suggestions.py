@@ -86,8 +86,8 @@ def test_unknown_arguments_are_type_errors_that_name_the_one_that_was_meant(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: zarrfeed.open(ROWS).window(0, leads=(6, 12)), r"'leads': it is offsets: window\(\{'z'"),  # type: ignore[call-arg]
-        (lambda: zarrfeed.open(ROWS).window(seq_len=8), r"'seq_len': it is offsets: window\(range\(8\)\)"),  # type: ignore[call-arg]
+        (lambda: zarrfeed.open(ROWS).window((0,), leads=(6, 12)), r"'leads': it is offsets: window\(\{'z'"),  # type: ignore[call-arg]
+        (lambda: zarrfeed.open(ROWS).window(seq_len=8), r"'seq_len': it is offsets: window\(8\)"),  # type: ignore[call-arg]
         (lambda: zarrfeed.open(ROWS, engine="zarr"), "'engine': it is not needed"),  # type: ignore[call-arg]
         (lambda: zarrfeed.open(ROWS, batch_size=3), "'batch_size': it is an argument of ZarrIterableDataset"),  # type: ignore[call-arg]
         (lambda: zarrfeed.open(ROWS)[["u", "v"]], r"arrays are named by open\(variables=\['u', 'v'\]\)"),

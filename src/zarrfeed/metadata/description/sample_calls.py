@@ -34,7 +34,14 @@ from zarrfeed.plan.samples.field_rows import check_gaps_can_be_nan
 from zarrfeed.plan.samples.split_part import far_from
 from zarrfeed.plan.windows.gap_step import GapStep
 from zarrfeed.plan.windows.gaps import GAP_MODES, GapMode, GapRule, Gaps
-from zarrfeed.plan.windows.windows import lead_of, parse_pad, parse_window, reach, with_borders
+from zarrfeed.plan.windows.windows import (
+    lead_of,
+    parse_pad,
+    parse_window,
+    reach,
+    with_borders,
+    with_length_as_rows,
+)
 from zarrfeed.spec.description.expression import Expression
 from zarrfeed.spec.description.freeze import (
     FrozenArray,
@@ -245,7 +252,7 @@ class WindowCall(MethodCall):
             raise ConfigError("window() was called before: name the offsets of all arrays in one call")
         items, pad = resolved.items, self.pad
         check_not_named(self.offsets, resolved.columns)
-        offsets = by_field("offsets", self.offsets, items, of_rows=True)
+        offsets = by_field("offsets", with_length_as_rows(self.offsets), items, of_rows=True)
         pads = by_field("pad", pad, items, of_rows=True)
         if self.mask and all(one is None for one in pads):
             raise ConfigError("mask = True marks rows that are padded: give pad, too")

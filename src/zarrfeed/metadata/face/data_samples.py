@@ -57,7 +57,7 @@ _OF_OTHER_LIBRARIES = {
     **dict.fromkeys(("spatial_size", "roi_size", "patch_size"), "size, a mapping: {'z': 96, 'y': 96, 'x': 96}"),
 }
 _LEADS = "offsets: window({'z': (-1, 0), 't2m': (4, 8)}), in rows of the sample axis"
-_LENGTH = "offsets: window(range(8)), for eight rows"
+_LENGTH = "offsets: window(8), for eight rows"
 #: Arguments of the windows of forecasters, of xbatcher, NumPy and tf.data -> how to say it.
 _OF_OTHER_WINDOWS = {
     **dict.fromkeys(("lead", "leads", "lead_times", "horizon", "history", "input_steps", "output_steps"), _LEADS),
@@ -94,9 +94,9 @@ class SampleMethods(DataMethods):
         Parameters
         ----------
         offsets
-            Distances along the sample axis, such as (-2, -1, 0, 1): a sample has these rows along a new first axis. A
-            single integer takes that row, without the axis. The offsets hold for every array of `samples`; a mapping of
-            names says which arrays they are for: {"samples": (-1, 0), "targets": 1}.
+            Distances along the sample axis, such as (-2, -1, 0, 1): a sample has these rows along a new first axis. An
+            integer is a length: 8 means range(8). These hold for every array of `samples`; a mapping of names says
+            which arrays they are for, and there an integer is one row, without the axis: {"x": (-1, 0), "y": 1}.
         segment_ends
             The ends of segments, such as episodes, if the array consists of them: the index after the last sample of
             each, ascending. The last one is the length of the array. No window reaches from one segment into another.
@@ -146,7 +146,7 @@ class SampleMethods(DataMethods):
         >>> sample = zarrfeed.ZarrDataset(data)[1]
         >>> sample["action"], sample["action_is_pad"]
         (tensor([0, 1, 1]), tensor([False, False,  True]))
-        >>> data = zarrfeed.open(np.arange(10)).window(range(4), stride=3)
+        >>> data = zarrfeed.open(np.arange(10)).window(4, stride=3)
         >>> [window.tolist() for window in zarrfeed.ZarrDataset(data)]
         [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
         """

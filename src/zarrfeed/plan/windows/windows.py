@@ -28,10 +28,33 @@ Offsets: TypeAlias = "int | Lead | Sequence[int | Lead]"
 PadLike: TypeAlias = "str | float"
 
 _FARTHEST = 2**40
+#: Rows of a window, which are listed one by one.
+_LONGEST = 2**24
 #: Distances that may be drawn: planning looks at each.
 _MOST_LEADS = 4096
 #: A block is to have so many times the chunks that windows reach beyond it: they are read for the next one, too.
 _BLOCK_REACHES = 4
+
+
+def with_length_as_rows(offsets: Any) -> Any:
+    """Return the rows of a window that is given by its length alone, from a sample's own row on; all else as it is.
+
+    >>> with_length_as_rows(3), with_length_as_rows((3,))
+    (range(0, 3), (3,))
+
+    Raises
+    ------
+    ConfigError
+        If it is an integer that is no length.
+    """
+    if not isinstance(offsets, int | np.integer) or isinstance(offsets, bool):
+        return offsets
+    if offsets < 1:
+        raise ConfigError(
+            f"offsets = {offsets}: an integer is the number of rows of a window, and must be at least 1; ({offsets},) "
+            f"has one row at that distance, and {{name: {offsets}}} has it without an axis"
+        )
+    return range(int(offsets))
 
 
 def parse_window(name: str, offsets: Offsets | None) -> Window | None:
@@ -44,6 +67,8 @@ def parse_window(name: str, offsets: Offsets | None) -> Window | None:
     """
     if offsets is None:
         return None
+    if isinstance(offsets, range):
+        check_int(f"rows in the offsets of {name}", len(offsets), 0, _LONGEST)
     alone = isinstance(offsets, int | np.integer | Lead | Mapping) or not isinstance(offsets, Iterable)
     rows: list[Any] = [offsets] if alone else list(offsets)  # type: ignore[arg-type]
     if not rows:

@@ -53,10 +53,10 @@ FIXED: dict[str, Callable[[Data], Data]] = {
     "select": lambda data: data.select([2, 1, 2], keep_order=True),
     "isel": lambda data: data.isel(time=3),
     "where": lambda data: data.where(time=lambda time: time > 3),
-    "window": lambda data: data.window(0, segment_ends=[N]),
+    "window": lambda data: data.window((0,), segment_ends=[N]),
     "drop_missing": lambda data: data.drop_missing("t2m"),
     "segments": lambda data: data.segments([5, N]),
-    "segment_field": lambda data: data.window(0, segment_ends=[N]).segment_field(task=["a"]),
+    "segment_field": lambda data: data.window((0,), segment_ends=[N]).segment_field(task=["a"]),
     "bucket_by_length": lambda data: data.segments([5, N]).pad_sequences().bucket_by_length(2),
     "pad_sequences": lambda data: data.segments([5, N]).pad_sequences(),
     "pack_sequences": lambda data: data.segments([5, N]).pack_sequences(6),
@@ -139,7 +139,7 @@ WITH_ARRAYS: dict[str, Callable[[Data], Data]] = {
     "positions": lambda data: data.patch({0: 1}, sampling="positions", positions=np.arange(len(LARGE))[:, None]),
     "pairs": lambda data: data.normalize((np.resize(LARGE, 50_000), np.resize(LARGE, 50_000)), axis=1),
     "a static array": lambda data: data.static(mask=LARGE),
-    "ends of segments": lambda data: data.window(0, segment_ends=np.arange(1, len(LARGE) + 1)),
+    "ends of segments": lambda data: data.window((0,), segment_ends=np.arange(1, len(LARGE) + 1)),
 }
 
 

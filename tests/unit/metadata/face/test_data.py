@@ -59,7 +59,7 @@ CHAINS: list[Callable[[Data], Data]] = [
     lambda data: data.select(np.arange(N) % 2 == 0),
     lambda data: data.blocks([0, 3, -1]),
     lambda data: data.window((-2, -1, 0)),
-    lambda data: data.window(1, segment_ends=[20, N], rows="all"),
+    lambda data: data.window((1,), segment_ends=[20, N], rows="all"),
     lambda data: data.window({"t2m": (-1, 0), "z": 1}, rows=slice(0, 50)),
     lambda data: data.cast("bfloat16"),
     lambda data: data.cast({"t2m": np.float64, "z": torch.int32}),
@@ -353,14 +353,14 @@ REFUSED: list[tuple[Callable[[Data], Any], str]] = [
     (lambda data: data.blocks([0]).window((-1, 0)), r"window\(\) follows blocks\(\)"),
     (lambda data: data.window((-1, 0)).select([0]), r"select\(\) follows window\(\)"),
     (lambda data: data.window((-1, 0)).blocks([0]), r"blocks\(\) follows window\(\)"),
-    (lambda data: data.window((-1, 0)).window(1), "called before"),
+    (lambda data: data.window((-1, 0)).window((1,)), "called before"),
     (lambda data: data.window(()), "at least one"),
     (lambda data: data.window(None), "must be an integer"),  # type: ignore[arg-type]
     (lambda data: data.window(0.5), "must be an integer"),  # type: ignore[arg-type]
     (lambda data: data.window({"t3m": 0}), "did you mean 't2m'"),
     (lambda data: data.window((0, N)), "60 samples only"),
-    (lambda data: data.window(1, segment_ends=[3]), "must end with the number of samples, 60"),
-    (lambda data: data.window(1, rows="al"), "did you mean 'all'"),
+    (lambda data: data.window((1,), segment_ends=[3]), "must end with the number of samples, 60"),
+    (lambda data: data.window((1,), rows="al"), "did you mean 'all'"),
     (lambda data: data.cast("flaot32"), "did you mean 'float32'"),
     (lambda data: data.cast(None), "dtype = None"),
     (lambda data: data.cast({"x": "float32"}), "must be one of 't2m', 'z'"),
@@ -400,7 +400,7 @@ def test_misspelt_arguments_name_the_one_that_was_meant(store: str) -> None:
     with pytest.raises(UnknownOptionError, match="did you mean 'variables'"):
         zarrfeed.from_xarray(store, variable=["x"])  # type: ignore[call-arg]
     with pytest.raises(UnknownOptionError, match=r"Data\.window\(\) .*; did you mean 'segment_ends'"):
-        era5(store).window(1, segments_ends=[N])  # type: ignore[call-arg]
+        era5(store).window((1,), segments_ends=[N])  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

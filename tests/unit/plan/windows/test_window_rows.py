@@ -169,7 +169,7 @@ def test_a_list_that_would_lose_most_of_its_samples_is_refused_with_what_to_writ
 
 def test_what_window_rows_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="rows = 'none', must be 'selected', 'all', or rows"):
-        zarrfeed.open(np.arange(N)).window(1, rows="none")
+        zarrfeed.open(np.arange(N)).window((1,), rows="none")
 
 
 def test_a_state_knows_which_windows_were_left_out() -> None:

@@ -20,6 +20,7 @@ from tests.support.oracle import Layout, raw_rows, read_all
 from zarrfeed import (
     ConfigError,
     ZarrDataLoader,
+    ZarrDataset,
     ZarrIterableDataset,
 )
 from zarrfeed.plan.windows.windows import chunks_in_block, parse_window, samples_with_windows
@@ -197,7 +198,10 @@ def test_blocks_have_several_chunks_where_windows_reach_far() -> None:
         (1.5, None, "offsets of samples = 1.5, must be an integer"),
         ((0, "a"), None, "offsets of samples = 'a', must be an integer"),
         ({"z": 1}, None, "offsets names 'z', must be one of"),
-        (N, None, "offsets reach from 0 to \\+60, and there are 60 samples"),
+        (0, None, r"offsets = 0: an integer is the number of rows .*, and must be at least 1; \(0,\) has one row"),
+        (2**32, None, r"rows in the offsets of samples = 4294967296, must be at most 16777216"),
+        (-1, None, r"offsets = -1: an integer is the number of rows"),
+        (N + 1, None, "offsets reach from 0 to \\+60, and there are 60 samples"),
         ((-1, 1), [10, 5, N], "segment_ends must ascend"),
         ((-1, 1), [10, 50], "segment_ends ends with 50, must end with the number of samples, 60"),
         ((-1, 1), [[N]], "must be a 1-d array of integers"),
@@ -210,11 +214,24 @@ def test_what_cannot_be_is_refused_with_its_reason(offsets: Any, ends: Any, mess
         data.window(offsets, segment_ends=ends)
 
 
+def test_an_integer_is_a_length_for_all_arrays_and_a_row_for_a_named_one(store: Path) -> None:
+    data, rows = zarrfeed.open(store / "x"), zarr.open_array(store / "x")[:]
+    for windows in (data.window(4), data.window(2).with_offsets(np.int64(4)), data.window(range(4))):
+        got = ZarrDataset(windows)[list(range(len(windows)))].numpy()
+        assert np.array_equal(
+            got, np.lib.stride_tricks.sliding_window_view(rows, 4, axis=0).transpose(0, -1, *range(1, rows.ndim))
+        )
+    strided = ZarrDataset(data.window(4, stride=4))
+    assert np.array_equal(strided[list(range(len(strided)))].numpy().reshape(rows.shape), rows)
+    one = ZarrDataset(data.window({"samples": 4}))
+    assert np.array_equal(one[list(range(len(one)))].numpy(), rows[4:])
+
+
 def test_blocks_and_lists_have_no_windows(store: Path) -> None:
     with pytest.raises(ConfigError, match=r"window\(\) follows blocks\(\)"):
-        ZarrIterableDataset(zarrfeed.open(store / "x").blocks([0]).window(1))
+        ZarrIterableDataset(zarrfeed.open(store / "x").blocks([0]).window((1,)))
     with pytest.raises(ConfigError, match="no sample that select names has all rows"):
-        ZarrIterableDataset(zarrfeed.open(store / "x").select([N - 1]).window(1))
+        ZarrIterableDataset(zarrfeed.open(store / "x").select([N - 1]).window((1,)))
 
 
 def test_segments_may_be_empty_and_come_from_a_store(tmp_path: Path) -> None:
