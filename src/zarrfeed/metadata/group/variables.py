@@ -46,7 +46,7 @@ def variables_of(sides: Sequence[str], variables: Variables | None) -> list[list
 def _checked_names(variables: Sequence[str] | None) -> list[str] | None:
     if variables is None:
         return None
-    names = check_list("variables", variables, "names")
+    names = check_list("variables", variables, "names, such as ['t2m', 'z']")
     if not all(isinstance(name, str) for name in names):
         raise ConfigError(f"variables = {variables!r}, must be a list of names")
     if not names or len(set(names)) < len(names):

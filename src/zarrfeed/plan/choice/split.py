@@ -269,7 +269,7 @@ def _numbers(parts: Sequence[float] | None) -> list[float]:
             f"parts = {parts!r}, must be numbers above 0, such as (0.8, 0.2); a part by its labels or rows is a call "
             "of its own: data.sel(time=slice('1990', '2015')), data[:800]"
         )
-    parts = check_list("parts", parts, "numbers above 0")
+    parts = check_list("parts", parts, "numbers above 0, such as (0.8, 0.2); folds=5 makes five parts alike")
     are_numbers = all(isinstance(part, int | float | np.number) for part in parts)
     numbers = [float(part) for part in parts] if are_numbers else []
     if not numbers or not all(0 < number < math.inf for number in numbers):
