@@ -22,7 +22,8 @@ from zarrfeed import (
     ZarrDataLoader,
     ZarrIterableDataset,
 )
-from zarrfeed.plan.windows.windows import chunks_in_block, parse_window, samples_with_windows
+from zarrfeed.plan.windows.windows import chunks_in_block, parse_pad, parse_window, samples_with_windows
+from zarrfeed.spec.samples.window import Pad
 
 N = 60
 
@@ -208,6 +209,11 @@ def test_what_cannot_be_is_refused_with_its_reason(offsets: Any, ends: Any, mess
     data = zarrfeed.open(store / "x")
     with pytest.raises(ConfigError, match=message):
         data.window(offsets, segment_ends=ends)
+
+
+@pytest.mark.parametrize(("pad", "value"), [(0.5, 0.5), (np.float32(0.25), 0.25), (7, 7), (np.int16(-1), -1)])
+def test_a_number_pads_as_it_is_given(pad: float, value: float) -> None:
+    assert parse_pad("x", pad) == Pad("fill", value)
 
 
 def test_blocks_and_lists_have_no_windows(store: Path) -> None:
