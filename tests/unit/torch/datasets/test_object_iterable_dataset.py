@@ -455,6 +455,7 @@ def test_node_affinity(objects: Objects) -> None:
         ({"decode": _three}, "decode: the function requires 3 arguments"),
         ({"batch_size": 0}, "batch_size"),
         ({"shuffle": 1}, "shuffle = 1, must be True or False"),
+        ({"drop_last": "no"}, "drop_last = 'no', must be True or False"),
         ({"seed": -1}, "seed"),
         ({"return_index": 2}, "return_index"),
         ({"affinity": "rack"}, "affinity"),
