@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.faults.soak.levels import left_in_shared_memory
 from tests.support import ranks as on_ranks
 from tests.support.flat import iterable_dataset
 from tests.support.proc import all_living
@@ -326,7 +327,7 @@ def test_a_killed_rank_leaves_nothing_behind(
     wait_until(lambda: not living_in_group(group), "the workers of the killed rank end")
     with pytest.raises(RankError, match=r"rank 0 of 2: (?s:.*)rank 1 of 2: died"):
         ranks.results(2, limit_s=on_ranks.LIMIT_S)
-    assert shared_memory_of(members) == []
+    wait_until(lambda: not left_in_shared_memory(members), "files of the killed rank and its workers are gone")
     delivered = ranks.run(on_ranks.read, cell, world_size=2)
     assert_shared_out([np.concatenate(one.epochs[0]) for one in delivered], n, even="drop")
 
@@ -336,15 +337,6 @@ def wait_until(condition: Any, what: str, *, limit_s: float = on_ranks.LIMIT_S) 
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
         time.sleep(0.05)
-
-
-def shared_memory_of(processes: list[int]) -> list[str]:
-    """Return the files that torch made in shared memory for processes.
-
-    Named semaphores of multiprocessing are not among them: a tracker removes them when the last process that knows it,
-    here the test process, ends; no run waits for one by its name.
-    """
-    return [path.name for path in Path("/dev/shm").glob("torch_*") if int(path.name.split("_")[1]) in processes]
 
 
 def living_in_group(group: int) -> list[int]:

@@ -41,7 +41,7 @@ def put(server: ObjectServer, name: str, data: bytes) -> None:
     server.objects[name] = Stored((np.frombuffer(data, np.uint8),), f'"{name}"')
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server() -> Iterator[ObjectServer]:
     with ObjectServer() as server:
         for i, name in enumerate(NAMES):

@@ -23,7 +23,8 @@ from zarrfeed import (
     ZarrDataset,
     ZarrIterableDataset,
 )
-from zarrfeed.plan.windows.windows import chunks_in_block, parse_window, samples_with_windows
+from zarrfeed.plan.windows.windows import chunks_in_block, parse_pad, parse_window, samples_with_windows
+from zarrfeed.spec.samples.window import Pad
 
 N = 60
 
@@ -225,6 +226,11 @@ def test_an_integer_is_a_length_for_all_arrays_and_a_row_for_a_named_one(store: 
     assert np.array_equal(strided[list(range(len(strided)))].numpy().reshape(rows.shape), rows)
     one = ZarrDataset(data.window({"samples": 4}))
     assert np.array_equal(one[list(range(len(one)))].numpy(), rows[4:])
+
+
+@pytest.mark.parametrize(("pad", "value"), [(0.5, 0.5), (np.float32(0.25), 0.25), (7, 7), (np.int16(-1), -1)])
+def test_a_number_pads_as_it_is_given(pad: float, value: float) -> None:
+    assert parse_pad("x", pad) == Pad("fill", value)
 
 
 def test_blocks_and_lists_have_no_windows(store: Path) -> None:

@@ -106,6 +106,15 @@ def test_large_files_and_records_that_are_still_written(records: int, tmp_path: 
     assert zarrfeed.ZarrDataset(zarrfeed.open(path))[list(range(6))]["x"].tolist() == values.tolist()
 
 
+def test_records_along_another_dimension_than_the_first_are_refused(tmp_path: Path) -> None:
+    stored, path = cdf5(np.arange(24).reshape(6, 4), 6), tmp_path / "x.nc"
+    t_then_y, y_then_t = struct.pack(">3q", 2, 0, 1), struct.pack(">3q", 2, 1, 0)
+    assert stored.count(t_then_y) == 1
+    path.write_bytes(stored.replace(t_then_y, y_then_t))
+    with pytest.raises(StoreReadError, match=r"'x' has dimensions \(1, 0\)"):
+        zarrfeed.open(path)
+
+
 def test_a_file_that_is_cut_is_refused_or_whole(tmp_path: Path) -> None:
     path, cut = tmp_path / "x.nc", tmp_path / "cut.nc"
     write(path, records=True)

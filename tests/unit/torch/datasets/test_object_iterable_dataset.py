@@ -355,7 +355,9 @@ def test_large_objects_are_read_in_ranges(tmp_path: Path, monkeypatch: pytest.Mo
         dataset = ObjectIterableDataset(zarrfeed.objects.open(server.url, keys=keys), decode="bytes", batch_size=3)
         assert [one for batch in dataset for one in batch] == contents
         asked = sum(method == "GET" for method, *_ in server.requests)
-        assert asked - dataset.stats().hedges == 4 + 3 + 10 + 124  # on a busy machine some answers are late
+        ranges, stats = 4 + 3 + 10 + 124, dataset.stats()
+        # on a busy machine some answers are late, and a second request may still be on its way to the server
+        assert ranges <= asked <= ranges + stats.hedges + stats.retries
         assert sum(method == "HEAD" for method, *_ in server.requests) == 2 * 3
         (tmp_path / "6").write_bytes(contents[6][:50_000])  # since it was listed
         assert [one for batch in dataset for one in batch] == [*contents[:6], contents[6][:50_000]]
@@ -453,6 +455,7 @@ def test_node_affinity(objects: Objects) -> None:
         ({"decode": _three}, "decode: the function requires 3 arguments"),
         ({"batch_size": 0}, "batch_size"),
         ({"shuffle": 1}, "shuffle = 1, must be True or False"),
+        ({"drop_last": "no"}, "drop_last = 'no', must be True or False"),
         ({"seed": -1}, "seed"),
         ({"return_index": 2}, "return_index"),
         ({"affinity": "rack"}, "affinity"),
