@@ -1,17 +1,25 @@
-"""The cost of files that are not Zarr: HDF5, NetCDF and NumPy files in place, beside their own readers.
+"""The cost of files that are not Zarr: HDF5, NetCDF, NumPy and zip files in place, beside their own readers.
 
 python -m benchmarks.files --checksum-only
 python -m benchmarks.files --scale full --repeats 5
 python -m benchmarks.files --scale full --cases rows,npy --peers reader-order
 
 Samples are rows along the first axis of an array in one file or in many. zarrfeed reads shuffled batches. The ceiling
-is a bare C++ loop over the same chunks at the same offsets, each decoded once. Peers: `reader-0w` and `reader-2w` are
-the format's own reader (h5py, or NumPy's memory map), which reads single rows in random order in a DataLoader with no
-and with two workers; `reader-order` reads whole chunks in the order of the file, in one thread, which is the best case
-of that reader and no shuffle; `xarray` is `xarray.open_mfdataset(...).isel(time=i)` in a DataLoader with two workers,
-and `xbatcher` draws batches in the order of the file, where it is installed. Random rows are timed on as many samples
-as `--rows` says, since h5py decodes a chunk for each. All samples of ours are compared with the reader's before
-anything is timed. All sides take turns.
+is a bare C++ loop over the same chunks at the same offsets of the local files, each decoded once. Peers:
+
+- `reader-0w` and `reader-2w` are the format's own reader, which reads single rows in random order in a DataLoader with
+  no and with two workers: h5py, NumPy's memory map, zarr-python for zip files and for kerchunk's references;
+- `reader-order` is the same reader, which reads whole chunks in the order of the file, in one thread. That is its best
+  case, and no shuffle;
+- `h5netcdf` and `netcdf4` read single rows of NetCDF in a DataLoader without workers;
+- `xarray` is `xarray.open_mfdataset(...).isel(time=i)` in a DataLoader with two workers, and `xbatcher` draws batches
+  in the order of the file;
+- `memory` is zarrfeed with a `MemoryCache`, for codecs that are slow. h5py keeps decoded chunks of its datasets, too.
+
+Random rows are timed on as many samples as `--rows` says, since h5py decodes a chunk for each. All samples of ours are
+compared with the reader's before anything is timed. All sides take turns. On a busy machine rates say little, and CPU
+seconds are the figure: zarrfeed's to the ceiling's is what the engine adds to the loop. The ceiling's rate to the
+reader's is the most that any loader can reach.
 """
 
 from __future__ import annotations
@@ -19,225 +27,41 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import os
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-import h5py
 import numpy as np
-import numpy.typing as npt
 import torch
 import xarray
 
 import zarrfeed
+from benchmarks.harness.compile import NoCompilerError
 from benchmarks.harness.machine import machine_line, write_document
+from benchmarks.harness.nginx import NoNginxError
 from benchmarks.harness.options import add_suite_options, names, positive
-from benchmarks.loaders.ceiling import usable_cores, window_chunks
 from benchmarks.loaders.single_rows import ReadRow, SingleRows, row_loader
 from benchmarks.report.tables import make_console, print_rows
-from zarrfeed import _core
-from zarrfeed.spec.fields.field import StoredField
+from benchmarks.suites.file_cases import KINDS, Case, open_case
 
 #: Sides that read in this process alone, so that its CPU seconds are theirs.
-_IN_PROCESS = ("zarrfeed", "ceiling", "reader-0w", "reader-order")
-PEERS = ("reader-0w", "reader-2w", "reader-order", "xarray", "xbatcher")
+_IN_PROCESS = ("zarrfeed", "ceiling", "memory", "reader-0w", "reader-order", "h5netcdf", "netcdf4")
+PEERS = ("reader-0w", "reader-2w", "reader-order", "h5netcdf", "netcdf4", "xarray", "xbatcher", "memory")
+#: Peers that read NetCDF alone, and the module that each needs.
+_OF_NETCDF = {"h5netcdf": "h5netcdf", "netcdf4": "netCDF4", "xarray": "h5netcdf", "xbatcher": "xbatcher"}
+#: Peers whose turns are whole epochs, as zarrfeed's are.
+_WHOLE = ("reader-order", "memory")
 
 #: Begins an epoch: its batches.
 _Epoch: TypeAlias = Callable[[], Iterator[Any]]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Files of one array each.
-
-    Attributes
-    ----------
-    files, samples
-        How many files there are, and rows of each.
-    item
-        Shape of a row.
-    rows
-        Rows of a chunk.
-    batch
-        Samples of a batch.
-    """
-
-    files: int
-    samples: int
-    item: tuple[int, ...]
-    rows: int
-    batch: int
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of files, with its shape in both scales.
-
-    Attributes
-    ----------
-    description
-        The data of a user.
-    suffix
-        The end of a file's name.
-    dtype
-        Dtype of the values.
-    storage
-        Keyword arguments of `h5py.File.create_dataset`.
-    scales
-        Scale -> shape.
-    """
-
-    description: str
-    suffix: str
-    dtype: str
-    scales: Mapping[str, Shape]
-    storage: Mapping[str, Any] = field(default_factory=dict)
-
-
-_GZIP = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
-_IMAGE = (84, 84, 3)
-
-
-def _scales(full: Shape, small: Shape) -> dict[str, Shape]:
-    return {"full": full, "small": small}
-
-
-KINDS = {
-    "hours": Kind(
-        "NetCDF4, (8, 721, 1440) float32 a chunk, gzip 4 + shuffle",
-        ".nc",
-        "f4",
-        _scales(Shape(1, 64, (721, 1440), 8, 4), Shape(1, 16, (24, 48), 8, 4)),
-        _GZIP,
-    ),
-    "levels": Kind(
-        "NetCDF4, (1, 37, 721, 1440) float32 a chunk, gzip 4 + shuffle",
-        ".nc",
-        "f4",
-        _scales(Shape(1, 6, (37, 721, 1440), 1, 1), Shape(1, 8, (5, 24, 48), 1, 2)),
-        _GZIP,
-    ),
-    "rows": Kind(
-        "HDF5, (8, 64, 128) float32 a chunk, gzip 4 + shuffle",
-        ".h5",
-        "f4",
-        _scales(Shape(1, 8192, (64, 128), 8, 64), Shape(1, 64, (8, 16), 8, 8)),
-        _GZIP,
-    ),
-    "episodes-gzip": Kind(
-        "HDF5, 64 episodes of images, 16 images a chunk, gzip 4",
-        ".hdf5",
-        "u1",
-        _scales(Shape(64, 200, _IMAGE, 16, 64), Shape(3, 20, (8, 8, 3), 16, 8)),
-        {"compression": "gzip", "compression_opts": 4},
-    ),
-    "episodes-raw": Kind(
-        "HDF5, 64 episodes of images, contiguous",
-        ".hdf5",
-        "u1",
-        _scales(Shape(64, 200, _IMAGE, 0, 64), Shape(3, 20, (8, 8, 3), 0, 8)),
-    ),
-    "npy": Kind(
-        "one .npy file, rows of 32 KiB",
-        ".npy",
-        "f4",
-        _scales(Shape(1, 16384, (64, 128), 0, 64), Shape(1, 64, (8, 16), 0, 8)),
-    ),
-    "years": Kind(
-        "50 yearly NetCDF4 files, (31, 73, 144) float32 a chunk, gzip 4 + shuffle",
-        ".nc",
-        "f4",
-        _scales(Shape(50, 365, (73, 144), 31, 32), Shape(4, 20, (8, 16), 7, 8)),
-        _GZIP,
-    ),
-}
-
-
-class Case:
-    """Files of a kind in a folder, and how they are read."""
-
-    def __init__(self, folder: Path, kind: Kind, scale: str) -> None:
-        self.kind, self.shape = kind, kind.scales[scale]
-        self.paths = [folder / f"{number:04}{kind.suffix}" for number in range(self.shape.files)]
-        self.num_samples = self.shape.files * self.shape.samples
-        self.sample_bytes = int(np.prod(self.shape.item)) * np.dtype(kind.dtype).itemsize
-        for number, path in enumerate(self.paths):
-            self._write(path, number)
-
-    def _write(self, path: Path, number: int) -> None:
-        values = self._values(number)
-        if path.suffix == ".npy":
-            np.save(path, values)
-            return
-        storage = dict(self.kind.storage)
-        if self.shape.rows:
-            storage["chunks"] = (self.shape.rows, *self.shape.item)
-        with h5py.File(path, "w") as file:
-            variable = file.create_dataset("x", data=values, **storage)
-            # NetCDF4's dimensions: a scale of numbers along the samples, and one without values along the others
-            file["time"] = np.arange(number * len(values), (number + 1) * len(values))
-            file["time"].attrs["units"] = "hours since 1990-01-01"
-            file["time"].make_scale("time")
-            variable.dims[0].attach_scale(file["time"])
-            for axis, size in enumerate(self.shape.item, 1):
-                name = f"axis{axis}"
-                file[name] = np.arange(size)
-                file[name].make_scale(name)
-                variable.dims[axis].attach_scale(file[name])
-
-    def _values(self, number: int) -> npt.NDArray[Any]:
-        """Return values like those of a field: neighbours are alike, and the last bits are not noise."""
-        rng, shape = np.random.default_rng(number), (self.shape.samples, *self.shape.item)
-        if self.kind.dtype == "u1":
-            steps = rng.integers(-3, 4, shape, dtype=np.int8)
-            return np.cumsum(steps, axis=1, dtype=np.uint8)
-        values = np.empty(shape, self.kind.dtype)
-        for row in values:
-            row[...] = np.round(np.cumsum(rng.standard_normal(row.shape, dtype=np.float32), axis=-1) * 64) / 64
-        return values
-
-    @cached_property
-    def _data(self) -> zarrfeed.Data:
-        return self._opened(self.paths)
-
-    @cached_property
-    def _fields(self) -> list[StoredField]:
-        fields = [field for path in self.paths for field in self._opened(path).resolved.fields]
-        return [field for field in fields if isinstance(field, StoredField)]
-
-    def _opened(self, source: Any) -> zarrfeed.Data:
-        return zarrfeed.open(source, variables=None if self.kind.suffix == ".npy" else ["x"])
-
-    def dataset(self) -> zarrfeed.ZarrIterableDataset:
-        """Return a dataset as a user would make it."""
-        return zarrfeed.ZarrIterableDataset(self._data, batch_size=self.shape.batch, shuffle=True, return_index=True)
-
-    def ceiling(self) -> Iterator[float]:
-        """Yield the seconds of the loop over the chunks of each file."""
-        threads = usable_cores()
-        for one in self._fields:
-            window = window_chunks(one.spec.chunk_shape[0] * self.sample_bytes, threads)
-            yield _core.measure_ceiling(one.to_core(), num_threads=threads, window_chunks=window, scatter=True)[0]
-
-    def reader(self) -> Callable[[int], Any]:
-        """Return the format's own reader of a file's array, which opens each file once."""
-        opened: dict[int, Any] = {}
-
-        def read(number: int) -> Any:
-            if number not in opened:
-                path = self.paths[number]
-                opened[number] = np.load(path, mmap_mode="r") if path.suffix == ".npy" else h5py.File(path)["x"]
-            return opened[number]
-
-        return read
 
 
 def values_of(batch: Any) -> torch.Tensor:
@@ -259,14 +83,32 @@ def wrong_samples(batches: Iterator[tuple[Any, Any]], case: Case) -> str:
     return "" if sorted(seen) == list(range(case.num_samples)) else f"{len(seen)} samples came, of {case.num_samples}"
 
 
-def _reader_rows(case: Case) -> ReadRow:
-    read = case.reader()
-
+def _rows_of(case: Case, read: Callable[[int], Any]) -> ReadRow:
     def row(number: int) -> Any:
         file, inside = divmod(number, case.shape.samples)
         return read(file)[inside]
 
     return row
+
+
+def _reader_rows(case: Case) -> ReadRow:
+    return _rows_of(case, case.reader())
+
+
+def _h5netcdf_rows(case: Case) -> ReadRow:
+    import h5netcdf
+
+    files = [h5netcdf.File(path) for path in case.paths]  # variables do not keep them open
+    return _rows_of(case, lambda number: files[number]["x"])
+
+
+def _netcdf4_rows(case: Case) -> ReadRow:
+    import netCDF4
+
+    files = [netCDF4.Dataset(path) for path in case.paths]
+    for file in files:
+        file.set_auto_maskandscale(False)
+    return _rows_of(case, lambda number: files[number]["x"])
 
 
 def _xarray_rows(case: Case) -> ReadRow:
@@ -303,12 +145,24 @@ def _by_xbatcher(case: Case) -> _Epoch:
     return lambda: (torch.from_numpy(one["x"].values) for one in xbatcher.BatchGenerator(opened, input_dims=sizes))
 
 
+def _indices(dataset: zarrfeed.ZarrIterableDataset) -> _Epoch:
+    return lambda: (index for _, index in dataset)
+
+
+def _from_memory(case: Case) -> _Epoch:
+    limit = 2 * case.num_samples * case.sample_bytes + (64 << 20)
+    return _indices(case.dataset(cache=zarrfeed.MemoryCache(limit, name=f"benchmark-{os.getpid()}"), transcode="lz4"))
+
+
 _MAKERS: dict[str, Callable[[Case], _Epoch]] = {
     "reader-0w": lambda case: _loader(case, _reader_rows, 0),
     "reader-2w": lambda case: _loader(case, _reader_rows, 2),
     "reader-order": _in_order,
+    "h5netcdf": lambda case: _loader(case, _h5netcdf_rows, 0),
+    "netcdf4": lambda case: _loader(case, _netcdf4_rows, 0),
     "xarray": lambda case: _loader(case, _xarray_rows, 2),
     "xbatcher": _by_xbatcher,
+    "memory": _from_memory,
 }
 
 
@@ -320,66 +174,68 @@ class Turn:
     cpu_s_per_gb: float | None
 
 
-def _turn(side: str, batches: Iterator[Any], case: Case) -> Turn:
-    """Take batches to their end; those of the ceiling are the seconds of its loops."""
-    cpu_s, begin, samples, inside_s = time.process_time(), time.perf_counter(), 0, 0.0
-    for batch in batches:
-        if isinstance(batch, float):
-            inside_s, samples = inside_s + batch, case.num_samples
-        else:
-            samples += len(batch)
-    wall_s = inside_s or time.perf_counter() - begin
-    gigabytes = samples * case.sample_bytes / 1e9
-    return Turn(samples / wall_s, (time.process_time() - cpu_s) / gigabytes if side in _IN_PROCESS else None)
+def _turn_of_ceiling(case: Case) -> Turn:
+    seconds, cpu_seconds = case.ceiling()
+    return Turn(case.num_samples / seconds, cpu_seconds / (case.num_samples * case.sample_bytes / 1e9))
+
+
+def _turn(case: Case, epoch: _Epoch, few: int | None, in_process: bool) -> Turn:
+    """Take the batches of an epoch, or a few of them."""
+    cpu_s, begin = time.process_time(), time.perf_counter()
+    samples = sum(len(batch) for batch in itertools.islice(epoch(), few))
+    wall_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu_s
+    return Turn(samples / wall_s, cpu_s / (samples * case.sample_bytes / 1e9) if in_process else None)
 
 
 def _turns(
     case: Case, dataset: zarrfeed.ZarrIterableDataset, peers: Sequence[str], repeats: int, rows: int
 ) -> dict[str, list[Turn]]:
-    sides: dict[str, _Epoch] = {"zarrfeed": lambda: (index for _, index in dataset), "ceiling": case.ceiling}
-    for peer in peers:
-        sides[peer] = _MAKERS[peer](case)
     few = -(-rows // case.shape.batch)  # random rows of the others cost a decoded chunk each
-
-    def batches_of(side: str) -> Iterator[Any]:
-        epoch = sides[side]()
-        return epoch if side in ("zarrfeed", "ceiling", "reader-order") else itertools.islice(epoch, few)
-
-    for side in sides:
-        _turn(side, batches_of(side), case)  # workers start, files are opened
+    sides: dict[str, Callable[[], Turn]] = {
+        "zarrfeed": partial(_turn, case, _indices(dataset), None, True),
+        "ceiling": partial(_turn_of_ceiling, case),
+    }
+    for peer in peers:
+        sides[peer] = partial(_turn, case, _MAKERS[peer](case), None if peer in _WHOLE else few, peer in _IN_PROCESS)
+    for turn in sides.values():
+        turn()  # workers start, files are opened, the cache in memory is filled
     found: dict[str, list[Turn]] = {side: [] for side in sides}
     for _ in range(repeats):
         for side, turns in found.items():
-            turns.append(_turn(side, batches_of(side), case))
+            turns.append(sides[side]())
     return found
 
 
 def _peers_of(case: Case, peers: Sequence[str]) -> list[str]:
-    """Return the peers that read a case: xarray reads NetCDF alone."""
-    netcdf = case.kind.suffix == ".nc"
-    return [
-        peer
-        for peer in peers
-        if not peer.startswith("x") or (netcdf and (peer == "xarray" or importlib.util.find_spec(peer)))
-    ]
+    """Return the peers that read a case and are installed."""
+
+    def reads(peer: str) -> bool:
+        if peer == "memory":
+            return case.kind.slow and not case.kind.far
+        needed = _OF_NETCDF.get(peer)
+        return needed is None or (case.kind.suffix == ".nc" and importlib.util.find_spec(needed) is not None)
+
+    return [peer for peer in peers if reads(peer)]
+
+
+def _ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> float:
+    return median(a.rate / b.rate for a, b in zip(turns, others, strict=True))
 
 
 def _rates(found: Mapping[str, Mapping[str, list[Turn]]], peers: Sequence[str]) -> Iterator[list[str]]:
-    """Return a line for each case: our rate, and its ratios to those of the ceiling and of the peers."""
+    """Return a line for each case: our rate, its ratios to those of the ceiling and of the peers, and the floor."""
     for name, sides in found.items():
-        ours = sides["zarrfeed"]
-        ratios = {
-            side: median(a.rate / b.rate for a, b in zip(ours, turns, strict=True)) for side, turns in sides.items()
-        }
-        beside = [f"{ratios[peer]:.1f} x" if peer in ratios else "" for peer in peers]
-        yield [name, f"{median(turn.rate for turn in ours):.1f}", f"{ratios['ceiling']:.2f}", *beside]
+        ours, ceiling = sides["zarrfeed"], sides["ceiling"]
+        beside = [f"{_ratio(ours, sides[peer]):.1f} x" if peer in sides else "" for peer in peers]
+        most = f"{_ratio(ceiling, sides['reader-0w']):.1f} x" if "reader-0w" in sides else ""
+        yield [name, f"{median(turn.rate for turn in ours):.1f}", f"{_ratio(ours, ceiling):.2f}", *beside, most]
 
 
 def _cpu_seconds(found: Mapping[str, Mapping[str, list[Turn]]], sides: Sequence[str]) -> Iterator[list[str]]:
     """Return a line for each case: CPU seconds a decoded gigabyte of the sides that read in this process."""
     for name, turns in found.items():
         known = [[t.cpu_s_per_gb for t in turns.get(side, ()) if t.cpu_s_per_gb is not None] for side in sides]
-        yield [name, *(f"{median(seconds):.1f}" if seconds else "" for seconds in known)]
+        yield [name, *(f"{median(seconds):.2f}" if seconds else "" for seconds in known)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -388,24 +244,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = make_console()
     found: dict[str, dict[str, list[Turn]]] = {}
     for name in options.cases:
+        kind = KINDS[name]
         with tempfile.TemporaryDirectory(dir=options.data) as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of few samples, which hardly shuffle
-            case = Case(Path(folder), KINDS[name], options.scale)
-            with closing(case.dataset()) as dataset:
-                wrong = wrong_samples(iter(dataset), case)
-                stored = sum(path.stat().st_size for path in case.paths) / (case.num_samples * case.sample_bytes)
-                said = wrong or f"{case.num_samples} samples; the files have {stored:.0%} of the decoded bytes"
-                console.print(f"{name}: {case.kind.description}: {said}", highlight=False, soft_wrap=True)
-                if wrong:
-                    return 1
-                if not options.checksum_only:
-                    peers = _peers_of(case, options.peers)
-                    found[name] = _turns(case, dataset, peers, options.repeats, options.rows)
+            try:
+                with open_case(Path(folder), kind, options.scale) as case:
+                    dataset = case.dataset()
+                    wrong = wrong_samples(iter(dataset), case)
+                    stored = sum(path.stat().st_size for path in case.paths) / (case.num_samples * case.sample_bytes)
+                    said = wrong or f"{case.num_samples} samples; the files have {stored:.0%} of the decoded bytes"
+                    console.print(f"{name}: {kind.description}: {said}", highlight=False, soft_wrap=True)
+                    if wrong:
+                        return 1
+                    if not options.checksum_only:
+                        peers = _peers_of(case, options.peers)
+                        found[name] = _turns(case, dataset, peers, options.repeats, options.rows)
+            except (NoNginxError, NoCompilerError) as error:
+                console.print(f"{name}: skipped: {error}", highlight=False, soft_wrap=True)
     if options.checksum_only:
         return 0
     turns = {name: {side: [vars(t) for t in turns] for side, turns in sides.items()} for name, sides in found.items()}
     write_document(options.out / "files.json", scale=options.scale, turns=turns)
-    print_rows(console, ["", "samples/s", "of the ceiling", *options.peers], _rates(found, options.peers), words=1)
+    columns = ["", "samples/s", "of the ceiling", *options.peers, "ceiling to reader-0w"]
+    print_rows(console, columns, _rates(found, options.peers), words=1)
     print_rows(console, ["CPU s/GB", *_IN_PROCESS], _cpu_seconds(found, _IN_PROCESS), words=1)
     console.print(machine_line(), highlight=False, soft_wrap=True)
     return 0

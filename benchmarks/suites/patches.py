@@ -189,7 +189,7 @@ class Ceiling:
         threads = usable_cores()
         passes, seconds = 0, 0.0
         while passes == 0 or seconds < least_s:
-            took, _, _ = _core.measure_ceiling(
+            took, *_ = _core.measure_ceiling(
                 self._field, num_threads=threads, window_chunks=threads, scatter=self._scatter
             )
             passes, seconds = passes + 1, seconds + took

@@ -446,7 +446,7 @@ PYBIND11_MODULE(_core, m) {
           const GilRelease release;
           result = measure_ceiling(field, {num_threads, window_chunks, scatter, blocks, copies});
         }
-        return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes);
+        return py::make_tuple(result.seconds, result.decoded_bytes, result.stored_bytes, result.cpu_seconds);
       },
       py::arg("field"), py::kw_only(), py::arg("num_threads"), py::arg("window_chunks"), py::arg("scatter"),
       py::arg("blocks") = std::vector<int64_t>{}, py::arg("copies") = 1);

@@ -27,6 +27,21 @@ std::vector<int64_t> permutation(size_t n, uint64_t purpose) {
   return out;
 }
 
+/// The chunks along the sample axis, of all parts of the array.
+size_t chunks_along(const ArraySource& source) {
+  const ArrayParts* const parts = source.array().parts.get();
+  if (parts == nullptr) return static_cast<size_t>(ceil_div(source.num_rows(), source.rows_per_chunk()));
+  return static_cast<size_t>(parts->first_chunk.back() +
+                             ceil_div(parts->end.back() - parts->begin.back(), source.rows_per_chunk()));
+}
+
+/// The rows of the array that a chunk has.
+int64_t rows_of_chunk(const ArraySource& source, int64_t chunk) {
+  const ArrayParts* const parts = source.array().parts.get();
+  const int64_t end = parts == nullptr ? source.num_rows() : parts->end[parts->part_of(chunk)];
+  return std::min(source.rows_per_chunk(), end - source.first_row(chunk));
+}
+
 /// Writes to every page, so that the measurement does not pay for fresh memory.
 void touch(MutableBytes memory) {
   for (size_t i = 0; i < memory.size(); i += 4096) memory[i] = 0;
@@ -39,10 +54,8 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   const std::shared_ptr<ChunkReader> reader = open_local(output);
   const ArraySource& source = *output.source();
   const ArraySpec& array = source.array();
-  if (array.parts) throw Error(ErrorKind::kConfig, array.name + ": lies in several stores, must lie in one");
   const int64_t rows = source.rows_per_chunk();
-  const int64_t samples = array.shape[static_cast<size_t>(array.sample_axis)];
-  const auto along = static_cast<size_t>(ceil_div(samples, rows));
+  const size_t along = chunks_along(source);
   for (const int64_t block : options.blocks) {
     if (block < 0 || block >= static_cast<int64_t>(along)) {
       throw Error(ErrorKind::kConfig,
@@ -60,7 +73,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
   Stats stats;
   std::atomic<size_t> next{0};
 
-  const double seconds = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
+  const Elapsed elapsed = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
     WorkerScratch scratch;
     BufferPool memory(slots.size() * output.sample_bytes(), false);
     uint8_t* const base = options.scatter ? memory.acquire() : nullptr;
@@ -89,11 +102,12 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
         continue;
       }
       scratch.targets.clear();
-      const int64_t valid = std::min(rows, samples - chunk * rows);
-      for (size_t copy = 0; copy < static_cast<size_t>(valid) * options.copies; ++copy) {
+      const int64_t first = source.first_row(chunk);
+      const auto copies = static_cast<size_t>(rows_of_chunk(source, chunk)) * options.copies;
+      for (size_t copy = 0; copy < copies; ++copy) {
         const auto slot = static_cast<size_t>(slots[turn * of_chunk + copy]);
         const auto row = static_cast<int64_t>(copy / options.copies);
-        scratch.targets.push_back({chunk * rows + row, base + slot * output.sample_bytes()});
+        scratch.targets.push_back({first + row, base + slot * output.sample_bytes()});
       }
       const OutputRows of_output{&output, scratch.targets.size()};
       named([&] {
@@ -101,7 +115,7 @@ CeilingResult measure_ceiling(const FieldSpec& field, const CeilingOptions& opti
       });
     }
   });
-  return {seconds, stats.chunk_bytes, stats.bytes_read};
+  return {elapsed.seconds, elapsed.cpu_seconds, stats.chunk_bytes, stats.bytes_read};
 }
 
 }  // namespace zarrfeed

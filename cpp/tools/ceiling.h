@@ -20,6 +20,7 @@ struct CeilingOptions {
 
 struct CeilingResult {
   double seconds = 0;
+  double cpu_seconds = 0;  ///< of all threads, without their set-up
   uint64_t decoded_bytes = 0;
   uint64_t stored_bytes = 0;
 };

@@ -195,7 +195,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
   std::atomic<uint64_t> bytes_read{0};
   std::atomic<size_t> next{0};
 
-  const double seconds = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
+  const Elapsed elapsed = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
     Library library(array.codecs[0].name, blosc ? &*blosc : nullptr);
     Buffer stored;
     Buffer decoded;
@@ -229,7 +229,7 @@ CeilingResult measure_library_ceiling(const FieldSpec& field, const LibraryCeili
       bytes_read += read.bytes.size();
     }
   });
-  return {seconds, bytes_decoded, bytes_read};
+  return {elapsed.seconds, elapsed.cpu_seconds, bytes_decoded, bytes_read};
 }
 
 }  // namespace zarrfeed

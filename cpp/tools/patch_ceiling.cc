@@ -72,7 +72,7 @@ CeilingResult measure_patch_ceiling(const FieldSpec& field, std::span<const Patc
 
   Stats stats;
   std::atomic<size_t> next{0};
-  const double seconds = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
+  const Elapsed elapsed = run_timed(options.num_threads, [&](const std::function<void()>& await_start) {
     WorkerScratch scratch;
     BufferPool memory(window * cutter->sample_bytes(), false);
     uint8_t* const own = options.out != nullptr ? nullptr : memory.acquire();
@@ -106,7 +106,7 @@ CeilingResult measure_patch_ceiling(const FieldSpec& field, std::span<const Patc
       }
     }
   });
-  return {seconds, stats.chunk_bytes, stats.bytes_read};
+  return {elapsed.seconds, elapsed.cpu_seconds, stats.chunk_bytes, stats.bytes_read};
 }
 
 }  // namespace zarrfeed

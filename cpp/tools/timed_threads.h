@@ -6,9 +6,13 @@
 
 namespace zarrfeed {
 
-/// Runs `work` on threads of its own, and returns the seconds from the moment when all of them are ready to the end of
-/// the last one. Each calls the function that it is given once, after its set-up: it returns when the clock starts.
+struct Elapsed {
+  double seconds = 0;      ///< from the moment when all threads are ready to the end of the last one
+  double cpu_seconds = 0;  ///< of all threads, after their set-up
+};
+
+/// Runs `work` on threads of its own, and returns how long they took. Each calls the function that it is given once, after its set-up: it returns when the clock starts.
 /// Throws what any of them throws, when all have ended.
-double run_timed(size_t num_threads, const std::function<void(const std::function<void()>& await_start)>& work);
+Elapsed run_timed(size_t num_threads, const std::function<void(const std::function<void()>& await_start)>& work);
 
 }  // namespace zarrfeed

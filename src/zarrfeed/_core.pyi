@@ -517,7 +517,7 @@ def measure_ceiling(
     scatter: bool,
     blocks: Sequence[int] = (),
     copies: int = 1,
-) -> tuple[float, int, int]: ...
+) -> tuple[float, int, int, float]: ...
 def measure_patch_ceiling(
     field: FieldSpec,
     starts: npt.NDArray[np.int64],
