@@ -20,6 +20,7 @@ constexpr CodecEntry kTable[] = {
     {.name = "zlib", .decode = by_bytes<decode_zlib>},
     {.name = "lz4", .decode = by_bytes<decode_lz4>},
     {.name = "shuffle", .undo = undo_shuffle},
+    {.name = "delta", .undo = undo_delta},
     {.name = "crc32c", .checksum = crc32c},
     {.name = "fletcher32", .checksum = fletcher32},
     {.name = "zarrfeed.lzf", .decode = decode_lzf},

@@ -135,9 +135,20 @@ CHECKSUMS = {
     "crc32c-at-start": Link(CRC32C("start"), {"name": "crc32c", "checksum_at_start": True}),
 }
 
+INTEGERS = [f"{order}{kind}{size}" for order in "<>" for kind in "iu" for size in (1, 2, 4, 8)]
 
-def draw_filter(draw: st.DrawFn, size: int) -> Link:
-    """Draw a filter that takes `size` bytes."""
+
+def delta(dtype: str) -> Link:
+    """Return differences of integers of either byte order."""
+    spec = {"name": "delta", "element_bytes": np.dtype(dtype).itemsize, "big_endian": dtype.startswith(">")}
+    return Link(numcodecs.Delta(dtype), spec)
+
+
+def draw_filter(draw: st.DrawFn, size: int, item_sizes: Sequence[int] = (1, 2, 4, 8)) -> Link:
+    """Draw a filter that takes `size` bytes; differences are of integers of one of these sizes."""
+    integers = [one for one in INTEGERS if np.dtype(one).itemsize in item_sizes and size % np.dtype(one).itemsize == 0]
+    if integers and draw(st.booleans(), label="delta"):
+        return delta(draw(st.sampled_from(integers)))
     element = draw(st.sampled_from([n for n in range(1, min(size, 40) + 1) if size % n == 0]))
     return Link(numcodecs.Shuffle(element), shuffle(element))
 
@@ -199,7 +210,7 @@ def filtered_arrays(draw: st.DrawFn) -> dict[str, Any]:
     for _ in range(draw(st.integers(1, 3))):
         is_checksum = draw(st.booleans())
         checksum = draw(st.sampled_from([CRC32C(), numcodecs.Fletcher32()]))
-        filters.append(checksum if is_checksum else draw_filter(draw, size).codec)
+        filters.append(checksum if is_checksum else draw_filter(draw, size, [dtype.itemsize]).codec)
         size += 4 * is_checksum
     compressor = draw(st.sampled_from([None, *(link.codec for link in COMPRESSORS.values())]))
     order = draw(st.sampled_from("CF")) if len(chunks) > 1 else "C"
@@ -241,6 +252,8 @@ def test_a_damaged_chunk_is_an_error_or_what_zarr_python_reads(compressor: Any, 
             [CRC32C(), numcodecs.Shuffle(2)],
             [numcodecs.Fletcher32(), numcodecs.Shuffle(2)],
             [numcodecs.Shuffle(4), numcodecs.Fletcher32()],
+            [numcodecs.Delta(">i4")],
+            [numcodecs.Delta("<u4"), numcodecs.Shuffle(2), CRC32C()],
         )
     ):
         folder = tmp_path / str(number)
@@ -305,6 +318,52 @@ def test_shuffle_of_format_3_is_native_behind_transposes_and_in_shards(big: bool
         assert is_native(tmp_path / name)
         document = json.loads((tmp_path / name / "zarr.json").read_text())
         assert '"numcodecs.shuffle"' in json.dumps(document)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "i4", "u8"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_delta_of_format_3_is_native_and_wraps_as_in_zarr_python(sharded: bool, dtype: str, tmp_path: Path) -> None:
+    limits = np.iinfo(dtype)
+    values = np.random.default_rng(3).integers(limits.min, limits.max, (24, 6), dtype, endpoint=True)
+    filters: list[Any] = [zarr_numcodecs.Delta(dtype=values.dtype.str)]
+    chain = [*filters, BytesCodec(), zarr_numcodecs.Shuffle(elementsize=values.itemsize), ZstdCodec()]
+    options: dict[str, Any] = {"filters": filters, "serializer": chain[1], "compressors": chain[2:], "chunks": (5, 4)}
+    if sharded:
+        shards = ShardingCodec(chunk_shape=(3, 6), codecs=chain)
+        options = {"filters": None, "serializer": shards, "compressors": None, "chunks": (12, 6)}
+    array = zarr.create_array(tmp_path / "a", shape=values.shape, dtype=dtype, **options)
+    array[...] = values
+    assert is_native(tmp_path / "a")
+    assert_parity(tmp_path / "a", values, shuffle=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "order", "endian"),
+    [
+        ("<i4", {"dtype": "<i4"}, (0, 1), "big"),
+        ("<i4", {"dtype": ">i4"}, (0, 1), "little"),
+        ("<i4", {"dtype": "<i4"}, (1, 0), "little"),
+        ("<i4", {"dtype": "<i4", "astype": "<i8"}, (0, 1), "little"),
+        ("<f4", {"dtype": "<f4"}, (0, 1), "little"),
+    ],
+    ids=["big endian", "other byte order", "transpose", "wider", "floats"],
+)
+def test_delta_of_format_3_that_depends_on_memory_is_what_zarr_python_reads(
+    dtype: str, options: dict[str, Any], order: tuple[int, int], endian: Any, tmp_path: Path
+) -> None:
+    """zarr-python adds up items as they lie in its memory: of big-endian chunks, it reads other values than written."""
+    transpose = [] if order == (0, 1) else [TransposeCodec(order=order)]
+    array = zarr.create_array(
+        tmp_path / "a",
+        shape=(12, 6),
+        chunks=(4, 6),
+        dtype=dtype,
+        filters=[*transpose, zarr_numcodecs.Delta(**options)],
+        serializer=BytesCodec(endian=endian),
+    )
+    array[...] = np.arange(72).reshape(12, 6) ** 2
+    assert not is_native(tmp_path / "a")
+    assert_parity(tmp_path / "a", read_all(tmp_path / "a"))
 
 
 def test_elements_without_a_size_in_format_3_are_those_of_zarr_python(tmp_path: Path) -> None:

@@ -69,7 +69,11 @@ def write(store: Any, data: AnyArray, shard: tuple[int, ...], codec: ShardingCod
 #: Chains of inner codecs that are not native: what `explain()` names, and how they are made.
 GENERAL: dict[str, Callable[[], list[Any]]] = {
     "numcodecs.bz2": lambda: [BytesCodec(), zarr_numcodecs.BZ2()],
-    "numcodecs.delta": lambda: [zarr_numcodecs.Delta(dtype="<i4"), BytesCodec(), ZstdCodec()],
+    "numcodecs.astype": lambda: [
+        zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4"),
+        BytesCodec(),
+        ZstdCodec(),
+    ],
     "numcodecs.fixedscaleoffset": lambda: [
         zarr_numcodecs.FixedScaleOffset(offset=0, scale=1, dtype="<i4", astype="<i8"),
         BytesCodec(),
@@ -203,7 +207,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "shape": shape,
         "levels": levels,
-        "codec": draw(st.sampled_from(["none", "zstd", "bz2", "delta"])),
+        "codec": draw(st.sampled_from(["none", "zstd", "bz2", "astype"])),
         "around": draw(st.sampled_from(["none", "gzip", "transpose"])),
         "locations": [draw(st.sampled_from(["start", "end"])) for _ in levels],
         "sample_axis": draw(st.integers(0, ndim - 1)),
@@ -224,8 +228,8 @@ def test_any_levels_of_shards_read_as_zarr_python_reads_them(case: dict[str, Any
     if case["holes"]:
         data[tuple(slice(0, 1 + n // 2) for n in data.shape)] = 0
     codec: Any = {"none": [], "zstd": [ZstdCodec()], "bz2": [zarr_numcodecs.BZ2()]}.get(case["codec"])
-    delta = [zarr_numcodecs.Delta(dtype="<i4"), BytesCodec()]
-    chain: list[Any] = delta if codec is None else [BytesCodec(), *codec]
+    astype = [zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4"), BytesCodec()]
+    chain: list[Any] = astype if codec is None else [BytesCodec(), *codec]
     for level, location in zip(case["levels"][:-1], case["locations"], strict=False):
         chain = [serializer(level, *chain, index_location=location)]
     options: dict[str, Any] = {}
@@ -343,7 +347,7 @@ def test_inner_chunks_that_nobody_wants_are_not_read() -> None:
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_decode_inner_chunks_too(context: str, tmp_path: Path) -> None:
     data = numbered((40, 6), "<i4")
-    chain = [zarr_numcodecs.Delta(dtype="<i4"), BytesCodec()]
+    chain = [zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4"), BytesCodec()]
     write(tmp_path / "a", data, (16, 6), serializer((8, 6), serializer((4, 6), *chain)))
     dataset = ZarrIterableDataset(tmp_path / "a", batch_size=8, shuffle=True, return_index=True, num_threads=1)
     seen: list[int] = []

@@ -64,8 +64,8 @@ def v2(*filters: Any, compressor: Any, **options: Any) -> dict[str, Any]:
     return {"zarr_format": 2, "filters": list(filters) or None, "compressors": compressor} | options
 
 
-def delta_v3() -> list[Any]:
-    return [zarr_numcodecs.Delta(dtype="<i4")]
+def astype_v3() -> list[Any]:
+    return [zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4")]
 
 
 def nested(*compressors: Any) -> ShardingCodec:
@@ -75,7 +75,7 @@ def nested(*compressors: Any) -> ShardingCodec:
 
 def unchecked(*compressors: Any) -> ShardingCodec:
     """Return shards whose index stands in front, without a checksum."""
-    codecs = [*delta_v3(), BytesCodec(), *compressors]
+    codecs = [*astype_v3(), BytesCodec(), *compressors]
     return ShardingCodec(chunk_shape=(2000,), codecs=codecs, index_codecs=[BytesCodec()], index_location="start")
 
 
@@ -87,23 +87,23 @@ U7 = np.array([f"{i}ä" for i in range(3000)], "<U7")
 CASES: dict[str, tuple[AnyArray, Callable[[], dict[str, Any]], Damage]] = {
     "16 MB cut to 100 bytes": (
         np.arange(4_000_000, dtype="<i4"),
-        lambda: v2(numcodecs.Delta("<i4"), compressor=numcodecs.Blosc(shuffle=0)),
+        lambda: v2(numcodecs.AsType("<i4", "<i4"), compressor=numcodecs.Blosc(shuffle=0)),
         cut(100),
     ),
     "16 MB cut to 100 bytes, v3": (
         np.arange(4_000_000, dtype="<i4"),
-        lambda: {"filters": delta_v3(), "compressors": BloscCodec(typesize=4)},
+        lambda: {"filters": astype_v3(), "compressors": BloscCodec(typesize=4)},
         cut(100),
     ),
-    "16016 bytes cut to 8000": (noise(4000), lambda: v2(numcodecs.Delta("<i4"), compressor=BLOSC), cut(8000)),
+    "16016 bytes cut to 8000": (noise(4000), lambda: v2(numcodecs.AsType("<i4", "<i4"), compressor=BLOSC), cut(8000)),
     "16016 bytes cut to 8000, v3": (
         noise(4000),
-        lambda: {"filters": delta_v3(), "compressors": BloscCodec(typesize=4)},
+        lambda: {"filters": astype_v3(), "compressors": BloscCodec(typesize=4)},
         cut(8000),
     ),
     "16016 bytes cut to 8000, v3 numcodecs": (
         noise(4000),
-        lambda: {"filters": delta_v3(), "compressors": zarr_numcodecs.Blosc(cname="lz4", shuffle=1)},
+        lambda: {"filters": astype_v3(), "compressors": zarr_numcodecs.Blosc(cname="lz4", shuffle=1)},
         cut(8000),
     ),
     "Blosc that is a filter": (
@@ -113,7 +113,7 @@ CASES: dict[str, tuple[AnyArray, Callable[[], dict[str, Any]], Damage]] = {
     ),
     "an inner size that is too small": (
         noise(4000),
-        lambda: {"chunks": (2000,), "shards": (4000,), "filters": delta_v3(), "compressors": BloscCodec(typesize=4)},
+        lambda: {"chunks": (2000,), "shards": (4000,), "filters": astype_v3(), "compressors": BloscCodec(typesize=4)},
         shorter_inner_chunk,
     ),
     "an inner size that is too small, in a shard of shards": (
@@ -129,25 +129,29 @@ CASES: dict[str, tuple[AnyArray, Callable[[], dict[str, Any]], Damage]] = {
         )
         for bit in (0, 6, 7)
     },
-    "LZ4 of 2 GB": (NUMBERS, lambda: v2(numcodecs.Delta("<i4"), compressor=numcodecs.LZ4()), flip(3, 0x7F)),
+    "LZ4 of 2 GB": (NUMBERS, lambda: v2(numcodecs.AsType("<i4", "<i4"), compressor=numcodecs.LZ4()), flip(3, 0x7F)),
     "Zstandard of 2**60": (
         NUMBERS,
-        lambda: v2(numcodecs.Delta("<i4"), compressor=numcodecs.Zstd()),
+        lambda: v2(numcodecs.AsType("<i4", "<i4"), compressor=numcodecs.Zstd()),
         lambda good: good[:4] + b"\xe0" + struct.pack("<Q", 2**60) + good[7:],
     ),
     "a bomb in bz2": (NUMBERS, lambda: v2(compressor=numcodecs.BZ2()), lambda _: bomb(numcodecs.BZ2(9))),
     "a bomb in lzma": (NUMBERS, lambda: v2(compressor=numcodecs.LZMA()), lambda _: bomb(numcodecs.LZMA(preset=0))),
     "a bomb in zlib": (
         NUMBERS,
-        lambda: v2(numcodecs.Delta("<i4"), compressor=numcodecs.Zlib()),
+        lambda: v2(numcodecs.AsType("<i4", "<i4"), compressor=numcodecs.Zlib()),
         lambda _: bomb(numcodecs.Zlib(1)),
     ),
     "a bomb in gzip": (
         NUMBERS,
-        lambda: v2(numcodecs.Delta("<i4"), compressor=numcodecs.GZip()),
+        lambda: v2(numcodecs.AsType("<i4", "<i4"), compressor=numcodecs.GZip()),
         lambda _: bomb(numcodecs.GZip(1)),
     ),
-    "a file of 40 GiB": (NUMBERS, lambda: v2(numcodecs.Delta("<i4"), compressor=BLOSC), lambda good: good + bytes(1)),
+    "a file of 40 GiB": (
+        NUMBERS,
+        lambda: v2(numcodecs.AsType("<i4", "<i4"), compressor=BLOSC),
+        lambda good: good + bytes(1),
+    ),
     "a file of 40 GiB, text": (TEXT, lambda: {"dtype": "str", "compressors": None}, lambda good: good + bytes(1)),
     "U7 cut": (U7, lambda: v2(compressor=BLOSC, dtype="<U7"), lambda good: good[:-20]),
     "U7 cut, v3": (U7, lambda: {"compressors": BloscCodec(typesize=4), "dtype": "<U7"}, lambda good: good[:-20]),

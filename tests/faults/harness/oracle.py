@@ -38,7 +38,7 @@ __all__ = [
 
 def _delta(item_bytes: int) -> list[Any]:
     # numcodecs views the chunk as integers, which fails for larger items in order F
-    return [numcodecs.Delta(f"u{item_bytes}")] if item_bytes <= 8 else []
+    return [numcodecs.Delta(f"u{item_bytes}", astype=f"i{item_bytes}")] if item_bytes <= 8 else []
 
 
 #: Codecs that the engine leaves to zarr-python.

@@ -113,27 +113,27 @@ def _v2(name: str, filters: Callable[[], list[Any]], compressor: Callable[[], An
     return Chain(name, 2, lambda: {"filters": filters() or None, "compressors": compressor(), **more}, *rest)
 
 
-def _delta() -> list[Any]:
-    return [numcodecs.Delta("<i4")]
+def _astype() -> list[Any]:
+    return [numcodecs.AsType("<i4", "<i4")]
 
 
 def _of_v2() -> Iterator[Chain]:
     for cname in ("blosclz", "lz4", "lz4hc", "zlib", "zstd"):
         for shuffle in (0, 1, 2):
-            yield _v2(f"delta, blosc {cname} {shuffle}", _delta, partial(_blosc, cname=cname, shuffle=shuffle))
-    yield _v2("delta, blosc in blocks", _delta, lambda: _blosc(blocksize=400))
-    yield _v2("delta, blosc raw", _delta, lambda: _blosc(clevel=0))
-    yield _v2("delta, lz4", _delta, numcodecs.LZ4)
-    yield _v2("delta, zstd", _delta, numcodecs.Zstd)
-    yield _v2("delta, zstd with checksum", _delta, lambda: numcodecs.Zstd(checksum=True), "i4", "content")
+            yield _v2(f"astype, blosc {cname} {shuffle}", _astype, partial(_blosc, cname=cname, shuffle=shuffle))
+    yield _v2("astype, blosc in blocks", _astype, lambda: _blosc(blocksize=400))
+    yield _v2("astype, blosc raw", _astype, lambda: _blosc(clevel=0))
+    yield _v2("astype, lz4", _astype, numcodecs.LZ4)
+    yield _v2("astype, zstd", _astype, numcodecs.Zstd)
+    yield _v2("astype, zstd with checksum", _astype, lambda: numcodecs.Zstd(checksum=True), "i4", "content")
     for codec in (numcodecs.Zlib, numcodecs.GZip, numcodecs.BZ2, numcodecs.LZMA):
-        yield _v2(f"delta, {codec.codec_id}", _delta, codec, "i4", "content")
-    yield _v2("delta alone", _delta, lambda: None)
-    yield _v2("delta, order F, blosc", _delta, _blosc, order="F")
+        yield _v2(f"astype, {codec.codec_id}", _astype, codec, "i4", "content")
+    yield _v2("astype alone", _astype, lambda: None)
+    yield _v2("astype, order F, blosc", _astype, _blosc, order="F")
     yield _v2("delta to i8, blosc", lambda: [numcodecs.Delta("<i4", astype="<i8")], _blosc)
     yield _v2("blosc as a filter, bz2", lambda: [_blosc()], numcodecs.BZ2, "i4", "content")
     yield _v2("bz2, blosc", lambda: [numcodecs.BZ2()], _blosc, "i4", "content")
-    yield _v2("lz4, zstd, blosc, delta", lambda: [*_delta(), numcodecs.LZ4(), numcodecs.Zstd()], _blosc)
+    yield _v2("lz4, zstd, blosc, astype", lambda: [*_astype(), numcodecs.LZ4(), numcodecs.Zstd()], _blosc)
     yield _v2("fixedscaleoffset", lambda: [numcodecs.FixedScaleOffset(1, 8, "<f8", "<i4")], numcodecs.Zstd, "f8")
     yield _v2("quantize", lambda: [numcodecs.Quantize(3, "<f4")], _blosc, "f4")
     yield _v2("bitround", lambda: [numcodecs.BitRound(9)], _blosc, "f4")
@@ -145,7 +145,7 @@ def _of_v2() -> Iterator[Chain]:
     yield _v2("base64 of blosc", lambda: [_blosc()], numcodecs.Base64)
     for checksum in (numcodecs.Adler32, CRC32, JenkinsLookup3):
         yield _v2(checksum.codec_id, list, checksum, "i4", "stored bytes")
-    yield _v2("delta, blosc, crc32c", lambda: [*_delta(), _blosc()], CRC32C, "i4", "stored bytes")
+    yield _v2("astype, blosc, crc32c", lambda: [*_astype(), _blosc()], CRC32C, "i4", "stored bytes")
     yield _v2("pcodec", list, numcodecs.PCodec)
     for name, compressor in (("blosc", _blosc), ("lz4", numcodecs.LZ4), ("zstd", numcodecs.Zstd)):
         yield _v2(f"U7, {name}", list, compressor, "U7")
@@ -179,23 +179,23 @@ def _inner(codec: Any, *compressors: Any) -> dict[str, Any]:
 
 
 def _of_v3() -> Iterator[Chain]:
-    def delta() -> list[Any]:
-        return [v3.Delta(dtype="<i4")]
+    def astype() -> list[Any]:
+        return [v3.AsType(encode_dtype="<i4", decode_dtype="<i4")]
 
-    yield _v3("delta, blosc", lambda: {"filters": delta(), "compressors": _blosc_v3()})
-    yield _v3("delta, numcodecs.blosc", lambda: {"filters": delta(), "compressors": [v3.Blosc(cname="zstd")]})
-    yield _v3("delta, zstd", lambda: {"filters": delta(), "compressors": ZstdCodec()})
-    yield _v3("delta, lz4", lambda: {"filters": delta(), "compressors": [v3.LZ4()]})
-    yield _v3("delta, gzip", lambda: {"filters": delta(), "compressors": GzipCodec()}, "i4", "content")
-    yield _v3("delta, zlib", lambda: {"filters": delta(), "compressors": [v3.Zlib()]}, "i4", "content")
+    yield _v3("astype, blosc", lambda: {"filters": astype(), "compressors": _blosc_v3()})
+    yield _v3("astype, numcodecs.blosc", lambda: {"filters": astype(), "compressors": [v3.Blosc(cname="zstd")]})
+    yield _v3("astype, zstd", lambda: {"filters": astype(), "compressors": ZstdCodec()})
+    yield _v3("astype, lz4", lambda: {"filters": astype(), "compressors": [v3.LZ4()]})
+    yield _v3("astype, gzip", lambda: {"filters": astype(), "compressors": GzipCodec()}, "i4", "content")
+    yield _v3("astype, zlib", lambda: {"filters": astype(), "compressors": [v3.Zlib()]}, "i4", "content")
     yield _v3("bz2", lambda: {"compressors": [v3.BZ2()]}, "i4", "content")
     yield _v3("lzma", lambda: {"compressors": [v3.LZMA()]}, "i4", "content")
     yield _v3("blosc, bz2", lambda: {"compressors": [_blosc_v3(), v3.BZ2()]}, "i4", "content")
     yield _v3("bz2, blosc", lambda: {"compressors": [v3.BZ2(), _blosc_v3(1)]}, "i4", "content")
     yield _v3("shuffle, bz2, blosc", lambda: {"compressors": [v3.Shuffle(elementsize=4), v3.BZ2(), _blosc_v3(1)]})
     yield _v3(
-        "transpose, delta, blosc",
-        lambda: {"filters": [TransposeCodec(order=(1, 0)), *delta()], "compressors": _blosc_v3()},
+        "transpose, astype, blosc",
+        lambda: {"filters": [TransposeCodec(order=(1, 0)), *astype()], "compressors": _blosc_v3()},
     )
     yield _v3("packbits, blosc", lambda: {"filters": [v3.PackBits()], "compressors": _blosc_v3(1)}, "b1")
     yield _v3("bitround, blosc", lambda: {"filters": [v3.BitRound(keepbits=9)], "compressors": _blosc_v3()}, "f4")
@@ -232,7 +232,9 @@ def _nested(**options: Any) -> dict[str, Any]:
 
 #: Name -> arguments of `zarr.create_array`, given those of the codec of shards.
 _SHARDED: dict[str, Callable[..., dict[str, Any]]] = {
-    "shards of delta, blosc": lambda **o: _inner(_shards(v3.Delta(dtype="<i4"), BytesCodec(), _blosc_v3(), **o)),
+    "shards of astype, blosc": lambda **o: _inner(
+        _shards(v3.AsType(encode_dtype="<i4", decode_dtype="<i4"), BytesCodec(), _blosc_v3(), **o)
+    ),
     "shards in shards": _nested,
     "shards in shards, no checksums": lambda **o: _nested(**o, index_codecs=[BytesCodec()]),
     "shards in bz2": lambda **o: _inner(_shards(BytesCodec(), _blosc_v3(), **o), v3.BZ2()),

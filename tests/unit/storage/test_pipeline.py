@@ -108,7 +108,7 @@ def write(
 
 #: name of the codec -> v2 (filters, compressor), v3 options, and the dtype it is for
 V2: dict[str, tuple[list[Any], Any, str]] = {
-    "delta": ([numcodecs.Delta("<i4")], None, "<i4"),
+    "delta": ([numcodecs.Delta("<f4")], None, "<f4"),
     "delta of another type": ([numcodecs.Delta("<i4", astype="<i8")], numcodecs.Blosc(), "<i4"),
     "fixedscaleoffset": ([numcodecs.FixedScaleOffset(10, 4, "<f8", "<i4")], numcodecs.Zstd(), "<f8"),
     "packbits": ([numcodecs.PackBits()], None, "|b1"),
@@ -116,7 +116,7 @@ V2: dict[str, tuple[list[Any], Any, str]] = {
     "bitround": ([numcodecs.BitRound(9)], numcodecs.Blosc(), "<f4"),
     "astype": ([numcodecs.AsType("<i2", "<f4")], None, "<f4"),
     "bz2": ([], numcodecs.BZ2(), ">f4"),
-    "lzma": ([numcodecs.Delta(">i2")], numcodecs.LZMA(), ">i2"),
+    "lzma": ([numcodecs.AsType(">i2", ">i2")], numcodecs.LZMA(), ">i2"),
     "adler32": ([], numcodecs.Adler32(), "<u2"),
     "crc32": ([], CRC32(), "<u2"),
     "jenkins_lookup3": ([], JenkinsLookup3(), "<u2"),
@@ -125,7 +125,7 @@ V2: dict[str, tuple[list[Any], Any, str]] = {
 }
 
 V3: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
-    "numcodecs.delta": (lambda: {"filters": [zarr_numcodecs.Delta(dtype="<i4")]}, "<i4"),
+    "numcodecs.delta": (lambda: {"filters": [zarr_numcodecs.Delta(dtype="<f4")]}, "<f4"),
     "numcodecs.fixedscaleoffset": (
         lambda: {"filters": [zarr_numcodecs.FixedScaleOffset(offset=10, scale=4, dtype="<f8", astype="<i4")]},
         "<f8",
@@ -213,7 +213,7 @@ def test_codecs_of_newer_releases_of_zarr_python(name: str, configuration: dict[
 
 def test_other_sample_axes_and_fields_beside_native_ones(tmp_path: Path) -> None:
     data = numbered(SHAPE, "<i4", sample_axis=1)
-    array = write(tmp_path / "a", data, 3, filters=[zarr_numcodecs.Delta(dtype="<i4")])
+    array = write(tmp_path / "a", data, 3, filters=[zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4")])
     assert_parity(array, read_all(array, sample_axis=1), sample_axis=1)
     targets = write(tmp_path / "y", numbered((N, 3)), 3, chunks=(4, 3))
     assert_parity(array, data, tmp_path / "y", numbered((N, 3)))
@@ -224,9 +224,9 @@ def test_other_sample_axes_and_fields_beside_native_ones(tmp_path: Path) -> None
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("make_store", [LocalStore, lambda _: MemoryStore()])
 def test_missing_chunks_are_the_fill_value(zarr_format: ZarrFormat, make_store: Any, tmp_path: Path) -> None:
-    codec: dict[str, Any] = {"filters": [numcodecs.Delta("<i4")]}
+    codec: dict[str, Any] = {"filters": [numcodecs.AsType("<i4", "<i4")]}
     if zarr_format == 3:
-        codec = {"filters": [zarr_numcodecs.Delta(dtype="<i4")]}
+        codec = {"filters": [zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4")]}
     array: zarr.Array[Any] = zarr.create_array(
         make_store(tmp_path / "a"),
         shape=SHAPE,
@@ -316,14 +316,16 @@ def test_decoding_leaves_the_event_loop_and_keeps_to_the_number_of_threads(monke
 def test_a_small_array_that_is_kept_in_memory_goes_the_same_way(tmp_path: Path) -> None:
     x, y = numbered((N, 6)), numbered((N, 2), "<i4")
     write(tmp_path / "x", x, 3, chunks=(4, 6))
-    write(tmp_path / "y", y, 3, chunks=(7, 2), filters=[zarr_numcodecs.Delta(dtype="<i4")])
+    write(tmp_path / "y", y, 3, chunks=(7, 2), filters=[zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4")])
     dataset = assert_parity(tmp_path / "x", x, tmp_path / "y", y)
     assert "kept in memory" in str(dataset.explain())
 
 
 def test_workers_that_were_forked_decode_too(tmp_path: Path) -> None:
     data = numbered((40, 6), "<i4")
-    write(tmp_path / "a", data, 3, chunks=(4, 6), filters=[zarr_numcodecs.Delta(dtype="<i4")])
+    write(
+        tmp_path / "a", data, 3, chunks=(4, 6), filters=[zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4")]
+    )
     dataset = ZarrIterableDataset(tmp_path / "a", batch_size=8, shuffle=True, return_index=True, num_threads=1)
     next(iter(dataset))  # engine, loop and pipeline exist in the parent
     seen: list[int] = []
@@ -337,7 +339,11 @@ def test_workers_that_were_forked_decode_too(tmp_path: Path) -> None:
 
 def test_a_description_can_be_pickled(tmp_path: Path) -> None:
     for zarr_format in (2, 3):
-        codec: Any = numcodecs.Delta("<i4") if zarr_format == 2 else zarr_numcodecs.Delta(dtype="<i4")
+        codec: Any = (
+            numcodecs.AsType("<i4", "<i4")
+            if zarr_format == 2
+            else zarr_numcodecs.AsType(encode_dtype="<i4", decode_dtype="<i4")
+        )
         write(tmp_path / str(zarr_format), data_for("<i4"), zarr_format, filters=[codec])
         spec = read_layout(tmp_path / str(zarr_format))
         assert isinstance(spec.source, StoreSource)

@@ -55,7 +55,7 @@ ARRAYS: dict[str, dict[str, Any]] = {
     "v2": {"zarr_format": 2},
     "v2, F, zlib": {"zarr_format": 2, "order": "F", "compressors": numcodecs.Zlib()},
     "v2, bz2": {"zarr_format": 2, "compressors": numcodecs.BZ2()},
-    "v2, delta": {"zarr_format": 2, "filters": [numcodecs.Delta("<i4")]},
+    "v2, astype": {"zarr_format": 2, "filters": [numcodecs.AsType("<i4", "<i4")]},
     "shards": {"chunks": (5, 2), "shards": (10, 4)},
     "shards, general": {
         "chunks": (5, 2),

@@ -213,7 +213,7 @@ def read_layout(source: ArrayLike, *, sample_axis: int = 0, access: StoreAccess 
         check_depth(chain, name)
         if [kind for kind, _ in chain] == ["sharding_indexed"] and _is_known_index(chain[0][1]):
             shard, chunk_shape, chain = _shard(chain[0][1], chunk_shape, name)
-        codecs, storage_order, stored_big = codecs_v3(chain, ndim, name, in_shards=shard is not None)
+        codecs, storage_order, stored_big = codecs_v3(chain, array.dtype, ndim, name, in_shards=shard is not None)
         metadata_key = "zarr.json"
         keys = _key_encoding(metadata, name)
     check_sizes(name, tuple(metadata.shape), chunk_shape, array.dtype.itemsize)

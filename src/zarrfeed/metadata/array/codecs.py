@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from zarrfeed.base.errors import ConfigError, UnsupportedError
 from zarrfeed.spec.arrays.codec import NATIVE_CODECS, CodecSpec
 from zarrfeed.storage.access.zarr_internals import ArrayV2Metadata, has_snappy
@@ -45,6 +47,8 @@ def _codec(name: str, config: dict[str, Any], array: str) -> CodecSpec:
         if not isinstance(size, int) or not 1 <= size <= _MOST_ELEMENT_BYTES:
             return CodecSpec(name=name, label=short, native=False)
         return CodecSpec(name=short, label=f"shuffle({size})", element_bytes=size)
+    if short == "delta":
+        return _delta(name, config)
     location = config.get("location") or "end"  # numcodecs takes null for the default
     if short == "crc32c" and location not in ("start", "end"):
         raise UnsupportedError(f"{array}: crc32c location {location!r}, must be 'start' or 'end'")
@@ -60,6 +64,15 @@ def _file_codec(name: str, config: dict[str, Any]) -> CodecSpec:
     """Translate a codec of HDF5 or TIFF, which checked its own configuration."""
     options = {key: value for key, value in config.items() if key not in ("id", "decoded_bytes")}
     return CodecSpec(name=name, label=name.partition(".")[2], **options)
+
+
+def _delta(name: str, config: dict[str, Any]) -> CodecSpec:
+    """Translate differences; the engine adds up integers that are stored as what they are."""
+    dtype = np.dtype(config["dtype"])
+    if np.dtype(config.get("astype") or dtype) != dtype or dtype.kind not in "iu":
+        return CodecSpec(name=name, label="delta", native=False)
+    label, is_big = f"delta({dtype.str.lstrip('|')})", dtype.str.startswith(">")
+    return CodecSpec(name="delta", label=label, element_bytes=dtype.itemsize, big_endian=is_big)
 
 
 def _shuffle_label(shuffle: object, array: str) -> str:
@@ -107,12 +120,13 @@ def check_depth(chain: Sequence[tuple[str, dict[str, Any]]], name: str) -> None:
 
 
 def codecs_v3(
-    chain: Sequence[tuple[str, dict[str, Any]]], ndim: int, name: str, *, in_shards: bool
+    chain: Sequence[tuple[str, dict[str, Any]]], dtype: np.dtype[Any], ndim: int, name: str, *, in_shards: bool
 ) -> tuple[tuple[CodecSpec, ...], tuple[int, ...], bool]:
     """Return the codecs of bytes in decoding order, the storage order, and whether items are big-endian."""
     order = tuple(range(ndim))
     stored_big = False
     codecs: list[CodecSpec] = []
+    is_plain = not any(kind == "transpose" or config.get("endian") == "big" for kind, config in chain)
     for kind, config in chain:
         if kind == "transpose":
             order = tuple(order[axis] for axis in config["order"])
@@ -124,6 +138,9 @@ def codecs_v3(
             reason = f"beside {', '.join(beside)}" if beside else f"with the index codecs {', '.join(index)}"
             reason = "inside of shards" if in_shards else reason
             codecs.append(CodecSpec(name=f"{kind} {reason}", label=kind, native=False))
+        elif kind == "numcodecs.delta" and not (is_plain and np.dtype(config["dtype"]) == dtype):
+            # zarr-python adds up items as they lie in its memory, with other results
+            codecs.append(CodecSpec(name=kind, label="delta", native=False))
         else:
             codecs.append(_codec(kind, config, name))
     return tuple(reversed(codecs)), order, stored_big

@@ -22,6 +22,7 @@ from zarrfeed.storage.files.chunk_table import ChunkTable, Int64, chunk_grid
 from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
 from zarrfeed.storage.files.hdf5_filters import codecs_of, lacks_filters
 from zarrfeed.storage.files.hdf5_library import (
+    address_of,
     chunks_of,
     dataset_at,
     filters_of,
@@ -115,16 +116,16 @@ def _chunks_of(file: AnyFile, path: str) -> ChunkTable | None:
         return None if dataset_at(one, path).chunks is None else read_table(file, path)
 
 
-def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int, int], str]) -> None:
+def _add_group(store: TableStore, path: str, group: Any, entered: dict[Any, str]) -> None:
     """Add a group with all that lies in it.
 
     A dataset has all of its names, those of links in the file among them. A group that has several is entered by the
     first one, so that groups that lie in each other end; `entered` has the names of those that were.
     """
     h5py = library()
-    entered[_address(group)] = path
+    entered[address_of(group)] = path
     store.add_group(path, attributes_of(group))
-    file_number, _ = _address(group.file["/"])
+    file_number, _ = address_of(group.file["/"])
     for name in dict.fromkeys(map(member_name, group)):
         below, key = f"{path}/{name}".lstrip("/"), link_to(group, name)
         link = group.get(key, getlink=True)
@@ -133,7 +134,7 @@ def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int
             continue
         try:
             node = group[key]
-            address = _address(node)
+            address = address_of(node)
         except (KeyError, OSError, RuntimeError) as error:
             store.refused[below] = f"HDF5 cannot open it: {error}"
             continue
@@ -147,12 +148,6 @@ def _add_group(store: TableStore, path: str, group: Any, entered: dict[tuple[int
             store.refused[below] = "has no values (a null dataspace)"
         elif isinstance(node, h5py.Dataset) and not is_dimension_alone(node):
             _add_dataset(store, below, node)
-
-
-def _address(node: Any) -> tuple[int, int]:
-    """Return the number of the file that a group or a dataset lies in, and where it lies there."""
-    info = library().h5o.get_info(node.id)
-    return info.fileno, info.addr
 
 
 def _add_dataset(store: TableStore, path: str, dataset: Any) -> None:

@@ -18,7 +18,7 @@ from zarrfeed.storage.files.hdf5_names import DIMENSION_NUMBER, link_to
 _TEXT_BYTES = 64
 #: Lengths of dimensions that are kept: each needs a look at all variables along it.
 _MOST_LENGTHS = 4096
-_lengths: dict[tuple[int, int], int] = {}
+_lengths: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
 
 
 def library() -> Any:
@@ -50,6 +50,15 @@ def opened_file(file: AnyFile) -> Iterator[Any]:
     except Exception as error:
         what = f"{file}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
+
+
+def address_of(node: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the number of the file that a group or a dataset lies in, and where it lies there.
+
+    `h5o.get_info` would count the nodes of all indices of chunks, too: slow, and a crash if they are damaged.
+    """
+    info = library().h5g.get_objinfo(node.id)
+    return info.fileno, info.objno
 
 
 def dataset_at(file: Any, path: str) -> Any:
@@ -89,8 +98,7 @@ def _length_of(scale: Any) -> int:
     """Return the length of a dimension of NetCDF that may grow, that of the longest variable along it; 0 for others."""
     if DIMENSION_NUMBER not in scale.attrs:
         return 0
-    info = library().h5o.get_info(scale.id)
-    key = info.fileno, info.addr  # HDF5 numbers the files that it opens
+    key = address_of(scale)  # HDF5 numbers the files that it opens
     found = _lengths.get(key)
     if found is None:
         if len(_lengths) >= _MOST_LENGTHS:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from numcodecs import Delta
+from numcodecs import AsType
 from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 from zarrfeed.metadata.array.array import read_layout
@@ -55,7 +55,7 @@ def local(folder: Path, **options: Any) -> Any:
 OPENED: dict[str, Callable[[Path], Any]] = {
     "local": local,
     "sharded": lambda folder: local(folder, shards=(8, 3)),
-    "zarr-python": lambda folder: local(folder, zarr_format=2, filters=[Delta("<i4")]),
+    "zarr-python": lambda folder: local(folder, zarr_format=2, filters=[AsType("<i4", "<i4")]),
     "memory": in_memory,
     "zip": to_zip,
 }

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import zarr
-from numcodecs import Delta
+from numcodecs import AsType
 
 import zarrfeed as zf
 from zarrfeed.metadata.array.array import chunk_keys, read_layout
@@ -33,7 +33,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], int]] = {
     "v2": ({"chunks": (5, 6), "zarr_format": 2}, 12),
     "v2, nested": ({"chunks": (5, 6), "zarr_format": 2, "chunk_key_encoding": {"name": "v2", "separator": "/"}}, 12),
     "shards": ({"chunks": (5, 6), "shards": (20, 6)}, 15),
-    "decoded by zarr-python": ({"chunks": (5, 6), "zarr_format": 2, "filters": [Delta(dtype="i4")]}, 12),
+    "decoded by zarr-python": ({"chunks": (5, 6), "zarr_format": 2, "filters": [AsType("i4", "i4")]}, 12),
 }
 
 

@@ -76,9 +76,7 @@ def datasets_in(group: Any, file: DataFile, options: SourceOptions) -> dict[str,
     return dict(_walk(group, "", file, options, set()))
 
 
-def _walk(
-    group: Any, prefix: str, file: DataFile, options: SourceOptions, seen: set[tuple[int, int]]
-) -> Iterator[tuple[str, Any]]:
+def _walk(group: Any, prefix: str, file: DataFile, options: SourceOptions, seen: set[Any]) -> Iterator[tuple[str, Any]]:
     h5py = library("h5py", _KIND)
     for key in group:
         name = f"{prefix}{key}"
@@ -90,10 +88,10 @@ def _walk(
             if options.variables is None or name in options.variables:
                 raise ConfigError(f"{file}: the link {name!r} leads nowhere: {error}") from error
             continue
-        info = h5py.h5o.get_info(node.id)
-        if (info.fileno, info.addr) in seen:
+        info = h5py.h5g.get_objinfo(node.id)
+        if (info.fileno, info.objno) in seen:
             continue
-        seen.add((info.fileno, info.addr))
+        seen.add((info.fileno, info.objno))
         if isinstance(node, h5py.Group):
             yield from _walk(node, f"{name}.", file, options, seen)
         elif isinstance(node, h5py.Dataset) and node.shape is not None and not is_dimension_alone(node):
