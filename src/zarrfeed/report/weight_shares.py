@@ -9,6 +9,9 @@ import numpy as np
 from zarrfeed.base.page import Row
 from zarrfeed.plan.order.weighted_order import WeightedOrder
 
+#: Visits of a block, on average, above which memory is said to help.
+_OFTEN = 1.2
+
 
 @dataclass(frozen=True)
 class WeightShares:
@@ -74,4 +77,6 @@ class WeightShares:
             rows.append(
                 ("", f"a block is read {often:.2f} times, and a sample comes at most {self.repeats} times in each")
             )
+            if often > _OFTEN:
+                rows.append(("", "more memory_budget reads a block about once, as it opens more blocks at a time"))
         return rows

@@ -450,8 +450,8 @@ class SampleMethods(DataMethods):
         -----
         It is called last of what chooses samples. `ZarrDataset`, which has no order, refuses weights; so does
         `affinity="node"`. A mixture has weighted sources. Without shuffling, samples come in the order of the array,
-        and repeat at once. Where a sample comes more than twice, its chunk may be read several times in an epoch, so
-        that the repetitions are not side by side: twice for each chunk at most, on average. `explain()` counts it.
+        and repeat at once. Where samples come more than twice, so that their repetitions are not side by side, chunks
+        are read up to 1.1 times on average, or twice if memory mixes few chunks at a time. `explain()` counts it.
 
         Examples
         --------

@@ -187,9 +187,9 @@ def choose_lanes(order: Order, limits: MixingLimits) -> int:
 def choose_mixing(order: Order, limits: MixingLimits) -> tuple[int, int]:
     """Choose lanes and mix together: see the module's docstring.
 
-    The smallest `mix` is taken that makes a good batch, or the largest for which a round of groups takes a quarter of
-    the memory (half of it, up to 16 blocks). A lane keeps at least two groups: the second one is decoded while the
-    first one is delivered.
+    The smallest `mix` is taken that makes a good batch and opens `wanted_open` blocks, or the largest for which a round
+    of groups takes a quarter of the memory (half of it, up to 16 blocks). A lane keeps at least two groups: the second
+    one is decoded while the first one is delivered.
 
     Returns
     -------
@@ -201,7 +201,7 @@ def choose_mixing(order: Order, limits: MixingLimits) -> tuple[int, int]:
     pieces = -(-order.num_blocks // lanes) + 1  # of a lane, with the blocks that its ends cut, at most
     most = -(-pieces // 2)
     mix = 1
-    while mix < most and expected_mix(lanes, mix, limits.typical) < wanted:
+    while mix < most and (expected_mix(lanes, mix, limits.typical) < wanted or lanes * mix < order.wanted_open):
         parts = 2 if lanes * (mix + 1) <= _FEW_BLOCKS else 4
         if not limits.hold(order, lanes, mix + 1, parts):
             break

@@ -27,7 +27,7 @@ from zarrfeed.plan.order.crop_order import CropBlocks
 from zarrfeed.plan.order.drawn_order import DrawnBlocks
 from zarrfeed.plan.order.keyed_random import key_of
 from zarrfeed.plan.order.order import Order
-from zarrfeed.plan.order.weighted_blocks import WeightedBlocks, in_blocks
+from zarrfeed.plan.order.weighted_blocks import MOST_VISITS, WeightedBlocks, in_blocks
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.held_blocks import ListedBlocks
 from zarrfeed.plan.samples.sample_set import SampleSet
@@ -196,7 +196,7 @@ class DrawnMixture(PassMixture):
             if isinstance(one, CropStarts):
                 made.append(CropBlocks(samples, one, seed))
             else:
-                made.append(WeightedBlocks(samples, one, seed, visits_again=self.shuffle))
+                made.append(WeightedBlocks.visiting(samples, one, seed, MOST_VISITS if self.shuffle else 1))
         return made
 
     @property

@@ -164,14 +164,19 @@ class DrawnOrder(Order, unfolds=True):
         order = self.of_epoch(state.epoch)
         return super(DrawnOrder, order).settle(state, replace(readers, fewest_blocks=order.num_blocks))
 
+    def as_in(self, state: OrderState) -> Self:
+        """Return the order with what a state says of its blocks."""
+        del state
+        return self
+
     def at(self, state: OrderState) -> Order:
         """Return the order of a settled state's epoch."""
-        return super(DrawnOrder, self.of_epoch(state.epoch)).at(state)
+        return super(DrawnOrder, self.as_in(state).of_epoch(state.epoch)).at(state)
 
     # States
 
     def check_state(self, state: OrderState, *, shortest: int, fewest_blocks: int) -> None:
         """Raise ValueError unless a state is such as this order can have in its epoch."""
         if state.lanes is not None:
-            fewest_blocks = self.of_epoch(state.epoch).num_blocks
+            fewest_blocks = self.as_in(state).of_epoch(state.epoch).num_blocks
         super().check_state(state, shortest=shortest, fewest_blocks=fewest_blocks)

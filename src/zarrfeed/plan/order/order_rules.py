@@ -195,6 +195,11 @@ class OrderRules(ReadBlocks):
         """True if each group is a single sample, which serves one step; of orders whose lanes hand rows on alone."""
         return self.slabs is not None and self.slabs.carries_rows and self.mix * self.max_rows == 1
 
+    @property
+    def wanted_open(self) -> int:
+        """Blocks that are to be open at once, where memory has room for them, beside those that a good mix needs."""
+        return 0
+
     def most_steps(self, open_batches: int, batch_size: int) -> int | None:
         """Return the most steps that a group may serve at a time, with so many open batches. None: all of its steps."""
         del open_batches, batch_size

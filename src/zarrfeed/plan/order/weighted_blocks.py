@@ -5,9 +5,8 @@ Invariants, for expected counts c:
 1. Sample i comes floor(c_i) or ceil(c_i) times in an epoch, c_i times on average, and all of them as often as the epoch
    has samples (`cpp/plan/weighted_counts.h`).
 2. A block with 64 rows or more comes floor or ceil of the sum of its rows' expected counts.
-3. A block has its rows in one visit if none of them may come more than twice. Otherwise it may have several, in which a
-   row comes `repeats` times at most. Each visit is a block of the order, and so in a place of its own. All visits are
-   at most twice as many as blocks, so that an epoch decodes a chunk twice at most, on average.
+3. A block has its rows in one visit if none of them may come more than `repeats` times. Otherwise it has several, in
+   which a row comes `repeats` times at most. Each visit is a block of the order, and so in a place of its own.
 4. No epoch has a visit with more than `max_rows` samples, so what memory has room for does not change with the epoch.
 
 The rows of an epoch are a selection in which samples repeat: what deals, reads, carries and resumes an order of a
@@ -33,7 +32,7 @@ _LEAST_ROWS = 64
 #: A row that comes no more often than this in an epoch does so in one visit.
 _LEAST_REPEATS = 2
 #: Visits for each block, on average, at most.
-_MOST_VISITS = 2
+MOST_VISITS = 2
 _BYTES_OF_VISIT = 64
 _OFFSETS = np.iinfo(np.uint16)
 
@@ -50,14 +49,29 @@ class WeightedBlocks:
         Expected counts of the samples.
     seed
         Key of the counts.
-    visits_again
-        True if blocks may have several visits; False: the samples come in the order of the array.
+    repeats
+        Largest number of times that a row comes in one visit.
     """
 
     samples: Selection
     expected: ExpectedCounts
     seed: int
-    visits_again: bool
+    repeats: int
+
+    @classmethod
+    def visiting(cls, samples: Selection, expected: ExpectedCounts, seed: int, most_visits: float) -> WeightedBlocks:
+        """Return the blocks with so few `repeats` that there are `most_visits` visits a block, on average and at most.
+
+        With `most_visits` 1, each block has one visit.
+        """
+        most = _most_of_row(samples, expected)
+        low = _LEAST_REPEATS
+        high = max(low, int(most.max()))
+        while low < high:
+            middle = (low + high) // 2
+            fits = int((-(-most // middle)).sum()) <= most_visits * len(most)
+            low, high = (low, middle) if fits else (middle + 1, high)
+        return cls(samples, expected, seed, low)
 
     def draw(self, epoch: int) -> Selection:
         """Return the samples of an epoch, each as often as it comes, in the blocks and visits that have any."""
@@ -86,19 +100,6 @@ class WeightedBlocks:
         return self.expected.draw(self.samples.rows, self.seed, epoch)
 
     @cached_property
-    def repeats(self) -> int:
-        """Largest number of times that a row comes in one visit."""
-        most, low = self._most_of_row, _LEAST_REPEATS
-        high = max(low, int(most.max()))
-        if not self.visits_again:
-            return high
-        while low < high:
-            middle = (low + high) // 2
-            fits = int((-(-most // middle)).sum()) <= _MOST_VISITS * len(most)
-            low, high = (low, middle) if fits else (middle + 1, high)
-        return low
-
-    @cached_property
     def max_rows(self) -> int:
         """Samples of a visit in any epoch, at most."""
         least = np.maximum.reduceat(self.expected.shares >> self.expected.bits, self._begin)
@@ -113,7 +114,7 @@ class WeightedBlocks:
     @cached_property
     def nbytes(self) -> int:
         """Bytes that the expected counts take, and the samples of any epoch, at most."""
-        visits = int((-(-self._most_of_row // self.repeats)).sum())
+        visits = int((-(-_most_of_row(self.samples, self.expected) // self.repeats)).sum())
         of_sample = 2 if self._have_short_offsets else 8
         return self.expected.shares.nbytes + of_sample * self.expected.total + _BYTES_OF_VISIT * visits
 
@@ -122,11 +123,6 @@ class WeightedBlocks:
         """The number of each block's first sample."""
         rows = self.samples.rows
         return np.cumsum(rows) - rows
-
-    @cached_property
-    def _most_of_row(self) -> Int64:
-        """Largest number of times that a row of each block comes."""
-        return self.expected.rounded_up(np.maximum.reduceat(self.expected.shares, self._begin))
 
     @cached_property
     def _longest(self) -> int:
@@ -147,6 +143,12 @@ class WeightedBlocks:
         if self.samples.samples is None:
             return (self.samples.step * joined_ranges(0, rows)).astype(dtype)
         return (self.samples.listed() - np.repeat(base, rows)).astype(dtype)
+
+
+def _most_of_row(samples: Selection, expected: ExpectedCounts) -> Int64:
+    """Return the largest number of times that a row of each block comes."""
+    rows = samples.rows
+    return expected.rounded_up(np.maximum.reduceat(expected.shares, np.cumsum(rows) - rows))
 
 
 def in_blocks(expected: ExpectedCounts, samples: Selection) -> ExpectedCounts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from zarrfeed.plan.order.keyed_random import KeyedRandom, permutation
-from zarrfeed.plan.order.weighted_blocks import WeightedBlocks
+from zarrfeed.plan.order.weighted_blocks import MOST_VISITS, WeightedBlocks
 from zarrfeed.plan.samples.expected_counts import ExpectedCounts
 from zarrfeed.plan.samples.selection import Int64, Selection
 
@@ -45,12 +46,18 @@ def counts_in_numpy(expected: ExpectedCounts, rows: Int64, seed: int, epoch: int
 
 
 def blocks_of(
-    num_samples: int, block_rows: int, weights: npt.ArrayLike, n: int, *, again: bool = True, **selected: object
+    num_samples: int,
+    block_rows: int,
+    weights: npt.ArrayLike,
+    n: int,
+    *,
+    visits: float = MOST_VISITS,
+    **selected: object,
 ) -> WeightedBlocks:
     selection = Selection.of_range(range(num_samples), block_rows)
     if selected:
         selection = Selection.of_samples(np.asarray(selected["samples"]), block_rows)
-    return WeightedBlocks(selection, ExpectedCounts.of(np.asarray(weights, dtype=float), n), 11, visits_again=again)
+    return WeightedBlocks.visiting(selection, ExpectedCounts.of(np.asarray(weights, dtype=float), n), 11, visits)
 
 
 @st.composite
@@ -63,7 +70,10 @@ def some_blocks(draw: st.DrawFn) -> WeightedBlocks:
         chosen = np.sort(rng.choice(num_samples, rng.integers(1, num_samples + 1), replace=False))
     weights = rng.random(len(chosen)) ** draw(st.sampled_from([0, 1, 8])) + 1e-9
     n = draw(st.integers(1, 3000))
-    return blocks_of(num_samples, block_rows, weights, n, again=draw(st.booleans()), samples=chosen)
+    visits = draw(st.sampled_from([1, 1.1, MOST_VISITS]))
+    made = blocks_of(num_samples, block_rows, weights, n, visits=visits, samples=chosen)
+    named = draw(st.sampled_from([made.repeats, 1, 7]))  # as a state may name
+    return replace(made, repeats=named)
 
 
 @examples(150)
@@ -91,9 +101,19 @@ def test_each_sample_comes_as_often_as_it_is_drawn_and_no_visit_is_larger_than_a
         assert np.isin(samples, of_block[block]).all()
         assert (np.diff(samples) >= 0).all(), "the samples of a visit ascend"
         assert np.unique(samples, return_counts=True)[1].max() <= blocks.repeats
-    if not blocks.visits_again or counts.max() <= 2:
+    if counts.max() <= blocks.repeats:
         assert (np.diff(drawn.blocks) > 0).all(), "a block has one visit"
-    assert len(drawn.held) <= max(2, 1 if counts.max() <= 2 else 2) * len(whole.held)
+
+
+@examples(60)
+@given(some_blocks(), st.sampled_from([1, 1.1, MOST_VISITS]), st.integers(0, 100))
+def test_visits_are_at_most_as_many_as_wanted(blocks: WeightedBlocks, wanted: float, epoch: int) -> None:
+    fitting = WeightedBlocks.visiting(blocks.samples, blocks.expected, blocks.seed, wanted)
+    assert len(fitting.draw(epoch).held) <= wanted * len(blocks.samples.held)
+    if fitting.repeats > 2:  # the least that do
+        expected, begin = blocks.expected, np.cumsum(blocks.samples.rows) - blocks.samples.rows
+        most = -(-np.maximum.reduceat(expected.shares, begin) >> expected.bits)
+        assert np.sum(-(-most // (fitting.repeats - 1))) > wanted * len(begin)
 
 
 def test_visits_of_a_block_are_even() -> None:

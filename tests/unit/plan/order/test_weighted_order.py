@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.native import core
+from zarrfeed.plan.budget.mixing import MixingLimits
 from zarrfeed.plan.order.order import Order, make_order
 from zarrfeed.plan.order.order_state import OrderState, Readers
 from zarrfeed.plan.order.unfolding import unfold
@@ -140,3 +141,43 @@ def test_orders_of_other_seeds_and_blocks_that_are_copied_from_one_draw_anew() -
 def test_nodes_with_parts_of_their_own_are_refused() -> None:
     with pytest.raises(ConfigError, match="not for weighted samples"):
         make().check_dealt()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory for so many samples, where nothing else is to be chosen: a `Room`."""
+
+    samples: int
+
+    def overlap(self, order: Order) -> None:
+        del order
+
+    def limits(self, order: Order, overlap: Any = None) -> MixingLimits:
+        del order, overlap
+        return MixingLimits(8, self.samples // 8)
+
+
+def test_blocks_have_few_visits_if_memory_opens_many_of_them() -> None:
+    weights = np.ones(20_000)
+    weights[::40] = 40.0
+    plain = make_order(20_000, 10, None, shuffle=True, seed=3, lanes=1, mix=1)
+    order = WeightedOrder.of(plain, ExpectedCounts.of(weights, 20_000))
+    of_all, visits = {}, {}
+    for samples in (4000, 400_000):
+        made = order.suit(Memory(samples), None, None)  # type: ignore[arg-type]
+        assert isinstance(made, WeightedOrder)
+        visits[samples], of_all[samples] = made.num_blocks / 2000, made
+    assert visits[4000] > 1.5
+    assert visits[400_000] <= 1.1
+    assert of_all[4000].repeats is None
+    assert of_all[400_000].lanes * of_all[400_000].mix >= 256
+    state = of_all[400_000].settle(OrderState(0), READERS)
+    assert of_all[4000].at(state) == of_all[400_000].at(state), "the visits are those of the state"
+    earlier = replace(state, own=None)  # as states were without them
+    assert of_all[400_000].at(earlier) == of_all[4000].at(earlier)
+    assert sorted(listed(of_all[4000], 0)) == sorted(listed(of_all[400_000], 0)), "visits change no counts"
+    assert of_all[400_000].unmixed() == replace(order, lanes=1, mix=1)
+    few = WeightedOrder.of(plain, ExpectedCounts.of(np.r_[np.ones(19_000), np.full(1000, 0.5)], 20_000))
+    suited = few.suit(Memory(400_000), None, None)  # type: ignore[arg-type]
+    assert isinstance(suited, WeightedOrder)
+    assert suited.repeats is None, "where no sample comes often, each block has one visit anyway"
