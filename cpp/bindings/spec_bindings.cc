@@ -205,7 +205,11 @@ std::shared_ptr<ChunkTable> make_table(const std::vector<FileTuple>& files, cons
     const bool is_file = file_index >= 0 && static_cast<size_t>(file_index) < table->files.size();
     if (!is_file && file_index != ChunkTable::kInMemory) fits = false;
     const uint64_t bytes = is_file ? table->files[static_cast<size_t>(file_index)].bytes : memory.size();
-    fits = fits && offset >= 0 && length >= 0 && static_cast<uint64_t>(offset) + static_cast<uint64_t>(length) <= bytes;
+    const bool is_far = is_file && table->files[static_cast<size_t>(file_index)].path.empty();
+    const bool is_whole = is_far && length == ChunkTable::kWhole && offset == 0;
+    const bool is_inside =
+        offset >= 0 && length >= 0 && static_cast<uint64_t>(offset) + static_cast<uint64_t>(length) <= bytes;
+    fits = fits && (is_whole || is_inside);
   }
   if (!fits) throw Error(ErrorKind::kConfig, "a table of chunks must ascend, and its chunks lie in the file");
   return table;

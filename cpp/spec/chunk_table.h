@@ -19,11 +19,13 @@ namespace zarrfeed {
 struct ChunkTable {
   /// A file as it was when the table was made.
   struct File {
-    std::string path;
+    std::string path;  ///< empty if only Python can read the file
     uint64_t bytes = 0;
     int64_t modified_ns = 0;  ///< time of its last change, since 1970
   };
   static constexpr int32_t kInMemory = -1;
+  /// In place of a length: the chunk is all of a file that only Python can read.
+  static constexpr int64_t kWhole = -1;
 
   std::vector<File> files;
   std::vector<uint8_t> in_memory;  ///< the bytes of chunks that lie in no file
@@ -40,6 +42,8 @@ struct ChunkTable {
     uint64_t offset = 0;
     uint64_t length = 0;
     int32_t file_index = 0;
+
+    [[nodiscard]] bool is_whole() const { return length == static_cast<uint64_t>(kWhole); }
   };
 
   /// The bytes of a chunk; nothing if it was never written, or the array has no such chunk.

@@ -7,10 +7,19 @@
 #include "spec/chunk_grid.h"
 #include "storage/cache/transcoder.h"
 #include "storage/chunk_key.h"
+#include "storage/chunk_tables.h"
+#include "storage/far_table_store.h"
 #include "storage/file_store.h"
 #include "storage/table_store.h"
 
 namespace zarrfeed {
+namespace {
+
+ChunkTables tables_of(const ArraySpec& array) {
+  return {array.tables, array.key, array.parts != nullptr};
+}
+
+}  // namespace
 
 Stores::Stores(size_t max_reads, size_t max_requests, Coalesce coalesce)
     : max_requests_(std::max<size_t>(1, max_requests)),
@@ -33,11 +42,11 @@ std::shared_ptr<ByteStore> Stores::make(size_t source, const ArraySpec& array, s
 std::shared_ptr<ByteStore> Stores::make_uncached(size_t source, const ArraySpec& array, size_t max_chunk_bytes) {
   if (array.in_python) {
     if (bridge_ == nullptr) bridge_ = std::make_shared<StoreBridge>();
-    return std::make_shared<PythonStore>(bridge_, source, max_requests_, coalesce_);
+    const auto objects = std::make_shared<PythonStore>(bridge_, source, max_requests_, coalesce_);
+    if (array.tables.empty()) return objects;
+    return std::make_shared<FarTableStore>(objects, tables_of(array), max_chunk_bytes);
   }
-  if (!array.tables.empty()) {
-    return std::make_shared<TableStore>(array.tables, array.key, array.parts != nullptr, max_chunk_bytes, io_);
-  }
+  if (!array.tables.empty()) return std::make_shared<TableStore>(tables_of(array), max_chunk_bytes, io_);
   // The keys of an array in several stores are whole paths: no directory is held open for each of them.
   const size_t depth = array.parts != nullptr ? parts_of_key(array) : 0;
   return std::make_shared<FileStore>(array.root, array.metadata_key, max_chunk_bytes, io_, depth);

@@ -5,18 +5,17 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "spec/array_spec.h"
+#include "spec/chunk_table.h"
+#include "storage/chunk_tables.h"
 #include "storage/file_store.h"
 
 namespace zarrfeed {
 
 class TableStore : public FileStore {
  public:
-  /// `tables`: of each part of the array, or of the array as a whole. The other parameters are those of FileStore.
-  TableStore(std::vector<std::shared_ptr<const ChunkTable>> tables, KeySpec key, bool has_parts, size_t max_bytes,
-             std::shared_ptr<IoThreads> io);
+  /// The other parameters are those of FileStore.
+  TableStore(ChunkTables tables, size_t max_bytes, std::shared_ptr<IoThreads> io);
 
   void open() override {}
 
@@ -24,9 +23,7 @@ class TableStore : public FileStore {
   ReadStatus open_chunk(const std::string& key, PendingRead& pending, const ByteRange& range) const override;
 
  private:
-  const std::vector<std::shared_ptr<const ChunkTable>> tables_;
-  const KeySpec key_;
-  const bool has_parts_;
+  const ChunkTables tables_;
 
   void open_unchanged(const ChunkTable::File& file, PendingRead& pending) const;
 };

@@ -362,7 +362,8 @@ ReadRequest NodeCache::admitting(const WantedPtr& wanted, CacheDirectory::ClaimP
   return request;
 }
 
-/// Hands requests to the inner store: ranges of one object that are near each other together, as they came.
+/// Hands requests to the inner store: ranges of one object that are near each other together, as they came, and so whole
+/// objects, of which the inner store may know that they are near each other.
 void NodeCache::forward(std::vector<ReadRequest> requests) {
   for (ReadRequest& request : requests) {
     if (!transcodes(request.range)) continue;
@@ -378,7 +379,16 @@ void NodeCache::forward(std::vector<ReadRequest> requests) {
     const auto is_part = [&](const ReadRequest& one) {
       return one.range.kind == ByteRange::Kind::kAt && !one.range.is_index && one.key == requests[begin].key;
     };
+    const auto is_whole = [](const ReadRequest& one) { return one.range.kind == ByteRange::Kind::kAll; };
     size_t end = begin + 1;
+    if (is_whole(requests[begin])) {
+      auto& together = runs.emplace_back();
+      end = static_cast<size_t>(
+          std::find_if_not(requests.begin() + static_cast<std::ptrdiff_t>(begin), requests.end(), is_whole) -
+          requests.begin());
+      for (; begin < end; ++begin) together.push_back(std::move(requests[begin]));
+      continue;
+    }
     if (is_part(requests[begin])) {
       while (end < requests.size() && is_part(requests[end]) &&
              requests[end].range.offset >= requests[end - 1].range.offset) {

@@ -59,7 +59,7 @@ struct File {
 };
 
 TableStore store_of(const ChunkTable& table, KeySpec key = kDots) {
-  return {{std::make_shared<ChunkTable>(table)}, std::move(key), false, kMaxBytes, nullptr};
+  return {ChunkTables({std::make_shared<ChunkTable>(table)}, std::move(key), false), kMaxBytes, nullptr};
 }
 
 /// As the engine reads: what is at hand, and else by waiting. Nothing if the chunk is missing.
@@ -160,7 +160,7 @@ TEST(a_chunk_of_a_part_is_one_of_its_own_file) {
   std::vector<std::shared_ptr<const ChunkTable>> tables;
   tables.push_back(std::make_shared<ChunkTable>(one.table({10}, {20})));
   tables.push_back(std::make_shared<ChunkTable>(other.table({600, 5}, {100, 7})));
-  TableStore store(std::move(tables), kDots, true, kMaxBytes, nullptr);
+  TableStore store(ChunkTables(std::move(tables), kDots, true), kMaxBytes, nullptr);
   CHECK(read(store, "0/0") == one.part(10, 20));
   CHECK(read(store, "1/0") == other.part(600, 100));
   CHECK(read(store, "1/1") == other.part(5, 7));

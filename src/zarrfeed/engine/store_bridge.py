@@ -33,7 +33,7 @@ from zarrfeed.engine.fetch_threads import FetchThreads, Flight, Request, Request
 from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.read_counts import ReadCounts
 from zarrfeed.storage.access.retry import FailedAttempt
-from zarrfeed.storage.access.store_errors import errno_of, reason_of
+from zarrfeed.storage.access.store_errors import errno_of, is_transient, reason_of
 from zarrfeed.storage.access.zarr_internals import sync
 from zarrfeed.storage.chunks.blocking_reads import blocking_reads
 from zarrfeed.storage.chunks.chunk_reader import ChunkReader, ReadFailure, span_of, split_ranges
@@ -309,8 +309,10 @@ class _Session:
         try:
             found = await reader.get_ranges(key, [(begin, end) for _, begin, end in parts], failed)
         except BaseException as error:  # noqa: BLE001 (`_fail` passes it on)
-            if self._policy.skips and len(parts) > 1 and not self._closing:
-                # Read each range alone: a range is bad or good, whatever other ranges were asked for with it.
+            is_lasting = isinstance(error, Exception) and not is_transient(error)
+            if (self._policy.skips or is_lasting) and len(parts) > 1 and not self._closing:
+                # Read each range alone: a range is bad or good, whatever other ranges were asked for with it. A store
+                # that did not answer any of several requests would only delay the error.
                 for part in parts:
                     self._spawn(self._fetch(reader, key, [part]))
             else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from zarrfeed.plan.budget.element_loads import element_fields
-from zarrfeed.spec.arrays.array import ArraySpec
+from zarrfeed.spec.arrays.array import ArraySpec, StoreLocation
 from zarrfeed.spec.arrays.layout import Layout
 from zarrfeed.spec.fields.array_sources import ArraySource, array_sources, loaded_with
 from zarrfeed.spec.fields.field import Field
@@ -40,8 +40,10 @@ class FieldNeeds:
         The largest Blosc block of an array that is streamed.
     local_bytes, local_chunk_bytes
         The largest chunk that the engine reads itself, as stored and decoded; 0 if there is none.
-    fed_bytes, fed_shard_bytes
-        Decoded bytes of the largest chunk, and of the largest shard, of stores that Python reads; 0 if there is none.
+    fed_bytes
+        Decoded bytes of the largest chunk of stores that Python reads; 0 if there is none.
+    fed_together_bytes
+        Most bytes that a request to such a store could bring at once: of the largest shard, or of the chunks in files.
     fed_requests
         Number of requests that each of these stores is asked at once; 0 if there is no such store.
     index_bytes
@@ -62,7 +64,7 @@ class FieldNeeds:
     local_bytes: int
     local_chunk_bytes: int
     fed_bytes: int
-    fed_shard_bytes: int
+    fed_together_bytes: int
     fed_requests: int
     index_bytes: tuple[tuple[int, int], ...]
     num_lists: int
@@ -88,7 +90,7 @@ class FieldNeeds:
             local_bytes=max(map(_stored_bytes, local), default=0),
             local_chunk_bytes=max([spec.decoded_bytes for spec in local], default=0),
             fed_bytes=max([spec.decoded_bytes for spec, _ in fed], default=0),
-            fed_shard_bytes=max([spec.shard_bytes for spec, _ in fed if spec.shard is not None], default=0),
+            fed_together_bytes=max([_together_bytes(spec, store) for spec, store in fed], default=0),
             fed_requests=min([store.max_requests for _, store in fed], default=0),
             index_bytes=_index_bytes(sources, len(fields)),
             num_lists=len([f for f in fields if f.is_lookup and f.is_stored]),
@@ -114,6 +116,11 @@ class FieldNeeds:
 def _stored_bytes(spec: ArraySpec) -> int:
     """Return the most bytes that a stored chunk takes: compressors add a little to data that do not compress."""
     return _buffer_bytes(spec.decoded_bytes + spec.decoded_bytes // 128 + 64)
+
+
+def _together_bytes(spec: ArraySpec, store: StoreLocation) -> int:
+    """Return the most bytes that chunks of an array have which one request may read; 0 if each chunk is an object."""
+    return store.ranges_bytes if spec.shard is None else spec.shard_bytes
 
 
 def _buffer_bytes(size: int) -> int:

@@ -216,8 +216,8 @@ def plan_memory(
     store is asked at once.
 
     Indices of shards get what all of them take, up to a part of the budget and at least one. A request for several
-    inner chunks holds all their bytes until the last one is decoded; chunks are decoded in the order in which they
-    arrive, so one such request for each thread, and one more, is partly decoded at a time.
+    chunks, of a shard or of a file, holds all their bytes until the last one is decoded. Chunks are decoded in the
+    order in which they arrive, so one such request for each thread, and one more, is partly decoded at a time.
 
     `plan_bytes` is the memory of the plan of an epoch.
 
@@ -258,8 +258,8 @@ def plan_memory(
         num_fetch_threads = max(1, min(most, min(left // kinds, left - fed) // local))
     share = min(min(budget // _FED_DIVISOR, left) // kinds, left - num_fetch_threads * local)
     coalesce, merged, request = coalesce or DEFAULT_COALESCE, 0, fed
-    if needs.fed_shard_bytes:
-        limit = max(0, min(coalesce.limit, needs.fed_shard_bytes, (share - fed) // (2 * (threads + 1))))
+    if needs.fed_together_bytes:
+        limit = max(0, min(coalesce.limit, needs.fed_together_bytes, (share - fed) // (2 * (threads + 1))))
         coalesce = replace(coalesce, gap=min(coalesce.gap, limit), limit=limit)
         merged = (threads + 1) * limit
         request += coalesce.gap

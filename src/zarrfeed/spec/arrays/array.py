@@ -31,6 +31,14 @@ class StoreLocation(Protocol):
         """The tables of the chunks of each part in local files, for the engine; empty where Python reads them."""
 
     @property
+    def range_tables(self) -> Sequence[core.ChunkTable]:
+        """The tables of the chunks of each part where Python reads byte ranges of files; else empty."""
+
+    @property
+    def ranges_bytes(self) -> int:
+        """Bytes of all ranges of the `range_tables`, of which a request may read several; 0 without tables."""
+
+    @property
     def max_stored_bytes(self) -> int:
         """Bytes that a chunk as stored has at most; 0 where the engine decodes it, which knows."""
 
@@ -329,7 +337,7 @@ class ArraySpec:
             max_stored_bytes=0 if self.source is None else self.source.max_stored_bytes,
             parts=None if parts is None else parts.to_core(),
             chosen=() if self.choice is None else self.choice.to_core(),
-            tables=() if self.source is None else self.source.chunk_tables,
+            tables=() if self.source is None else self.source.chunk_tables or self.source.range_tables,
             key_indices=() if self.merged is None else self.merged.key_indices,
             is_transcoded=is_transcoded,
         )

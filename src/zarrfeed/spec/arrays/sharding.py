@@ -72,7 +72,7 @@ class ShardSpec:
 
 @dataclass(frozen=True)
 class Coalesce:
-    """The rule by which inner chunks of a shard share one request, in stores that Python reads.
+    """The rule by which inner chunks of a shard, or chunks of a file, share one request, in stores that Python reads.
 
     Attributes
     ----------
@@ -95,14 +95,14 @@ DEFAULT_COALESCE = Coalesce()
 
 @dataclass(frozen=True)
 class Requests:
-    """The rule by which inner chunks of a shard share one request, in stores that are not local.
+    """The rule by which inner chunks of a shard, or chunks of a file, share one request, in stores that are not local.
 
     Attributes
     ----------
     coalesce_gap
-        Largest gap between two wanted inner chunks that are read together. Bytes, or text such as "128KiB".
+        Largest gap between two wanted chunks that are read together. Bytes, or text such as "128KiB".
     coalesce_limit
-        Largest size of a request for several inner chunks; smaller where memory is short. Bytes, or text such as
+        Largest size of a request for several chunks; smaller where memory is short. Bytes, or text such as
         "8MiB".
 
     Examples

@@ -52,7 +52,9 @@ def blocking_reads(source: StoreSource) -> Blocking | None:
     """Return the reader of a source's objects by calls that block; None where the event loop has to read them."""
     if isinstance(source, PartedSource):
         is_cached = any(one.cached is not None for one in source.sources)  # the node cache is read on the loop
-        return BlockingParts(source) if not is_cached and all(map(BlockingReads.serves, source.sources)) else None
+        kinds = BlockingReads, BlockingTableReads
+        is_served = not is_cached and any(all(map(kind.serves, source.sources)) for kind in kinds)
+        return BlockingParts(source) if is_served else None
     if BlockingReads.serves(source):
         return BlockingReads(source)
     if BlockingTableReads.serves(source):
@@ -112,9 +114,10 @@ class BlockingTableReads:
         return BlockingFarChunks.serves(reader, store.table(path).far_files)
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
-        """Return bytes of a chunk, or None if it was never written. As in `BlockingReads.get`."""
-        found = self._store.read_now(self._prefix + key, self._reader)
-        return None if found is None else np.frombuffer(found, np.uint8)[begin:end]
+        """Return bytes of a file or a chunk, or None if it was never written. As in `BlockingReads.get`."""
+        byte_range = None if end is None else RangeByteRequest(begin, end)
+        found = self._store.read_now(self._prefix + key, byte_range, self._reader)
+        return None if found is None else np.frombuffer(found, np.uint8)
 
 
 class BlockingParts:
@@ -123,21 +126,23 @@ class BlockingParts:
     Parameters
     ----------
     source
-        The location of the chunks; `BlockingReads.serves` is true for each part.
+        The location of the chunks; one of the classes for stores serves each part.
     """
 
     def __init__(self, source: PartedSource) -> None:
         assert source.limiter is not None
         self.limiter: RequestLimiter = source.limiter
         self._source = source
-        self._reads: dict[int, BlockingReads] = {}
+        self._reads: dict[int, Blocking] = {}
 
     def get(self, key: str, begin: int, end: int | None) -> Bytes | None:
         """Return bytes of an object, or None if there is none. As in `BlockingReads.get`."""
         number, below = self._source.find(key)
         reads = self._reads.get(number)
         if reads is None:
-            reads = self._reads[number] = BlockingReads(self._source.sources[number])
+            made = blocking_reads(self._source.sources[number])
+            assert made is not None
+            reads = self._reads[number] = made
         return reads.get(below, begin, end)
 
 

@@ -83,7 +83,9 @@ class StoreSource:
     table: ChunkTable | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses", "_far_table")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, owner=OwnerProcess())
@@ -139,6 +141,26 @@ class StoreSource:
         if self.cached is not None and self.cached.versions is not None and not self.cached.form:
             return ()  # its bytes are those of the cache
         return () if self.table.unfiltered else (self.table.core,)
+
+    @property
+    def range_tables(self) -> tuple[core.ChunkTable, ...]:
+        """The table of the chunks in files of which Python reads byte ranges; empty where it reads chunks."""
+        table = self._far_table
+        return () if table is None else (table.core,)
+
+    @property
+    def ranges_bytes(self) -> int:
+        """Return the bytes of all chunks of `range_tables`."""
+        table = self._far_table
+        return 0 if table is None else table.stored_bytes
+
+    @cached_property
+    def _far_table(self) -> ChunkTable | None:
+        """The table of chunks that lie in far files as the engine decodes them; None if they do not."""
+        store, path = self.store, self.prefix.rstrip("/")
+        if type(store) is not TableStore or self.decoder is not None or store.is_by_library(path):
+            return None
+        return None if store.is_local(path) or store.table(path).unfiltered else store.table(path)
 
     @property
     def max_stored_bytes(self) -> int:

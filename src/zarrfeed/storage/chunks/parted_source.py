@@ -77,6 +77,17 @@ class PartedSource(StoreSource):
         return tuple(one[0] for one in tables) if all(tables) else ()
 
     @property
+    def range_tables(self) -> tuple[core.ChunkTable, ...]:
+        """The tables of the chunks of all parts, where Python reads byte ranges of files; else empty."""
+        tables = [source.range_tables for source in self.sources]
+        return tuple(one[0] for one in tables) if all(tables) else ()
+
+    @property
+    def ranges_bytes(self) -> int:
+        """Return the bytes of all chunks of `range_tables`."""
+        return sum(source.ranges_bytes for source in self.sources) if self.range_tables else 0
+
+    @property
     def max_stored_bytes(self) -> int:
         """Return the most bytes of a stored chunk of any part."""
         return max(source.max_stored_bytes for source in self.sources)

@@ -189,7 +189,7 @@ class ChunkTable:
     def core(self) -> core.ChunkTable:
         """The table in the form that the engine takes; all engines of a process share it."""
         return core.ChunkTable(
-            files=[(os.fsencode(one.path), one.size, one.mtime_ns) for one in self.files if isinstance(one, DataFile)],
+            files=[one.to_core() for one in self.files],
             in_memory=self.in_memory,
             grid=self.grid,
             numbers=np.empty(0, np.int64) if self.numbers is None else self.numbers,
@@ -239,8 +239,13 @@ class ChunkTable:
         file = None if extent.file_index == IN_MEMORY else self.files[extent.file_index]
         return file if isinstance(file, FarFile) else None
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all chunks that are stored, without those of objects that are one chunk."""
+        return int(np.maximum(self.lengths, 0).sum())
+
     def read(self, extent: Extent) -> bytes:
-        """Return the bytes of a chunk that is not far, padded.
+        """Return bytes that are not far.
 
         Raises
         ------
@@ -248,14 +253,12 @@ class ChunkTable:
             If the file is gone, or cannot be read; `StoreReadError` if it has changed since the table was made.
         """
         if extent.file_index == IN_MEMORY:
-            found = self.in_memory[extent.offset : extent.offset + extent.length]
-        else:
-            near = self.files[extent.file_index]
-            assert isinstance(near, DataFile)
-            with near.path.open("rb", buffering=0) as file:
-                near.check(os.fstat(file.fileno()))
-                found = self._read_all(file, extent)
-        return found.ljust(self.padded_bytes, b"\0")
+            return self.in_memory[extent.offset : extent.offset + extent.length]
+        near = self.files[extent.file_index]
+        assert isinstance(near, DataFile)
+        with near.path.open("rb", buffering=0) as file:
+            near.check(os.fstat(file.fileno()))
+            return self._read_all(file, extent)
 
     def _read_all(self, file: FileIO, extent: Extent) -> bytes:
         found = bytearray(extent.length)

@@ -33,6 +33,10 @@ class DataFile:
         """Return the file of a path as its status says."""
         return cls(path, status.st_size, status.st_mtime_ns)
 
+    def to_core(self) -> tuple[bytes, int, int]:
+        """Convert to the engine's form, which reads the file by itself."""
+        return os.fsencode(self.path), self.size, self.mtime_ns
+
     @classmethod
     def of_reference(cls, path: Path, name: str) -> DataFile:
         """Return a file that the chunks of an array are said to lie in.
@@ -93,6 +97,10 @@ class FarFile:
     url: str
     size: int = UNKNOWN_BYTES
     tag: str = ""
+
+    def to_core(self) -> tuple[bytes, int, int]:
+        """Convert to the engine's form, which asks Python for ranges of the object."""
+        return b"", self.size, 0
 
     def check(self) -> None:
         """Do nothing: each answer of its store is compared with the version."""

@@ -24,10 +24,12 @@ from zarrfeed.base.at_once import result_at_once
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_names import ChunkNames
-from zarrfeed.storage.files.chunk_table import ChunkTable, Extent
+from zarrfeed.storage.files.chunk_table import WHOLE, ChunkTable, Extent
 from zarrfeed.storage.files.data_file import AnyFile, FarFile
 from zarrfeed.storage.files.file_codecs import FileCodec  # noqa: F401 - registers the codecs that documents name
 
+#: Before the number of a file in its table: the name of a file among the objects of an array, for the engine.
+_FILE = "@"
 #: The documents of a node in Zarr v2; an array has the first one, a group the second.
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
 #: Key of a document that has the dtype of records whose members have axes, which zarr-python takes for bytes.
@@ -292,17 +294,33 @@ class TableStore(Store):
             self._check()
         else:
             self.check_readable(key.rpartition("/")[0])
-            found = await self._read_chunk(key, self.far_reader, asyncio.to_thread)
+            found = await self._read_object(key, byte_range, self.far_reader, asyncio.to_thread)
+            byte_range = None
         return None if found is None else prototype.buffer.from_bytes(_part_of(found, byte_range))
 
     def format_of(self, path: str) -> str:
         """Return the format of the file, and what decodes the chunks of an array in it unless their codecs do."""
         return f"{self.file_format}, decoded by its library" if path in self._by_library else self.file_format
 
-    def read_now(self, key: str, far_reader: FarReader) -> bytes | None:
-        """Return a chunk by calls that block the thread; None if there is none. `far_reader` waits for nothing."""
-        found: bytes | None = result_at_once(self._read_chunk(key, far_reader, _at_once))
+    def read_now(self, key: str, byte_range: ByteRequest | None, far_reader: FarReader) -> bytes | None:
+        """Return an object, as `get`, by calls that block the thread. `far_reader` waits for nothing."""
+        found: bytes | None = result_at_once(self._read_object(key, byte_range, far_reader, _at_once))
         return found
+
+    async def _read_object(
+        self, key: str, byte_range: ByteRequest | None, far_reader: FarReader | None, run: Callable[..., Awaitable[Any]]
+    ) -> bytes | None:
+        """Return a byte range of a chunk, or of a file that chunks lie in; None if there is no such chunk."""
+        path, _, name = key.rpartition("/")
+        if not name.startswith(_FILE):
+            found = await self._read_chunk(key, far_reader, run)
+            return None if found is None else _part_of(found, byte_range)
+        table = await self._table_of(path, run)
+        if byte_range is None:
+            return await self._read_extent(table, key, Extent(0, WHOLE, int(name[1:])), far_reader, run)
+        assert isinstance(byte_range, RangeByteRequest)
+        extent = Extent(byte_range.start, byte_range.end - byte_range.start, int(name[1:]))
+        return await self._read_extent(table, key, extent, far_reader, run)
 
     async def _read_chunk(self, key: str, far_reader: FarReader | None, run: Callable[..., Awaitable[Any]]) -> Any:
         """Return a chunk, or None; `run` calls functions that read files."""
@@ -317,11 +335,20 @@ class TableStore(Store):
             return None
         if extent.offset in table.unfiltered:
             return await run(self._encoded, path, index)
+        return (await self._read_extent(table, key, extent, far_reader, run)).ljust(table.padded_bytes, b"\0")
+
+    @staticmethod
+    async def _read_extent(
+        table: ChunkTable, key: str, extent: Extent, far_reader: FarReader | None, run: Callable[..., Awaitable[Any]]
+    ) -> bytes:
         far = table.far_file_of(extent)
+        found: bytes
         if far is None:
-            return await run(table.read, extent)
-        assert far_reader is not None
-        return (await far_reader.read(key, far, extent)).ljust(table.padded_bytes, b"\0")
+            found = await run(table.read, extent)
+        else:
+            assert far_reader is not None
+            found = await far_reader.read(key, far, extent)
+        return found
 
     async def _table_of(self, path: str, run: Callable[..., Awaitable[Any]] = asyncio.to_thread) -> ChunkTable:
         known = self._tables.get(path)

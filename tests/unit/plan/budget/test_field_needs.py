@@ -34,7 +34,7 @@ def test_an_array_that_two_fields_draw_from_is_decoded_in_the_memory_of_one() ->
     targets = replace(plain, name="targets", window=Window((0, 1)))
     one, both = FieldNeeds.of([plain]), FieldNeeds.of([plain, targets])
     assert both.sample_bytes == plain.sample_bytes + targets.sample_bytes == 3 * one.sample_bytes
-    assert (both.fed_bytes, both.fed_shard_bytes) == (CHUNK_BYTES, 2 * CHUNK_BYTES)
+    assert (both.fed_bytes, both.fed_together_bytes) == (CHUNK_BYTES, 2 * CHUNK_BYTES)
     assert both.index_bytes == (one.index_bytes[0], (0, 0))
     assert both.least_index_bytes == one.least_index_bytes > 0
     assert (both.num_indexed, both.num_fields) == (1, 2)

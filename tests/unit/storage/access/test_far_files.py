@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,19 @@ from scipy.io import netcdf_file
 
 import zarrfeed
 from tests.support.counting_server import CountingServer
+from tests.support.fault_server import Fault, FaultServer, cuts, drops, refuses
 from tests.support.hdf5_files import bytes_of, write_random
-from zarrfeed import ConfigError, StaleMetadataWarning, StoreReadError, UnsupportedError, ZarrIterableDataset
+from zarrfeed import (
+    ChunkSkippedWarning,
+    ConfigError,
+    CorruptChunkError,
+    StaleMetadataWarning,
+    StoreReadError,
+    UnsupportedError,
+    ZarrIterableDataset,
+)
+from zarrfeed.plan.budget.field_needs import FieldNeeds
+from zarrfeed.plan.budget.memory import plan_memory
 from zarrfeed.storage.access import far_files
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.far_chunks import FarChunks
@@ -64,18 +77,119 @@ def test_arrays_are_those_of_the_file(
     assert content(pickle.loads(pickle.dumps(store)))["u"] == np.arange(7, dtype="i4").tobytes()
 
 
-def test_samples_are_read_by_a_request_a_chunk(server: CountingServer) -> None:
+def _read(data: Any, **options: Any) -> set[int]:
+    """Read an epoch, and compare it with `ROWS`; return the indices of the samples."""
+    seen: set[int] = set()
+    for batch, index in ZarrIterableDataset(data, batch_size=4, return_index=True, **options):
+        assert np.array_equal(batch["x"] if isinstance(batch, dict) else batch, ROWS[index])
+        seen.update(index.tolist())
+    return seen
+
+
+def test_samples_are_read_by_ranges_of_the_file(server: CountingServer) -> None:
     for path in ("x.nc/a/x", "x.nc::a/x"):
         data = zarrfeed.open(f"{server.url}/{path}")
         assert server.gets == {"/x.nc bytes=0-524287": 1}  # all metadata are in the first block
-        for batch, index in ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True):
-            assert np.array_equal(batch, ROWS[index])
-        assert len(server.gets) == 1 + 5  # an epoch of so few chunks reads some of them twice
+        assert _read(data, shuffle=True) == set(range(20))
         server.gets.clear()
     group = zarrfeed.open(f"{server.url}/x.nc", variables=["rows", "names"])
     (batch,) = ZarrIterableDataset(group, batch_size=20)
     assert np.array_equal(batch["rows"], ROWS)
     assert batch["names"] == [f"name {number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_neighbours_in_a_file_are_read_by_one_request(server: CountingServer, *, shuffle: bool) -> None:
+    with h5py.File(server.directory / "x.nc") as file:
+        places = [file["a/x"].id.get_chunk_info(number) for number in range(5)]
+    ranges = {f"/x.nc bytes={one.byte_offset}-{one.byte_offset + one.size - 1}" for one in places}
+    last = max(one.byte_offset + one.size for one in places) - 1
+    together = {f"/x.nc bytes={min(one.byte_offset for one in places)}-{last}"}
+    data = zarrfeed.open(f"{server.url}/x.nc/a/x")
+    for requests, wanted in (({}, together), ({"coalesce_limit": 0}, ranges), ({"coalesce_limit": "1KiB"}, together)):
+        server.gets.clear()
+        assert _read(data, shuffle=shuffle, requests=requests) == set(range(20))
+        assert set(server.gets) == wanted, requests
+
+
+def test_files_of_one_axis_and_groups_of_cells_are_read_by_ranges(server: CountingServer, tmp_path: Path) -> None:
+    values = np.arange(30 * 6 * 8, dtype="i4").reshape(30, 6, 8)
+    names = [f"{server.url}/part{number}.h5/x" for number in range(3)]
+    for number in range(3):
+        with h5py.File(tmp_path / f"part{number}.h5", "w") as file:
+            part = values[10 * number : 10 * number + 10]
+            file.create_dataset("x", data=part, chunks=(2, 3, 4), compression="gzip", shuffle=True)
+    joined = zarrfeed.open(names)
+    server.gets.clear()
+    for batch, index in ZarrIterableDataset(joined, batch_size=4, shuffle=True, return_index=True):
+        assert np.array_equal(batch, values[index])
+    asked = {name.partition(" ")[0] for name in server.gets}
+    assert asked == {f"/part{number}.h5" for number in range(3)}
+    assert sum(server.gets.values()) < 60  # chunks
+
+
+def test_chunks_in_memory_and_whole_objects_are_read_beside_ranges(server: CountingServer, tmp_path: Path) -> None:
+    refs = _references(tmp_path)
+    (tmp_path / "data/whole.bin").write_bytes(ROWS[4:8].tobytes())
+    refs |= {"x/0.0": "base64:" + base64.b64encode(ROWS[:4].tobytes()).decode(), "x/1.0": ["data/whole.bin"]}
+    refs["x/2.0"] = ["data/whole.bin", 0, 48]
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    found: dict[int, Any] = {}
+    for batch, index in ZarrIterableDataset(
+        zarrfeed.open(f"{server.url}/refs.json", variables=["x"]), batch_size=4, shuffle=True, return_index=True
+    ):
+        found |= dict(zip(index.tolist(), batch["x"].numpy(), strict=True))
+    wanted = ROWS.copy()
+    wanted[8:12] = ROWS[4:8]
+    assert np.array_equal([found[number] for number in range(20)], wanted)
+
+
+def test_a_chunk_that_cannot_be_read_harms_no_neighbour(server: CountingServer, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.nc") as file:
+        place = file["a/x"].id.get_chunk_info(2).byte_offset
+    content = bytearray((tmp_path / "x.nc").read_bytes())
+    content[place + 8 : place + 16] = bytes(8)
+    (tmp_path / "damaged.nc").write_bytes(content)
+    refs = _references(tmp_path)
+    (tmp_path / "data/a 1.bin").write_bytes(ROWS.tobytes()[:200])
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    damaged = zarrfeed.open(f"{server.url}/damaged.nc/a/x")
+    short = zarrfeed.open(f"{server.url}/refs.json", variables=["x"])
+    for data, chunk, error in ((damaged, 2, CorruptChunkError), (short, 4, StoreReadError)):
+        left = set(range(20)) - set(range(4 * chunk, 4 * chunk + 4))
+        dataset = ZarrIterableDataset(data, batch_size=4, faults={"on_error": "skip"})
+        with pytest.warns(ChunkSkippedWarning, match=f"chunk {chunk}.0"):
+            batches = list(dataset)
+        assert {int(row[0]) // 3 for one in batches for row in (one["x"] if isinstance(one, dict) else one)} == left
+        with pytest.raises(error, match=f"x chunk {chunk}.0: "):
+            _read(data)
+
+
+def test_a_request_for_neighbours_is_tried_again(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=ROWS, chunks=(4, 3), compression="gzip")
+    for act in (refuses(503, "SlowDown"), cuts(0.5, reset=True), drops(reset=True)):
+        with FaultServer(tmp_path) as server:
+            data = zarrfeed.open(f"{server.url}/x.h5/x")
+            server.fault = Fault(act, times=2)
+            assert _read(data) == set(range(20))
+            assert server.fault.acted == 2
+            server.fault = Fault(refuses(403, "AccessDenied"))
+            with pytest.raises(StoreReadError, match=r"x\.h5/x chunk [0-4]\.0: .* 403"):
+                _read(data)
+
+
+def test_the_memory_of_requests_for_neighbours_is_planned(server: CountingServer) -> None:
+    (field,) = zarrfeed.open(f"{server.url}/x.nc/a/x").resolved.fields
+    with h5py.File(server.directory / "x.nc") as file:
+        stored = sum(file["a/x"].id.get_chunk_info(number).size for number in range(5))
+    needs = FieldNeeds.of([field])
+    assert (needs.fed_bytes, needs.fed_together_bytes) == (48, stored)
+    options: dict[str, Any] = {"batch_size": 4, "num_threads": 2, "min_open_batches": 1}
+    alone = plan_memory(replace(needs, fed_together_bytes=0), budget=1 << 20, **options)
+    plan = plan_memory(needs, budget=1 << 20, **options)
+    assert plan.coalesce.limit == stored
+    assert plan.fetch_bytes >= alone.fetch_bytes + 3 * stored
 
 
 def test_arrays_of_numpy_are_read_by_ranges(server: CountingServer, tmp_path: Path) -> None:
@@ -168,10 +282,13 @@ def test_threads_read_the_chunks_and_the_loop_those_of_other_readers(server: Cou
     assert isinstance(reads, BlockingTableReads)
     stored = asyncio.run(source.get("2.0", at_once=True))
     assert stored is not None
-    for begin, end in ((0, None), (3, 9), (-4, None)):
-        part = reads.get("2.0", begin, end)
+    place = source.store.table("a/x").find((2, 0))  # type: ignore[attr-defined]
+    at = place.offset
+    for key, begin, end in (("2.0", 0, None), ("2.0", 3, 9), ("@0", at, at + place.length), ("@0", at + 3, at + 9)):
+        part = reads.get(key, begin, end)
         assert part is not None
-        assert np.array_equal(part, stored[begin:end])
+        first, last = (begin - at, end - at) if key == "@0" else (begin, end)
+        assert np.array_equal(part, stored[first:last])
     assert reads.get("7.0", 0, None) is None
 
     class Other(FarChunks):
@@ -229,9 +346,7 @@ def test_an_index_of_a_far_file_lists_no_chunks(
         server.gets.clear()
         data = zarrfeed.open(kept / "a/x")
         assert server.gets == {"/x.nc bytes=0-0": 1}  # for the version
-        for batch, index in ZarrIterableDataset(data, batch_size=4, shuffle=True, return_index=True):
-            assert np.array_equal(batch, ROWS[index])
-        assert len(server.gets) == 1 + 5
+        assert _read(data, shuffle=True) == set(range(20))
     os.utime(tmp_path / "x.nc", ns=(0, 1))
     with pytest.warns(StaleMetadataWarning, match=r"x\.index: the index is older than http"):
         assert len(zarrfeed.open(kept / "a/x")) == 20
