@@ -51,6 +51,8 @@ class ObjectExplanation(Page):
         The gain of one Zarr store in place of the objects, and the command that makes it; "" if there is no gain.
     cache_trouble
         The reason why the node cache does not do all that it could; "" if it does, or there is none.
+    weights
+        The number of objects of an epoch, and the most that one comes; "" if each comes once.
     """
 
     source: str
@@ -69,6 +71,7 @@ class ObjectExplanation(Page):
     most_requests: int
     packing: str
     cache_trouble: str = ""
+    weights: str = ""
 
     def rows(self) -> list[Row]:
         """Return the rows of the table that `str()` and notebooks show."""
@@ -81,6 +84,7 @@ class ObjectExplanation(Page):
             ("", self.source),
             ("", sizes),
             ("order", "all objects in random order, anew in each epoch" if self.shuffle else "as listed"),
+            *([("weights", self.weights)] if self.weights else []),
             ("decode", f"{self.decode}, {self.num_threads} threads" if self.decode else "none: bytes as stored"),
             ("requests", f"up to {self.most_requests} at once, by {self.requested_by}; as many as pay"),
             ("memory", f"at most {format_bytes(self.ahead_bytes)} for objects that are read ahead"),
@@ -115,6 +119,7 @@ def explain_objects(
         most_requests=MOST_FILES if objects.source.is_local else stored.max_requests,
         packing=_packing(objects, decode),
         cache_trouble="" if cached is None else cached.trouble(),
+        weights="" if objects.expected is None else objects.expected.row()[1],
     )
 
 

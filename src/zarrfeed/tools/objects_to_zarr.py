@@ -75,6 +75,7 @@ def to_zarr(
     beside = path.with_name(f".{path.name}.unfinished")
     check_side_folder(beside)
     with ObjectIterableDataset(source, decode="bytes" if decode is None else decode, batch_size=1) as dataset:
+        dataset.objects.check_unweighted("to_zarr")
         keys = [one.key for one in dataset.objects.listing]
         first = _as_array(next(iter(dataset))[0], keys[0])
         mean = dataset.objects.mean_bytes if first.dtype == object else first.nbytes

@@ -19,6 +19,7 @@ from zarrfeed.metadata.description.resolved import ResolvedData
 from zarrfeed.plan.choice.crop_starts import CropStarts
 from zarrfeed.plan.choice.part_rows import RowGap
 from zarrfeed.plan.samples.deal_units import SampleLabels
+from zarrfeed.plan.samples.expected_counts import balancing_weights
 from zarrfeed.plan.samples.sample_set import Int64, as_index, rank_of
 from zarrfeed.plan.windows.gap_step import GapStep
 from zarrfeed.spec.samples.coordinate import UNIT_NS
@@ -127,10 +128,7 @@ def sample_weights(resolved: ResolvedData, weights: Any) -> npt.NDArray[Any]:
 
 def class_weights(labels: SampleLabels, samples: range | Int64, power: float) -> npt.NDArray[np.float64]:
     """Return a weight for each of some samples: a power of one over the samples of its class."""
-    codes = labels.codes[as_index(samples)]
-    counts = np.bincount(codes, minlength=len(labels.distinct)).astype(np.float64)
-    of_class: npt.NDArray[np.float64] = (counts / counts.max()) ** -power
-    return of_class[codes]
+    return balancing_weights(labels.codes[as_index(samples)], power)
 
 
 def row_gap(resolved: ResolvedData, gap: Any) -> RowGap | None:

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import zarr
 
 from zarrfeed.base.errors import ConfigError
-from zarrfeed.base.validate import check_flags
+from zarrfeed.base.validate import check_flags, check_int, check_number
 from zarrfeed.metadata.array.open import open_store
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts, balancing_weights
 from zarrfeed.plan.samples.selection import Select, select_samples
 from zarrfeed.spec.description.error_policy import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Faults
 from zarrfeed.storage.access.access import StoreAccess
@@ -27,6 +28,9 @@ from zarrfeed.storage.chunks.zarr_decoder import ChunkDecoder, make_decoder
 from zarrfeed.storage.objects.list_objects import list_source
 from zarrfeed.storage.objects.listing import UNKNOWN_SIZE, Listing, StoredObject
 from zarrfeed.storage.objects.object_source import ObjectSource
+
+#: Objects of an epoch, at most.
+_MOST_OBJECTS = 2**40
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,8 @@ class Objects:
         Their keys and sizes.
     access
         The access to the store.
+    expected
+        The average number of times that each object comes in an epoch. None: each comes once.
 
     Examples
     --------
@@ -56,6 +62,7 @@ class Objects:
     stored: StoreSource
     listing: Listing
     access: StoreAccess
+    expected: ExpectedCounts | None = None
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -73,10 +80,94 @@ class Objects:
         Raises
         ------
         ConfigError
-            If nothing is chosen, an index comes twice or is out of range, or a mask has another length.
+            If nothing is chosen, an index comes twice or is out of range, or a mask has another length. If the objects
+            are weighted already.
         """
+        self.check_unweighted("select")
         chosen = np.asarray(select_samples(objects, len(self)), dtype=np.int64)
         return replace(self, listing=self.listing.take(chosen))
+
+    def weight(self, weights: npt.ArrayLike | Callable[[StoredObject], float], *, n: int | None = None) -> Objects:
+        """Let each object come as often in an epoch as its weight says, on average, as `Data.weight` does.
+
+        Parameters
+        ----------
+        weights
+            A weight for each object, in the order of the listing, or a function that gives the weight of an object by
+            its key and size. An object of weight 0 never comes.
+        n
+            Objects of an epoch. None: as many as there are.
+
+        Raises
+        ------
+        ConfigError
+            If a weight is negative or not finite, all are 0, or there are more or fewer than objects; if the objects
+            are weighted already.
+
+        Examples
+        --------
+        >>> import zarrfeed.objects
+        >>> objects = zarrfeed.objects.open("photos", keys=["a.jpg", "b.jpg"])  # doctest: +SKIP
+        >>> objects.weight(lambda one: 3 if one.key == "a.jpg" else 1, n=8)  # doctest: +SKIP
+        <2 objects of photos, 0 bytes; 8 an epoch by weights>
+        """
+        return self._weighted(self._values("weights", weights), n)
+
+    def balance(
+        self, labels: npt.ArrayLike | Callable[[StoredObject], object], *, power: float = 1.0, n: int | None = None
+    ) -> Objects:
+        """Let the objects of every class come equally often, as `Data.balance` does.
+
+        Parameters
+        ----------
+        labels
+            The class of each object, in the order of the listing, or a function that gives the class of an object by
+            its key and size: `lambda one: one.key.split("/")[0]` takes its folder.
+        power
+            1.0: classes come equally often. 0.0: as often as they are. Between them, the ratio is softened.
+        n
+            Objects of an epoch. None: as many as there are.
+
+        Raises
+        ------
+        ConfigError
+            As in `weight`.
+
+        Examples
+        --------
+        >>> import zarrfeed.objects
+        >>> objects = zarrfeed.objects.open("photos", keys=["cat/a.jpg", "cat/b.jpg", "dog/a.jpg"])  # doctest: +SKIP
+        >>> objects.balance(lambda one: one.key.split("/")[0])  # doctest: +SKIP
+        <3 objects of photos, 0 bytes; 3 an epoch by weights>
+        """
+        check_number("power", power, 0)
+        codes = np.unique(self._values("labels", labels), return_inverse=True)[1]
+        return self._weighted(balancing_weights(codes, float(power)), n)
+
+    def check_unweighted(self, method: str) -> None:
+        """Raise ConfigError if the objects are weighted, for a method or a reader that knows no weights."""
+        if self.expected is not None:
+            raise ConfigError(
+                f"{method}: objects are weighted; call weight() or balance() last of what chooses objects"
+            )
+
+    def _values(self, argument: str, given: Any) -> npt.NDArray[Any]:
+        """Return a value for each object: those that are given, or what a function gives for it."""
+        self.check_unweighted("balance" if argument == "labels" else "weight")
+        if callable(given) and not hasattr(given, "__array__"):
+            given = [given(self.listing[i]) for i in range(len(self))]
+        values = np.asarray(given)
+        if values.shape != (len(self),):
+            raise ConfigError(
+                f"{argument}: has the shape {values.shape}, must have a value for each of {len(self)} objects, in the "
+                "order of the listing, or be a function of an object: lambda one: one.key.split('/')[0]"
+            )
+        return values
+
+    def _weighted(self, weights: npt.NDArray[Any], n: int | None) -> Objects:
+        if n is not None:
+            check_int("n", n, 1, _MOST_OBJECTS)
+        return replace(self, expected=ExpectedCounts.of(weights, len(self) if n is None else n))
 
     @cached_property
     def known_sizes(self) -> npt.NDArray[np.int64]:
@@ -121,7 +212,8 @@ class Objects:
         return make_decoder(array, self.source.name)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} objects of {self.source.name}, {self.listing.total_bytes} bytes>"
+        weighted = "" if self.expected is None else f"; {self.expected.total} an epoch by weights"
+        return f"<{len(self)} objects of {self.source.name}, {self.listing.total_bytes} bytes{weighted}>"
 
 
 def open(

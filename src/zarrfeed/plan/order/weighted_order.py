@@ -31,7 +31,6 @@ _FEW_VISITS = 1.1
 _ENOUGH_OPEN = 256
 _WELL_OPEN = 512
 _LEAST_OPEN = 128
-_MOST_REPEATS = 2**32
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class WeightedOrder(DrawnOrder, unfolds=True):
 
     def own_in(self, json: Mapping[str, Any]) -> OwnState | None:
         """Return the visits that a state in its JSON form names."""
-        return Visits(whole_number(json["repeats"], _MOST_REPEATS, least=1)) if "repeats" in json else None
+        return Visits(whole_number(json["repeats"], least=1)) if "repeats" in json else None
 
     def check_dealt(self) -> None:
         """Raise ConfigError: weighted samples are not dealt to nodes."""

@@ -135,6 +135,14 @@ class ExpectedCounts:
         return f"{self.total} ({hashed.hexdigest()[:16]})"
 
 
+def balancing_weights(codes: npt.NDArray[np.integer], power: float) -> npt.NDArray[np.float64]:
+    """Return a weight for each sample, by the code of its class: a power of one over the samples of the class."""
+    counts = np.maximum(np.bincount(codes), 1).astype(np.float64)  # no sample has a class of none
+    of_class = (counts / counts.max()) ** -power
+    weights: npt.NDArray[np.float64] = of_class[codes]
+    return weights
+
+
 def _with_sum(shares: Int64, wanted: int, bits: int) -> Int64:
     """Return shares whose sum is as wanted: what rounding left over goes to samples that come no whole number of times.
 

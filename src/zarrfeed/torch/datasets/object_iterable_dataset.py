@@ -7,7 +7,7 @@ objects as blocks. What is different is the reader: it asks for objects in the o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarrfeed.engine.batch_arrays import BatchArrays
@@ -17,6 +17,9 @@ from zarrfeed.engine.object_reader import ObjectReader
 from zarrfeed.engine.reader_pool import EpochReader
 from zarrfeed.metadata.group.objects import Objects
 from zarrfeed.plan.order.order import Order
+from zarrfeed.plan.order.weighted_order import WeightedOrder
+from zarrfeed.plan.samples.expected_counts import ExpectedCounts
+from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.plan.schedule.epoch_plan import Schedule
 from zarrfeed.plan.schedule.resources import Resources
 from zarrfeed.plan.schedule.schedule_options import ScheduleOptions
@@ -37,6 +40,18 @@ from zarrfeed.torch.ranks.distributed import RankLike
 
 #: Blocks of an epoch: all of them are permuted together, so their number changes nothing but the work of planning.
 _BLOCKS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WeightedObjects(WeightedOrder, unfolds=True):
+    """The order of weighted objects: one block, whose objects are permuted together, as often as they come."""
+
+    @property
+    def by_block(self) -> Order:
+        """The order by whose blocks objects are replaced: that of the objects that may come, each once."""
+        rows = max(1, self.num_samples // _BLOCKS)
+        selection = Selection.of_samples(self.each_once.listed(), rows)
+        return Order(self.num_samples, rows, shuffle=self.shuffle, seed=self.seed, lanes=1, selection=selection)
 
 
 class _ObjectSession(Session):
@@ -183,7 +198,7 @@ class ObjectIterableDataset(StreamingDataset):
         field_set = FieldSet(tuple(fields), (None,) * len(fields), None, rows)
         assembler = ObjectAssembler(field_set, as_tensors=makes_tensors(decode))
         session_options = given.session(faults, assembler, pin_memory=False)
-        schedule = _schedule(field_set, options, shuffle=shuffle, seed=seed)
+        schedule = _schedule(field_set, options, objects.expected, shuffle=shuffle, seed=seed)
         self._session = _ObjectSession(schedule, session_options, objects, decoder, name_of(decode))
 
     _session: _ObjectSession
@@ -205,9 +220,11 @@ class ObjectIterableDataset(StreamingDataset):
         return f"ObjectIterableDataset({self._objects!r}, batch_size={self.batch_size}, shuffle={order.shuffle})"
 
 
-def _schedule(fields: FieldSet, options: ScheduleOptions, *, shuffle: bool, seed: int) -> Schedule:
+def _schedule(
+    fields: FieldSet, options: ScheduleOptions, expected: ExpectedCounts | None, *, shuffle: bool, seed: int
+) -> Schedule:
     """Return the schedule of objects: one lane, in which all blocks are permuted together."""
-    length, rows = fields.num_samples, fields.block_rows
+    length, rows = fields.num_samples, fields.block_rows if expected is None else fields.num_samples
     order = Order(
         num_samples=length,
         block_rows=rows,
@@ -216,4 +233,6 @@ def _schedule(fields: FieldSet, options: ScheduleOptions, *, shuffle: bool, seed
         lanes=1,
         mix=-(-length // rows) if shuffle else 1,
     )
-    return Schedule.make(fields, order, replace(options, lanes=1, mix=order.mix, limit=None))
+    if expected is not None:
+        order = replace(_WeightedObjects.of(order, expected), repeats=expected.total)
+    return Schedule(fields, order, replace(options, lanes=1, mix=order.mix, limit=None))

@@ -69,6 +69,7 @@ class ObjectDataset(IndexedDataset[list[Fetched]]):
         policy = as_options(Faults, "faults", faults)
         check_requests(policy, num_threads, what="an object")
         self._objects, decoder = open_and_decode(source, decode, policy)
+        self._objects.check_unweighted("ObjectDataset, which has no order")
         self._as_tensors = makes_tensors(decode)
         self._read_with(partial(_ObjectRequests, self._objects, decoder, policy, num_threads))
 
