@@ -197,7 +197,6 @@ def test_next_targets_of_documents_keep_what_is_said_of_their_rows() -> None:
         (lambda: recordings().pack_sequences(4, "edge"), "must be a number or 'nan'"),
         (lambda: recordings((5, 6)).segment_field(kind=[1, 2]).pack_sequences(4), "has one value for a sequence"),
         (lambda: recordings().window(range(3)).pack_sequences(4), "before"),
-        (lambda: zarrfeed.concat([recordings().pack_sequences(4)] * 2), "pack_sequences"),
         (lambda: recordings().pack_sequences(4).window(range(2)), r"follows pack_sequences\(\)"),
         (lambda: recordings().next_targets(), r"window\(range\(n \+ 1\)\)"),
         (lambda: recordings().window(range(1)).next_targets(), "have no two rows"),

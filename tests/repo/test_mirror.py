@@ -183,6 +183,7 @@ TESTED_IN: dict[str, tuple[str, ...]] = {
     "metadata/stores/stores_by_kind.py": ("parity/test_many_stores.py", "unit/engine/test_csr_reader.py"),
     "metadata/face/concat_data.py": ("parity/test_many_stores.py",),
     "metadata/stores/many_stores.py": ("parity/test_many_stores.py",),
+    "metadata/stores/packed_sources.py": ("parity/test_mixed_packings.py",),
     "metadata/group/url_patterns.py": ("integration/test_many_remote.py",),
     "metadata/face/open_data.py": ("parity/test_many_stores.py",),
     "metadata/group/segments.py": ("parity/test_many_stores.py",),

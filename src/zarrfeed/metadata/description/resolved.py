@@ -202,7 +202,6 @@ class ResolvedData:
         called = {
             "next_targets()": self.next_targets,
             "pad_sequences()": self.has_lengths,
-            "pack_sequences()": self.packed is not None,
             "window(mask=True)": self.masks,
         }
         return next((method for method, is_called in called.items() if is_called), "")

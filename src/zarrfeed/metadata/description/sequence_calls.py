@@ -126,11 +126,6 @@ class PackSequencesCall(MethodCall):
         check_int("length", self.length, 1, 2**30)
         check_int("pool", self.pool, 1, 2**30)
         check_choice("longer", self.longer, LONGER)
-        if resolved.blend is not None:
-            raise ConfigError(
-                "pack_sequences: samples are a mixture; pack the documents of zarrfeed.concat([...]), and weight() the "
-                "packed samples"
-            )
         resolved.check_choice("pack_sequences")
         _check_segments(resolved, "pack_sequences")
         for name in ("segment_ids", "positions"):
@@ -139,11 +134,21 @@ class PackSequencesCall(MethodCall):
         begins, lengths = _sequences_of(whole)
         if self.longer == "drop" and lengths.min() > self.length:
             raise ConfigError(f"longer = 'drop', and all {len(lengths)} sequences are longer than {self.length} rows")
-        packed = PackedSequences.of(begins, lengths, length=int(self.length), pool=int(self.pool), longer=self.longer)
+        blend = resolved.blend
+        source = np.searchsorted(blend.first, begins, side="right") if blend is not None else np.zeros_like(begins)
+        parts = [self._packed(begins[source == one], lengths[source == one]) for one in np.unique(source)]
+        if blend is not None:
+            if len(parts) < blend.num_sources or any(not one.num_samples for one in parts):
+                raise ConfigError("pack_sequences: a source of the mixture has no sequence; leave it out")
+            blend = replace(blend, first=tuple(np.cumsum([0, *(one.axis_length for one in parts)]).tolist()))
+        packed = PackedSequences.joined(parts, np.zeros(len(parts), dtype=np.int64))
         first = range(0, packed.axis_length, packed.length)
         choice = SampleChoice(packed.axis_length, first, left_out=whole.choice.left_out)
         made = whole.mapped(lambda one: _packed(one, packed))
-        return replace(made, choice=choice, origin=Origin(), packed=packed)
+        return replace(made, choice=choice, origin=Origin(), packed=packed, blend=blend)
+
+    def _packed(self, begins: Int64, lengths: Int64) -> PackedSequences:
+        return PackedSequences.of(begins, lengths, length=int(self.length), pool=int(self.pool), longer=self.longer)
 
     def check_may_grow(self) -> None:
         """Refuse every one."""
@@ -165,9 +170,8 @@ def _packed(column: Column, packed: PackedSequences) -> Column:
     assert window.pad is not None
     if window.pad.mode != "fill":
         raise ConfigError(f"value of {name} = 'edge', must be a number or 'nan': no sequence ends at the last row")
-    array = replace(column.array, field=column.field.with_row_map(packed.rows))
     offsets = tuple(range(packed.length))
-    return replace(column, array=array, window=Window(offsets, pad=replace(window.pad, borders=None)))
+    return column.with_rows(packed.rows, Window(offsets, pad=replace(window.pad, borders=None)))
 
 
 def _check_name_is_free(resolved: ResolvedData, name: str, noun: str) -> None:

@@ -14,6 +14,7 @@ from zarrfeed.metadata.description.resolved import IN_ORDER, ResolvedData
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.face.open_data import open_each
 from zarrfeed.metadata.stores.concat import Run, concat_runs
+from zarrfeed.metadata.stores.packed_sources import concat_packed
 from zarrfeed.plan.choice.buckets import Buckets
 from zarrfeed.spec.description.expression import ConcatCall, Expression
 from zarrfeed.spec.samples.row_map import GridRows
@@ -102,7 +103,8 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
             raise ConfigError(f"{one!r}: call stack() after zarrfeed.{function}()")
         if any(field.is_of_segments for field in one.resolved.fields):
             raise ConfigError(f"{one!r}: call segment_field() after zarrfeed.{function}()")
-        if any(not isinstance(field.row_map, GridRows | None) for field in one.resolved.fields):
+        is_joined = any(not isinstance(field.row_map, GridRows | None) for field in one.resolved.fields)
+        if is_joined and one.resolved.packed is None:
             raise ConfigError(
                 f"{one!r}: a join cannot be an input of zarrfeed.{function}; "
                 "concatenate its inputs, and join the results"
@@ -110,7 +112,10 @@ def as_one(function: str, data: Iterable[Data | Any], *, dtype: TorchDtypeLike |
     check_flags(contiguous=contiguous)
     converted = given if dtype is None else [one.cast(dtype) for one in given]
     parts = [one.resolved if function == "concat" else _without_number(one.resolved) for one in converted]
-    runs = [Run(part, [part.choice.num_samples], [_name_of(one)]) for part, one in zip(parts, converted, strict=True)]
+    names = [_name_of(one) for one in converted]
+    if any(one.packed is not None for one in parts):
+        return JoinedData(tuple(converted), concat_packed(parts, names))
+    runs = [Run(part, [part.choice.num_samples], [name]) for part, name in zip(parts, names, strict=True)]
     return JoinedData(tuple(converted), concat_runs(runs, contiguous=bool(contiguous)))
 
 

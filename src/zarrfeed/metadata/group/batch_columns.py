@@ -27,6 +27,7 @@ from zarrfeed.spec.fields.field import Field, ResidentField, StoredField, VlenFi
 from zarrfeed.spec.fields.images import Images
 from zarrfeed.spec.fields.segment_text import SegmentTextField
 from zarrfeed.spec.fields.sparse import CsrField
+from zarrfeed.spec.samples.row_map import RowMap
 from zarrfeed.spec.samples.segments import Segments
 from zarrfeed.spec.samples.window import Window
 from zarrfeed.spec.values.conversion import Conversion
@@ -129,6 +130,10 @@ class Column:
     def leaving(self, method: str) -> Self:
         """Return the column, a coordinate, which a method for all fields leaves as it is."""
         return self.requesting(unapplied_methods=self.requested.unapplied_methods | {method})
+
+    def with_rows(self, rows: RowMap | None, window: Window | None) -> Self:
+        """Return the column with other rows for its samples, and other windows of these."""
+        return replace(self, array=replace(self.array, field=self.field.with_row_map(rows)), window=window)
 
     def nan_mask(self) -> Self:
         """Return a column of the same array that says of each value whether it is NaN.

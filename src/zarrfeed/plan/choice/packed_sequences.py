@@ -16,6 +16,7 @@ in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Self
@@ -102,6 +103,27 @@ class PackedSequences:
         in_order = np.lexsort((begins, sample_of))
         first = np.flatnonzero(np.diff(sample_of[in_order], prepend=-1))
         return cls(length, begins[in_order], lengths[in_order], sample_of[in_order], pool_of[in_order[first]])
+
+    @classmethod
+    def joined(cls, parts: Sequence[PackedSequences], first_rows: Int64) -> Self:
+        """Return the samples of several packings, one after another; `first_rows` is the first row of each array.
+
+        Examples
+        --------
+        >>> begins, lengths = np.array([0, 3]), np.array([3, 2])
+        >>> part = PackedSequences.of(begins, lengths, length=4, pool=1, longer="split")
+        >>> PackedSequences.joined([part, part], np.array([0, 5])).rows.rows.tolist()
+        [0, 1, 2, -1, 3, 4, -1, -1, 5, 6, 7, -1, 8, 9, -1, -1]
+        """
+        first_sample = np.cumsum([0, *(one.num_samples for one in parts)])
+        first_pool = np.cumsum([0, *(int(one.pool_of[-1]) + 1 for one in parts)])
+        return cls(
+            parts[0].length,
+            np.concatenate([one.begins + first for one, first in zip(parts, first_rows, strict=True)]),
+            np.concatenate([one.lengths for one in parts]),
+            np.concatenate([one.sample_of + first for one, first in zip(parts, first_sample, strict=False)]),
+            np.concatenate([one.pool_of + first for one, first in zip(parts, first_pool, strict=False)]),
+        )
 
     @property
     def num_samples(self) -> int:

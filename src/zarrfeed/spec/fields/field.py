@@ -101,7 +101,7 @@ class StoredField(RowsField, ArrayField):
         """Return the field with samples of one row each."""
         return replace(self, window=None)
 
-    def with_row_map(self, rows: RowMap) -> Self:
+    def with_row_map(self, rows: RowMap | None) -> Self:
         """Return the field with other rows for its samples."""
         return replace(self, rows=rows)
 
@@ -249,7 +249,7 @@ class ResidentField(RowsField):
         """Return the field with samples of one row each."""
         return replace(self, window=None)
 
-    def with_row_map(self, rows: RowMap) -> Self:
+    def with_row_map(self, rows: RowMap | None) -> Self:
         """Return the field with other rows for its samples."""
         return replace(self, row_map=rows)
 

@@ -289,7 +289,7 @@ class FieldKind(ABC):
         """Return the field with samples of one row each."""
         return self
 
-    def with_row_map(self, rows: RowMap) -> Self:
+    def with_row_map(self, rows: RowMap | None) -> Self:
         """Return the field with other rows for its samples; only of kinds that `has_rows` is true of."""
         raise NotImplementedError
 
