@@ -83,9 +83,7 @@ class StoreSource:
     table: ChunkTable | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses", "_far_table")
-        }
+        return {name: value for name, value in self.__dict__.items() if name not in ("limiter", "_misses", "far_table")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, owner=OwnerProcess())
@@ -145,18 +143,18 @@ class StoreSource:
     @property
     def range_tables(self) -> tuple[core.ChunkTable, ...]:
         """The table of the chunks in files of which Python reads byte ranges; empty where it reads chunks."""
-        table = self._far_table
+        table = self.far_table
         return () if table is None else (table.core,)
 
     @property
     def ranges_bytes(self) -> int:
         """Return the bytes of all chunks of `range_tables`."""
-        table = self._far_table
+        table = self.far_table
         return 0 if table is None else table.stored_bytes
 
     @cached_property
-    def _far_table(self) -> ChunkTable | None:
-        """The table of chunks that lie in far files as the engine decodes them; None if they do not."""
+    def far_table(self) -> ChunkTable | None:
+        """The table of chunks that lie in far files, where the engine decodes them; None where it does not."""
         store, path = self.store, self.prefix.rstrip("/")
         if type(store) is not TableStore or self.decoder is not None or store.is_by_library(path):
             return None

@@ -25,7 +25,7 @@ from zarrfeed.storage.access.zarr_internals import unwrapped
 from zarrfeed.storage.chunks.chunk_keys import ChunkKeys
 from zarrfeed.storage.chunks.location import StoreSource
 from zarrfeed.storage.chunks.object_versions import find_versions, name_store
-from zarrfeed.storage.chunks.staging import name_table, stage_array, stage_zip
+from zarrfeed.storage.chunks.staging import name_far_table, name_table, stage_array, stage_zip
 from zarrfeed.storage.chunks.transcoding import form_of
 
 
@@ -67,6 +67,8 @@ def _named(source: StoreSource, name: str, spec: ArraySpec | None, access: Store
         return stage_zip(options, str(Path(store.path).absolute()), source.prefix, form)
     if source.table is not None and form:
         return name_table(options, source.table, source.prefix)
+    if source.far_table is not None:
+        return name_far_table(options, name, source.far_table, source.prefix)
     named = name_store(store)
     if named is None:
         kind = type(store.store if isinstance(store, ReadStore) else store).__name__

@@ -84,6 +84,22 @@ def name_table(options: CacheOptions, table: ChunkTable, prefix: str) -> ArrayCa
     return replace(made, why_off=why) if why else replace(made, versions=core.ObjectVersions(f"table {table.digest}"))
 
 
+def name_far_table(options: CacheOptions, name: str, table: ChunkTable, prefix: str) -> ArrayCache:
+    """Name the chunks of an array in far files, all of which have the version of its table and of the files."""
+    made = ArrayCache(options, TABLE_STORE)
+    files = table.far_files
+    if len(files) < len(table.files):
+        return replace(made, why_off=f"{name}: some of its chunks lie in local files: no chunk is cached")
+    url = files[0].url.partition("://")[2].rpartition("@")[2]
+    if "?" in url:
+        return replace(made, why_off=f"{name}: its URL has a query, which no name in a cache may have")
+    version = options.version and f"declared {options.version}"
+    if version is None and not all(file.tag for file in files):
+        return replace(made, why_off=f"{name}: the versions of its files are not known; cache_version= declares one")
+    made = replace(made, prefix=f"{url}/{prefix}")
+    return replace(made, versions=core.ObjectVersions(version or f"table {table.digest}"))
+
+
 def stage_zip(options: CacheOptions, path: str, prefix: str, form: str = "") -> ArrayCache:
     """Name the objects of an array in a zip file, all of which have the version of the file."""
     why = why_not_staged(path, options, form)

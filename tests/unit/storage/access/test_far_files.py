@@ -144,6 +144,58 @@ def test_chunks_in_memory_and_whole_objects_are_read_beside_ranges(server: Count
     assert np.array_equal([found[number] for number in range(20)], wanted)
 
 
+@pytest.mark.parametrize("transcode", [None, "lz4"])
+def test_the_node_cache_has_the_chunks_of_a_far_file(
+    server: CountingServer, tmp_path: Path, transcode: str | None
+) -> None:
+    url, options = (
+        f"{server.url}/x.nc/a/x",
+        {"cache": tmp_path / "cache", "cache_limit": "1MiB", "transcode": transcode},
+    )
+    data = pickle.loads(pickle.dumps(zarrfeed.open(url, **options)))
+    server.gets.clear()
+    assert _read(data, shuffle=True) == set(range(20))
+    assert len(server.gets) == 1  # neighbours together
+    server.gets.clear()
+    dataset = ZarrIterableDataset(zarrfeed.open(url, **options), batch_size=4, return_index=True)
+    for batch, index in dataset:
+        assert np.array_equal(batch, ROWS[index])
+    assert set(server.gets) <= {"/x.nc bytes=0-524287"}  # the metadata
+    assert dataset.stats().cache.transcoded_hits == (5 if transcode else 0)
+    with h5py.File(tmp_path / "x.nc", "r+") as file:
+        file["a/x"][:] = -ROWS
+    os.utime(tmp_path / "x.nc", ns=(0, 1))
+    (batch,) = ZarrIterableDataset(zarrfeed.open(url, **options), batch_size=20)
+    assert np.array_equal(batch, -ROWS)
+
+
+def test_files_whose_versions_are_not_known_are_cached_under_a_declared_one(
+    server: CountingServer, tmp_path: Path
+) -> None:
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": _references(tmp_path)}))
+    options: Any = {"variables": ["x"], "cache": tmp_path / "cache", "cache_limit": "1MiB"}
+    unknown = zarrfeed.open(f"{server.url}/refs.json", **options)
+    explained = str(ZarrIterableDataset(unknown, batch_size=4).explain())
+    assert "the versions of its files are not known; cache_version= declares one" in explained
+    declared = zarrfeed.open(f"{server.url}/refs.json", cache_version="1", **options)
+    for wanted in (1, 0):
+        server.gets.clear()
+        assert _read(declared) == set(range(20))
+        assert len(server.gets) == wanted
+
+
+def test_parts_of_an_axis_in_far_files_are_cached(server: CountingServer, tmp_path: Path) -> None:
+    names = [f"{server.url}/part{number}.h5/x" for number in range(2)]
+    for number in range(2):
+        with h5py.File(tmp_path / f"part{number}.h5", "w") as file:
+            file.create_dataset("x", data=ROWS[10 * number : 10 * number + 10], chunks=(2, 3), compression="gzip")
+    data = zarrfeed.open(names, cache=tmp_path / "cache", cache_limit="1MiB", transcode="lz4")
+    for epoch in range(2):
+        server.gets.clear()
+        assert _read(data, shuffle=True) == set(range(20))
+        assert bool(server.gets) == (epoch == 0)
+
+
 def test_a_chunk_that_cannot_be_read_harms_no_neighbour(server: CountingServer, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.nc") as file:
         place = file["a/x"].id.get_chunk_info(2).byte_offset
