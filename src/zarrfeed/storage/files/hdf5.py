@@ -33,7 +33,7 @@ from zarrfeed.storage.files.hdf5_library import (
 )
 from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
 from zarrfeed.storage.files.hdf5_values import document_of_values, read_values
-from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
+from zarrfeed.storage.files.table_store import PACK, TableStore, array_document, plain_dtype
 
 #: A file begins with this, or has it at byte 512, 1024, 2048, ..., behind a block of the user's.
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -41,7 +41,6 @@ _MOST_USER_BYTES = 1 << 26
 _SHUFFLE = 2
 #: So many integers of a listing become an array at a time.
 _LISTED_AT_ONCE = 1 << 16
-_PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
 def is_hdf5(path: Path | FarFile) -> bool:
@@ -155,7 +154,7 @@ def _add_dataset(store: TableStore, path: str, dataset: Any) -> None:
     try:
         (document, by_library), attributes, dims = _document_of(dataset), attributes_of(dataset), dims_of(dataset)
     except UnsupportedError as error:
-        store.refused[path] = f"{error}{_PACK}"
+        store.refused[path] = str(error)
     except Exception as error:  # noqa: BLE001 - h5py raises errors of any class on damaged files
         store.refused[path] = f"HDF5 cannot read how it is stored: {error}"
     else:
@@ -180,9 +179,9 @@ def _document_of(dataset: Any) -> tuple[dict[str, Any], bool]:
     created = dataset.id.get_create_plist()
     layout = _layout_of(dataset)
     if layout not in ("compact", "contiguous", "chunked"):
-        raise UnsupportedError(f"its layout is {layout}: the values lie in other datasets or files")
+        raise UnsupportedError(f"its layout is {layout}: the values lie in other datasets or files{PACK}")
     if created.get_external_count():
-        raise UnsupportedError("its values lie in other files (external storage)")
+        raise UnsupportedError(f"its values lie in other files (external storage){PACK}")
     try:
         dtype, codecs = _dtype_of(dataset), _codecs_of(dataset)
     except UnsupportedError as error:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numcodecs import VLenBytes
 
+from zarrfeed.base.errors import UnsupportedError
 from zarrfeed.storage.files.data_file import AnyFile
 from zarrfeed.storage.files.hdf5_library import chunks_of, dataset_at, is_text, load_filters, opened_file, shape_of
 from zarrfeed.storage.files.table_store import array_document, plain_dtype, text_document
@@ -25,8 +26,12 @@ def document_of_values(dataset: Any) -> dict[str, Any]:
     UnsupportedError
         If they have no place in Zarr; says why.
     """
+    try:
+        dtype = dataset.dtype
+    except TypeError as error:  # such as points in time
+        raise UnsupportedError(f"h5py cannot read its items: {error}") from error
     if not is_text(dataset):
-        return array_document(shape_of(dataset), chunks_of(dataset), plain_dtype(dataset.dtype), dataset.fillvalue)
+        return array_document(shape_of(dataset), chunks_of(dataset), plain_dtype(dtype), dataset.fillvalue)
     fill = dataset.fillvalue
     return text_document(shape_of(dataset), chunks_of(dataset), fill.decode("utf-8", "replace") if fill else "")
 

@@ -15,9 +15,7 @@ from zarrfeed.base.errors import UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunks_of_rows
 from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
 from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in
-from zarrfeed.storage.files.table_store import TableStore, array_document, plain_dtype
-
-_PACK = "; `zarrfeed pack` writes it as Zarr"
+from zarrfeed.storage.files.table_store import PACK, TableStore, array_document, plain_dtype
 
 
 def is_npy(path: Path | FarFile) -> bool:
@@ -53,7 +51,7 @@ def open_npy(path: Path | FarFile) -> TableStore:
         members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
     stored = [_name(one) for one in members if one.compress_type == zipfile.ZIP_STORED]
     for name in (_name(one) for one in members if _name(one) not in stored):
-        store.refused[name] = f"is compressed; numpy.savez writes members that are read in place{_PACK}"
+        store.refused[name] = f"is compressed; numpy.savez writes members that are read in place{PACK}"
     for array in arrays_in(file, tuple(stored), 0):
         store.add_groups_above(array.member)
         _add(store, array.member, array)
@@ -84,11 +82,11 @@ def _name(member: zipfile.ZipInfo) -> str:
 def _add(store: TableStore, path: str, array: NpyArray) -> None:
     try:
         if plain_dtype(array.dtype).itemsize != array.dtype.itemsize:
-            raise UnsupportedError(f"its items have gaps between their members: {array.dtype}")
+            raise UnsupportedError(f"its items have gaps between their members: {array.dtype}{PACK}")
         if array.fortran:
-            raise UnsupportedError("lies in Fortran order, so that its rows lie in no piece")
+            raise UnsupportedError(f"lies in Fortran order, so that its rows lie in no piece{PACK}")
     except UnsupportedError as error:
-        store.refused[path] = f"{error}{_PACK}"
+        store.refused[path] = str(error)
         return
     chunks = chunks_of_rows(array.shape, array.dtype.itemsize)
     store.add_array(path, array_document(array.shape, chunks, array.dtype), {})

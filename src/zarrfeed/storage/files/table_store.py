@@ -34,6 +34,8 @@ _FILE = "@"
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
 #: Key of a document that has the dtype of records whose members have axes, which zarr-python takes for bytes.
 _MEMBERS = "zarrfeed_members"
+#: The end of a refusal of what another reader reads.
+PACK = "; `zarrfeed pack` writes it as Zarr"
 
 
 #: Kinds of items that Zarr has, too, and the bytes that one has at most.
@@ -52,10 +54,23 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
         members = [(name, dtype[name]) for name in dtype.names]
         return np.dtype([(name, plain_dtype(one.base), one.shape) for name, one in members])
     if dtype.itemsize > _MOST_ITEM_BYTES.get(dtype.kind, 0):
-        objects = "references" if "ref" in (dtype.metadata or {}) else "lists of any length"
-        raise UnsupportedError(f"its items are {objects if dtype.kind == 'O' else dtype}")
+        raise UnsupportedError(f"its items are {_not_plain(dtype)}")
     plain: np.dtype[Any] = np.dtype(dtype.str)
     return plain
+
+
+def _not_plain(dtype: np.dtype[Any]) -> str:
+    """Return what items are that Zarr does not have, and what to do."""
+    if dtype.kind in "UmM":
+        return f"{dtype}{PACK}"
+    if dtype.kind != "O":
+        return f"{dtype}, which have no place in Zarr: write them as numbers, bytes or text"
+    told = dtype.metadata or {}
+    if "ref" in told:
+        return "references: give the datasets that they lead to"
+    if np.dtype(told.get("vlen")).itemsize == 1:
+        return f"bytes of any length{PACK}"
+    return "lists of any length: pad them to one length, or write their items and the ends of the lists as two arrays"
 
 
 def array_document(

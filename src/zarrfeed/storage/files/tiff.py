@@ -28,7 +28,6 @@ from zarrfeed.storage.files.tiff_image import TiffImage
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 #: Names a file that planes of an OME-TIFF lie in.
 _FILE_NAME = re.compile(r'\bFileName="([^"]*)"')
-_PACK = "; `zarrfeed pack` writes it as Zarr"
 _KIND_OF_AXIS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 
 
@@ -186,7 +185,7 @@ def _add_level(store: TableStore, path: str, level: Any, byte_order: Literal["<"
         image = TiffImage(level, byte_order)
         document = image.document()
     except UnsupportedError as error:
-        store.refused[path] = f"{error}{_PACK}"
+        store.refused[path] = str(error)
         return
     named = {"_ARRAY_DIMENSIONS": image.dims} if any(image.dims) else {}
     store.add_array(path, document, named, by_library=image.by_library)

@@ -154,29 +154,37 @@ def _refused(file: h5py.File) -> None:
     layout = h5py.VirtualLayout((6, 4), "f4")
     layout[...] = h5py.VirtualSource(file["good"])
     file.create_virtual_dataset("virtual", layout)
+    h5py.h5d.create(file.id, b"times", h5py.h5t.UNIX_D64LE, h5py.h5s.create_simple((6,)))  # as PyTables writes them
     file["void"] = h5py.Empty("f4")
     file["dangling"] = h5py.SoftLink("/nowhere")
     file["away"] = h5py.ExternalLink("other.h5", "/x")
-    file.create_dataset("outside", (6,), "f4", external=[("raw.bin", 0, 24)])
+    raw = Path(file.filename).with_name("raw.bin")
+    file.create_dataset("outside", (6,), "f4", external=[(str(raw), 0, 24)])[...] = VALUES[:, 0]
     file["half"] = np.zeros(6, "f4")
 
 
 def test_datasets_that_cannot_be_read_are_refused_by_name_if_they_are_chosen(path: Path) -> None:
     with h5py.File(path, "w") as file:
         _refused(file)
+        packed = {name: file[name][...] for name in ("virtual", "outside")}
     assert sorted(zarr.open_group(store=open_hdf5(path), mode="r")) == ["good", "half"]
     for name, reason in {
-        "nested": "its items are \\[",
-        "lists": "lists of any length",
-        "references": "its items are references",
+        "nested": "its items are \\[.* no place in Zarr",
+        "times": "h5py cannot read its items",
+        "lists": "lists of any length: pad them",
+        "references": "its items are references: give the datasets",
         "virtual": "layout is virtual",
         "void": "has no values",
         "dangling": "HDF5 cannot open it",
         "away": "link to /x in other.h5",
         "outside": "external storage",
     }.items():
-        with pytest.raises(UnsupportedError, match=f"x.h5/{name}: .*{reason}"):
+        with pytest.raises(UnsupportedError, match=f"x.h5/{name}: .*{reason}") as refused:
             zarrfeed.open(path, variables=[name])
+        if "zarrfeed pack" in str(refused.value):  # it does
+            zarrfeed.pack(path, path.with_name(name), variables=[name])
+            assert np.array_equal(zarr.open_group(path.with_name(name), mode="r")[name], packed.pop(name))
+    assert not packed
     with pytest.raises(ConfigError, match="'nowhere' is not in samples, must be one of 'good', 'half'"):
         zarrfeed.open(path, variables=["nowhere"])
 
@@ -220,6 +228,8 @@ def test_a_group_of_which_no_dataset_can_be_read_says_why(path: Path) -> None:
     write_chunk_directly(path, VALUES, [(32999, ())], b"x")
     with pytest.raises(UnsupportedError, match=r"x\.h5/x: its HDF5 filter 32999 .* pip install hdf5plugin"):
         zarrfeed.open(path)
+    with pytest.raises(ConfigError, match=r"x\.h5: 'x' has filters that h5py lacks: pip install hdf5plugin"):
+        zarrfeed.pack(path, path.with_name("x.zarr"))
 
 
 def test_a_file_that_changed_is_an_error_that_names_it(path: Path) -> None:

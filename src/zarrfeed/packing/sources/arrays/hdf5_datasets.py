@@ -13,6 +13,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.packing.sources.items import Item, check_scalar, converted, item_of, names_attributes
 from zarrfeed.packing.sources.source import Rows, SourceOptions, chosen, library, objects_of
 from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.hdf5_library import load_filters
 from zarrfeed.storage.files.hdf5_names import dims_of, is_dimension_alone
 
 _KIND = "hdf5"
@@ -42,6 +43,7 @@ class DatasetField:
 
     def rows(self, dataset: Any, axis: int | None, begin: int, end: int) -> Rows:
         """Return the samples [begin, end) of a dataset of h5py; with `axis` = None, all of it is one sample."""
+        load_filters(dataset)
         if axis is None:
             return self._whole(dataset)[begin:end]
         key = (*(slice(None),) * axis, slice(begin, end))
@@ -175,8 +177,10 @@ def fields_of(name: str, dataset: Any, axis: int | None, file: DataFile) -> list
     Raises
     ------
     ConfigError
-        If its items have no place in Zarr.
+        If its items have no place in Zarr, or h5py lacks a filter.
     """
+    if not load_filters(dataset):
+        raise ConfigError(f"{file}: {name!r} has filters that h5py lacks: pip install hdf5plugin")
     dtype, shape = dataset.dtype, tuple(dataset.shape)
     if axis is not None:
         shape = (*shape[:axis], *shape[axis + 1 :])
