@@ -1,11 +1,18 @@
-// zlib (RFC 1950) and gzip (RFC 1952) through the bundled zlib-ng.
+// zlib (RFC 1950) and gzip (RFC 1952), through libdeflate if the build found it, and through the bundled zlib-ng.
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <new>
+#include <optional>
 #include <string>
 
 #include "base/bytes.h"
 #include "codecs/codec.h"
+
+#ifdef ZARRFEED_LIBDEFLATE
+#include <libdeflate.h>
+#endif
 
 namespace zarrfeed {
 namespace {
@@ -21,8 +28,29 @@ uint32_t clip32(size_t n) {
   return static_cast<uint32_t>(std::min<size_t>(n, std::numeric_limits<uint32_t>::max()));
 }
 
+/// Inflates one stream by libdeflate, which takes two thirds of zlib-ng's time; advances `in` behind it. Returns the bytes
+/// written to `out`; nothing if the build did not find libdeflate, or if it refuses the stream: zlib-ng then says why.
+std::optional<size_t> inflate_at_once([[maybe_unused]] Bytes& in, [[maybe_unused]] MutableBytes out,
+                                      [[maybe_unused]] int window_bits) {
+#ifdef ZARRFEED_LIBDEFLATE
+  // 11 KiB that libdeflate allocates in less time than it takes to inflate 100 bytes: no thread has to keep them.
+  const std::unique_ptr<libdeflate_decompressor, decltype(&libdeflate_free_decompressor)> context(
+      libdeflate_alloc_decompressor(), &libdeflate_free_decompressor);
+  if (context == nullptr) throw std::bad_alloc();
+  const auto decompress = window_bits == kZlibWindow ? libdeflate_zlib_decompress_ex : libdeflate_gzip_decompress_ex;
+  size_t read = 0;
+  size_t written = 0;
+  if (decompress(context.get(), in.data(), in.size(), out.data(), out.size(), &read, &written) == LIBDEFLATE_SUCCESS) {
+    in = in.subspan(read);
+    return written;
+  }
+#endif
+  return std::nullopt;
+}
+
 /// Inflates one stream; advances `in` behind it. Returns the bytes written to `out`.
 size_t inflate_stream(Bytes& in, MutableBytes out, DecodeScratch& scratch, int window_bits, const char* name) {
+  if (const auto written = inflate_at_once(in, out, window_bits)) return *written;
   zng_stream& stream = scratch.inflate(window_bits);
   size_t read = 0;
   size_t written = 0;
