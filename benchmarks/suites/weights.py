@@ -5,12 +5,15 @@ python -m benchmarks.weights --scale full --repeats 7
 
 Every side delivers shuffled batches of 64 of one store, whose samples have ten classes of 55 % to 0.2 %. Before any
 of them is timed, an epoch of each side is checked: each sample is one that was written, and ours come as often as the
-weights say, rounded up or down. The sides take turns. scDataset is a side where it is installed.
+weights say, rounded up or down. The sides take turns. scDataset is a side where it is installed, annbatch has two with
+`--peer-python peers/bin/python`, behind the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,6 +43,8 @@ SHARES = (0.55, 0.2, 0.1, 0.06, 0.04, 0.02, 0.014, 0.009, 0.005, 0.002)
 #: The side that reads one sample after another reads this part of an epoch in a turn.
 _PART_OF_EPOCH = 1 / 16
 WRONG = 1
+_PROBE = Path(__file__).with_name("weights_probe.py")
+_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,53 @@ def scdataset_sides(written: Written) -> dict[str, Iterable[torch.Tensor]]:
             DataLoader(batches, batch_size=None), _batches_of_part(len(written.label))
         )
     return made
+
+
+#: The sides by annbatch: rows of a class that it takes side by side.
+_RUNS = {"annbatch, weighted classes": 1, f"annbatch, rows sorted by class, {_CHUNK} side by side": _CHUNK}
+
+
+def annbatch_rows(written: Written, *, by_class: bool) -> Path:
+    """Write the samples as rows, which annbatch reads, in the same chunks; rows of a class side by side if wanted."""
+    path = written.path.with_name("by-class.zarr" if by_class else "rows.zarr")
+    order = np.argsort(written.label, kind="stable") if by_class else np.arange(len(written.label))
+    x = zarr.open_array(written.path / "x", mode="r")
+    group = zarr.create_group(path)
+    group.create_array("label", data=written.label[order], chunks=(4096,))
+    width = int(np.prod(x.shape[1:]))
+    rows = group.create_array("rows", shape=(len(order), width), chunks=(_CHUNK, width), dtype="u1")
+    number = np.arange(len(order), dtype="<u4").view(np.uint8).reshape(-1, 4)
+    for begin in range(0, len(order), 64 * _CHUNK):
+        some = order[begin : begin + 64 * _CHUNK]
+        values = np.asarray(x.oindex[some]).reshape(len(some), width)
+        values[:, :4] = number[begin : begin + len(some)]
+        rows[begin : begin + len(some)] = values
+    return path
+
+
+def annbatch_turns(written: Written, python: str, repeats: int) -> tuple[list[Turn], dict[str, str]]:
+    """Return the turns of annbatch's sides, and why others are missing.
+
+    Each turn is a process of the Python that has annbatch, and a part of an epoch.
+    """
+    turns, missing = list[Turn](), dict[str, str]()
+    for side, chunk in _RUNS.items():
+        path = annbatch_rows(written, by_class=chunk > 1)
+        samples = len(written.label) // (4 if chunk > 1 else 16) // (32 * _BATCH) * 32 * _BATCH
+        for repeat in range(repeats):
+            command = [python, str(_PROBE), str(path), str(_BATCH), str(chunk), str(max(samples, 32 * _BATCH))]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+            if done.returncode:
+                missing[side] = (done.stderr.strip().splitlines() or ["no error message"])[-1]
+                break
+            found = json.loads(done.stdout)
+            even = found["samples"] / len(SHARES)
+            if not all(0.5 * even < count < 1.5 * even for count in found["classes"]):
+                missing[side] = f"classes came {found['classes']} times"
+                break
+            rate, cpu_us = found["samples"] / found["seconds"], found["cpu_s"] * 1e6 / found["samples"]
+            turns.append(Turn(side, repeat, rate, cpu_us))
+    return turns, missing
 
 
 class Changing:
@@ -233,6 +285,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for repeat in range(options.repeats)
             for side, batches in sides.items()
         ]
+        if options.peer_python:
+            theirs, missing = annbatch_turns(written, options.peer_python, options.repeats)
+            rows += theirs
+            for side, why in missing.items():
+                console.print(f"{side} is missing: {why}", highlight=False)
     write_document(options.out / "weights.json", decodes=decodes, rows=[asdict(row) for row in rows])
     print_rows(console, ["", "samples/s", "to plain", "of all rounds", "CPU us/sample"], table(rows), words=1)
     for side, decoded in decodes.items():
@@ -244,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.weights", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeats", type=positive, default=5)
+    parser.add_argument("--peer-python", help="Python that has annbatch and zarrs; left out: no sides by annbatch")
     parser.add_argument("--least-s", type=float, default=0.5, help="that a turn of each side takes, in whole epochs")
     add_suite_options(parser, SCALES)
     return parser.parse_args(arguments)

@@ -119,3 +119,26 @@ def test_a_state_with_damaged_visits_is_refused(data: Data) -> None:
     _, state = read(data, None, 5)
     with dataset_of(data) as dataset, pytest.raises(zarrfeed.ConfigError, match="the state is damaged"):
         dataset.load_state_dict({**state, "repeats": 0})
+
+
+def test_weights_that_change_choose_the_visits_of_their_epochs(data: Data) -> None:
+    """Even weights need one visit; balanced ones, named later, few; a state of their epoch goes on with three ranks."""
+    losses = balanced(LABEL)
+    even = data.with_weights(np.ones(N))
+    with dataset_of(even) as dataset:
+        loader = zarrfeed.ZarrDataLoader(dataset, num_workers=1, persistent_workers=True)
+        assert len(np.unique(np.concatenate([values(batch) for batch in loader]))) == N
+        dataset.set_sample_weights(losses)
+        taken = []
+        for number, batch in enumerate(loader, start=1):
+            taken.append(values(batch))
+            if number == 100:
+                state = loader.state_dict()
+                break
+        assert "repeats" in state
+    for rank in range(3):
+        with dataset_of(even, rank=rank, world_size=3) as dataset:
+            dataset.set_sample_weights(losses)
+            dataset.load_state_dict(state)
+            taken += [values(batch) for batch in dataset]
+    check_counts(np.concatenate(taken), EXPECTED)
