@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
+from zarr.storage import ZipStore
 
 from zarrfeed.storage.files.file_index import is_index
 from zarrfeed.tools import cli
@@ -37,10 +39,13 @@ def test_what_is_no_file_or_would_be_lost_is_refused(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").write_text("no index")
+    with ZipStore(tmp_path / "x.zip", mode="w") as store:
+        zarr.create_array(store, data=np.arange(4))
     for arguments, message in (
         ([str(tmp_path / "nothing.h5")], "nothing.h5: does not exist"),
         ([str(tmp_path)], "is a folder, must be a file"),
         ([str(tmp_path / "text")], "no file of a format that is read in place"),
+        ([str(tmp_path / "x.zip")], "is a zip archive, which needs no index"),
         ([files[0], "-o", files[1]], "b.npy: is no index, and is not written over"),
         ([*files, "-o", str(tmp_path / "both")], "both: would be the index of several files, must be a folder"),
     ):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakValueDictionary
+from zipfile import is_zipfile
 
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.files.data_file import DataFile, FarFile
@@ -93,7 +94,10 @@ def open_without_index(path: Path) -> TableStore:
     """Return a file as a store, whatever index there is. Raises as `open_file`, and ConfigError for other formats."""
     store = open_by_format(path)
     if store is None:
-        raise ConfigError(f"{printable(path)}: is no file of a format that is read in place")
+        what = "is no file of a format that is read in place"
+        if is_zipfile(path):
+            what = "is a zip archive, which needs no index: it lists its members itself"
+        raise ConfigError(f"{printable(path)}: {what}")
     return store
 
 

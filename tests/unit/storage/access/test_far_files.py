@@ -148,10 +148,8 @@ def test_chunks_in_memory_and_whole_objects_are_read_beside_ranges(server: Count
 def test_the_node_cache_has_the_chunks_of_a_far_file(
     server: CountingServer, tmp_path: Path, transcode: str | None
 ) -> None:
-    url, options = (
-        f"{server.url}/x.nc/a/x",
-        {"cache": tmp_path / "cache", "cache_limit": "1MiB", "transcode": transcode},
-    )
+    url = f"{server.url}/x.nc/a/x"
+    options: Any = {"cache": tmp_path / "cache", "cache_limit": "1MiB", "transcode": transcode}
     data = pickle.loads(pickle.dumps(zarrfeed.open(url, **options)))
     server.gets.clear()
     assert _read(data, shuffle=True) == set(range(20))
