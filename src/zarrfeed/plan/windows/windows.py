@@ -68,6 +68,8 @@ def parse_window(name: str, offsets: Offsets | None) -> Window | None:
     if offsets is None:
         return None
     if isinstance(offsets, range):
+        for bound in (offsets.start, offsets.stop):
+            check_int(f"offsets of {name}", bound, -_FARTHEST, _FARTHEST)
         check_int(f"rows in the offsets of {name}", len(offsets), 0, _LONGEST)
     alone = isinstance(offsets, int | np.integer | Lead | Mapping) or not isinstance(offsets, Iterable)
     rows: list[Any] = [offsets] if alone else list(offsets)  # type: ignore[arg-type]

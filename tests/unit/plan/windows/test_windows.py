@@ -201,6 +201,7 @@ def test_blocks_have_several_chunks_where_windows_reach_far() -> None:
         ({"z": 1}, None, "offsets names 'z', must be one of"),
         (0, None, r"offsets = 0: an integer is the number of rows .*, and must be at least 1; \(0,\) has one row"),
         (2**32, None, r"rows in the offsets of samples = 4294967296, must be at most 16777216"),
+        (2**70, None, "offsets of samples = 1180591620717411303424, must be at most 1099511627776"),
         (-1, None, r"offsets = -1: an integer is the number of rows"),
         (N + 1, None, "offsets reach from 0 to \\+60, and there are 60 samples"),
         ((-1, 1), [10, 5, N], "segment_ends must ascend"),
