@@ -147,7 +147,8 @@ def delta(dtype: str) -> Link:
 def draw_filter(draw: st.DrawFn, size: int, item_sizes: Sequence[int] = (1, 2, 4, 8)) -> Link:
     """Draw a filter that takes `size` bytes; differences are of integers of one of these sizes."""
     integers = [one for one in INTEGERS if np.dtype(one).itemsize in item_sizes and size % np.dtype(one).itemsize == 0]
-    if integers and draw(st.booleans(), label="delta"):
+    is_delta = draw(st.booleans(), label="delta")
+    if integers and is_delta:
         return delta(draw(st.sampled_from(integers)))
     element = draw(st.sampled_from([n for n in range(1, min(size, 40) + 1) if size % n == 0]))
     return Link(numcodecs.Shuffle(element), shuffle(element))

@@ -65,7 +65,7 @@ def _not_plain(dtype: np.dtype[Any]) -> str:
         return f"{dtype}{PACK}"
     if dtype.kind != "O":
         return f"{dtype}, which have no place in Zarr: write them as numbers, bytes or text"
-    told = dtype.metadata or {}
+    told: Mapping[str, Any] = dtype.metadata or {}
     if "ref" in told:
         return "references: give the datasets that they lead to"
     if np.dtype(told.get("vlen")).itemsize == 1:
