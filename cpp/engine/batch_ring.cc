@@ -63,14 +63,6 @@ int64_t BatchRing::first_unclaimed(int64_t batch) const {
   return step;
 }
 
-void BatchRing::add(std::span<const Placement> rows, int64_t in_sample) {
-  Cursor at(*this, in_sample);
-  for (const Placement& row : rows) {
-    at.seek(row.step);
-    remaining_[at.index].fetch_add(1, std::memory_order_relaxed);
-  }
-}
-
 void BatchRing::find_targets(std::span<const Placement> rows, size_t tensor, int64_t in_sample, size_t row_bytes,
                              size_t offset, std::vector<RowTarget>& out) {
   const size_t first = out.size();
@@ -80,6 +72,17 @@ void BatchRing::find_targets(std::span<const Placement> rows, size_t tensor, int
     at.seek(rows[i].step);
     out[first + i] = {rows[i].sample, buffers_[at.index * num_tensors_ + tensor] + offset +
                                           static_cast<size_t>(rows[i].step - at.begin) * row_bytes};
+  }
+}
+
+void BatchRing::find_targets(std::span<const RowStretch> rows, size_t tensor, int64_t in_sample, size_t row_bytes,
+                             size_t offset, std::vector<StretchTarget>& out) {
+  Cursor at(*this, in_sample);
+  for (const RowStretch& one : rows) {
+    at.seek(one.first.step);
+    uint8_t* const dest = buffers_[at.index * num_tensors_ + tensor] + offset +
+                          static_cast<size_t>(one.first.step - at.begin) * row_bytes;
+    out.push_back({one.first.sample, dest, one.count, one.row_step});
   }
 }
 

@@ -51,18 +51,28 @@ class BatchRing {
   void find_targets(std::span<const Placement> rows, size_t tensor, int64_t in_sample, size_t row_bytes, size_t offset,
                     std::vector<RowTarget>& out);
 
-  /// Counts one more unfinished piece of each of these rows, whose samples have an unfinished piece already.
-  void add(std::span<const Placement> rows, int64_t in_sample);
+  /// The same for rows side by side, which belong to one sample.
+  void find_targets(std::span<const RowStretch> rows, size_t tensor, int64_t in_sample, size_t row_bytes, size_t offset,
+                    std::vector<StretchTarget>& out);
 
-  /// Counts `rows` as written, and calls on_complete(batch) for each batch whose last row is among them.
-  template <typename OnComplete>
-  void finish(std::span<const Placement> rows, int64_t in_sample, const OnComplete& on_complete) {
+  /// Counts one more unfinished piece of each of these rows, whose samples have an unfinished piece already.
+  template <typename Rows>
+  void add(const Rows& rows, int64_t in_sample) {
+    Cursor at(*this, in_sample);
+    for (const auto& row : rows) {
+      at.seek(step_of(row));
+      remaining_[at.index].fetch_add(count_of(row), std::memory_order_relaxed);
+    }
+  }
+
+  /// Counts rows, or stretches of them, as written, and calls on_complete(batch) for each batch whose last row is among them.
+  template <typename Rows, typename OnComplete>
+  void finish(const Rows& rows, int64_t in_sample, const OnComplete& on_complete) {
     Cursor at(*this, in_sample);
     for (size_t i = 0; i < rows.size();) {
-      at.seek(rows[i].step);
-      const size_t first = i;
-      while (i < rows.size() && at.has(rows[i].step)) ++i;
-      const auto done = static_cast<int64_t>(i - first);
+      at.seek(step_of(rows[i]));
+      int64_t done = 0;
+      for (; i < rows.size() && at.has(step_of(rows[i])); ++i) done += count_of(rows[i]);
       if (remaining_[at.index].fetch_sub(done, std::memory_order_acq_rel) == done) on_complete(at.batch);
     }
   }
@@ -94,6 +104,11 @@ class BatchRing {
     int64_t batch = 0;
     size_t index = 0;
   };
+
+  static int64_t step_of(const Placement& row) { return row.step; }
+  static int64_t step_of(const RowStretch& rows) { return rows.first.step; }
+  static int64_t count_of(const Placement&) { return 1; }
+  static int64_t count_of(const RowStretch& rows) { return rows.count; }
 
   [[nodiscard]] size_t index_of(int64_t batch) const { return static_cast<size_t>(batch % size_); }
   /// The index of the mark of a step, by the step modulo capacity_. Marks of one lane are adjacent.

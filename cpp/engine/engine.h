@@ -26,6 +26,7 @@
 //     outputs.
 //   * A batch is ready when the ring says that it is complete. Nothing else orders the writes before the delivery.
 //   * The first error wins. It reaches the first call of next() that finds no ready batch.
+//   * Chunks are requested in the order in which their groups were admitted (fetcher.h).
 //   * Backpressure: a decode thread admits no group while a task waits in the Fetcher.
 //   * Decode threads admit groups before they decode fetched chunks, as long as the Fetcher has room. Otherwise they
 //     would decode a burst of answers while no request is in flight, and each burst would cost a round trip.
@@ -176,6 +177,7 @@ class Engine {
       CarriedChunks chunks;  ///< the chunks that the group shares
     };
     std::vector<Group> groups;
+    uint64_t turn = 0;  ///< of the groups, see Fetcher
     std::vector<Task> tasks;
     ShuffleScratch shuffle;
   };

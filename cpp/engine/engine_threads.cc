@@ -142,6 +142,7 @@ void Engine::admit_groups(Claim& claim) {
     auto chunks = group_chunks_.take(group.number);
     groups.push_back({std::move(group), std::move(chunks)});
   }
+  if (!groups.empty()) claim.turn = fetcher_.take_turn();
 }
 
 void Engine::make_tasks(Claim& claim) {
@@ -159,7 +160,7 @@ void Engine::make_tasks(Claim& claim) {
       share_chunks(chunks, of_group);
     }
     claim.groups.clear();
-    fetcher_.fetch_ahead(tasks, [this](const Task& task) { return writer_.is_decoded(task); });
+    fetcher_.fetch_ahead(tasks, claim.turn, [this](const Task& task) { return writer_.is_decoded(task); });
   }
   if (num_groups == 1 && tasks.size() > 1 && group_bytes_ > kClaimBytes) {  // large tasks are for all threads
     queue(tasks_, std::span(tasks).subspan(1));

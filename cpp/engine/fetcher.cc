@@ -1,5 +1,6 @@
 #include "engine/fetcher.h"
 
+#include <iterator>
 #include <utility>
 
 namespace zarrfeed {
@@ -64,6 +65,8 @@ void Fetcher::begin_epoch(bool keep_indices) {
     if (reader != nullptr) reader->open(keep_indices);
   }
   queue_.begin_epoch();
+  turns_taken_ = turn_ = 0;
+  is_requesting_ = false;
   cold_credit_ = 0;
   is_cancelled_ = false;
 }
@@ -136,24 +139,53 @@ bool Fetcher::must_fetch(const Task& task) const {
 
 void Fetcher::fetch(std::span<Task> tasks) {
   stats_.chunks_waited.fetch_add(tasks.size(), std::memory_order_relaxed);
-  FetchQueue::Tasks to_request;
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_cancelled_) return;
-    for (Task& task : tasks) queue_.add(std::move(task), to_request);
+  std::unique_lock lock(mutex_);
+  if (is_cancelled_) return;
+  for (Task& task : tasks) queue_.add(std::move(task), to_request_);
+  request_all(lock);
+}
+
+void Fetcher::fetch_in_turn(std::span<Task> tasks, uint64_t turn) {
+  stats_.chunks_waited.fetch_add(tasks.size(), std::memory_order_relaxed);
+  std::unique_lock lock(mutex_);
+  if (is_cancelled_) return;
+  std::vector<Task>& of_turn = early_[turn];
+  of_turn.assign(std::make_move_iterator(tasks.begin()), std::make_move_iterator(tasks.end()));
+  for (; !early_.empty() && early_.begin()->first == turn_; ++turn_) {
+    for (Task& task : early_.begin()->second) queue_.add(std::move(task), to_request_);
+    early_.erase(early_.begin());
   }
-  request(std::move(to_request));
+  request_all(lock);
+}
+
+void Fetcher::request_all(std::unique_lock<std::mutex>& lock) {
+  if (is_requesting_) return;
+  is_requesting_ = true;
+  while (!to_request_.empty() && !is_cancelled_) {
+    FetchQueue::Tasks tasks;
+    tasks.swap(to_request_);
+    lock.unlock();
+    request(std::move(tasks));
+    lock.lock();
+  }
+  is_requesting_ = false;
 }
 
 void Fetcher::request(FetchQueue::Tasks tasks) {
-  if (tasks.empty()) return;
-  std::stable_sort(tasks.begin(), tasks.end(), [](const auto& a, const auto& b) { return a->source < b->source; });
-  for (auto from = tasks.begin(); from != tasks.end();) {
-    const size_t source = (*from)->source;
-    ChunkReader& reader = this->reader(source);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i] == nullptr) continue;
+    const std::shared_ptr<Task> first = tasks[i];
+    ChunkReader& reader = this->reader(first->source);
     std::vector<ChunkRequest> requests;
-    for (; from != tasks.end() && (*from)->source == source; ++from) {
-      const std::shared_ptr<Task> task = std::move(*from);
+    bool are_apart = false;
+    for (size_t k = i; k < tasks.size(); ++k) {
+      if (tasks[k] == nullptr) continue;
+      are_apart = are_apart || tasks[k]->source != first->source;
+      if (are_apart && !reads_together(*first, *tasks[k])) {
+        if (!reader.may_read_together()) break;
+        continue;
+      }
+      const std::shared_ptr<Task> task = std::move(tasks[k]);
       requests.push_back({reader.locate(task->chunk, task->cell), task->room.get(),
                           [this, task](ReadResult result) { end_read(*task, std::move(result)); }, task->parts});
     }
@@ -181,15 +213,12 @@ void Fetcher::finish(Task& task) {
   if (task.undecoded != nullptr) std::exchange(task.undecoded, nullptr)->keep();
   task.hold.reset();
   if (!task.is_fetched) return;
-  FetchQueue::Tasks to_request;
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.finish(task);
-    if (is_cancelled_) return;
-    queue_.next(
-        task.source, [this](const Task& one, const Task& other) { return reads_together(one, other); }, to_request);
-  }
-  request(std::move(to_request));
+  std::unique_lock lock(mutex_);
+  queue_.finish(task);
+  if (is_cancelled_) return;
+  queue_.next(
+      task.source, [this](const Task& one, const Task& other) { return reads_together(one, other); }, to_request_);
+  request_all(lock);
 }
 
 bool Fetcher::reads_together(const Task& one, const Task& other) const {
@@ -217,6 +246,8 @@ void Fetcher::cancel() {
 
 void Fetcher::clear() {
   queue_.clear();
+  to_request_.clear();
+  early_.clear();
   fetched_.clear();
 }
 

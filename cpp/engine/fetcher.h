@@ -8,8 +8,12 @@
 //     task that fetch() takes comes back once from take_fetched(), unless the epoch ends before.
 //   * A read ends in its task: stored bytes, "the store lacks the chunk", or Task::error. The fetcher fails nothing;
 //     the decode thread that runs the task decides whether an error ends the epoch.
-//   * Tasks for several chunks of one source are requested in one call, so that the store can see which chunks are
-//     neighbours in a shard.
+//   * Chunks are requested in the order of need: groups take turns as they are admitted, and the chunks of a turn are
+//     requested behind those of all turns before it, whichever thread is the first to know its chunks. No thread waits for
+//     that: whoever has the turn that is due hands on what later turns left. Requests are made by one thread at a time, which
+//     also makes those that others find meanwhile. (A chunk that could not be tried in the page cache is requested at once.)
+//   * Chunks of one source that are next to each other in that order, or lie in one shard, are requested in one call, so
+//     that the store can see which chunks are neighbours in a shard.
 //   * Without fetch threads, a decode thread waits for storage itself, with its own buffer.
 //   * After cancel() no chunk is requested.
 //   * A thread that waits for storage uses only what it owns itself: its buffer, and the readers that it holds by
@@ -26,6 +30,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -89,16 +94,17 @@ class Fetcher {
   /// Begins to fetch the chunks of tasks, which take_fetched() returns then. A task that finds no memory free waits for
   /// its turn.
   void fetch(std::span<Task> tasks);
-  /// Removes from `tasks` those whose chunk cannot be read on a decode thread, and fetches their chunks in one call.
-  /// `is_decoded(task)` says that the task needs no stored bytes. Tasks that wait for a carried chunk are removed, too.
+  /// Removes from `tasks` those whose chunk cannot be read on a decode thread, and fetches their chunks when it is their
+  /// `turn`. Each turn that was taken comes here once, unless the epoch ends. `is_decoded(task)` says that the task needs
+  /// no stored bytes. Tasks that wait for a carried chunk are removed, too.
   template <typename IsDecoded>
-  void fetch_ahead(std::vector<Task>& tasks, const IsDecoded& is_decoded) {
+  void fetch_ahead(std::vector<Task>& tasks, uint64_t turn, const IsDecoded& is_decoded) {
+    if (!asks_first_) return;
     for (Task& task : tasks) task.asks_first = task.has_chunk && must_fetch(task);
     std::erase_if(tasks, [](Task& task) { return task.asks_first && CarriedChunk::defer(task); });
     const auto first = std::stable_partition(tasks.begin(), tasks.end(),
                                              [&](const Task& task) { return !task.asks_first || is_decoded(task); });
-    if (first == tasks.end()) return;
-    fetch({first, tasks.end()});
+    fetch_in_turn({first, tasks.end()}, turn);
     tasks.erase(first, tasks.end());
   }
   /// Gives back the stored bytes of a task, which is decoded or skipped, and fetches chunks that waited for room.
@@ -106,8 +112,10 @@ class Fetcher {
 
   // The caller holds the mutex.
 
+  /// Takes the next turn, for groups that were admitted behind all others.
+  [[nodiscard]] uint64_t take_turn() { return turns_taken_++; }
   /// True if a chunk could be requested at once.
-  [[nodiscard]] bool has_room() const { return queue_.has_room(); }
+  [[nodiscard]] bool has_room() const { return early_.empty() && queue_.has_room(); }
   /// Tasks that were requested and not finished.
   [[nodiscard]] size_t in_flight() const { return queue_.in_flight(); }
   [[nodiscard]] bool has_fetched() const { return !fetched_.empty(); }
@@ -128,7 +136,10 @@ class Fetcher {
   void make_readers();
   /// True if read() cannot read the chunk now.
   [[nodiscard]] bool must_fetch(const Task& task) const;
-  /// Requests chunks. The caller does not hold the mutex, since end_read() may run before this returns.
+  void fetch_in_turn(std::span<Task> tasks, uint64_t turn);
+  /// Requests the chunks of `to_request_`, unless another thread is about to. Unlocks meanwhile, since end_read() may run
+  /// before a request returns.
+  void request_all(std::unique_lock<std::mutex>& lock);
   void request(FetchQueue::Tasks tasks);
   void end_read(Task& task, ReadResult result);
   [[nodiscard]] bool reads_together(const Task& one, const Task& other) const;
@@ -147,6 +158,11 @@ class Fetcher {
 
   // Guarded by the mutex.
   FetchQueue queue_;
+  FetchQueue::Tasks to_request_;  ///< in flight, but for the call to their store
+  bool is_requesting_ = false;    ///< a thread makes requests
+  uint64_t turns_taken_ = 0;
+  uint64_t turn_ = 0;                            ///< the turn that is due
+  std::map<uint64_t, std::vector<Task>> early_;  ///< chunks of later turns
   std::deque<Task> fetched_;
   bool is_cancelled_ = false;
 };

@@ -210,19 +210,18 @@ void SlotWriter::write_without_chunk(const Task& task, WorkerScratch& scratch) {
   const Output& output = outputs_[of_output.output];
   if (task.pads && task.cell != 0) return;  // the task of cell 0 writes rows whole
   const StageTimer timer(stats_.scatter_ns);
-  for_rows(task, of_output, [&](std::span<const Placement> rows) {
-    scratch.targets.clear();
-    find_targets(of_output.output, rows, scratch.targets);
+  for_rows(task, of_output, [&](auto rows) {
+    const auto targets = targets_of(of_output.output, rows, scratch);
     if (task.pads && output.patches() != nullptr) {
       find_patches(scratch);
       output.patches()->pad(scratch.patches);
     } else if (task.pads) {
-      output.scatter_pad(scratch.targets);
+      output.scatter_pad(targets);
     } else {
       if (plan_->patches != nullptr && output.spec().kind == FieldSpec::Kind::kIndex) {  // what the user calls them
-        for (RowTarget& t : scratch.targets) t.row = plan_->patches->number(t.row);
+        for (auto& t : targets) t.row = plan_->patches->number(t.row);
       }
-      output.scatter_resident(scratch.targets);
+      output.scatter_resident(targets);
     }
   });
 }
@@ -232,32 +231,26 @@ void SlotWriter::scatter(const Task& task, const uint8_t* decoded, WorkerScratch
   const StageTimer timer(stats_.scatter_ns);
   for (const TaskRows& of_output : task.of_outputs) {
     const Output& output = outputs_[of_output.output];
-    for_rows(task, of_output, [&](std::span<const Placement> rows) {
-      scratch.targets.clear();
-      find_targets(of_output.output, rows, scratch.targets);
+    for_rows(task, of_output, [&](auto rows) {
+      const auto targets = targets_of(of_output.output, rows, scratch);
       if (output.patches() != nullptr) {
         find_patches(scratch);
         const size_t written = output.patches()->cut({task.chunk, task.cell}, decoded, scratch.patches, crop);
         if (decoded != nullptr) stats_.bytes_scattered.fetch_add(written, std::memory_order_relaxed);
       } else if (decoded == nullptr) {
-        output.scatter_fill(task.cell, scratch.targets);
+        output.scatter_fill(task.cell, targets);
       } else {
         const auto axis = static_cast<size_t>(output.source()->array().sample_axis);
         const int64_t before = crop == nullptr ? 0 : crop->begin[axis];
-        output.scatter_decoded(output.source()->first_row(task.chunk) + before, task.cell, decoded, scratch.targets,
-                               stats_, streaming);
+        output.scatter_decoded(output.source()->first_row(task.chunk) + before, task.cell, decoded, targets, stats_,
+                               streaming);
       }
     });
   }
 }
 
-void SlotWriter::find_targets(size_t output, std::span<const Placement> rows, std::vector<RowTarget>& out) const {
-  ring_->find_targets(rows, tensor_of_output_[output], rows_per_sample(output), outputs_[output].slot_bytes(),
-                      outputs_[output].slot_offset(), out);
-}
-
 void SlotWriter::find_rows(size_t output, std::span<const Placement> samples, int64_t chunk,
-                           std::vector<Placement>& rows) const {
+                           std::vector<RowStretch>& rows) const {
   WindowRows(outputs_[output], *plan_).find(samples, chunk, rows);
 }
 
@@ -271,7 +264,7 @@ void SlotWriter::find_patches(WorkerScratch& scratch) const {
 void SlotWriter::count_rows(std::span<const Placement> samples, std::span<const Task> tasks) const {
   for (const Task& task : tasks) {
     for (const TaskRows& one : task.of_outputs) {
-      for_rows(task, one, [&](std::span<const Placement> rows) { ring_->add(rows, rows_per_sample(one.output)); });
+      for_rows(task, one, [&](auto rows) { ring_->add(rows, rows_per_sample(one.output)); });
     }
   }
   ring_->finish(samples, 1, on_complete_);

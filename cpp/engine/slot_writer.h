@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -87,9 +88,7 @@ class SlotWriter {
   /// Counts the rows of a task as written.
   void finish(const Task& task) const {
     for (const TaskRows& one : task.of_outputs) {
-      for_rows(task, one, [&](std::span<const Placement> rows) {
-        ring_->finish(rows, rows_per_sample(one.output), on_complete_);
-      });
+      for_rows(task, one, [&](auto rows) { ring_->finish(rows, rows_per_sample(one.output), on_complete_); });
     }
   }
   /// Sets the number of unfinished rows of the samples of a group to the rows of its tasks. Before, each sample has one
@@ -103,13 +102,20 @@ class SlotWriter {
     std::ranges::sort(by_step, {}, &Placement::step);
     for (const TaskRows& one : task.of_outputs) {
       auto last = by_step.cend();
-      for_rows(task, one, [&](std::span<const Placement> rows) {
-        for (const Placement& row : rows) {
-          const int64_t step = row.step / rows_per_sample(one.output);
-          if (last == by_step.cend() || last->step != step) {
-            last = std::ranges::lower_bound(by_step, step, {}, &Placement::step);
+      const auto take_row = [&](const Placement& row) {
+        const int64_t step = row.step / rows_per_sample(one.output);
+        if (last == by_step.cend() || last->step != step) {
+          last = std::ranges::lower_bound(by_step, step, {}, &Placement::step);
+        }
+        take(row, *last);
+      };
+      for_rows(task, one, [&](const auto& rows) {
+        for (const auto& row : rows) {
+          if constexpr (std::is_same_v<decltype(row), const Placement&>) {
+            take_row(row);
+          } else {
+            for (int64_t i = 0; i < row.count; ++i) take_row(row.row(i));
           }
-          take(row, *last);
         }
       });
     }
@@ -123,8 +129,8 @@ class SlotWriter {
   [[nodiscard]] int64_t rows_per_sample(size_t output) const {
     return static_cast<int64_t>(outputs_[output].num_offsets());
   }
-  /// Calls `use` with the rows that an output gets of a task: all at once, or some after others if only their samples
-  /// are named.
+  /// Calls `use` with the rows that an output gets of a task: with all of them at once, or with some stretches after
+  /// others if only their samples are named.
   template <typename Use>
   void for_rows(const Task& task, const TaskRows& of_output, const Use& use) const {
     if (of_output.rows != nullptr) {
@@ -132,15 +138,15 @@ class SlotWriter {
       return;
     }
     const size_t at_once = std::max<size_t>(1, kRowsAtOnce / outputs_[of_output.output].num_offsets());
-    std::vector<Placement> rows;
+    std::vector<RowStretch> rows;
     for (size_t begin = of_output.begin; begin < of_output.end; begin += at_once) {
       const auto samples = std::span(*task.samples).subspan(begin, std::min(at_once, of_output.end - begin));
       find_rows(of_output.output, samples, task.chunk, rows);
-      if (!rows.empty()) use(std::span<const Placement>(rows));
+      if (!rows.empty()) use(std::span<const RowStretch>(rows));
     }
   }
   /// Sets `rows` to the rows of samples that lie in a chunk.
-  void find_rows(size_t output, std::span<const Placement> samples, int64_t chunk, std::vector<Placement>& rows) const;
+  void find_rows(size_t output, std::span<const Placement> samples, int64_t chunk, std::vector<RowStretch>& rows) const;
   /// Calls decode(), and adds the array and the chunk to its errors.
   template <typename Decode>
   static auto name_errors(const Task& task, const ChunkReader& reader, const Decode& decode) {
@@ -169,7 +175,22 @@ class SlotWriter {
   void scatter(const Task& task, const uint8_t* decoded, WorkerScratch& scratch, bool streaming,
                const ChunkCrop* crop = nullptr);
   /// Adds the slots of rows of an output to `out`.
-  void find_targets(size_t output, std::span<const Placement> rows, std::vector<RowTarget>& out) const;
+  template <typename Rows, typename Target>
+  void find_targets(size_t output, std::span<const Rows> rows, std::vector<Target>& out) const {
+    ring_->find_targets(rows, tensor_of_output_[output], rows_per_sample(output), outputs_[output].slot_bytes(),
+                        outputs_[output].slot_offset(), out);
+  }
+  /// The slots of rows of an output, in memory of the scratch.
+  std::span<RowTarget> targets_of(size_t output, std::span<const Placement> rows, WorkerScratch& scratch) const {
+    scratch.targets.clear();
+    find_targets(output, rows, scratch.targets);
+    return scratch.targets;
+  }
+  std::span<StretchTarget> targets_of(size_t output, std::span<const RowStretch> rows, WorkerScratch& scratch) const {
+    scratch.stretches.clear();
+    find_targets(output, rows, scratch.stretches);
+    return scratch.stretches;
+  }
   /// Sets `patches` from `targets`, which name samples.
   void find_patches(WorkerScratch& scratch) const;
   void resume(std::vector<Task> waiting) const {

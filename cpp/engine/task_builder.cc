@@ -142,14 +142,10 @@ void TaskBuilder::add_output(size_t number, size_t begin, size_t end, const Samp
   const WindowRows windows(output, plan_);
   const size_t num_rows = of_segment.size() * output.num_offsets();
   const bool are_cut = output.is_stored() && !out.runs_of(number).are_chunks();
-  if (!output.is_direct() && !are_cut && num_rows > most_listed_ && output.row_bytes() < kSmallRow) {
+  const bool is_small = !output.is_stored() || (num_rows > most_listed_ && output.row_bytes() < kSmallRow);
+  if (!output.is_direct() && !are_cut && is_small) {
     const auto chunks = output.is_stored() ? windows.find_chunks(of_segment) : std::vector<int64_t>{0};
     for (const int64_t chunk : chunks) out.add(number, nullptr, begin, end, chunk);
-    return;
-  }
-  if (!output.is_stored()) {
-    const auto rows = std::make_shared<const std::vector<Placement>>(windows.list(of_segment));
-    out.add(number, rows, 0, rows->size(), int64_t{0});
     return;
   }
   // The rows may lie in several runs: one task for each run, and one for those that are padded.

@@ -1,6 +1,7 @@
 #include "engine/window_rows.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,12 @@ WindowRows::WindowRows(const Output& output, const EpochPlan& plan) : output_(ou
   offsets_ = spec.offsets.empty() ? std::vector<int64_t>{0} : spec.offsets;
   is_plain_ = output.is_stored() && !spec.row_map && !spec.lead && spec.pad.mode == PadSpec::Mode::kNone &&
               output.source()->array().parts == nullptr && !spec.is_variant && std::ranges::is_sorted(offsets_);
+  followed_by_.assign(offsets_.size(), 1);
+  for (size_t i = offsets_.size() - 1; i-- > 0 && !spec.lead;) {
+    if (offsets_[i] != std::numeric_limits<int64_t>::max() && offsets_[i] + 1 == offsets_[i + 1]) {
+      followed_by_[i] = followed_by_[i + 1] + 1;
+    }
+  }
 }
 
 template <typename Take>
@@ -33,49 +40,79 @@ void WindowRows::for_each(std::span<const Placement> samples, Take&& take) const
     if (spec.lead) {
       const int64_t lead = draw_lead(plan_, p.sample, spec.lead->low, spec.lead->high);
       if (spec.kind == FieldSpec::Kind::kLead) {
-        take(Placement{lead, p.step});
+        take(RowStretch{{lead, p.step}});
         continue;
       }
       for (const size_t i : spec.lead->offset_indices) offsets[i] = lead;
     }
-    int64_t step = p.step * std::ssize(offsets);
-    for (const int64_t offset : offsets) {
-      take(Placement{output_.find_row(p.sample, offset, begin, end, run), step++});
+    const int64_t first = p.step * std::ssize(offsets);
+    for (size_t i = 0; i < offsets.size();) {
+      const Output::Rows rows = output_.find_rows(p.sample, offsets[i], followed_by_[i], begin, end, run);
+      take(RowStretch{{rows.row, first + static_cast<int64_t>(i)}, rows.count, rows.row_step});
+      i += static_cast<size_t>(rows.count);
     }
   }
+}
+
+template <typename Take>
+void WindowRows::for_each_in_chunk(std::span<const Placement> samples, Take&& take) const {
+  for_each(samples, [&](RowStretch rest) {
+    while (rest.count > 0) {
+      RowStretch rows = rest;
+      const int64_t chunk = chunk_of(rows.first);
+      if (rest.row_step > 0) rows.count = std::min(rest.count, output_.source()->rows_left(rest.first.sample));
+      take(rows, chunk);
+      rest.first.sample += rows.count * rest.row_step;
+      rest.first.step += rows.count;
+      rest.count -= rows.count;
+    }
+  });
 }
 
 std::vector<Placement> WindowRows::list(std::span<const Placement> samples) const {
   std::vector<Placement> rows;
   rows.reserve(samples.size() * offsets_.size());
-  for_each(samples, [&](const Placement& row) { rows.push_back(row); });
+  for_each(samples, [&](const RowStretch& one) {
+    for (int64_t i = 0; i < one.count; ++i) rows.push_back(one.row(i));
+  });
   return rows;
 }
 
-int64_t WindowRows::chunk_of(const Placement& row) const {
-  const int64_t chunk = row.sample < 0 ? kNoChunk : output_.source()->chunk_of(row.sample);
-  if (chunk == kNoChunk && (row.sample >= 0 || output_.spec().is_variant)) {
+int64_t WindowRows::chunk_of(int64_t row) const {
+  const int64_t chunk = row < 0 ? kNoChunk : output_.source()->chunk_of(row);
+  if (chunk == kNoChunk && (row >= 0 || output_.spec().is_variant)) {
     if (output_.source()->array().parts != nullptr) return kOfOther;
-    throw Error(ErrorKind::kConfig, "plan: no chunk has row " + std::to_string(row.sample));
+    throw Error(ErrorKind::kConfig, "plan: no chunk has row " + std::to_string(row));
   }
   return chunk;
 }
 
-void WindowRows::find(std::span<const Placement> samples, int64_t chunk, std::vector<Placement>& out) const {
+void WindowRows::find(std::span<const Placement> samples, int64_t chunk, std::vector<RowStretch>& out) const {
   out.clear();
+  if (!output_.is_stored()) {
+    for_each(samples, [&](const RowStretch& rows) { out.push_back(rows); });
+    return;
+  }
   if (!is_plain_) {
-    for_each(samples, [&](const Placement& row) {
-      if (!output_.is_stored() || chunk_of(row) == chunk) out.push_back(row);
+    for_each_in_chunk(samples, [&](const RowStretch& rows, int64_t of) {
+      if (of == chunk) out.push_back(rows);
     });
     return;
   }
   const int64_t rows_per_chunk = output_.source()->rows_per_chunk();
   const int64_t first = chunk * rows_per_chunk;
+  int64_t run = 0;
   for (const Placement& p : samples) {
-    auto at = std::lower_bound(offsets_.begin(), offsets_.end(), first - p.sample);
-    const auto end = std::lower_bound(at, offsets_.end(), first + rows_per_chunk - p.sample);
-    int64_t step = p.step * std::ssize(offsets_) + (at - offsets_.begin());
-    for (; at != end; ++at) out.push_back({output_.find_row(p.sample, *at, 0, plan_.num_samples), step++});
+    const auto from = std::lower_bound(offsets_.begin(), offsets_.end(), first - p.sample) - offsets_.begin();
+    const auto to =
+        std::lower_bound(offsets_.begin() + from, offsets_.end(), first + rows_per_chunk - p.sample) - offsets_.begin();
+    for (auto at = from; at < to;) {
+      const auto i = static_cast<size_t>(at);
+      const int64_t most = std::min(followed_by_[i], to - at);
+      const Output::Rows rows = output_.find_rows(p.sample, offsets_[i], most, 0, plan_.num_samples, run);
+      out.push_back({{rows.row, p.step * std::ssize(offsets_) + at}, rows.count, rows.row_step});
+      at += rows.count;
+    }
   }
 }
 
@@ -89,7 +126,7 @@ std::vector<int64_t> WindowRows::find_chunks(std::span<const Placement> samples)
     if (found == chunks.end() || *found != chunk) chunks.insert(found, chunk);
   };
   if (!is_plain_) {
-    for_each(samples, [&](const Placement& row) { add(chunk_of(row)); });
+    for_each_in_chunk(samples, [&](const RowStretch&, int64_t chunk) { add(chunk); });
     return chunks;
   }
   const int64_t rows_per_chunk = output_.source()->rows_per_chunk();

@@ -30,22 +30,28 @@ class WindowRows {
   /// array.
   [[nodiscard]] std::vector<Placement> list(std::span<const Placement> samples) const;
   /// Sets `out` to the rows that lie in a chunk, or in none; for outputs that are not stored, to all rows.
-  void find(std::span<const Placement> samples, int64_t chunk, std::vector<Placement>& out) const;
+  void find(std::span<const Placement> samples, int64_t chunk, std::vector<RowStretch>& out) const;
   /// Returns the chunks that the rows lie in, each once, ascending; kNoChunk for rows that are padded.
   [[nodiscard]] std::vector<int64_t> find_chunks(std::span<const Placement> samples) const;
   /// Returns the chunk of a row, or kNoChunk if it is padded; kOfOther if another output has it. Throws Error(kConfig)
   /// if no output has it.
-  [[nodiscard]] int64_t chunk_of(const Placement& row) const;
+  [[nodiscard]] int64_t chunk_of(const Placement& row) const { return chunk_of(row.sample); }
 
   static constexpr int64_t kOfOther = -2;
 
  private:
+  /// Calls take(stretch) with all rows, as many at a time as lie side by side.
   template <typename Take>
   void for_each(std::span<const Placement> samples, Take&& take) const;
+  /// Calls take(stretch, chunk) with all rows of a stored output, as many at a time as lie side by side in a chunk.
+  template <typename Take>
+  void for_each_in_chunk(std::span<const Placement> samples, Take&& take) const;
+  [[nodiscard]] int64_t chunk_of(int64_t row) const;
 
   const Output& output_;
   const EpochPlan& plan_;
   std::vector<int64_t> offsets_;
+  std::vector<int64_t> followed_by_;  ///< offsets from each on, itself included, that are one behind the other
   /// True if the row at each offset is the row with that index, and offsets ascend: rows of one chunk are neighbours.
   bool is_plain_ = false;
 };

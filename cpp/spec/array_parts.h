@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,6 +45,16 @@ struct ArrayParts {
     if (behind == begin.begin()) return -1;
     const auto p = static_cast<size_t>(behind - begin.begin()) - 1;
     return row < end[p] ? first_chunk[p] + (row - begin[p]) / rows_per_chunk : -1;
+  }
+
+  /// Rows from one on, itself included, that lie in its chunk; of a row that no part has, those before the next part.
+  [[nodiscard]] int64_t rows_left(int64_t row) const {
+    const auto behind = std::upper_bound(begin.begin(), begin.end(), row);
+    const int64_t next = behind == begin.end() ? std::numeric_limits<int64_t>::max() : *behind;
+    if (behind == begin.begin()) return next - row;
+    const auto p = static_cast<size_t>(behind - begin.begin()) - 1;
+    if (row >= end[p]) return next - row;
+    return std::min(end[p] - row, rows_per_chunk - (row - begin[p]) % rows_per_chunk);
   }
 
   /// The part of a chunk.

@@ -91,10 +91,14 @@ class ChunkReader : public std::enable_shared_from_this<ChunkReader> {
     const ChunkLocation at = locate(chunk, cell);
     return error.at(name(at), label(at));
   }
+  /// True if there are chunks that it is of use to ask for at once.
+  [[nodiscard]] bool may_read_together() const {
+    return limits_.coalesce.limit > 0 && (array_.shard.is_sharded() || store_->has_neighbours());
+  }
   /// True if it is of use to ask for these two at once: they lie in one shard, or near each other in a file, of a store
   /// that reads neighbours together.
   [[nodiscard]] bool reads_together(int64_t chunk, size_t cell, int64_t other_chunk, size_t other_cell) const {
-    return limits_.coalesce.limit > 0 && store_->are_near(locate(chunk, cell).key, locate(other_chunk, other_cell).key);
+    return may_read_together() && store_->are_near(locate(chunk, cell).key, locate(other_chunk, other_cell).key);
   }
 
   /// Reads what is in memory or the page cache. Returns kWouldBlock where it would have to wait, and after an error that

@@ -31,6 +31,7 @@ class FarTableStore : public ByteStore {
     return {.status = ReadStatus::kWouldBlock};
   }
   void read(std::vector<ReadRequest> requests) override;
+  [[nodiscard]] bool has_neighbours() const override { return true; }
   [[nodiscard]] bool are_near(const std::string& one, const std::string& other) const override;
   [[nodiscard]] Limits limits() const override { return limits_; }
   bool stop(std::chrono::steady_clock::time_point deadline) override { return files_->stop(deadline); }

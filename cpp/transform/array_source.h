@@ -43,6 +43,10 @@ class ArraySource {
   [[nodiscard]] int64_t chunk_of(int64_t row) const {
     return parts_ == nullptr ? row / rows_per_chunk_ : parts_->chunk_of(row);
   }
+  /// Rows from one on, itself included, that lie in its chunk; see ArrayParts.
+  [[nodiscard]] int64_t rows_left(int64_t row) const {
+    return parts_ == nullptr ? rows_per_chunk_ - row % rows_per_chunk_ : parts_->rows_left(row);
+  }
   /// The first row of a chunk.
   [[nodiscard]] int64_t first_row(int64_t chunk) const {
     return parts_ == nullptr ? chunk * rows_per_chunk_ : parts_->first_row(chunk);

@@ -27,15 +27,17 @@ size_t bytes_of_row(const ArraySpec& array) {
   return n;
 }
 
-/// Returns the row of a sample in a row map of runs, which is looked for in run `run` and the one behind it first.
-int64_t row_in_runs(const RowMapSpec& map, int64_t sample, int64_t& run) {
+/// Returns the rows of `most` samples from one on in a row map of runs, as far as its run goes. It is looked for in run
+/// `run` and the one behind it first.
+Output::Rows rows_in_runs(const RowMapSpec& map, int64_t sample, int64_t most, int64_t& run) {
   const int64_t* const end = map.rows + map.num_runs;
-  const auto has_it = [&](int64_t i) {
-    return i < map.num_runs && sample >= map.rows[i] && (i + 1 == map.num_runs || sample < map.rows[i + 1]);
-  };
+  const auto end_of = [&](int64_t i) { return i + 1 == map.num_runs ? map.num_samples : map.rows[i + 1]; };
+  const auto has_it = [&](int64_t i) { return i < map.num_runs && sample >= map.rows[i] && sample < end_of(i); };
   if (!has_it(run)) run = has_it(run + 1) ? run + 1 : std::upper_bound(map.rows, end, sample) - map.rows - 1;
-  const int64_t first = run < 0 ? -1 : end[run];
-  return first < 0 ? -1 : first + map.step * (sample - map.rows[run]);
+  if (run < 0) return {-1, 1, 0};
+  const int64_t count = std::min(most, end_of(run) - sample);
+  if (end[run] < 0) return {-1, count, 0};
+  return {end[run] + map.step * (sample - map.rows[run]), count, map.step};
 }
 
 /// Lists the copy of each cell of a row.
@@ -103,58 +105,91 @@ std::optional<int64_t> Output::num_own_rows() const {
   return spec_.num_rows;
 }
 
-int64_t Output::find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end, int64_t& run) const {
+Output::Rows Output::find_rows(int64_t sample, int64_t offset, int64_t most, int64_t begin, int64_t end,
+                               int64_t& run) const {
   const PadSpec::Mode pad = spec_.pad.mode;
   int64_t at = 0;
-  if (__builtin_add_overflow(sample, offset, &at)) at = offset < 0 ? std::numeric_limits<int64_t>::min() : end;
+  if (__builtin_add_overflow(sample, offset, &at)) {
+    at = offset < 0 ? std::numeric_limits<int64_t>::min() : end;
+    most = 1;
+  }
   if (at < begin || at >= end) {
     if (pad == PadSpec::Mode::kNone) {
       throw Error(ErrorKind::kConfig, "plan: the window of sample " + std::to_string(sample) +
                                           " reaches beyond the array, to " + std::to_string(at));
     }
-    if (pad == PadSpec::Mode::kFill) return -1;
+    if (pad == PadSpec::Mode::kFill) {
+      const bool is_before = at < begin && at != std::numeric_limits<int64_t>::min();
+      return {-1, is_before ? std::min(most, begin - at) : at < begin ? 1 : most, 0};
+    }
     at = std::clamp(at, begin, end - 1);
+    most = 1;
   }
-  if (!spec_.row_map) return at;
+  most = std::min(most, end - at);
+  if (!spec_.row_map) return {at, most, 1};
   const RowMapSpec& map = *spec_.row_map;
   const int64_t num_rows = is_stored() ? source_->num_rows() : spec_.num_rows;
   if ((map.rows != nullptr && at >= map.num_samples) || (map.grid && at >= map.grid->num_samples())) {
     throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " is not in the row map");
   }
-  int64_t row = 0;
+  Rows found{0, 1, 0};
   if (map.grid) {
-    row = map.grid->row_of(at);
+    found.row = map.grid->row_of(at);
   } else if (map.num_runs > 0) {
-    row = row_in_runs(map, at, run);
+    found = rows_in_runs(map, at, most, run);
   } else if (map.rows != nullptr) {
-    row = map.rows[at];
-  } else if (__builtin_mul_overflow(map.step, at, &row) || __builtin_add_overflow(map.first, row, &row)) {
-    row = -1;
+    found.row = map.rows[at];
+  } else if (__builtin_mul_overflow(map.step, at, &found.row) ||
+             __builtin_add_overflow(map.first, found.row, &found.row)) {
+    found.row = -1;
   }
-  if (row >= num_rows) {
+  const int64_t last = found.row + (found.count - 1) * found.row_step;
+  if (last >= num_rows) {
     if (map.rows != nullptr) {
-      throw Error(ErrorKind::kConfig, "plan: sample " + std::to_string(at) + " has row " + std::to_string(row) +
-                                          " of " + std::to_string(num_rows));
+      throw Error(ErrorKind::kConfig,
+                  "plan: sample " + std::to_string(at + std::max<int64_t>(0, num_rows - found.row)) + " has row " +
+                      std::to_string(std::max(num_rows, found.row)) + " of " + std::to_string(num_rows));
     }
-    row = -1;
+    found.row = -1;
   }
-  if (row < 0 && pad == PadSpec::Mode::kNone) {
+  if (found.row < 0 && pad == PadSpec::Mode::kNone) {
     throw Error(ErrorKind::kConfig, "plan: the array has no row of sample " + std::to_string(at));
   }
-  return std::max<int64_t>(row, -1);
+  if (found.row < 0) found.row = -1;
+  return found;
 }
 
-void Output::scatter_pad(std::span<RowTarget> targets) const {
-  const std::vector<uint8_t>& item = spec_.pad.item;
-  for (const RowTarget& t : targets) {
-    if (item.empty()) {
-      std::memset(t.dest, 0, row_bytes_);
-      continue;
-    }
-    for (size_t at = 0; at < row_bytes_; at += item.size()) {
-      std::memcpy(t.dest + at, item.data(), std::min(item.size(), row_bytes_ - at));
+std::vector<RowTarget> Output::rows_of(std::span<const StretchTarget> targets) const {
+  std::vector<RowTarget> rows;
+  for (const StretchTarget& t : targets) {
+    for (int64_t i = 0; i < t.count; ++i) {
+      rows.push_back({t.row + i * t.row_step, t.dest + static_cast<size_t>(i) * slot_bytes()});
     }
   }
+  return rows;
+}
+
+void Output::pad(uint8_t* dest, size_t bytes) const {
+  const std::vector<uint8_t>& item = spec_.pad.item;
+  if (item.empty()) {
+    std::memset(dest, 0, bytes);
+    return;
+  }
+  for (size_t at = 0; at < bytes; at += item.size()) {
+    std::memcpy(dest + at, item.data(), std::min(item.size(), bytes - at));
+  }
+}
+
+void Output::scatter_pad(std::span<const RowTarget> targets) const {
+  for (const RowTarget& t : targets) pad(t.dest, row_bytes_);
+}
+
+void Output::scatter_pad(std::span<const StretchTarget> targets) const {
+  if (slot_bytes() != row_bytes_ || (!spec_.pad.item.empty() && row_bytes_ % spec_.pad.item.size() != 0)) {
+    scatter_pad(rows_of(targets));
+    return;
+  }
+  for (const StretchTarget& t : targets) pad(t.dest, static_cast<size_t>(t.count) * row_bytes_);
 }
 
 void Output::scatter_decoded(int64_t first_row, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
@@ -165,11 +200,37 @@ void Output::scatter_decoded(int64_t first_row, size_t cell, const uint8_t* deco
   stats.bytes_scattered.fetch_add(targets.size() * boxes_[cell].bytes(), std::memory_order_relaxed);
 }
 
-void Output::scatter_fill(size_t cell, std::span<RowTarget> targets) const {
+void Output::scatter_decoded(int64_t first_row, size_t cell, const uint8_t* decoded, std::span<StretchTarget> targets,
+                             Stats& stats, bool streaming) const {
+  const BoxCopy& box = boxes_[cell];
+  if (!box.joins_rows(slot_bytes())) {
+    std::vector<RowTarget> rows = rows_of(targets);
+    scatter_decoded(first_row, cell, decoded, rows, stats, streaming);
+    return;
+  }
+  size_t rows = 0;
+  for (StretchTarget& t : targets) {
+    rows += static_cast<size_t>(t.count);
+    t.row -= first_row;
+    if (t.row_step == 1 || t.count == 1) {
+      box.copy_stretch(decoded, t, streaming);
+    } else {
+      box.copy_rows(decoded, rows_of({&t, 1}), streaming);
+    }
+  }
+  if (streaming) fence_streaming_stores();
+  stats.bytes_scattered.fetch_add(rows * box.bytes(), std::memory_order_relaxed);
+}
+
+void Output::scatter_fill(size_t cell, std::span<const RowTarget> targets) const {
   boxes_[cell].fill_rows(targets);
 }
 
-void Output::scatter_resident(std::span<RowTarget> targets) const {
+void Output::scatter_fill(size_t cell, std::span<const StretchTarget> targets) const {
+  scatter_fill(cell, rows_of(targets));
+}
+
+void Output::scatter_resident(std::span<const RowTarget> targets) const {
   if (spec_.kind == FieldSpec::Kind::kIndex || spec_.kind == FieldSpec::Kind::kLead) {
     for (const RowTarget& t : targets) std::memcpy(t.dest, &t.row, sizeof(int64_t));
     return;
@@ -179,17 +240,40 @@ void Output::scatter_resident(std::span<RowTarget> targets) const {
     return;
   }
   if (row_bytes_ == 0) return;  // rows of nothing may lie nowhere, where memcpy() may not look
-  for (RowTarget& t : targets) {
+  for (const RowTarget& t : targets) {
     if (t.row < 0) {
-      scatter_pad({&t, 1});
-      continue;
-    }
-    const uint8_t* const row = spec_.rows + static_cast<size_t>(t.row) * spec_.sample_bytes;
-    if (converter_) {
-      converter_->convert(t.dest, row, spec_.sample_bytes / converter_->source_item_bytes(), 0);
+      pad(t.dest, row_bytes_);
     } else {
-      std::memcpy(t.dest, row, row_bytes_);
+      copy_resident(t.dest, t.row, 1);
     }
+  }
+}
+
+void Output::scatter_resident(std::span<const StretchTarget> targets) const {
+  const size_t row_items = converter_ ? spec_.sample_bytes / converter_->source_item_bytes() : 0;
+  const bool joins = slot_bytes() == row_bytes_ && (!converter_ || converter_->repeats_after(row_items));
+  for (const StretchTarget& t : targets) {
+    if (spec_.kind == FieldSpec::Kind::kIndex && slot_bytes() == sizeof(int64_t)) {
+      for (int64_t i = 0; i < t.count; ++i) {
+        const int64_t row = t.row + i * t.row_step;
+        std::memcpy(t.dest + static_cast<size_t>(i) * sizeof(int64_t), &row, sizeof(int64_t));
+      }
+    } else if (spec_.kind == FieldSpec::Kind::kPadMask && slot_bytes() == 1) {
+      std::memset(t.dest, t.row < 0 ? 1 : 0, static_cast<size_t>(t.count));
+    } else if (spec_.kind == FieldSpec::Kind::kResident && joins && t.row >= 0 && t.row_step == 1 && row_bytes_ > 0) {
+      copy_resident(t.dest, t.row, static_cast<size_t>(t.count));
+    } else {
+      scatter_resident(rows_of({&t, 1}));
+    }
+  }
+}
+
+void Output::copy_resident(uint8_t* dest, int64_t row, size_t count) const {
+  const uint8_t* const rows = spec_.rows + static_cast<size_t>(row) * spec_.sample_bytes;
+  if (converter_) {
+    converter_->convert(dest, rows, count * (spec_.sample_bytes / converter_->source_item_bytes()), 0);
+  } else {
+    std::memcpy(dest, rows, count * row_bytes_);
   }
 }
 

@@ -63,28 +63,51 @@ class Output {
   /// for a row that is padded. Throws Error(kConfig) if there is no such row and nothing takes its place.
   [[nodiscard]] int64_t find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end) const {
     int64_t run = 0;
-    return find_row(sample, offset, begin, end, run);
+    return find_rows(sample, offset, 1, begin, end, run).row;
   }
-  /// The same. `run` is where to look first in a row map of runs, and becomes the run that was found.
-  [[nodiscard]] int64_t find_row(int64_t sample, int64_t offset, int64_t begin, int64_t end, int64_t& run) const;
+  /// Rows at distances that follow each other: row i of `count` is `row + i * row_step`; -1: all are padded.
+  struct Rows {
+    int64_t row;
+    int64_t count;
+    int64_t row_step;
+  };
+  /// The same for the distances from `offset` on: as many of these `most` as lie side by side, at least one. `run` is where
+  /// to look first in a row map of runs, and becomes the run that was found.
+  [[nodiscard]] Rows find_rows(int64_t sample, int64_t offset, int64_t most, int64_t begin, int64_t end,
+                               int64_t& run) const;
 
   // Here `targets[i].dest` is where row i goes, and `targets[i].row` its index in the array, which these functions change.
 
   /// Writes what takes the place of a row.
-  void scatter_pad(std::span<RowTarget> targets) const;
+  void scatter_pad(std::span<const RowTarget> targets) const;
   /// Copies rows of a decoded chunk, or of a run of its rows, which begins with the row `first_row` of the array.
   /// `streaming` says that the slots are more than the cache holds.
   void scatter_decoded(int64_t first_row, size_t cell, const uint8_t* decoded, std::span<RowTarget> targets,
                        Stats& stats, bool streaming = false) const;
   /// Writes the fill value to the slots of a chunk that does not exist.
-  void scatter_fill(size_t cell, std::span<RowTarget> targets) const;
+  void scatter_fill(size_t cell, std::span<const RowTarget> targets) const;
   /// Copies the rows of a field in memory to their slots.
-  void scatter_resident(std::span<RowTarget> targets) const;
+  void scatter_resident(std::span<const RowTarget> targets) const;
+
+  // The same for stretches: rows that go side by side are written together.
+
+  void scatter_pad(std::span<const StretchTarget> targets) const;
+  void scatter_decoded(int64_t first_row, size_t cell, const uint8_t* decoded, std::span<StretchTarget> targets,
+                       Stats& stats, bool streaming = false) const;
+  void scatter_fill(size_t cell, std::span<const StretchTarget> targets) const;
+  void scatter_resident(std::span<const StretchTarget> targets) const;
 
   /// The description of the field; the array is in source().
   [[nodiscard]] const FieldSpec& spec() const { return spec_; }
 
  private:
+  /// The rows of stretches, one by one.
+  [[nodiscard]] std::vector<RowTarget> rows_of(std::span<const StretchTarget> targets) const;
+  /// Writes padding to rows side by side.
+  void pad(uint8_t* dest, size_t bytes) const;
+  /// Copies rows in memory to slots side by side.
+  void copy_resident(uint8_t* dest, int64_t row, size_t count) const;
+
   FieldSpec spec_;
   std::shared_ptr<const ArraySource> source_;
   std::unique_ptr<Converter> converter_;

@@ -204,31 +204,57 @@ void BoxCopy::write_fill(uint8_t* dest, size_t first, size_t count) const {
 
 void BoxCopy::convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming) const {
   const size_t dest_item = converter_->dest_item_bytes();
+  for (const RowTarget& t : targets) {
+    for_each_run(t.dest, t.row, [&](uint8_t* dest, int64_t source, const Run& run) {
+      convert_run(dest, chunk + source, run, static_cast<size_t>(dest - t.dest) / dest_item, streaming);
+    });
+  }
+}
+
+void BoxCopy::convert_run(uint8_t* dest, const uint8_t* source, const Run& run, size_t position, bool streaming) const {
   const bool is_ready = swap_bytes_ == 0 && are_side_by_side_;
+  if (is_ready && !streaming) {
+    converter_->convert(dest, source, static_cast<size_t>(run.items), position);
+    return;
+  }
+  const size_t dest_item = converter_->dest_item_bytes();
   const ItemCopy copy = choose_copy(item_bytes_, swap_bytes_);
   constexpr auto kBlock = static_cast<int64_t>(Converter::kBlock);
   uint8_t gathered[Converter::kBlock * kMaxConvertedItem];
   uint8_t converted[Converter::kBlock * kMaxConvertedItem];
-  for (const RowTarget& t : targets) {
-    for_each_run(t.dest, t.row, [&](uint8_t* dest, int64_t source, const Run& run) {
-      const size_t position = static_cast<size_t>(dest - t.dest) / dest_item;
-      if (is_ready && !streaming) {
-        converter_->convert(dest, chunk + source, static_cast<size_t>(run.items), position);
-        return;
-      }
-      for (int64_t done = 0; done < run.items; done += kBlock) {
-        const auto n = static_cast<size_t>(std::min(kBlock, run.items - done));
-        const auto begin = static_cast<size_t>(done);
-        const uint8_t* items = chunk + source + done * run.stride;
-        if (!is_ready) {
-          copy(gathered, items, static_cast<int64_t>(n), run.stride);
-          items = gathered;
-        }
-        uint8_t* const to = dest + begin * dest_item;
-        converter_->convert(streaming ? converted : to, items, n, position + begin);
-        if (streaming) copy_streaming(to, converted, n * dest_item);
-      }
-    });
+  for (int64_t done = 0; done < run.items; done += kBlock) {
+    const auto n = static_cast<size_t>(std::min(kBlock, run.items - done));
+    const auto begin = static_cast<size_t>(done);
+    const uint8_t* items = source + done * run.stride;
+    if (!is_ready) {
+      copy(gathered, items, static_cast<int64_t>(n), run.stride);
+      items = gathered;
+    }
+    uint8_t* const to = dest + begin * dest_item;
+    converter_->convert(streaming ? converted : to, items, n, position + begin);
+    if (streaming) copy_streaming(to, converted, n * dest_item);
+  }
+}
+
+bool BoxCopy::joins_rows(size_t slot_bytes) const {
+  return is_one_run() && are_side_by_side_ && slot_bytes == box_bytes_ &&
+         row_stride_ == runs_.front().items * runs_.front().stride &&
+         (converter_ == nullptr || converter_->repeats_after(static_cast<size_t>(runs_.front().items)));
+}
+
+void BoxCopy::copy_stretch(const uint8_t* chunk, const StretchTarget& target, bool streaming) const {
+  const uint8_t* const source = chunk + source_offset_ + target.row * row_stride_;
+  Run run = runs_.front();
+  run.items *= target.count;
+  if (converter_ != nullptr) {
+    convert_run(target.dest, source, run, 0, streaming);
+  } else if (swap_bytes_ != 0) {
+    choose_copy(item_bytes_, swap_bytes_)(target.dest, source, run.items, run.stride);
+  } else if (const size_t bytes = static_cast<size_t>(run.items) * item_bytes_;
+             streaming && bytes >= kMinPastCacheRow) {
+    copy_streaming(target.dest, source, bytes);
+  } else {
+    std::memcpy(target.dest, source, bytes);
   }
 }
 

@@ -18,6 +18,14 @@ struct RowTarget {
   uint8_t* dest;  ///< first byte of the sample (all of it, not only of this chunk's box)
 };
 
+/// Rows side by side, whose slots are side by side: row i of `count` is the row `row + i * row_step`.
+struct StretchTarget {
+  int64_t row;
+  uint8_t* dest;
+  int64_t count;
+  int64_t row_step;  ///< 1, or 0 if they are the same row
+};
+
 /// Bytes of a decoded chunk, and where they go.
 struct ByteRun {
   size_t begin;
@@ -46,6 +54,10 @@ class BoxCopy {
   /// items converted. With `streaming`, stores of converted items bypass the cache, and fence_streaming_stores() must
   /// follow.
   void copy_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming = false) const;
+  /// True if rows that lie side by side, in the chunk and in slots `slot_bytes` apart, are copied like one long row.
+  [[nodiscard]] bool joins_rows(size_t slot_bytes) const;
+  /// Copies such rows; only if joins_rows(), and if they are no row that repeats.
+  void copy_stretch(const uint8_t* chunk, const StretchTarget& target, bool streaming) const;
   /// Writes fill values, converted, to the box of every target: item i of a sample, in C order, is item i of the fill
   /// pattern, which repeats.
   void fill_rows(std::span<const RowTarget> targets) const;
@@ -81,6 +93,8 @@ class BoxCopy {
 
   void copy_whole_rows(const uint8_t* chunk, std::span<const RowTarget> targets, size_t bytes, bool streaming) const;
   void convert_rows(const uint8_t* chunk, std::span<const RowTarget> targets, bool streaming) const;
+  /// Converts the items of a run, the first of which is item `position` of its sample.
+  void convert_run(uint8_t* dest, const uint8_t* source, const Run& run, size_t position, bool streaming) const;
   void fill_converted_rows(std::span<const RowTarget> targets) const;
   /// Writes items `first`, `first + 1`, ... of the repeated fill pattern.
   void write_fill(uint8_t* dest, size_t first, size_t count) const;

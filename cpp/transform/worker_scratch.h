@@ -25,6 +25,7 @@ struct WorkerScratch {
   Buffer stored;   ///< chunk as read, when read by the decode thread itself
   Buffer decoded;  ///< chunk after decoding: small enough to stay in cache
   std::vector<RowTarget> targets;
+  std::vector<StretchTarget> stretches;
   std::vector<OutputRows> outputs;
   std::vector<PatchTarget> patches;
   BloscScatterScratch blosc;

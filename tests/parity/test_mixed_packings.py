@@ -1,8 +1,9 @@
-"""Packed documents of several corpora, mixed by weights or one after another; rows hold an index that tells the corpus."""
+"""Packed documents of several corpora, mixed by weights or one after another; a row holds its index and corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def check_random_mixture(random: np.random.Generator) -> None:
     got = read(mixed, epoch, shuffle=False, batch_size=size)
     # Oracle: a mixture of arrays that have the number of each packed sample.
     first = np.cumsum([0, *map(len, packed)])
-    plain = [np.arange(begin, end) for begin, end in zip(first, first[1:], strict=False)]
+    plain = [np.arange(begin, end) for begin, end in pairwise(first)]
     wanted = dataset_of(zarrfeed.mix(plain, weights, stop="all"), epoch, shuffle=False, batch_size=size)
     assert [[numbers[tuple(sample)] for sample in batch] for batch in got] == [batch.tolist() for batch in wanted]
     shuffled = read(mixed, epoch, batch_size=size)

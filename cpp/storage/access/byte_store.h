@@ -145,6 +145,8 @@ class ByteStore {
   [[nodiscard]] virtual bool is_at_hand(const std::string& /*key*/, const ByteRange& /*range*/) const {
     return limits().can_try;
   }
+  /// True if one request may read several objects, since they are ranges of files.
+  [[nodiscard]] virtual bool has_neighbours() const { return false; }
   /// True if one request may read both of these objects, or ranges of them, where they are asked for together.
   [[nodiscard]] virtual bool are_near(const std::string& one, const std::string& other) const { return one == other; }
   /// Reads. Requests that come together may be served together.

@@ -91,6 +91,7 @@ class NodeCache : public ByteStore, public std::enable_shared_from_this<NodeCach
   void close() override { inner_->close(); }
   ReadResult try_read(const std::string& key, const ByteRange& range, Buffer& room) override;
   [[nodiscard]] bool is_at_hand(const std::string& key, const ByteRange& range) const override;
+  [[nodiscard]] bool has_neighbours() const override { return inner_->has_neighbours(); }
   [[nodiscard]] bool are_near(const std::string& one, const std::string& other) const override {
     return inner_->are_near(one, other);
   }

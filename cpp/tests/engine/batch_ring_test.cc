@@ -180,6 +180,40 @@ TEST(rows_of_fields_that_share_a_tensor_go_to_their_offsets) {
   CHECK(targets[1].dest == owned.address_of(0, 3, 24) + 5);
 }
 
+TEST(stretches_are_found_and_finished_as_their_rows_are) {
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 200; ++i) {
+    const int64_t batch_size = pick(random, 1, 5), in_sample = pick(random, 1, 9), steps = pick(random, 1, 15);
+    OwnedRing owned(steps, batch_size, 15, 1, 1, 2 * static_cast<size_t>(in_sample));
+    for (int64_t b = 0; b < owned.ring.num_batches(); ++b) owned.open(b, 2 * static_cast<size_t>(in_sample), in_sample);
+    std::vector<RowStretch> stretches;
+    std::vector<Placement> rows;
+    for (int64_t step = 0; step < steps * in_sample;) {
+      const int64_t most = in_sample - step % in_sample;  // a stretch is of one sample
+      stretches.push_back({{pick(random, 0, 99), step}, pick(random, 1, most), static_cast<int64_t>(random() % 2)});
+      for (int64_t k = 0; k < stretches.back().count; ++k) rows.push_back(stretches.back().row(k));
+      step += stretches.back().count;
+    }
+    std::vector<StretchTarget> got;
+    std::vector<RowTarget> expected;
+    owned.ring.find_targets(std::span<const RowStretch>(stretches), 0, in_sample, 2, 0, got);
+    owned.ring.find_targets(std::span<const Placement>(rows), 0, in_sample, 2, 0, expected);
+    size_t at = 0;
+    for (const StretchTarget& one : got) {
+      for (int64_t k = 0; k < one.count; ++k, ++at) {
+        CHECK_EQ(one.row + k * one.row_step, expected[at].row);
+        CHECK(one.dest + 2 * k == expected[at].dest);
+      }
+    }
+    CHECK_EQ(at, expected.size());
+    const auto half = std::span<const RowStretch>(stretches).first(stretches.size() - 1);
+    owned.ring.finish(half, in_sample, [](int64_t) {});
+    CHECK(!owned.ring.is_complete(owned.ring.num_batches() - 1));
+    owned.ring.finish(std::span<const RowStretch>(stretches).last(1), in_sample, [](int64_t) {});
+    for (int64_t b = 0; b < owned.ring.num_batches(); ++b) CHECK(owned.ring.is_complete(b));
+  }
+}
+
 TEST(every_step_is_claimed_once_in_each_turn_of_the_ring) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 500; ++i) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,8 +33,12 @@ class HeldStore : public ByteStore {
     return answer(key);
   }
   void read(std::vector<ReadRequest> requests) override {
+    if (on_read) std::exchange(on_read, nullptr)();
     calls.push_back(requests.size());
-    for (ReadRequest& request : requests) open.push_back(std::move(request));
+    for (ReadRequest& request : requests) {
+      asked->push_back(source + request.key);
+      open.push_back(std::move(request));
+    }
   }
   [[nodiscard]] bool is_at_hand(const std::string& key, const ByteRange& /*range*/) const override {
     return at_hand.contains(key);
@@ -50,6 +56,9 @@ class HeldStore : public ByteStore {
     request.done(error ? ReadResult{.error = std::move(error)} : answer(request.key));
   }
 
+  std::string source;                               ///< what `asked` calls it
+  std::shared_ptr<std::vector<std::string>> asked;  ///< the keys that stores were asked for, in order
+  std::function<void()> on_read;                    ///< called once, at the beginning of the next read()
   std::vector<ReadRequest> open;
   std::vector<size_t> calls;  ///< requests that came together
   std::set<std::string> at_hand;
@@ -71,9 +80,13 @@ class HeldStores : public Stores {
  public:
   explicit HeldStores(ByteStore::Limits limits) : Stores(1, 1), limits_(limits) {}
   std::shared_ptr<ByteStore> make(size_t source, const ArraySpec& /*array*/, size_t /*max_chunk_bytes*/) override {
-    return made[source] = std::make_shared<HeldStore>(limits_);
+    made[source] = std::make_shared<HeldStore>(limits_);
+    made[source]->source = std::to_string(source) + "/";
+    made[source]->asked = asked;
+    return made[source];
   }
 
+  const std::shared_ptr<std::vector<std::string>> asked = std::make_shared<std::vector<std::string>>();
   std::map<size_t, std::shared_ptr<HeldStore>> made;
 
  private:
@@ -102,6 +115,10 @@ struct Case {
     const std::lock_guard lock(mutex);
     CHECK(fetcher.has_fetched());
     return fetcher.take_fetched();
+  }
+  [[nodiscard]] uint64_t take_turn() {
+    const std::lock_guard lock(mutex);
+    return fetcher.take_turn();
   }
   [[nodiscard]] bool has_fetched() {
     const std::lock_guard lock(mutex);
@@ -186,17 +203,84 @@ TEST(every_task_comes_back_once_with_the_bytes_of_its_chunk) {
   }
 }
 
-TEST(chunks_of_one_source_are_requested_together) {
+TEST(neighbours_of_one_source_are_requested_together) {
   Case c({.requests = 10, .can_try = false, .needs_room = false});
   std::vector<Task> tasks;
-  for (int64_t chunk = 0; chunk < 4; ++chunk) {
-    for (const size_t source : {1, 0}) tasks.push_back(task_of(source, chunk));
+  for (const size_t source : {1, 0}) {
+    for (int64_t chunk = 0; chunk < 4; ++chunk) tasks.push_back(task_of(source, chunk));
   }
   tasks.emplace_back().has_chunk = false;
-  c.fetcher.fetch_ahead(tasks, kNone);
+  c.fetcher.fetch_ahead(tasks, c.take_turn(), kNone);
   CHECK_EQ(tasks.size(), size_t{1});
   CHECK(!tasks.front().has_chunk);
   for (const size_t source : {0, 1}) CHECK(c.store(source).calls == std::vector<size_t>{4});
+}
+
+TEST(chunks_are_requested_in_the_order_of_the_turns_of_their_groups) {
+  for (const size_t limit : {2, 100}) {
+    Case c({.requests = limit, .can_try = false, .needs_room = false});
+    std::mt19937_64 random(limit);
+    std::vector<std::pair<uint64_t, std::vector<Task>>> turns;
+    std::vector<std::string> expected;
+    for (int64_t chunk = 0; chunk < 40; ++chunk) {
+      if (random() % 3 == 0) turns.emplace_back(c.take_turn(), std::vector<Task>{});  // a group without such a chunk
+      auto& [turn, tasks] = turns.emplace_back(c.take_turn(), std::vector<Task>{});
+      for (const size_t source : {1, 0}) {
+        tasks.push_back(task_of(source, chunk));
+        expected.push_back(std::to_string(source) + "/" + std::to_string(chunk) + ".0");
+      }
+    }
+    std::ranges::shuffle(turns, random);
+    for (auto& [turn, tasks] : turns) {
+      c.fetcher.fetch_ahead(tasks, turn, kNone);
+      CHECK(tasks.empty());
+    }
+    size_t done = 0;
+    for (; done < 80; ++done) {
+      HeldStore& store = c.store(c.store(0).open.empty() ? 1 : 0);
+      store.complete(0);
+      Task task = c.take();
+      c.fetcher.finish(task);
+    }
+    if (limit == 100) CHECK(*c.stores->asked == expected);
+    for (const char source : {'0', '1'}) {  // sources do not share the limit, so each has an order of its own
+      const auto is_of = [source](const std::string& key) { return key[0] == source; };
+      std::vector<std::string> of_source, expected_of_source;
+      std::ranges::copy_if(*c.stores->asked, std::back_inserter(of_source), is_of);
+      std::ranges::copy_if(expected, std::back_inserter(expected_of_source), is_of);
+      CHECK(of_source == expected_of_source);
+    }
+    const std::lock_guard lock(c.mutex);
+    CHECK(c.fetcher.has_room());
+  }
+}
+
+TEST(a_turn_that_is_due_lets_no_group_be_admitted_before_it) {
+  Case c({.requests = 10, .can_try = false, .needs_room = false});
+  const uint64_t first = c.take_turn();
+  std::vector<Task> late = tasks_of({{0, 1}});
+  c.fetcher.fetch_ahead(late, c.take_turn(), kNone);
+  CHECK(c.stores->asked->empty());
+  {
+    const std::lock_guard lock(c.mutex);
+    CHECK(!c.fetcher.has_room());
+  }
+  std::vector<Task> none;
+  c.fetcher.fetch_ahead(none, first, kNone);
+  CHECK(*c.stores->asked == std::vector<std::string>{"0/1.0"});
+  const std::lock_guard lock(c.mutex);
+  CHECK(c.fetcher.has_room());
+}
+
+TEST(requests_that_are_found_while_others_are_made_come_after_these) {
+  Case c({.requests = 10, .can_try = false, .needs_room = false});
+  std::vector<Task> tasks = tasks_of({{0, 0}, {1, 0}});
+  std::vector<Task> later = tasks_of({{1, 1}, {0, 1}});
+  const uint64_t turn = c.take_turn();
+  const uint64_t next = c.take_turn();
+  c.store(0).on_read = [&] { c.fetcher.fetch_ahead(later, next, kNone); };  // as a thread does that is quicker
+  c.fetcher.fetch_ahead(tasks, turn, kNone);
+  CHECK(*c.stores->asked == (std::vector<std::string>{"0/0.0", "1/0.0", "1/1.0", "0/1.0"}));
 }
 
 TEST(tasks_that_need_no_stored_bytes_or_wait_for_another_task_are_not_requested_ahead) {
@@ -206,7 +290,7 @@ TEST(tasks_that_need_no_stored_bytes_or_wait_for_another_task_are_not_requested_
   std::vector<Task> tasks;
   for (int64_t chunk = 0; chunk < 4; ++chunk) tasks.push_back(task_of(0, chunk));
   tasks[1].carried = tasks[2].carried = shared;
-  c.fetcher.fetch_ahead(tasks, [](const Task& task) { return task.chunk == 3; });
+  c.fetcher.fetch_ahead(tasks, c.take_turn(), [](const Task& task) { return task.chunk == 3; });
   CHECK_EQ(tasks.size(), size_t{1});
   CHECK_EQ(tasks.front().chunk, int64_t{3});
   CHECK_EQ(c.store(0).open.size(), size_t{2});  // of the two that share a chunk, one
@@ -221,7 +305,7 @@ TEST(a_store_with_some_chunks_at_hand_is_asked_for_the_others_alone) {
   CHECK(c.fetcher.asks_first());
   c.store(0).at_hand = {"1.0", "2.0"};
   std::vector<Task> tasks = tasks_of({{0, 0}, {0, 1}, {0, 2}, {0, 3}});
-  c.fetcher.fetch_ahead(tasks, kNone);
+  c.fetcher.fetch_ahead(tasks, c.take_turn(), kNone);
   CHECK_EQ(tasks.size(), size_t{2});
   CHECK(tasks[0].chunk == 1 && tasks[1].chunk == 2);
   CHECK_EQ(c.store(0).open.size(), size_t{2});
@@ -231,7 +315,7 @@ TEST(a_store_that_decode_threads_read_is_not_asked_ahead) {
   Case c({.requests = 10, .needs_room = false});
   CHECK(!c.fetcher.asks_first());
   std::vector<Task> tasks = tasks_of({{0, 0}, {1, 1}});
-  c.fetcher.fetch_ahead(tasks, kNone);
+  c.fetcher.fetch_ahead(tasks, c.take_turn(), kNone);
   CHECK_EQ(tasks.size(), size_t{2});
   CHECK(c.store(0).open.empty() && c.store(1).open.empty());
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/task_builder.h"
+#include "engine/window_rows.h"
 #include "tests/support/check.h"
 #include "tests/support/many_stores.h"
 #include "tests/support/plans.h"
@@ -167,10 +168,11 @@ TEST(borders_beyond_the_samples_end_at_the_samples) {
   const auto plan = build_plan(spec);
   ShuffleScratch scratch;
   std::vector<Task> tasks;
-  TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
+  const TaskBuilder::Rows samples = TaskBuilder(fields, plan->plan).build(0, scratch, tasks);
   int64_t pieces = 0;
   for (const Task& task : tasks) {
-    for (const Placement& row : task.of_outputs.front().placements()) {
+    CHECK(task.of_outputs.front().rows == nullptr);
+    for (const Placement& row : zarrfeed::WindowRows(fields[0], plan->plan).list(*samples)) {
       const int64_t sample = row.step / 2;
       const bool is_first = sample < 8;
       const int64_t expected = row.step % 2 == 0 ? (is_first ? 0 : std::max<int64_t>(8, sample - 9))

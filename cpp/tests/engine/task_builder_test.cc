@@ -67,11 +67,16 @@ void check_tasks(const OutputTable& fields, const EpochPlan& plan, size_t most_l
         if (of_output.rows != nullptr) {
           rows.assign(of_output.placements().begin(), of_output.placements().end());
         } else {
+          std::vector<RowStretch> stretches;
           zarrfeed::WindowRows(field, plan)
-              .find(std::span(*samples).subspan(of_output.begin, of_output.end - of_output.begin), task.chunk, rows);
+              .find(std::span(*samples).subspan(of_output.begin, of_output.end - of_output.begin), task.chunk,
+                    stretches);
+          for (const RowStretch& one : stretches) {
+            for (int64_t i = 0; i < one.count; ++i) rows.push_back(one.row(i));
+          }
         }
         const bool is_cut = field.is_stored() && !RowRuns(plan, *field.source(), task.source).are_chunks();
-        CHECK_EQ(of_output.rows == nullptr, most_listed == 0 && !field.is_direct() && !is_cut);
+        CHECK_EQ(of_output.rows == nullptr, (most_listed == 0 || !field.is_stored()) && !field.is_direct() && !is_cut);
         CHECK(!rows.empty());
         int64_t last_step = -1;
         for (const Placement& row : rows) {

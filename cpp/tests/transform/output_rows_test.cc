@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "base/stats.h"
 #include "spec/field_spec.h"
 #include "tests/support/check.h"
 #include "tests/support/guarded_bytes.h"
@@ -123,7 +126,7 @@ TEST(runs_of_samples_have_rows_side_by_side_or_one_row) {
         for (int64_t i = 0; i < 12; ++i) {
           const int64_t sample = i * turn % 12;
           const int64_t expected = (step == 1 ? side_by_side : same)[static_cast<size_t>(sample)];
-          CHECK_EQ(field.find_row(sample, 0, 0, 12, run), expected);
+          CHECK_EQ(field.find_rows(sample, 0, 1, 0, 12, run).row, expected);
           CHECK_EQ(field.find_row(sample, 0, 0, 12), expected);
         }
       }
@@ -131,6 +134,144 @@ TEST(runs_of_samples_have_rows_side_by_side_or_one_row) {
       CHECK_THROWS(kConfig, "sample 12 is not in the row map", field.find_row(12, 0, 0, 13));
     }
   }
+}
+
+TEST(rows_that_are_found_together_are_those_that_are_found_one_by_one) {
+  std::mt19937_64 random(5);
+  int64_t together = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Context context("case " + std::to_string(i));
+    const int64_t num_samples = pick(random, 1, 30);
+    const int64_t num_rows = random() % 2 == 0 ? num_samples : pick(random, 1, 30);
+    FieldSpec spec = random() % 2 == 0 ? stored(num_rows) : resident(num_rows);
+    const WindowRows window = random_rows(random, num_samples, num_rows, 1);
+    window.apply(spec);
+    std::vector<int64_t> runs;  // in place of the map, of runs of rows
+    if (random() % 3 == 0) {
+      const int64_t count = pick(random, 1, std::min<int64_t>(4, num_samples));
+      for (int64_t run = 0; run < count; ++run) runs.push_back(run * num_samples / count);
+      for (int64_t run = 0; run < count; ++run) {
+        const int64_t begin = runs[static_cast<size_t>(run)];
+        const int64_t length = (run + 1) * num_samples / count - begin;
+        runs.push_back(length > num_rows || random() % 4 == 0 ? -1 : pick(random, 0, num_rows - length));
+      }
+      const auto step = static_cast<int64_t>(random() % 2);
+      spec.row_map = RowMapSpec{.rows = runs.data(), .num_samples = num_samples, .step = step, .num_runs = count};
+      if (spec.pad.mode == PadSpec::Mode::kNone) spec.pad.mode = PadSpec::Mode::kFill;
+    }
+    const Output field(spec);
+    const bool pads = spec.pad.mode != PadSpec::Mode::kNone;
+    for (int64_t sample = 0; sample < num_samples; ++sample) {
+      const int64_t offset = pick(random, pads ? -5 : -sample, num_samples - sample - 1);
+      const int64_t most = pick(random, 1, std::max<int64_t>(1, num_samples - sample - offset) + (pads ? 5 : 0));
+      int64_t run = 0;
+      for (int64_t at = 0; at < most;) {
+        Output::Rows found{};
+        try {
+          found = field.find_rows(sample, offset + at, most - at, 0, num_samples, run);
+        } catch (const Error&) {
+          CHECK_THROWS(kConfig, "", field.find_row(sample, offset + at, 0, num_samples));
+          ++at;
+          continue;
+        }
+        CHECK(found.count >= 1 && found.count <= most - at);
+        for (int64_t k = 0; k < found.count; ++k) {
+          CHECK_EQ(found.row + k * found.row_step, field.find_row(sample, offset + at + k, 0, num_samples));
+        }
+        if (found.count > 1) ++together;
+        at += found.count;
+      }
+    }
+  }
+  CHECK(together > 300);
+}
+
+TEST(stretches_are_written_as_their_rows_are) {
+  std::mt19937_64 random(6);
+  size_t joined = 0;
+  for (int i = 0; i < 600; ++i) {
+    const Context context("case " + std::to_string(i));
+    const int64_t rows = pick(random, 1, 40), items = pick(random, 1, 4);
+    FieldSpec spec;
+    const bool is_stored = random() % 2 == 0;
+    if (is_stored) {
+      spec.array.shape = {rows, items};
+      spec.array.chunk_shape = {rows, random() % 4 == 0 ? pick(random, 1, items) : items};
+      spec.array.storage_order = {0, 1};
+      if (random() % 4 == 0) spec.array.storage_order = {1, 0};
+      spec.array.item_bytes = 2;
+      spec.array.swap_bytes = random() % 3 == 0 ? 2 : 0;
+      spec.array.fill = {1, 2};
+    } else {
+      const FieldSpec::Kind kinds[] = {FieldSpec::Kind::kResident, FieldSpec::Kind::kIndex, FieldSpec::Kind::kPadMask};
+      spec.kind = kinds[random() % 3];
+      spec.num_rows = rows;
+      spec.sample_bytes = 2 * static_cast<size_t>(items);
+    }
+    const bool has_items = is_stored || spec.kind == FieldSpec::Kind::kResident;
+    if (has_items && random() % 2 == 0) {
+      spec.conversion.emplace();
+      spec.conversion->from = ItemType::kInt16;
+      spec.conversion->to = ItemType::kFloat32;
+      if (random() % 2 == 0) {
+        spec.conversion->steps = {{StepKind::kNormalize, {1, 2}, {2, 3}, static_cast<size_t>(pick(random, 1, 2))}};
+      }
+    }
+    spec.pad.mode = PadSpec::Mode::kFill;
+    if (random() % 2 == 0) spec.pad.item = {9, 8};
+    const size_t row_bytes = Output(spec).row_bytes();
+    const bool shares = random() % 4 == 0;
+    if (shares) spec.slot = SlotSpec{.tensor = 0, .row_bytes = row_bytes + 3, .offset = 1};
+    const Output field(spec);
+    std::vector<uint8_t> values(static_cast<size_t>(rows * items) * 2);
+    for (uint8_t& byte : values) byte = static_cast<uint8_t>(random());
+    const GuardedBytes memory(values);
+    if (!is_stored) spec.rows = memory.span().data();
+    const Output of_memory(spec);
+
+    // Stretches one behind the other, with a row between some of them that nobody writes.
+    std::vector<StretchTarget> stretches;
+    std::vector<RowTarget> targets;
+    const size_t size = 40 * (row_bytes + 3);
+    const GuardedBytes got(size), expected(size);
+    std::ranges::fill(got.span(), uint8_t{0xaa});
+    std::ranges::fill(expected.span(), uint8_t{0xaa});
+    const bool pads = random() % 4 == 0, fills = is_stored && random() % 4 == 0;
+    for (size_t at = random() % 2; at < 30; at += 1 + random() % 2) {
+      const int64_t count = pick(random, 1, std::min<int64_t>(8, rows));
+      const auto step = static_cast<int64_t>(random() % 2);
+      const int64_t row = pads ? -1 : pick(random, 0, rows - 1 - step * (count - 1));
+      stretches.push_back({row, got.span().data() + at * field.slot_bytes(), count, pads ? 0 : step});
+      for (int64_t k = 0; k < count; ++k, ++at) {
+        targets.push_back({pads ? -1 : row + k * step, expected.span().data() + at * field.slot_bytes()});
+      }
+    }
+    Stats stats, of_rows;
+    if (pads && spec.kind != FieldSpec::Kind::kIndex) {
+      of_memory.scatter_pad(stretches);
+      of_memory.scatter_pad(targets);
+    } else if (!is_stored) {
+      of_memory.scatter_resident(stretches);
+      of_memory.scatter_resident(targets);
+    } else {
+      const bool streaming = random() % 2 == 0;
+      for (size_t cell = 0; cell < field.num_cells(); ++cell) {
+        std::vector<StretchTarget> of_cell = stretches;
+        std::vector<RowTarget> rows_of_cell = targets;
+        if (field.box(cell).joins_rows(field.slot_bytes())) ++joined;
+        if (fills) {
+          field.scatter_fill(cell, of_cell);
+          field.scatter_fill(cell, rows_of_cell);
+        } else {
+          field.scatter_decoded(0, cell, memory.span().data(), of_cell, stats, streaming);
+          field.scatter_decoded(0, cell, memory.span().data(), rows_of_cell, of_rows, streaming);
+        }
+      }
+    }
+    CHECK(std::ranges::equal(got.span(), expected.span()));
+    CHECK_EQ(stats.bytes_scattered.load(), of_rows.bytes_scattered.load());
+  }
+  CHECK(joined > 30);
 }
 
 TEST(a_row_that_nothing_takes_the_place_of_is_refused) {

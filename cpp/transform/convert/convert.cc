@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -213,6 +214,9 @@ Converter::Converter(ConversionSpec spec, Isa isa) : spec_(std::move(spec)), isa
   }
   if (calculates && in_double_) choose_fused(double_);
   if (calculates && !in_double_) choose_fused(single_);
+  for (const ValueStep& step : spec_.steps) {
+    if (step.first.size() > 1) repeat_items_ = std::lcm(repeat_items_, step.first.size() * step.channel_items);
+  }
   spec_.steps = {};  // there may be a number for each item of a sample, so only what is calculated with is kept
 }
 

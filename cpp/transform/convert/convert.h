@@ -28,6 +28,9 @@ class Converter {
   /// Converts `count` items in native byte order, with any alignment. The first one is item `position` of its sample.
   void convert(uint8_t* dest, const uint8_t* source, size_t count, size_t position) const;
 
+  /// True if item `items` of a sample is converted as item 0, the next one as item 1, and so on.
+  [[nodiscard]] bool repeats_after(size_t items) const { return items % repeat_items_ == 0; }
+
   [[nodiscard]] size_t source_item_bytes() const { return bytes_of(spec_.from); }
   [[nodiscard]] size_t dest_item_bytes() const { return bytes_of(spec_.to); }
 
@@ -83,6 +86,7 @@ class Converter {
   ConversionSpec spec_;
   Isa isa_;
   bool in_double_ = false;
+  size_t repeat_items_ = 1;      ///< items of a sample after which the numbers of all steps repeat
   Kernel cast_ = nullptr;        ///< all there is to do, if set; else:
   FusedKernel fused_ = nullptr;  ///< the same, with these constants and the channel's; else:
   FusedConstants constants_;
