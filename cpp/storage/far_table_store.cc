@@ -90,10 +90,10 @@ void FarTableStore::read(std::vector<ReadRequest> requests) {
   std::vector<ReadRequest> ranges;
   ranges.reserve(requests.size());
   for (ReadRequest& request : requests) locate(std::move(request), ranges);
-  const auto place = [](const ReadRequest& one) {
+  const auto location = [](const ReadRequest& one) {
     return std::tuple<const std::string&, bool, uint64_t>(one.key, is_range(one), one.range.offset);
   };
-  std::ranges::stable_sort(ranges, {}, place);
+  std::ranges::stable_sort(ranges, {}, location);
   for (size_t begin = 0; begin < ranges.size();) {
     std::vector<Extent> extents;
     size_t end = begin;

@@ -101,10 +101,10 @@ def test_samples_are_read_by_ranges_of_the_file(server: CountingServer) -> None:
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_neighbours_in_a_file_are_read_by_one_request(server: CountingServer, *, shuffle: bool) -> None:
     with h5py.File(server.directory / "x.nc") as file:
-        places = [file["a/x"].id.get_chunk_info(number) for number in range(5)]
-    ranges = {f"/x.nc bytes={one.byte_offset}-{one.byte_offset + one.size - 1}" for one in places}
-    last = max(one.byte_offset + one.size for one in places) - 1
-    together = {f"/x.nc bytes={min(one.byte_offset for one in places)}-{last}"}
+        extents = [file["a/x"].id.get_chunk_info(number) for number in range(5)]
+    ranges = {f"/x.nc bytes={one.byte_offset}-{one.byte_offset + one.size - 1}" for one in extents}
+    last = max(one.byte_offset + one.size for one in extents) - 1
+    together = {f"/x.nc bytes={min(one.byte_offset for one in extents)}-{last}"}
     data = zarrfeed.open(f"{server.url}/x.nc/a/x")
     for requests, wanted in (({}, together), ({"coalesce_limit": 0}, ranges), ({"coalesce_limit": "1KiB"}, together)):
         server.gets.clear()
@@ -196,9 +196,9 @@ def test_parts_of_an_axis_in_far_files_are_cached(server: CountingServer, tmp_pa
 
 def test_a_chunk_that_cannot_be_read_harms_no_neighbour(server: CountingServer, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.nc") as file:
-        place = file["a/x"].id.get_chunk_info(2).byte_offset
+        extent = file["a/x"].id.get_chunk_info(2).byte_offset
     content = bytearray((tmp_path / "x.nc").read_bytes())
-    content[place + 8 : place + 16] = bytes(8)
+    content[extent + 8 : extent + 16] = bytes(8)
     (tmp_path / "damaged.nc").write_bytes(content)
     refs = _references(tmp_path)
     (tmp_path / "data/a 1.bin").write_bytes(ROWS.tobytes()[:200])
@@ -332,9 +332,9 @@ def test_threads_read_the_chunks_and_the_loop_those_of_other_readers(server: Cou
     assert isinstance(reads, BlockingTableReads)
     stored = asyncio.run(source.get("2.0", at_once=True))
     assert stored is not None
-    place = source.store.table("a/x").find((2, 0))  # type: ignore[attr-defined]
-    at = place.offset
-    for key, begin, end in (("2.0", 0, None), ("2.0", 3, 9), ("@0", at, at + place.length), ("@0", at + 3, at + 9)):
+    extent = source.store.table("a/x").find((2, 0))  # type: ignore[attr-defined]
+    at = extent.offset
+    for key, begin, end in (("2.0", 0, None), ("2.0", 3, 9), ("@0", at, at + extent.length), ("@0", at + 3, at + 9)):
         part = reads.get(key, begin, end)
         assert part is not None
         first, last = (begin - at, end - at) if key == "@0" else (begin, end)
@@ -368,9 +368,9 @@ def test_what_is_no_array_of_a_file_is_said(server: CountingServer, tmp_path: Pa
         ("x.nc/nothing", StoreReadError, "x.nc/nothing: the file has no array and no group 'nothing'"),
         ("x.nc/lists", UnsupportedError, "x.nc/lists: its items are lists of any length"),
         ("missing.nc", StoreReadError, "missing.nc: no Zarr array is there"),
-        ("x.grib", ConfigError, "x.grib: is of no format that is read in place"),
+        ("x.grib", ConfigError, "x.grib: is of no format that is read in extent"),
         ("x.png", ConfigError, "x.png: is an image at a URL"),
-        ("x.csv", ConfigError, "x.csv: is of no format that is read in place"),
+        ("x.csv", ConfigError, "x.csv: is of no format that is read in extent"),
         ("short.h5", StoreReadError, "short.h5: HDF5 cannot read it"),
     ):
         with pytest.raises(error) as caught:
