@@ -175,7 +175,7 @@ def select(p: Program, n: int) -> int:
 def window(p: Program, chosen: int, n: int, names: tuple[str, ...]) -> None:
     """Make samples windows."""
     reach = min(4, max(1, chosen // 4))
-    one = p.pick((-1, 0), (0, 1), (-reach, 0, reach), (0,), 0, 1, (-1, 0, 1, 2)[: reach + 1], (0, 0, 1))
+    one = p.pick((-1, 0), (0, 1), (-reach, 0, reach), (0,), 2, 1, (-1, 0, 1, 2)[: reach + 1], (0, 0, 1))
     offsets: Any = repr(one)
     if names != ("",) and p.chance(0.4):
         offsets = f"{{{names[0]!r}: {one!r}}}"
@@ -254,7 +254,7 @@ def many_stores(p: Program) -> Described:
     chosen = select(p, n)
     windowed = p.chance(0.3) and chosen >= 8 and min(lengths) > 4
     if windowed:
-        p.add(f"data = data.window({p.pick('(-1, 0)', '(0, 2)', '1')}{p.pick('', ', pad=' + repr('edge'))})")
+        p.add(f"data = data.window({p.pick('(-1, 0)', '(0, 2)', '(1,)')}{p.pick('', ', pad=' + repr('edge'))})")
     convert(p, ("",), [dtype])
     if p.chance(0.15) and chosen >= 16:
         split(p)

@@ -137,7 +137,7 @@ def _gridded(p: Program) -> None:
     p.add(f"data = zf.open(make.group({p.name()!r}, {{'x': {array}}}), sample_dim={dims})")
     windows = p.chance(0.4)
     if windows:
-        p.add(f"data = data.window({p.pick('(0, 1)', '(-1, 0)', '1')})")
+        p.add(f"data = data.window({p.pick('(0, 1)', '(-1, 0)', '(1,)')})")
     elif p.chance(0.4):
         p.add("data = data.isel(member=slice(1, None))")
     _stream(p, Described(members * times, windowed=windows, shards=shards is not None), real_workers=False)
@@ -205,7 +205,7 @@ def _stream(p: Program, described: Described, *, real_workers: bool) -> None:
     if described.grows:
         p.add(f"between = lambda dataset: ({described.grows}, dataset.refresh())")
     elif described.windowed and p.chance(0.5):
-        p.add(f"between = lambda dataset: dataset.set_offsets({p.pick('(0, 1)', '(-1, 0, 1)', '1')})")
+        p.add(f"between = lambda dataset: dataset.set_offsets({p.pick('(0, 1)', '(-1, 0, 1)', '3')})")
     if (
         described.patches == "grid"
         and options["return_index"]
