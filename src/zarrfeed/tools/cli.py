@@ -220,7 +220,7 @@ def _add_cache(commands: Any) -> None:
     )
     warm.add_argument("--cache-version", metavar="TEXT", help="version of all objects, for servers that tell none")
     _add_cache_group(warm)
-    warm.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in STORE (default: all)")
+    warm.add_argument("--arrays", "--variables", nargs="+", metavar="NAME", help="arrays or groups (default: all)")
     _add_store_arguments(warm)
     warm.add_argument("--executor", metavar="WHERE", help=f"{EXECUTORS}; all workers must see DIR (default: threads)")
     warm.add_argument(

@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
         metavar="STORE",
         help="an array, or a group of arrays and groups: a path, a URL, or a pattern in quotes",
     )
-    parser.add_argument("--arrays", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)")
+    parser.add_argument(
+        "--arrays", "--variables", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)"
+    )
     add_sel(parser)
     add_sample_dim(parser, "with --sel: the dimension of samples (default: axis 0)")
     parser.add_argument(

@@ -420,6 +420,8 @@ def test_exit_status_and_json(many: Path, tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["verify", str(many), "--json", str(tmp_path / "nowhere" / "report.json"), *none]) == 2
     assert cli.main(["verify", str(tmp_path / "nothing"), *none]) == 2
     assert cli.main(["verify", str(many), "--arrays", "z", *none]) == 2
+    assert cli.main(["verify", str(many), "--variables", "z", *none]) == 2
+    assert cli.main(["verify", str(many), "--variables", "x", *none]) == 0
     assert cli.main(["verify", str(many), "--memory-budget", "1 furlong", *none]) == 2
 
 
