@@ -368,9 +368,9 @@ def test_what_is_no_array_of_a_file_is_said(server: CountingServer, tmp_path: Pa
         ("x.nc/nothing", StoreReadError, "x.nc/nothing: the file has no array and no group 'nothing'"),
         ("x.nc/lists", UnsupportedError, "x.nc/lists: its items are lists of any length"),
         ("missing.nc", StoreReadError, "missing.nc: no Zarr array is there"),
-        ("x.grib", ConfigError, "x.grib: is of no format that is read in extent"),
+        ("x.grib", ConfigError, "x.grib: is of no format that is read in place"),
         ("x.png", ConfigError, "x.png: is an image at a URL"),
-        ("x.csv", ConfigError, "x.csv: is of no format that is read in extent"),
+        ("x.csv", ConfigError, "x.csv: is of no format that is read in place"),
         ("short.h5", StoreReadError, "short.h5: HDF5 cannot read it"),
     ):
         with pytest.raises(error) as caught:
