@@ -51,7 +51,7 @@ def slowdown_beside(work: Callable[[], object]) -> dict[str, float]:
     thread = threading.Thread(target=run)
     thread.start()
     beside: list[tuple[float, float]] = []
-    while thread.is_alive():
+    while thread.is_alive() or not beside:  # work may end before a step begins
         beside.append(run_steps(count=1))
     thread.join()
     if errors:

@@ -29,6 +29,7 @@ from benchmarks.harness.checksum import ChecksumError
 from benchmarks.harness.measure import expected_hashes
 from benchmarks.harness.nginx import Nginx, NoNginxError, count_requests, find_nginx, serve
 from benchmarks.harness.slow_proxy import Slowness, slowed
+from benchmarks.harness.steps import slowdown_beside
 from benchmarks.harness.wrk import run_wrk
 from benchmarks.suites import remote, remote_series
 from benchmarks.suites.remote import Row, above_local, goal_of
@@ -145,6 +146,12 @@ def test_nothing_is_timed_after_wrong_data(
     assert "objects, zarrfeed-http: WRONG: " in printed
     assert "nothing was timed" in printed
     assert not out.exists()
+
+
+def test_steps_are_measured_beside_work_that_ends_before_they_begin() -> None:
+    assert slowdown_beside(lambda: None).keys() == {"step_percent", "step_on_a_core_percent"}
+    with pytest.raises(ZeroDivisionError):
+        slowdown_beside(lambda: 1 / 0)
 
 
 @needs_nginx
