@@ -31,7 +31,8 @@ def image(values: npt.NDArray[Any], *, primary: bool = False, **cards: Any) -> b
 
 def table(rows: npt.NDArray[Any], heap: bytes = b"", **cards: Any) -> bytes:
     """Return a unit with a binary table of records; `cards` replace those of the columns."""
-    made, members = {}, []
+    made: dict[str, Any] = {}
+    members = []
     for number, name in enumerate(rows.dtype.names or (), 1):
         base, shape = rows.dtype[name].base, rows.dtype[name].shape
         count = int(np.prod(shape, dtype=int))

@@ -126,7 +126,7 @@ def _unit(file: AnyFile, number: int, cards: dict[str, Any], begin: int) -> tupl
     axes = cards.get("NAXIS")
     if type(axes) is not int or not 0 <= axes <= _MOST_AXES or type(cards.get("BITPIX")) is not int:
         raise _damaged(file, f"unit {number} has NAXIS = {axes}, BITPIX = {cards.get('BITPIX')}")
-    sizes = tuple(cards.get(f"NAXIS{axis}") for axis in range(1, axes + 1))
+    sizes: tuple[Any, ...] = tuple(cards.get(f"NAXIS{axis}") for axis in range(1, axes + 1))
     heap, groups = cards.get("PCOUNT", 0), cards.get("GCOUNT", 1)
     if any(type(one) is not int or one < 0 for one in (*sizes, heap, groups)):
         raise _damaged(file, f"unit {number} has axes {sizes}, PCOUNT = {heap}, GCOUNT = {groups}")

@@ -187,7 +187,8 @@ def test_damaged_files_and_tiles_are_errors(tmp_path: Path) -> None:
 
 def test_masks_of_gdal_are_no_images(tmp_path: Path) -> None:
     values, path = np.arange(64 * 48, dtype="u2").reshape(64, 48), tmp_path / "x.tif"
-    mask, options = values % 3 == 0, {"photometric": "minisblack", "tile": (16, 16), "metadata": None}
+    mask = values % 3 == 0
+    options: dict[str, Any] = {"photometric": "minisblack", "tile": (16, 16), "metadata": None}
     with tifffile.TiffWriter(path) as file:
         file.write(values, subfiletype=0, **options)
         file.write(mask, subfiletype=4, **options)
