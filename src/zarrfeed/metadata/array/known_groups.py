@@ -83,10 +83,8 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
         of_alike = [key for key in ("", *groups[:_MOST_PATHS]) if _has_groups_alike(group, key)]
         if of_alike:
             pattern = member_path(group, f"{of_alike[0]}/*".lstrip("/"))
-            text += (
-                f"; the pattern {pattern} opens the groups{f' in {of_alike[0]}' * bool(of_alike[0])} one after another"
-            )
-            text += ", as one data set"
+            which = f"the groups in {of_alike[0]}" if of_alike[0] else "them"
+            text += f"; the pattern {pattern} opens {which} one after another, as one data set"
         root = _root(group)
         text += "" if root is None else f"; zarrfeed info --tree {shlex.quote(root)} draws all that lies there"
     return (_of_parents(group) if groups else None) or ConfigError(text)
