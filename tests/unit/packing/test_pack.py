@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import zarrfeed
 from tests.support.examples import examples
+from tests.support.fits_files import image
 from tests.support.packing import check_packed, files_of, make_source
 from zarrfeed import ConfigError
 from zarrfeed.packing.pack import pack
@@ -414,3 +415,10 @@ def test_a_call_that_finds_the_work_finished_by_another_says_so(source: Path, tm
 
     assert pack(source, out, on_progress=another, jobs=1, **SMALL).complete
     assert seen
+
+
+def test_a_fits_file_is_packed_as_an_array(tmp_path: Path) -> None:
+    values = np.arange(30 * 4 * 5, dtype="i4").reshape(30, 4, 5)
+    (tmp_path / "x.fits").write_bytes(image(values, primary=True))
+    pack(tmp_path / "x.fits", tmp_path / "x.zarr", verify=True)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x.zarr", mode="r")[:], values)

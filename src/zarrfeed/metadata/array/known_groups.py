@@ -77,11 +77,27 @@ def without_arrays(group: zarr.Group) -> ZarrfeedError:
         arrays = [f"{key}/{name}" for key in groups[:_MOST_PATHS] for name in _names_in(group, key, zarr.Array)]
         named = str(arrays[:1]) if arrays else "[...]"
         text += f"; groups in it, which depth=1 enters, or variables={named}: {', '.join(groups)}"
-        if len(groups) > 1 and arrays:
-            text += f"; the pattern {member_path(group, '*')} opens them one after another, as one data set"
+        sparse = [key for key in groups[:_MOST_PATHS] if encoding_of(member_of(group, key)) == "csr_matrix"]
+        if sparse:
+            text += f"; {member_path(group, sparse[0])} is a sparse matrix, whose rows are samples"
+        of_alike = [key for key in ("", *groups[:_MOST_PATHS]) if _has_groups_alike(group, key)]
+        if of_alike:
+            pattern = member_path(group, f"{of_alike[0]}/*".lstrip("/"))
+            which = f"the groups in {of_alike[0]}" if of_alike[0] else "them"
+            text += f"; the pattern {pattern} opens {which} one after another, as one data set"
         root = _root(group)
         text += "" if root is None else f"; zarrfeed info --tree {shlex.quote(root)} draws all that lies there"
     return (_of_parents(group) if groups else None) or ConfigError(text)
+
+
+def _has_groups_alike(group: zarr.Group, key: str) -> bool:
+    """Return whether a group, or the group in it with a key, has groups whose members have the same names."""
+    inside = member_of(group, key) if key else group
+    groups = [one for _, one in _members(inside)] if isinstance(inside, zarr.Group) else []
+    if len(groups) < 2 or not all(isinstance(one, zarr.Group) for one in groups):
+        return False
+    first, last = ({name for name, _ in _members(one)} for one in (groups[0], groups[-1]))  # type: ignore[arg-type]
+    return bool(first) and first == last
 
 
 def _names_in(group: zarr.Group, key: str, kind: type) -> list[str]:

@@ -19,6 +19,7 @@ from zarrfeed.packing.sources.source import KINDS, READ_WHOLE, SourceCall, Sourc
 from zarrfeed.storage.access.file_kinds import kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.access.key_urls import KeyUrl, is_url
 from zarrfeed.storage.access.local_files import METADATA_NAMES
+from zarrfeed.storage.files.fits import is_fits
 from zarrfeed.storage.files.tiff import is_tiff, is_tiff_array
 
 #: Files below a folder that are looked at, at most, to tell the kind of its content.
@@ -92,7 +93,7 @@ def _existing(path: str) -> str:
 def _kind_of(path: str, *, is_alone: bool) -> str:
     """Return the kind of the source at a path, which exists, or at a URL.
 
-    A TIFF that is the only source is an array, unless it is a picture.
+    A TIFF that is the only source is an array, unless it is a picture; a FITS file that is the only source is one.
 
     Raises
     ------
@@ -107,6 +108,8 @@ def _kind_of(path: str, *, is_alone: bool) -> str:
     if Path(path).is_dir():
         return _kind_of_folder(path)
     if is_alone and named in (None, "images") and is_tiff(Path(path)) and is_tiff_array(Path(path)):
+        return "zarr"
+    if is_alone and named is None and is_fits(Path(path)):
         return "zarr"
     refused = refused_by_name(path)
     kind = (named if named != "zarr" else None) or (None if refused else kind_of_content(path)) or named

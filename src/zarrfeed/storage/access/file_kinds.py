@@ -46,6 +46,7 @@ _TABLE = "is a table; give it as targets of a folder of images, or write it as P
 _REFUSED: dict[str, str] = {
     **dict.fromkeys((".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4"), _COMPRESSED),
     **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl"), _TABLE),
+    ".dmrpp": "is DMR++, which VirtualiZarr reads: give the ManifestStore that its DMRPPParser returns",
 }
 #: The magic of a tar archive's header, and its offset.
 _USTAR = b"ustar"

@@ -31,7 +31,14 @@ from zarrfeed.storage.files.hdf5_library import (
     opened_file,
     shape_of,
 )
-from zarrfeed.storage.files.hdf5_names import attributes_of, dims_of, is_dimension_alone, link_to, member_name
+from zarrfeed.storage.files.hdf5_names import (
+    attributes_of,
+    attributes_of_group,
+    dims_of,
+    is_dimension_alone,
+    link_to,
+    member_name,
+)
 from zarrfeed.storage.files.hdf5_values import document_of_values, read_values
 from zarrfeed.storage.files.table_store import PACK, TableStore, array_document, plain_dtype
 
@@ -123,7 +130,7 @@ def _add_group(store: TableStore, path: str, group: Any, entered: dict[Any, str]
     """
     h5py = library()
     entered[address_of(group)] = path
-    store.add_group(path, attributes_of(group))
+    store.add_group(path, attributes_of_group(group))
     file_number, _ = address_of(group.file["/"])
     for name in dict.fromkeys(map(member_name, group)):
         below, key = f"{path}/{name}".lstrip("/"), link_to(group, name)

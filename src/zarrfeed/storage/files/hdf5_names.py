@@ -15,6 +15,8 @@ _INTERNAL = (
     *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS"),
     *(DIMENSION_NUMBER, "_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
 )
+#: Members of the matrix of counts that Cell Ranger (10x Genomics) writes: features along the rows, cells one by one.
+_OF_CELL_RANGER = {"data", "indices", "indptr", "shape", "barcodes"}
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 #: netCDF-4 puts this before the name of a variable that has the name of a dimension, and is not along it alone.
 _NOT_ALONG = "_nc4_non_coord_"
@@ -48,6 +50,21 @@ def dims_of(dataset: Any) -> tuple[str | None, ...]:
         scale = dim[0].name if not dim.label and len(dim) else None
         names.append(dim.label or (scale.rpartition("/")[2] if scale else None))
     return tuple(names)
+
+
+def attributes_of_group(group: Any) -> dict[str, Any]:
+    """Return the attributes of a group; those of a sparse matrix in AnnData for a matrix of Cell Ranger.
+
+    Its columns are cells, and are stored one after another, so that it is a matrix of AnnData with a row for each cell.
+    """
+    found = attributes_of(group)
+    if not set(group) >= _OF_CELL_RANGER or "encoding-type" in found:
+        return found
+    try:
+        features, cells = (int(size) for size in group["shape"][()])
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError):
+        return found  # it is no such matrix, or a damaged one
+    return {**found, "encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [cells, features]}
 
 
 def attributes_of(node: Any, dtype: np.dtype[Any] | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from zipfile import is_zipfile
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.storage.files.data_file import DataFile, FarFile
 from zarrfeed.storage.files.file_index import beside, is_index, open_beside, open_index
+from zarrfeed.storage.files.fits import is_fits, open_fits
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
 from zarrfeed.storage.files.netcdf3 import is_netcdf3, open_netcdf3
 from zarrfeed.storage.files.npy import is_npy, open_npy
@@ -25,6 +26,7 @@ _FORMATS: tuple[tuple[Callable[[Path | FarFile], bool], Callable[[Path | FarFile
     (is_netcdf3, open_netcdf3),
     (is_hdf5, open_hdf5),
     (is_tiff, open_tiff),
+    (is_fits, open_fits),
     (is_references, open_references),
 )
 

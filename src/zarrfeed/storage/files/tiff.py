@@ -28,6 +28,8 @@ from zarrfeed.storage.files.tiff_image import TiffImage
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 #: Names a file that planes of an OME-TIFF lie in.
 _FILE_NAME = re.compile(r'\bFileName="([^"]*)"')
+#: The bit of the tag NewSubfileType that says that an image is the mask of another one.
+_MASK = 4
 _KIND_OF_AXIS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 
 
@@ -71,13 +73,14 @@ def open_tiff(path: Path | FarFile) -> TableStore:
     file = file_of(path)
     store = TableStore(file, "TIFF", read_table, read_values=read_values)
     with _opened(file) as tiff:
-        if not tiff.series:
+        found = _images_of(tiff)
+        if not found:
             raise StoreReadError(errno.EINVAL, f"{file}: it has no image")
-        if len(tiff.series) == 1:
-            _add_series(store, "", tiff.series[0], tiff.byteorder)
+        if len(found) == 1:
+            _add_series(store, "", found[0], tiff.byteorder)
         else:
             store.add_group("", {"bioformats2raw.layout": 3})
-            for number, series in enumerate(tiff.series):
+            for number, series in enumerate(found):
                 _add_series(store, str(number), series, tiff.byteorder)
     store.check_readable("")
     return store
@@ -162,6 +165,12 @@ def _opened(file: AnyFile) -> Iterator[Any]:
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 
+def _images_of(tiff: Any) -> list[Any]:
+    """Return the series of a file, without the masks of GDAL, which say where another series is valid."""
+    images = [one for one in tiff.series if not int(one.keyframe.subfiletype) & _MASK]
+    return images or list(tiff.series)
+
+
 def _add_series(store: TableStore, path: str, series: Any, byte_order: Literal["<", ">"]) -> None:
     """Add an image: as an array if it is the only one and has one resolution, otherwise as a group of levels."""
     if not path and len(series.levels) == 1:
@@ -194,5 +203,6 @@ def _add_level(store: TableStore, path: str, level: Any, byte_order: Literal["<"
 def _image_at(tiff: Any, path: str) -> TiffImage:
     """Return the image at a path: of a level, of a series and a level, or the only one."""
     numbers = [int(one) for one in path.split("/") if one]
-    series = tiff.series[numbers.pop(0)] if len(tiff.series) > 1 else tiff.series[0]
+    found = _images_of(tiff)
+    series = found[numbers.pop(0)] if len(found) > 1 else found[0]
     return TiffImage(series.levels[numbers[0]] if numbers else series, tiff.byteorder)

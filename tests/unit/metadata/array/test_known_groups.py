@@ -361,3 +361,19 @@ def test_a_plate_that_leads_to_itself_ends(tmp_path: Path) -> None:
         inner = inner.create_group("a")
         inner.attrs["plate"] = {"wells": [{"path": "a"}]}
     assert str(refusal_of(tmp_path / "g")).endswith("give one array: a resolution of one image")
+
+
+def test_episodes_in_a_group_of_a_file_are_told_by_their_pattern(tmp_path: Path) -> None:
+    root = zarr.create_group(tmp_path / "demo.zarr")
+    for episode in range(3):
+        root.create_array(f"data/demo_{episode}/actions", data=np.full((4 + episode, 2), episode))
+    root.create_array("mask/train", data=np.arange(2))
+    with pytest.raises(ConfigError, match=r"the pattern '\S*demo\.zarr/data/\*' opens the groups in data") as raised:
+        zarrfeed.open(tmp_path / "demo.zarr", variables=["actions"])
+    found = re.search(r"the pattern '(\S*)'", str(raised.value))
+    assert found
+    assert len(zarrfeed.open(found[1], variables=["actions"])) == 4 + 5 + 6
+    root.create_array("data/other/x", data=np.arange(2))
+    with pytest.raises(ConfigError, match="is a group without arrays") as raised:
+        zarrfeed.open(tmp_path / "demo.zarr")
+    assert "pattern" not in str(raised.value)

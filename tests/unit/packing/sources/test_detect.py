@@ -160,6 +160,11 @@ def test_urls_are_stores() -> None:
         (("a.txt",), ("a.txt",), r"a\.txt: is of no known kind; kind must be one of zarr, npy"),
         (("a.tar.gz",), ("a.tar.gz",), r"a\.tar\.gz: is compressed: decompress it first"),
         (("a.tgz",), ("a.tgz",), r"a\.tgz: is compressed: decompress it first"),
+        (
+            ("a.nc.dmrpp",),
+            ("a.nc.dmrpp",),
+            r"a\.nc\.dmrpp: is DMR\+\+, which VirtualiZarr reads: give the",
+        ),
         (("a.csv",), ("a.csv",), r"a\.csv: is a table; give it as targets of a folder of images"),
     ],
 )

@@ -22,6 +22,7 @@ from scipy.io import netcdf_file
 import zarrfeed
 from tests.support.counting_server import CountingServer
 from tests.support.fault_server import Fault, FaultServer, cuts, drops, refuses
+from tests.support.fits_files import image, no_image
 from tests.support.hdf5_files import bytes_of, write_random
 from zarrfeed import (
     ChunkSkippedWarning,
@@ -257,6 +258,13 @@ def test_arrays_of_numpy_are_read_by_ranges(server: CountingServer, tmp_path: Pa
     (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:200])
     with pytest.raises(ConfigError, match=r"x\.npy: ends before its 240 bytes of items do"):
         zarrfeed.open(f"{server.url}/x.npy")
+
+
+def test_images_of_fits_are_read_by_ranges(server: CountingServer, tmp_path: Path) -> None:
+    (tmp_path / "x.fits").write_bytes(no_image() + image(ROWS, EXTNAME="SCI") + image(-ROWS, EXTNAME="ERR"))
+    for path, wanted in (("x.fits/SCI", ROWS), ("x.fits::ERR", -ROWS)):
+        (batch,) = ZarrIterableDataset(zarrfeed.open(f"{server.url}/{path}"), batch_size=1)
+        assert np.array_equal(batch[0], wanted)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import h5py
 import numcodecs
 import numpy as np
 import pytest
+import scipy.sparse
 import zarr
 
 import zarrfeed
@@ -354,3 +355,29 @@ def test_what_was_never_written_is_the_fill_value_behind_a_user_block_too(path: 
         file["y"] = VALUES
     assert np.all(opened(path)[...] == -3)
     np.testing.assert_array_equal(opened(path, "y")[...], VALUES)
+
+
+def test_counts_of_cell_ranger_are_a_matrix_with_a_row_for_each_cell(path: Path) -> None:
+    counts = scipy.sparse.random(12, 40, 0.3, "csc", random_state=2, dtype="f4")
+    counts.data = np.arange(1, counts.nnz + 1, dtype="i4")
+    with h5py.File(path, "w") as file:
+        matrix = file.create_group("matrix")
+        for name in ("data", "indices", "indptr"):
+            values = getattr(counts, name).astype("i4" if name == "data" else "i8")
+            matrix.create_dataset(name, data=values, chunks=(30,), compression="gzip", shuffle=True)
+        matrix["shape"] = np.array(counts.shape, "i4")
+        matrix["barcodes"] = np.array([f"AAAC{number}-1".encode() for number in range(40)])
+        matrix["features/id"] = np.array([f"gene{number}".encode() for number in range(12)])
+    data = zarrfeed.open(path / "matrix")
+    rows = [31, 0, 7, 31]
+    np.testing.assert_array_equal(zarrfeed.ZarrDataset(data)[rows].to_dense().numpy(), counts.T.toarray()[rows])
+    assert zarrfeed.open(path / "matrix" / "barcodes").fields[0].shape == (8,)
+    with pytest.raises(ConfigError, match="matrix' is a sparse matrix, whose rows are samples"):
+        zarrfeed.open(path)
+
+
+def test_a_group_that_is_almost_one_of_cell_ranger_stays_a_group(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name in ("data", "indices", "indptr", "barcodes", "shape"):
+            file[name] = np.arange(5)
+    assert len(zarrfeed.open(path).fields) == 5

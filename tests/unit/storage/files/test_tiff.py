@@ -183,3 +183,18 @@ def test_damaged_files_and_tiles_are_errors(tmp_path: Path) -> None:
     assert is_tiff(path)
     with pytest.raises(StoreReadError, match=r"x\.tif"):
         zarrfeed.open(path)
+
+
+def test_masks_of_gdal_are_no_images(tmp_path: Path) -> None:
+    values, path = np.arange(64 * 48, dtype="u2").reshape(64, 48), tmp_path / "x.tif"
+    mask = values % 3 == 0
+    options: dict[str, Any] = {"photometric": "minisblack", "tile": (16, 16), "metadata": None}
+    with tifffile.TiffWriter(path) as file:
+        file.write(values, subfiletype=0, **options)
+        file.write(mask, subfiletype=4, **options)
+    with tifffile.TiffFile(path) as file:
+        assert len(file.series) == 2
+    assert rows(zarrfeed.open(path))[0].tobytes() == values.tobytes()
+    with tifffile.TiffWriter(path) as file:
+        file.write(mask, subfiletype=4, **options)
+    assert rows(zarrfeed.open(path))[0].tobytes() == mask.tobytes()
