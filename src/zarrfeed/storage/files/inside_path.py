@@ -6,8 +6,8 @@ import glob
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from zipfile import is_zipfile
 
-from zarrfeed.storage.access.file_kinds import is_zip
 from zarrfeed.storage.files.open_file import is_read_in_place, open_file
 
 #: Stands between a file and a path in it, where it is no slash.
@@ -72,4 +72,4 @@ def _is_file(path: Path) -> bool:
 
 
 def _may_have_arrays(path: Path) -> bool:
-    return path.is_file() and (is_zip(path) or is_read_in_place(path))
+    return path.is_file() and (is_zipfile(path) or is_read_in_place(path))
