@@ -138,9 +138,8 @@ def test_tools_take_what_open_takes(form: str, tmp_path: Path, capsys: pytest.Ca
     assert all(store["ok"] for store in stores)
     assert sum(one["good"] for store in stores for one in store["arrays"]) > 0
     _run("pack", [*named.arguments, "-o", f"{tmp_path}/packed.zarr", "--verify"], capsys)
-    packed = zarr.open(f"{tmp_path}/packed.zarr", mode="r")
-    array = packed if named.name is None else packed[named.name]
-    np.testing.assert_array_equal(array[...], VALUES)
+    packed = zarr.open_array(f"{tmp_path}/packed.zarr", path=named.name or "", mode="r")
+    np.testing.assert_array_equal(packed[...], VALUES)
 
 
 @pytest.mark.parametrize("form", ["NetCDF4", "years", "NumPy", "references"])

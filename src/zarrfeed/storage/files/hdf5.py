@@ -267,13 +267,13 @@ def _as_found(file: AnyFile, dataset: Any, index: Int64, extents: Int64, user_by
     found = _found_among(differ[:_ASKED_FIRST], file, dataset, (index, moved), extents, user_bytes)
     if found is not None or len(differ) <= _ASKED_FIRST:
         return index if found is None else found
-    places: Int64 = np.unique(np.concatenate([index, moved]), axis=0, return_inverse=True)[1].reshape(2, -1)
-    chunks_at = [dict(zip(of.tolist(), range(len(index)), strict=True)) for of in places]
+    numbered: Int64 = np.unique(np.concatenate([index, moved]), axis=0, return_inverse=True)[1].reshape(2, -1)
+    chunks_at = [dict(zip(of.tolist(), range(len(index)), strict=True)) for of in numbered]
     lie_apart = [len(one) == len(index) for one in chunks_at]
     if lie_apart[0] != lie_apart[1]:
         return index if lie_apart[0] else moved
     rest = differ[_ASKED_FIRST:]
-    telling = rest if user_bytes else _unlike(file, places, chunks_at, extents, rest)
+    telling = rest if user_bytes else _unlike(file, numbered, chunks_at, extents, rest)
     found = _found_among(telling, file, dataset, (index, moved), extents, user_bytes)
     return index if found is None else found
 
@@ -291,12 +291,12 @@ def _found_among(
 
 
 def _unlike(
-    file: AnyFile, places: Int64, chunks_at: Sequence[Mapping[int, int]], extents: Int64, numbers: Int64
+    file: AnyFile, numbered: Int64, chunks_at: Sequence[Mapping[int, int]], extents: Int64, numbers: Int64
 ) -> Iterator[int]:
     """Yield the chunks of `numbers` whose bytes are not those of the chunks that lie in their places.
 
-    Whichever indices are right, HDF5 finds such a chunk at one of its two indices and not at the other. `places`, shape
-    (2, chunks), numbers the two indices of each chunk, and `chunks_at` has the chunk at each of these numbers.
+    Whichever indices are right, HDF5 finds such a chunk at one of its two indices and not at the other. `numbered`,
+    shape (2, chunks), numbers the two indices of each chunk, and `chunks_at` has the chunk at each of these numbers.
     """
     digests: dict[int, bytes] = {}
     with file.open() as opened:
@@ -311,7 +311,7 @@ def _unlike(
             return digests[chunk]
 
         for one in numbers.tolist():
-            others = chunks_at[0].get(int(places[1, one])), chunks_at[1].get(int(places[0, one]))
+            others = chunks_at[0].get(int(numbered[1, one])), chunks_at[1].get(int(numbered[0, one]))
             if all(content(one) != content(other) for other in others):
                 yield one
 
