@@ -258,9 +258,9 @@ def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTab
 def _as_found(file: AnyFile, dataset: Any, index: Int64, extents: Int64, user_bytes: int) -> Int64:
     """Return the indices of chunks at which HDF5 finds them: those that it lists, or those of an extensible array.
 
-    HDF5 takes about a millisecond to look for a chunk, so it is asked for few: the first one tells, unless chunks are
-    alike. Where the first ones are, indices at which several chunks would lie are wrong, and HDF5 is asked only for
-    chunks that differ from those in their places.
+    HDF5 reads each chunk that it is asked for, so it is asked for few: the first one tells, unless chunks are alike.
+    Where the first ones are, indices at which several chunks would lie are wrong, and HDF5 is asked only for chunks
+    that differ from those in their places.
     """
     moved = _in_extensible_array(dataset, index)
     differ = np.flatnonzero(np.any(moved != index, axis=1))
