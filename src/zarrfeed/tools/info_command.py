@@ -78,14 +78,16 @@ def add_arguments(
 def draw_trees(
     arguments: argparse.Namespace, storage_options: Mapping[str, Any] | None, say: Callable[[object], None]
 ) -> None:
-    """Print the arrays and groups of each store as a tree. Raises as `store_tree`."""
+    """Print the arrays and groups of each store as a tree. Raises as `store_tree` and `as_stores`."""
+    from zarrfeed.metadata.stores.many_stores import as_stores
     from zarrfeed.spec.description.error_policy import Faults
     from zarrfeed.storage.access.access import StoreAccess
     from zarrfeed.tools.store_tree import store_tree
 
     access = StoreAccess(Faults(timeout=arguments.timeout), storage_options, zarr_format=arguments.zarr_format)
     for path in arguments.paths:
-        say(store_tree(path, access))
+        for store in as_stores(path, access) or [path]:
+            say(store_tree(str(store), access))
 
 
 def run(arguments: argparse.Namespace, open_data: Callable[..., Data], say: Callable[[object], None]) -> None:

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
         "--arrays", "--variables", nargs="+", metavar="NAME", help="arrays or groups in it (default: all)"
     )
     add_sel(parser)
-    add_sample_dim(parser, "with --sel: the dimension of samples (default: axis 0)")
+    add_sample_dim(parser, "for --sel: the dimension of samples (default: axis 0); all arrays without --sel")
     parser.add_argument(
         "--missing", choices=("count", "error"), default="count", help="of chunks the store lacks (default: count)"
     )
@@ -80,8 +80,6 @@ def run(
 
     access = StoreAccess(Faults(timeout=arguments.timeout), storage_options, zarr_format=arguments.zarr_format)
     stores = [store for path in arguments.paths for store in as_stores(path, access) or [path]]
-    if arguments.sample_dim is not None and not arguments.sel:
-        raise ConfigError("--sample-dim is for --sel, and there is none")
     if len(stores) == 1:
         report = _verify_one(stores[0], arguments, storage_options, complain)
         if arguments.json:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from zarrfeed.base.errors import ConfigError, StoreReadError, ZarrfeedError, printable
-from zarrfeed.storage.access.file_kinds import CALLED, is_zip, kind_of_content, kind_of_name, refused_by_name
+from zarrfeed.storage.access.file_kinds import CALLED, kind_of_content, kind_of_name, refused_by_name
 from zarrfeed.storage.access.local_files import NODE_NAMES, is_node, lacking
 from zarrfeed.storage.files.inside_path import split_at_file
 from zarrfeed.storage.files.open_file import are_references, is_read_in_place
@@ -84,15 +84,8 @@ def _missing(path: Path) -> str:
         return f": the file {printable(in_place)} has no array {inside!r}; `{shown}` draws what lies in it"
     for parent in path.parents:
         if parent.is_file():
-            inside, file = path.relative_to(parent).as_posix(), printable(parent)
-            if is_zip(parent):
-                return f": {file} is a zip file; open it, and take {inside!r} of it: {_in_zip(parent, inside)}"
-            return f": {file} is a file, and no folder"
+            return f": {printable(parent)} is a file, and no folder"
     return f": {lacking(path)}"
-
-
-def _in_zip(path: Path, inside: str) -> str:
-    return f"zarr.open(zarr.storage.ZipStore({printable(path)!r}, mode='r'), path={inside!r}, mode='r')"
 
 
 def _inside_of(path: Path) -> str:
@@ -144,7 +137,7 @@ def _folder(path: Path) -> str:
         stores = [name for name in names[:_LOOKED_AT] if is_node(path / name)]
         if stores:
             ends = {Path(name).suffix for name in stores}
-            pattern = path / f"*{ends.pop()}" if len(ends) == 1 else path / stores[0]
+            pattern = path / f"*{ends.pop()}" if len(ends) == 1 and len(stores) > 1 else path / stores[0]
             several = "give one of them, or several as a pattern" if len(stores) > 1 else "give that path"
             listed = ", ".join(map(repr, map(printable, stores[:3]))) + ", ..." * (len(stores) > 3)
             return f"the folder has Zarr stores in it, {listed}: {several}, such as {str(pattern)!r}"

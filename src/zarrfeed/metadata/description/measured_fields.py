@@ -124,6 +124,11 @@ def measured(
     return plain, tuple(made)
 
 
+def sparse_names(resolved: ResolvedData) -> list[str]:
+    """Return the names of the sparse matrices, of which no statistics are taken."""
+    return [items.name for items, field in zip(resolved.items, resolved.fields, strict=True) if field.is_sparse]
+
+
 def _mask_of(items: Items, others: Sequence[Items]) -> int | None:
     """Return the number of the array that is the mask of a nullable column of AnnData: its name ends in "/mask"."""
     named = (items.side, f"{items.key}/mask", "bool")
@@ -141,7 +146,9 @@ def _measurable(resolved: ResolvedData, sides: tuple[str, ...]) -> list[int]:
     items = resolved.items
     numbers = [n for n in _wanted(items, sides) if is_number(items[n]) and _has_axes(resolved.fields[n], items[n])]
     if not numbers:
-        raise ConfigError(f"there are no arrays of numbers in {' or '.join(sides)} to take statistics of")
+        sparse = sparse_names(resolved)
+        more = f" ({', '.join(sparse)}: a sparse matrix has none)" if sparse else ""
+        raise ConfigError(f"there are no arrays of numbers in {' or '.join(sides)} to take statistics of{more}")
     return numbers
 
 

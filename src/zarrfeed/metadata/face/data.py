@@ -39,6 +39,7 @@ _CALLED_HERE: dict[str, str] = {
         "ZarrIterableDataset(data, transform=...) calculates, or xarray does before zarrfeed.open()",
     ),
     **dict.fromkeys(("explain", "describe", "info"), "the explain method of ZarrIterableDataset(data) tells"),
+    **dict.fromkeys(("stats", "statistics", "std", "min", "max"), "zarrfeed.stats(data) takes them"),
     **dict.fromkeys(("rename", "assign_coords"), "zarrfeed.open({'name': path}) names arrays"),
     **dict.fromkeys(("drop_vars", "drop"), "zarrfeed.open(path, variables=[...]) names the arrays that are read"),
     **dict.fromkeys(("chunk", "rechunk"), "zarrfeed.pack() writes other chunks"),

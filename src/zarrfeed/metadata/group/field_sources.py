@@ -131,6 +131,8 @@ def checked_mapping(side: str, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping of names to arrays, or refuse it."""
     if not source:
         raise ConfigError(f"{side}: is an empty mapping, must name at least one array")
+    if {"version", "refs"} <= set(source):
+        raise ConfigError(f"{side}: is a mapping of references: write it to a file, json.dump, and give its path")
     for key in source:
         if not isinstance(key, str):
             raise ConfigError(f"{side}: has the key {key!r}, a {type(key).__name__}; names must be str")

@@ -78,6 +78,7 @@ from zarrfeed.spec.values.record import select_members
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.key_urls import is_url
 from zarrfeed.storage.append.appended import marks_of
+from zarrfeed.storage.files.opened_files import remedy_for
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as ObstoreStore
@@ -308,7 +309,7 @@ class _SideReader:
             refuse_dask(source, side)
             raise ConfigError(
                 f"{side}: got a {type(source).__name__}, must be a path, a URL, a zarr.Array, a zarr.Group, a "
-                "store, a NumPy array, a tensor, or a mapping of names to arrays"
+                f"store, a NumPy array, a tensor, or a mapping of names to arrays{remedy_for(source)}"
             )
         for key, array in named.items():
             with naming(f"{side}[{key!r}]"):

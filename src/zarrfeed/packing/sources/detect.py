@@ -20,8 +20,11 @@ from zarrfeed.storage.access.file_kinds import kind_of_content, kind_of_name, re
 from zarrfeed.storage.access.key_urls import KeyUrl, is_url
 from zarrfeed.storage.access.local_files import METADATA_NAMES
 from zarrfeed.storage.files.fits import is_fits
+from zarrfeed.storage.files.open_file import are_references
 from zarrfeed.storage.files.tiff import is_tiff, is_tiff_array
 
+#: Kinds whose own library has to read them from a disk.
+_NOT_FROM_URLS = ("anndata", "arrow", "webdataset")
 #: Files below a folder that are looked at, at most, to tell the kind of its content.
 _LOOKED_AT = 10_000
 
@@ -91,9 +94,10 @@ def _existing(path: str) -> str:
 
 
 def _kind_of(path: str, *, is_alone: bool) -> str:
-    """Return the kind of the source at a path, which exists, or at a URL.
+    """Return the kind of the source at a path, which exists, in a file, or at a URL.
 
-    A TIFF that is the only source is an array, unless it is a picture; a FITS file that is the only source is one.
+    Arrays in files, files at URLs, and references are read as `zarrfeed.open` reads them. A TIFF that is the only
+    source is an array, unless it is a picture; a FITS file that is the only source is one.
 
     Raises
     ------
@@ -102,11 +106,13 @@ def _kind_of(path: str, *, is_alone: bool) -> str:
     """
     named = kind_of_name(KeyUrl.of(path).key if is_url(path) else path)
     if is_url(path):
-        if named not in (None, "zarr"):
-            raise ConfigError(f"{printable(path)}: only Zarr stores are read from URLs; copy it to this machine first")
+        if named in _NOT_FROM_URLS:
+            raise ConfigError(f"{printable(path)}: such files are not packed from URLs; copy it to this machine first")
         return "zarr"
     if Path(path).is_dir():
         return _kind_of_folder(path)
+    if not Path(path).exists() or are_references(Path(path)):
+        return "zarr"
     if is_alone and named in (None, "images") and is_tiff(Path(path)) and is_tiff_array(Path(path)):
         return "zarr"
     if is_alone and named is None and is_fits(Path(path)):

@@ -14,6 +14,7 @@ from zarrfeed.packing.sources.source import SourceOptions
 from zarrfeed.storage.access.key_urls import is_url, path_pattern_of
 from zarrfeed.storage.access.local_files import lacking, local_path
 from zarrfeed.storage.access.shared_access import SharedAccess
+from zarrfeed.storage.files.inside_path import matching_in_files, split_at_file
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBERS = re.compile(r"([0-9]+)\.\.([0-9]+)")
@@ -28,7 +29,8 @@ def expanded(path: str, options: SourceOptions, *, patterns: bool = True) -> lis
     ----------
     path
         A path or a URL. `*`, `?` and `[...]` match names, in the order of code points; `{a,b}` and `{00..12}` stand for
-        several, in the order written, each of which must be there. A path that exists stands for itself.
+        several, in the order written, each of which must be there. A path that exists stands for itself, and so does
+        the path of a group or an array in a file, such as "x.h5/train".
     options
         Options for reading URLs.
     patterns
@@ -55,8 +57,9 @@ def expanded(path: str, options: SourceOptions, *, patterns: bool = True) -> lis
     pattern = os.path.abspath(path_pattern_of(path) or path)  # noqa: PTH100 - as above
     for one in without_braces(pattern) if patterns else [local]:
         if patterns and glob.has_magic(one) and not os.path.lexists(one):
-            made += _some(sorted(glob.glob(one, recursive=True)), one)  # noqa: PTH207 - Path.glob needs a root
-        elif Path(one).exists():
+            found = sorted(glob.glob(one, recursive=True))  # noqa: PTH207 - Path.glob needs a root
+            made += _some(found or matching_in_files(one), one)
+        elif Path(one).exists() or split_at_file(Path(one))[1]:
             made.append(one)
         else:
             raise _missing(one)

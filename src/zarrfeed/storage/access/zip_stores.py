@@ -22,6 +22,7 @@ from zarrfeed.storage.access.zarr_internals import with_archive
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import ChunkTable
 from zarrfeed.storage.files.data_file import DataFile
+from zarrfeed.storage.files.inside_path import split_at_file
 
 #: The header before the bytes of a member: the magic, the compression, the lengths of the name and of what follows it.
 _LOCAL_HEADER = struct.Struct("<4s4xH16xHH")
@@ -33,9 +34,10 @@ _MOST_NAMED = 4
 
 
 def locate_in_zip(path: Path) -> tuple[ZipStore, str] | None:
-    """Return a zip file as a store, and the path of the node in it; None if it is no zip file, or has no node.
+    """Return a zip file as a store, and the path of the node in it; None if it is no zip file, or has no such node.
 
-    An archive of a folder has the folder's name before all keys; the store is found below it.
+    A path may lead into the file, as in "x.zarr.zip/t2m". An archive of a folder has the folder's name before all keys;
+    the store is found below it.
 
     Raises
     ------
@@ -44,6 +46,7 @@ def locate_in_zip(path: Path) -> tuple[ZipStore, str] | None:
     OSError
         If the file cannot be read.
     """
+    path, inside = (path, "") if path.exists() else split_at_file(path)
     if not path.is_file() or not is_zip(path):
         return None
     try:
@@ -55,11 +58,14 @@ def locate_in_zip(path: Path) -> tuple[ZipStore, str] | None:
     roots = sorted(folder for folder in nodes if not any(above in nodes for above in _above(folder)))
     if not roots:
         return None
+    if inside:
+        node = next((one for one in (inside, f"{roots[0]}/{inside}".lstrip("/")) if one in nodes), None)
+        return None if node is None else (ZipStore(path, mode="r"), node)
     if len(roots) > 1:
         named = ", ".join(map(repr, roots[:_MOST_NAMED])) + ", ..." * (len(roots) > _MOST_NAMED)
         raise ConfigError(
             f"{printable(path)}: has several Zarr nodes side by side, {named}; give one of them: "
-            f"zarr.open(zarr.storage.ZipStore({printable(path)!r}, mode='r'), path={roots[0]!r}, mode='r')"
+            f"{printable(path / roots[0])!r}"
         )
     return ZipStore(path, mode="r"), roots[0]
 

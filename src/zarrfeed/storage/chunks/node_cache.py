@@ -70,6 +70,9 @@ def _named(source: StoreSource, name: str, spec: ArraySpec | None, access: Store
     if source.far_table is not None:
         return name_far_table(options, name, source.far_table, source.prefix)
     named = name_store(store)
+    if named is None and source.table is not None:
+        why = "a local file is read in place; zarrfeed.open(..., transcode='lz4') caches chunks of slow codecs"
+        return ArrayCache(options, why_off=f"{name}: {why}")
     if named is None:
         kind = type(store.store if isinstance(store, ReadStore) else store).__name__
         return ArrayCache(options, why_off=f"{name}: a {kind} is not cached")

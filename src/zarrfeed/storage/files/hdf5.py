@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ from zarrfeed.storage.files.table_store import PACK, TableStore, array_document,
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_USER_BYTES = 1 << 26
 _SHUFFLE = 2
+#: HDF5 is asked for so many chunks before their bytes are compared.
+_ASKED_FIRST = 16
 #: So many integers of a listing become an array at a time.
 _LISTED_AT_ONCE = 1 << 16
 
@@ -245,7 +248,7 @@ def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTab
     last = dataset.id.get_chunk_info_by_coord(tuple((index[-1] * dataset.chunks).tolist()))
     if last.byte_offset != extents[-1, 0]:
         raise ConfigError(f"{name}: this version of HDF5 lists chunks wrongly: install a newer h5py")
-    index = _as_found(file, dataset, index, extents[:, 0], user_bytes)
+    index = _as_found(file, dataset, index, extents, user_bytes)
     if np.any(index < 0) or np.any(index >= np.array(grid)):
         raise StoreReadError(errno.EINVAL, f"{name}: the file lists a chunk outside of the array: it is damaged")
     if user_bytes:
@@ -259,14 +262,65 @@ def _listed(file: AnyFile, name: str, dataset: Any, user_bytes: int) -> ChunkTab
     return replace(table, unfiltered=frozenset(extents[is_unfiltered, 0].tolist()))
 
 
-def _as_found(file: AnyFile, dataset: Any, index: Int64, offsets: Int64, user_bytes: int) -> Int64:
-    """Return the indices of chunks at which HDF5 finds them: those that it lists, or those of an extensible array."""
+def _as_found(file: AnyFile, dataset: Any, index: Int64, extents: Int64, user_bytes: int) -> Int64:
+    """Return the indices of chunks at which HDF5 finds them: those that it lists, or those of an extensible array.
+
+    HDF5 reads each chunk that it is asked for, so it is asked for few: the first one tells, unless chunks are alike.
+    Where the first ones are, indices at which several chunks would lie are wrong, and HDF5 is asked only for chunks
+    that differ from those in their places.
+    """
     moved = _in_extensible_array(dataset, index)
-    for one in np.flatnonzero(np.any(moved != index, axis=1)):  # the first one tells, unless chunks are alike
-        at = [_shift_of(file, dataset, at[one], int(offsets[one]), user_bytes) is not None for at in (index, moved)]
+    differ = np.flatnonzero(np.any(moved != index, axis=1))
+    found = _found_among(differ[:_ASKED_FIRST], file, dataset, (index, moved), extents, user_bytes)
+    if found is not None or len(differ) <= _ASKED_FIRST:
+        return index if found is None else found
+    numbered: Int64 = np.unique(np.concatenate([index, moved]), axis=0, return_inverse=True)[1].reshape(2, -1)
+    chunks_at = [dict(zip(of.tolist(), range(len(index)), strict=True)) for of in numbered]
+    lie_apart = [len(one) == len(index) for one in chunks_at]
+    if lie_apart[0] != lie_apart[1]:
+        return index if lie_apart[0] else moved
+    rest = differ[_ASKED_FIRST:]
+    telling = rest if user_bytes else _unlike(file, numbered, chunks_at, extents, rest)
+    found = _found_among(telling, file, dataset, (index, moved), extents, user_bytes)
+    return index if found is None else found
+
+
+def _found_among(
+    numbers: Iterable[int], file: AnyFile, dataset: Any, either: tuple[Int64, Int64], extents: Int64, user_bytes: int
+) -> Int64 | None:
+    """Return the indices, of the two, at which HDF5 finds the first of some chunks that tells; None: none does."""
+    for one in numbers:
+        begin = int(extents[one, 0])
+        at = [_shift_of(file, dataset, index[one], begin, user_bytes) is not None for index in either]
         if at[0] != at[1]:
-            return moved if at[1] else index
-    return index
+            return either[at[1]]
+    return None
+
+
+def _unlike(
+    file: AnyFile, numbered: Int64, chunks_at: Sequence[Mapping[int, int]], extents: Int64, numbers: Int64
+) -> Iterator[int]:
+    """Yield the chunks of `numbers` whose bytes are not those of the chunks that lie in their places.
+
+    Whichever indices are right, HDF5 finds such a chunk at one of its two indices and not at the other. `numbered`,
+    shape (2, chunks), numbers the two indices of each chunk, and `chunks_at` has the chunk at each of these numbers.
+    """
+    digests: dict[int, bytes] = {}
+    with file.open() as opened:
+
+        def content(chunk: int | None) -> bytes:
+            if chunk is None:
+                return b""
+            if chunk not in digests:
+                begin, length = extents[chunk].tolist()
+                opened.seek(begin)
+                digests[chunk] = blake2b(opened.read(length), digest_size=16).digest()
+            return digests[chunk]
+
+        for one in numbers.tolist():
+            others = chunks_at[0].get(int(numbered[1, one])), chunks_at[1].get(int(numbered[0, one]))
+            if all(content(one) != content(other) for other in others):
+                yield one
 
 
 def _in_extensible_array(dataset: Any, index: Int64) -> Int64:

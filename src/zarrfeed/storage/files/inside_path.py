@@ -6,6 +6,7 @@ import glob
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from zipfile import is_zipfile
 
 from zarrfeed.storage.files.open_file import is_read_in_place, open_file
 
@@ -22,10 +23,10 @@ def split_at_file(path: Path) -> tuple[Path, str]:
         If the file cannot be read.
     """
     file, separator, inside = str(path).partition(_BETWEEN)
-    if separator and _is_file(Path(file)):
+    if separator and _may_have_arrays(Path(file)):
         return Path(file), inside.strip("/")
     for parent in path.parents:
-        if _is_file(parent):
+        if _may_have_arrays(parent):
             return parent, path.relative_to(parent).as_posix()
     return path, ""
 
@@ -68,3 +69,7 @@ def _matches(node: str, names: list[str]) -> bool:
 
 def _is_file(path: Path) -> bool:
     return path.is_file() and is_read_in_place(path)
+
+
+def _may_have_arrays(path: Path) -> bool:
+    return path.is_file() and (is_zipfile(path) or is_read_in_place(path))

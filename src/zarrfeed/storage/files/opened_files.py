@@ -5,8 +5,10 @@ Invariant: nothing is read through the objects of the other libraries. Their fil
 
 from __future__ import annotations
 
+import io
 import mmap
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,33 @@ def path_of_opened(source: Any) -> str | None:
         group, name = (source, "") if hasattr(source, "filepath") else (source.group(), source.name)
         return f"{group.filepath()}{group.path.rstrip('/')}/{name}".rstrip("/")
     return None
+
+
+def remedy_for(source: Any) -> str:
+    """Return how to name the content of an object that is not read, to end a message; "" if nothing is known.
+
+    >>> remedy_for(iter(["a.nc"])), remedy_for(b"a.nc")
+    ('; give several stores as a list: list(...)', "; give the path as text, 'a.nc'")
+    """
+    if isinstance(source, bytes):
+        return f"; give the path as text, {os.fsdecode(source)!r}"
+    of_tiff = getattr(source, "filehandle", None)  # of tifffile
+    path = next(_paths_of(source if of_tiff is None else of_tiff), None)
+    if path is not None:
+        return f"; give the path of the file, {str(path)!r}"
+    if type(source).__module__.partition(".")[0] == "anndata":
+        return "; write it once, adata.write_zarr('cells.zarr'), and open that: variables=['X', 'obs/cell_type']"
+    if isinstance(source, io.IOBase):
+        return "; write the bytes to a file, and give its path"
+    return "; give several stores as a list: list(...)" if isinstance(source, Iterator | Set) else ""
+
+
+def _paths_of(source: Any) -> Iterator[str | Path]:
+    """Yield the path of an open file, as objects of Python, fsspec, tifffile and AnnData have it."""
+    for name in ("path", "filename", "name"):
+        found = getattr(source, name, None)
+        if isinstance(found, str | Path) and Path(found).is_file():
+            yield found
 
 
 def open_mapped(source: Any) -> TableStore | None:

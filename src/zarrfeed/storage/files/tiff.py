@@ -54,8 +54,17 @@ def is_tiff_array(path: Path) -> bool:
         return False
     with _opened(DataFile.of(path.absolute())) as tiff:
         page = tiff.pages.first
-        is_picture = len(tiff.pages) == 1 and page.dtype == np.uint8 and page.samplesperpixel in (1, 3, 4)
-        return bool(tiff.is_ome or tiff.is_imagej or not is_picture)
+        is_picture = page.dtype == np.uint8 and page.samplesperpixel in (1, 3, 4)
+        return bool(tiff.is_ome or tiff.is_imagej or not is_picture or _has_second_page(tiff))
+
+
+def _has_second_page(tiff: Any) -> bool:
+    """Return whether a file has several pages; their number would be found by reading where each of them lies."""
+    try:
+        tiff.pages[1]
+    except IndexError:
+        return False
+    return True
 
 
 def open_tiff(path: Path | FarFile) -> TableStore:

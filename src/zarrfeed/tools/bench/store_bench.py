@@ -131,7 +131,8 @@ class StoreBench:
             if any(f.is_sparse for f in self._fields.fields):
                 raise UnsupportedError(f"{self.path}: bench does not measure sparse matrices")
             if self.data.stores:
-                raise UnsupportedError(f"{self.path}: bench measures one store, and these are {len(self.data.stores)}")
+                first, count = next(iter(self.data.stores)), len(self.data.stores)
+                raise UnsupportedError(f"{self.path}: bench measures one store, and these are {count}: give {first}")
             self._describe(dataset)
         self._units = self._choose_units()
         self._plain_fields = self._open_plain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.executors import open_executor
 from zarrfeed.base.units import format_bytes, parse_bytes
 from zarrfeed.metadata.array.open import check_storage_options
+from zarrfeed.metadata.stores.many_stores import as_stores
 from zarrfeed.spec.description.error_policy import Faults
 from zarrfeed.storage.access.access import StoreAccess
 from zarrfeed.storage.access.cache_options import CacheOptions
@@ -26,7 +28,7 @@ from zarrfeed.tools.verify.terminal import show_progress
 
 
 def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) -> WarmReport:
-    """Copy a store into a cache: here, or by an executor whose workers see the directory of the cache.
+    """Copy a store, or all that a pattern names, into a cache: here, or by an executor whose workers see its directory.
 
     Raises
     ------
@@ -38,22 +40,31 @@ def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) 
     budget = parse_bytes(arguments.memory_budget)
     access = StoreAccess(Faults(timeout=arguments.timeout), storage_options, zarr_format=arguments.zarr_format)
     check_storage_options(access, arguments.path)
-    found = find_arrays(arguments.path, arguments.arrays, access)
+    stores = [str(store) for store in as_stores(arguments.path, access) or [arguments.path]]
+    found = {store: find_arrays(store, arguments.arrays, access) for store in stores}
     cache = CacheOptions.parse(arguments.cache, arguments.cache_limit, arguments.cache_version, _group_of(arguments))
     assert cache is not None
-    report = WarmReport(found.store, cache.path, cache.limit)
-    with show_progress() as progress:
+    report = WarmReport(arguments.path if len(stores) > 1 else found[stores[0]].store, cache.path, cache.limit)
+    with show_progress() as progress, ExitStack() as stack:
         cached = replace(access, cache=cache)
         warming = Warming(cached, memory_budget=budget, on_progress=progress)
-        if arguments.executor is None:
-            report.arrays += [warming.run(array, name) for name, array in found.arrays.items()]
-        else:
-            job = WarmJob.of(arguments.path, cached, budget)
-            with open_executor(arguments.executor, None) as (pool, at_once), token_in(job):
-                report.arrays += [
-                    warm_by(pool, at_once, job, warming, array, name, progress) for name, array in found.arrays.items()
-                ]
-    report.add_problems(found.problems)
+        if arguments.executor is not None:
+            pool, at_once = stack.enter_context(open_executor(arguments.executor, None))
+        for store, one in found.items():
+            if arguments.executor is None:
+                warmed = [warming.run(array, name) for name, array in one.arrays.items()]
+            else:
+                job = WarmJob.of(store, cached, budget)
+                with token_in(job):
+                    warmed = [
+                        warm_by(pool, at_once, job, warming, array, name, progress)
+                        for name, array in one.arrays.items()
+                    ]
+            report.arrays += warmed
+            report.add_problems(one.problems)
+            if len(stores) > 1:
+                for array in report.arrays[-len(warmed) - len(one.problems) :]:
+                    array.name = f"{store}/{array.name}".rstrip("/")
     return report
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from zarrfeed.base.errors import ConfigError
 from zarrfeed.base.executors import open_executor, run_in_order
 from zarrfeed.base.validate import check_flags, check_num_threads
-from zarrfeed.metadata.description.measured_fields import Axis, MeasuredField, fits, measured
+from zarrfeed.metadata.description.measured_fields import Axis, MeasuredField, fits, measured, sparse_names
 from zarrfeed.metadata.description.normalize_by import SIDES, Sides, labels_of, parse_sides, units_of
 from zarrfeed.metadata.face.data import Data
 from zarrfeed.metadata.group.fields import Source
@@ -136,6 +136,8 @@ def stats(
         raise ConfigError("on_error = 'skip', must be 'raise': statistics would be of other samples")
     data = as_data(data, None, faults)
     plain, fields = measured(data.resolved, axis, ("samples",) if normalized else parse_sides(sides))
+    for name in sparse_names(data.resolved):
+        on_message(f"{name} is left out: no statistics are taken of sparse matrices")
     labels = labels_of(plain, plain.items)
     file, path = None, None if output is None else Path(output)
     if path is not None:

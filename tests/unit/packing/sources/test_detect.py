@@ -142,10 +142,21 @@ def test_a_kind_is_taken_at_its_word(tmp_path: Path) -> None:
         call_of([f"{tmp_path}/empty"], "webdataset")
 
 
-def test_urls_are_stores() -> None:
-    assert call_of(["s3://bucket/a.zarr", "gs://bucket/b"]).paths == ("s3://bucket/a.zarr", "gs://bucket/b")
-    with pytest.raises(ConfigError, match=r"s3://bucket/a\.tar: only Zarr stores are read from URLs; copy it"):
-        call_of(["s3://bucket/a.tar"])
+def test_urls_are_stores_or_files_that_are_read_in_place() -> None:
+    urls = (
+        "s3://bucket/a.zarr",
+        "gs://bucket/b",
+        "https://host/x.nc",
+        "s3://bucket/x.h5/data",
+        "s3://bucket/refs.json",
+    )
+    call = call_of(list(urls))
+    assert (call.kind, call.paths) == ("zarr", urls)
+    for suffix in ("tar", "parquet", "h5ad"):
+        with pytest.raises(
+            ConfigError, match=rf"s3://bucket/a\.{suffix}: such files are not packed from URLs; copy it"
+        ):
+            call_of([f"s3://bucket/a.{suffix}"])
 
 
 @pytest.mark.parametrize(

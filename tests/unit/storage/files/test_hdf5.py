@@ -18,6 +18,7 @@ import zarr
 import zarrfeed
 from tests.support.hdf5_files import bytes_of, write_chunk_directly
 from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.storage.files import hdf5
 from zarrfeed.storage.files.chunk_table import ChunkTable
 from zarrfeed.storage.files.data_file import DataFile
 from zarrfeed.storage.files.hdf5 import is_hdf5, open_hdf5
@@ -310,6 +311,29 @@ def test_reads_chunks_where_hdf5_finds_them_not_where_it_lists_them(
     with h5py.File(path, "w", libver="latest") as file:
         file.create_dataset("x", data=values, chunks=chunks, maxshape=most, **filters)
     np.testing.assert_array_equal(opened(path)[...], values)
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("nonzero", [(), ((30, 49),), ((0, 49), (31, 2)), ((17, 23),)])
+@pytest.mark.parametrize("most", [(32, None), (None, 50), (64, None)])
+def test_hdf5_is_asked_for_few_of_many_chunks_that_are_alike(
+    path: Path, libver: str, nonzero: Any, most: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.zeros((32, 50), "i4")
+    for number, at in enumerate(nonzero, 1):
+        values[at] = number
+    with h5py.File(path, "w", libver=libver) as file:
+        file.create_dataset("x", data=values, chunks=(1, 1), maxshape=most)
+    asked, shift_of = [], hdf5._shift_of
+
+    def counted(*given: Any) -> int | None:
+        asked.append(given)
+        return shift_of(*given)
+
+    np.testing.assert_array_equal(opened(path)[...], values)
+    monkeypatch.setattr(hdf5, "_shift_of", counted)
+    open_hdf5(path).table("x")
+    assert len(asked) <= 2 * (16 + 1)  # at both indices of the first chunks, and of one that tells
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8", "c16", "S3"])

@@ -94,6 +94,8 @@ class Hdf5Source(FileSource):
     def __init__(self, paths: Sequence[str], options: SourceOptions) -> None:
         super().__init__()
         library("h5py", self.kind)
+        if options.variables is not None:  # paths name datasets, too: no name in HDF5 has a slash
+            options = replace(options, variables=tuple(name.strip("/").replace("/", ".") for name in options.variables))
         self.files = tuple(data_files(paths, self.kind, (".h5", ".hdf5", ".he5", ".hdf", ".nc", ".nc4", ".mat")))
         self._cache_bytes = 1 << 20
         self._open: OpenFiles[Any] = OpenFiles(self._opened, lambda opened: opened[""].close(), _OPEN_FILES)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import zarr
 from zarrfeed.base.errors import ConfigError, printable
 from zarrfeed.metadata.array.cf import attributes_of, coordinate_attributes, dimension_names, inherited_by_bounds
 from zarrfeed.metadata.array.cf_times import is_time_unit
+from zarrfeed.metadata.array.known_groups import encoding_of
 from zarrfeed.metadata.array.open import open_source
 from zarrfeed.metadata.array.own_metadata import read_own, stale_fields, stale_text
 from zarrfeed.metadata.face.open_data import open as open_data
@@ -70,6 +72,11 @@ class ZarrSource(Source):
         self._policy = Faults(timeout=options.timeout)
         access = options.access
         node = open_source(paths[0], access)
+        if encoding_of(node) in ("csr_matrix", "csc_matrix"):
+            raise ConfigError(
+                f"{printable(paths[0])}: is a sparse matrix, whose rows are not packed by themselves; pack the AnnData "
+                f"that it lies in, with variables = [{PurePath(paths[0]).name!r}]"
+            )
         first = _ArraysOfStore.of(paths[0], node, access, options)
         by_name = isinstance(node, zarr.Group)
         names = chosen(list(first.sampled), options, paths[0])
