@@ -6,7 +6,8 @@ python dev/mutate.py --seed 1 --list                             the mutants, wi
 
 The seed draws sites of src/zarrfeed/plan, storage and torch; a larger count goes on where a smaller one ends. Each
 mutant is tried in a copy of the package, so that nothing happens to the working tree, with the test files nearest to
-it: first those of its module, then others until the time is used. A mutant is
+it: first those of its module, then others until the time is used. Those of its module that start processes come after
+the nearest others. A mutant is
 
 - killed, if a test fails that passes without the mutant;
 - timed out, which counts as killed, if a test goes on for far longer than without the mutant;

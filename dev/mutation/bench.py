@@ -25,8 +25,6 @@ from mutation.sites import Site, mutated
 Key: TypeAlias = tuple[str, int, str, str]
 KILLED = ("killed", "timed out")
 ON_PATH = Path(__file__).resolve().parent / "on_path"
-#: Test files of one process, after the first, which runs the module's own.
-FILES_AT_ONCE = 6
 #: A test hangs if it has run for this share of the limit, and for this many times as long as without the mutant.
 HANGS_FROM, HANGS_TIMES = 1 / 6, 3
 
@@ -118,13 +116,9 @@ class Bench:
         result = Result(mutant.path, site.line, site.start, site.old, mutant.new)
         module = Path(mutant.path).relative_to(self.package).as_posix()
         line = (self.sound / mutant.path).read_text().splitlines()[site.line - 1]
-        files = self._near.ordered(module, " ".join([*site.scope, line]))
-        own = len(self._near.mirrored(module))
-        rounds = [files[:own]] if own else []
-        rounds += [files[at : at + FILES_AT_ONCE] for at in range(own, len(files), FILES_AT_ONCE)]
         with self._folder() as folder:
             self._write(mutant, folder / "packages")
-            for names in rounds:
+            for names in self._near.rounds(module, " ".join([*site.scope, line])):
                 result.files += names
                 if self._try_files(mutant, folder, names, result):
                     break

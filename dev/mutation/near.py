@@ -20,6 +20,10 @@ from pathlib import Path
 
 #: Folders whose tests start few processes.
 _CHEAP = ("unit", "parity")
+#: Folders whose tests start processes in most tests, so that a file can take all the time that a mutant has.
+_DEAR = ("process", "integration")
+#: Test files of one process, but for those that belong to the module.
+_FILES_AT_ONCE = 6
 #: The share of a word that no other file has is 1; this stands for files that have none of the words.
 _FEW = 0.01
 _TABLE = "import json; from tests.repo.test_mirror import TESTED_IN; print(json.dumps(TESTED_IN))"
@@ -61,6 +65,17 @@ class Nearness:
             if line == path or (line.endswith("/") and path.startswith(line)):
                 named += files
         return [f"tests/{name}" for name in named if f"tests/{name}" in self._tests]
+
+    def rounds(self, path: str, text: str) -> list[list[str]]:
+        """Return the test files of `ordered` for the processes that run them, one after the other.
+
+        Those that belong to the module come first; but if they start many processes, after the nearest others.
+        """
+        own = self.mirrored(path)
+        dear = [test for test in own if test.split("/")[1] in _DEAR]
+        others = [test for test in self.ordered(path, text) if test not in own]
+        rounds = [others[at : at + _FILES_AT_ONCE] for at in range(0, len(others), _FILES_AT_ONCE)]
+        return list(filter(None, [[test for test in own if test not in dear], *rounds[:1], dear, *rounds[1:]]))
 
     def ordered(self, path: str, text: str) -> list[str]:
         """Return all test files that import a module over whatever others, the nearest first.

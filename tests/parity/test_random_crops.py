@@ -28,6 +28,11 @@ def recordings(lengths: Any = LENGTHS, rows: int = 7) -> Data:
     return zarrfeed.open(zarr.array(np.arange(total), chunks=(rows,))).segments(np.cumsum(lengths))
 
 
+def of_two_dimensions() -> Data:
+    array = zarr.array(np.zeros((64, 80)), chunks=(8, 16), dimension_names=("member", "time"))
+    return zarrfeed.open(array, sample_dim=("member", "time")).segments(np.arange(80, 64 * 80 + 1, 80))
+
+
 def crops_of(lengths: Any, length: int, pad: Any) -> list[list[tuple[int, ...]]]:
     """Return all crops of each recording that has any."""
     found, begin = [], 0
@@ -232,6 +237,10 @@ def test_crops_print_compare_and_pickle_and_are_explained() -> None:
         (lambda: recordings().window((0, 1)).random_crop(8), r"window\(\) was called before"),
         (lambda: ZarrDataset(recordings().random_crop(8)), "drawn anew in each epoch"),
         (lambda: ZarrIterableDataset(recordings().random_crop(8), epoch_size=3), "epoch_size is not for random crops"),
+        (
+            lambda: dataset_of(of_two_dimensions().random_crop(3), 0),
+            "is for one sample dimension, and these .* several",
+        ),
         (lambda: zarrfeed.concat([recordings().random_crop(8)] * 2), "crop the result"),
     ],
 )

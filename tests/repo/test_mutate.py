@@ -262,6 +262,21 @@ def test_the_nearest_tests_come_first(mutate: ModuleType, tiny: Path) -> None:  
     assert nearness.ordered("other.py", "") == ["tests/unit/test_other.py"]
 
 
+def test_own_tests_that_start_processes_come_after_the_nearest_others(mutate: ModuleType, tiny: Path) -> None:  # noqa: ARG001
+    """They took all the time that a mutant has, and a cheap file that reaches it did not run."""
+    (tiny / "tests/repo/test_mirror.py").write_text("TESTED_IN = {'steps.py': ('process/test_steps_life.py',)}")
+    (tiny / "tests/process").mkdir()
+    own = [tiny / "tests/unit/test_steps.py", tiny / "tests/process/test_steps_life.py"]
+    others = [tiny / f"tests/unit/test_{number}.py" for number in range(8)]
+    for path in (*own[1:], *others):
+        path.write_text("import tiny.steps")
+    rounds = sys.modules["mutation.near"].Nearness(tiny / "src", "tiny", tiny).rounds("steps.py", "half")
+    named = [[Path(name).stem for name in names] for names in rounds]
+    assert [len(names) for names in named] == [1, 6, 1, 3]
+    assert named[0] + named[2] == ["test_steps", "test_steps_life"]
+    assert sorted(named[1] + named[3]) == sorted(["test_other", *(path.stem for path in others)])
+
+
 @pytest.mark.slow
 def test_fewer_kills_than_before_fail(
     mutate: ModuleType, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -125,9 +125,10 @@ def test_a_number_beyond_64_bits_is_refused_or_clipped_and_not_an_overflow(store
     assert ZarrIterableDataset(store, shuffle=True, mixing={"lanes": 2**70}).explain().lanes == N
 
 
-def test_a_shuffle_that_is_no_bool_is_refused_at_construction(store: Path) -> None:
-    """It was taken for true, and failed in the first next() with pybind11's RuntimeError."""
-    refused(ConfigError, "shuffle", store, shuffle="no")
+@pytest.mark.parametrize("name", ["shuffle", "drop_last", "return_index"])
+def test_a_flag_that_is_no_bool_is_refused_at_construction(name: str, store: Path) -> None:
+    """A shuffle was taken for true, and failed in the first next() with pybind11's RuntimeError."""
+    refused(ConfigError, f"{name} = 'no', must be True or False", store, **{name: "no"})
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**63, 1.0, True, None])

@@ -183,10 +183,13 @@ class ArrayRequests:
         """Return a reader whose batches have room for `rows` samples; with `is_exact`, have exactly `rows`."""
         if self._reader is not None and (rows == self._capacity if is_exact else rows <= self._capacity):
             return self._reader
-        if not is_exact:
-            rows = max(rows, 2 * self._capacity)  # requests that grow step by step must not begin anew with each
+        room = rows if is_exact else max(rows, 2 * self._capacity)  # growing requests must not begin anew with each
         self._drop_reader()
-        memory, workers = self.resources(rows)
+        try:
+            memory, workers = self.resources(room)
+        except MemoryBudgetError:
+            room = rows
+            memory, workers = self.resources(room)
         # the fields share the cache: the engine caches chunks of tensors, and each vlen field its own
         stored = sum(f.is_stored for f in self.fields)
         # the other half is for batches that are read ahead
@@ -194,7 +197,7 @@ class ArrayRequests:
         memory = replace(memory, list_cache_bytes=cache_bytes // max(1, stored))
         self._reader = Reader(
             self.fields,
-            batch_size=rows,
+            batch_size=room,
             num_threads=memory.num_threads,
             memory=memory,
             arrays=Tensors(WorkerMemory(memory.batch_bytes) if in_worker() else None),
@@ -202,7 +205,7 @@ class ArrayRequests:
             caller_runs=True,
             policy=self.policy,
         )
-        self._capacity = rows
+        self._capacity = room
         return self._reader
 
     def _drop_reader(self) -> None:

@@ -23,7 +23,8 @@ from zarrfeed.plan.samples.sample_set import as_samples
 from zarrfeed.plan.samples.selection import Selection
 from zarrfeed.spec.fields.field import StoredField
 from zarrfeed.spec.samples.block_edges import Edges
-from zarrfeed.spec.samples.row_map import RowMap
+from zarrfeed.spec.samples.row_map import NO_ROW, RowMap
+from zarrfeed.spec.samples.sample_runs import SampleRuns
 from zarrfeed.spec.samples.window import Borders, Pad, Window
 
 
@@ -56,7 +57,7 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
         tuple(range(0, 40, 9)),
         (25, 3),
     ]
-    for kind in ("one array", "stores", "padded", "padded stores", "list of rows", "even rows"):
+    for kind in ("one array", "stores", "padded", "padded stores", "list of rows", "even rows", "runs of rows"):
         lengths = [n] if "stores" not in kind else [130, 40, 130]
         base, edges = stored(tmp_path / kind, lengths, 10)
         for turn, of in enumerate(offsets):
@@ -67,6 +68,11 @@ def test_the_chunks_are_those_of_the_rows_of_each_sample(tmp_path: Path, monkeyp
                 field = replace(field, rows=RowMap(np.where(random.random(n) < 0.1, -1, rows)))
             if kind == "even rows":
                 field = replace(field, rows=RowMap(range(0, n - 150, 1) if of else range(0)))
+            if kind == "runs of rows":
+                begins = np.append(0, np.flatnonzero(random.random(n - 1) < 0.1) + 1)
+                first = random.integers(0, n - np.diff(np.append(begins, n)) + 1)
+                first[random.random(len(first)) < 0.2] = NO_ROW
+                field = replace(field, rows=SampleRuns(begins, first, n, step=turn % 2))
             for chosen in lists[turn % 3 :: tries(3, 1)]:
                 selection = Selection.of_samples(as_samples(chosen), 35, edges)
                 samples = [selection.listed(np.array([held_index])) for held_index in range(len(selection.blocks))]

@@ -193,6 +193,12 @@ def test_other_forms_of_labels() -> None:
     assert positions(np.arange(5.0, dtype="f4") / 10, 0.1) == [1], "as the stored float32 has it"
 
 
+def test_a_list_of_dates_that_no_count_of_nanoseconds_reaches_is_found() -> None:
+    years = np.arange("1000", "4000", dtype="M8[Y]").astype("M8[s]")
+    assert positions(years, ["3000", "1500"]) == [2000, 500]
+    assert positions(years, ["3000-01-01T00:00:01"], "nearest") == [2000]
+
+
 def test_times_of_cftime_compare_as_objects() -> None:
     """Of a class that stands for theirs."""
 

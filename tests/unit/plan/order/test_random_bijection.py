@@ -34,6 +34,8 @@ def test_large_ranges_are_mapped_without_listing_them(n: int) -> None:
 
 def test_the_order_of_a_seed_never_changes() -> None:
     assert RandomBijection(10, 0).positions(np.arange(10)).tolist() == [9, 1, 6, 8, 7, 2, 3, 0, 4, 5]
+    of_a_square = [12, 11, 2, 8, 13, 6, 10, 14, 9, 7, 0, 5, 3, 4, 1, 15]  # 16 numbers fill a domain of 4 x 4
+    assert RandomBijection(16, 0).positions(np.arange(16)).tolist() == of_a_square
     assert int(RandomBijection(10**12, 7).positions(np.array([123456789]))[0]) == 703368561965
 
 

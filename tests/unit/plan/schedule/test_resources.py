@@ -98,6 +98,20 @@ def test_lanes_do_not_depend_on_what_the_plan_keeps_while_there_is_room(
     assert counted.memory.batch_room < free.memory.batch_room
 
 
+def test_a_lane_that_ends_in_a_block_costs_the_chunks_of_its_windows_too(tmp_path: Path) -> None:
+    """A tenth of the blocks may be read once more, and with windows over two chunks each of these is two reads."""
+    zarr.create_array(tmp_path / "x", shape=(960, 4096), chunks=(8, 4096), dtype="f4")
+    rows = zarrfeed.open(tmp_path / "x")
+    lanes = {}
+    for data in (rows, rows.window((0, 1))):
+        dataset = zarrfeed.ZarrIterableDataset(
+            data, batch_size=4, shuffle=True, memory_budget="32MiB", num_threads=2, mixing={"block": "chunk"}
+        )
+        lanes[data.fields[0].shape] = dataset.explain().lanes
+    of_rows, of_windows = lanes.values()
+    assert 2 * (of_windows - 1) <= 960 // 8 // 10 < 2 * (of_rows - 1)
+
+
 def test_the_order_of_objects_is_counted(tmp_path: Path) -> None:
     for number in range(9):
         (tmp_path / f"{number}.txt").write_text("x")

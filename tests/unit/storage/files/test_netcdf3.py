@@ -115,6 +115,17 @@ def test_records_along_another_dimension_than_the_first_are_refused(tmp_path: Pa
         zarrfeed.open(path)
 
 
+def test_characters_are_text_along_their_last_dimension(tmp_path: Path) -> None:
+    names, path = np.array([f"n{number:03}" for number in range(N)], dtype="S4"), tmp_path / "x.nc"
+    variables: Any = {"record": ("time", names), "grid": (("y", "x"), names[:12].reshape(3, 4)), "one": ((), names[7])}
+    xr.Dataset(variables).to_netcdf(path, engine="scipy", unlimited_dims=["time"])
+    found = zarr.open_group(store=open_netcdf3(path), mode="r")
+    for name, (_, values) in variables.items():
+        array: Any = found[name]
+        assert (array.dtype, array.shape) == ("S4", values.shape), name
+        np.testing.assert_array_equal(array[...], values)
+
+
 def test_a_file_that_is_cut_is_refused_or_whole(tmp_path: Path) -> None:
     path, cut = tmp_path / "x.nc", tmp_path / "cut.nc"
     write(path, records=True)

@@ -45,6 +45,12 @@ def test_torch_says_whether_there_is_a_device(monkeypatch: pytest.MonkeyPatch) -
     assert has_accelerator()
 
 
+def test_torch_says_whether_a_tensor_is_pinned() -> None:
+    for pinned in (True, False):
+        tensor: Any = SimpleNamespace(is_pinned=lambda pinned=pinned: pinned)
+        assert is_pinned(tensor) is pinned
+
+
 @pytest.mark.usefixtures("forked")
 def test_after_a_fork_the_driver_is_asked_nothing() -> None:
     assert is_lost_by_fork()

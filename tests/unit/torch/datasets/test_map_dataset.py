@@ -32,8 +32,9 @@ from torch.utils.data import (
 from tests.support.examples import examples
 from tests.support.flat import map_dataset
 from tests.support.oracle import Layout, no_thread_left, raw_rows, read_all
-from zarrfeed import ClosedError, ConfigError, CorruptChunkError, ZarrDataset
+from zarrfeed import ClosedError, ConfigError, CorruptChunkError, MemoryBudgetError, ZarrDataset
 from zarrfeed.torch.batches.batch import BatchAssembler
+from zarrfeed.torch.datasets import array_requests
 
 N, ROWS = 53, 8
 
@@ -359,3 +360,19 @@ def test_an_error_in_a_chunk_is_raised_and_reading_goes_on(tmp_path: Path) -> No
 def test_what_cannot_work_is_refused(store: Path, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         map_dataset(store / "x", **options)
+
+
+def test_requests_grow_until_what_is_asked_for_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three samples after two were refused as four: a reader had room for twice as many as the one before it."""
+    samples, memory = np.arange(8 << 18, dtype="i4").reshape(8, 1 << 18), 0
+    monkeypatch.setattr(array_requests, "job_bytes", lambda: memory)
+    for memory in (1 << 20, (3 << 20) + 1):
+        dataset = ZarrDataset(samples, num_threads=1)
+        most = memory >> 20
+        for rows in range(1, most + 1):
+            assert np.array_equal(dataset[list(range(rows))], samples[:rows])
+        with pytest.raises(MemoryBudgetError, match=rf"^{most + 1} samples at once: {most + 1}\.0 MiB are needed"):
+            dataset[list(range(most + 1))]
+    memory = (1 << 20) - 1
+    with pytest.raises(MemoryBudgetError, match=r"^1 sample at once: 1\.0 MiB are needed"):
+        ZarrDataset(samples, num_threads=1)
