@@ -43,4 +43,5 @@ inline Isa best_isa() {
 #define ZARRFEED_AVX2 __attribute__((target("avx2")))
 #define ZARRFEED_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
 #endif
-#define ZARRFEED_INLINE [[gnu::always_inline]] inline
+// No [[gnu::always_inline]]: clang takes it in front of __attribute__ alone, and GCC in any order.
+#define ZARRFEED_INLINE __attribute__((always_inline)) inline
