@@ -24,6 +24,10 @@ CodecPipeline::CodecPipeline(const std::vector<CodecSpec>& codecs, size_t decode
   }
   is_blosc_ = steps_.size() == 1 && steps_[0].entry->name == "blosc";
   find_rooms();
+  if (steps_.empty()) return;
+  const Step& last = steps_.back();
+  const bool is_shuffle = last.entry->undo == undo_shuffle || last.entry->undo == undo_hdf5_shuffle;
+  if (is_shuffle && decoded_bytes % last.codec.element_bytes == 0) shuffled_element_ = last.codec.element_bytes;
 }
 
 /// From the last step to the first: a filter is given as many bytes as it makes, and a checksum 4 more. The metadata do not
@@ -47,9 +51,17 @@ size_t CodecPipeline::max_stored_bytes() const {
 }
 
 Bytes CodecPipeline::decode(Bytes stored, MutableBytes out, DecodeScratch& scratch) const {
+  return run(steps_.size(), stored, out, scratch);
+}
+
+Bytes CodecPipeline::decode_planes(Bytes stored, DecodeScratch& scratch) const {
+  return run(steps_.size() - 1, stored, {}, scratch);
+}
+
+Bytes CodecPipeline::run(size_t count, Bytes stored, MutableBytes out, DecodeScratch& scratch) const {
   Bytes current = stored;
   size_t parity = 0;
-  for (size_t i = 0; i < steps_.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const Step& step = steps_[i];
     if (step.entry->checksum != nullptr) {
       current = verify_checksum(current, step.codec.checksum_at_start, step.entry->name, step.entry->checksum);

@@ -21,6 +21,11 @@ class CodecPipeline {
   /// scratch where a checksum lies behind the decompressed bytes.
   /// Throws Error(kCorrupt) if the chunk does not decode to that size. Thread-safe with a scratch of one's own.
   Bytes decode(Bytes stored, MutableBytes out, DecodeScratch& scratch) const;
+  /// Decodes `stored` up to the byte shuffle that is the last step; only if shuffled_element() > 0. Returns a view of
+  /// decoded_bytes, of the scratch or of `stored`: byte k of element i lies at k * elements + i. Throws as decode() does.
+  Bytes decode_planes(Bytes stored, DecodeScratch& scratch) const;
+  /// The bytes of an element if the last step undoes a byte shuffle of whole elements; else 0.
+  [[nodiscard]] size_t shuffled_element() const { return shuffled_element_; }
 
   [[nodiscard]] size_t decoded_bytes() const { return decoded_bytes_; }
   /// True if every codec only looks at the bytes: decode() then returns a view of its input.
@@ -41,11 +46,14 @@ class CodecPipeline {
   };
 
   void find_rooms();
+  /// Runs the first `count` steps; the last step of all writes to `out`.
+  Bytes run(size_t count, Bytes stored, MutableBytes out, DecodeScratch& scratch) const;
 
   std::vector<Step> steps_;
   size_t decoded_bytes_;
   bool is_view_ = true;
   bool is_blosc_ = false;
+  size_t shuffled_element_ = 0;
 };
 
 /// Throws Error(kCorrupt) unless a chunk of `implied` bytes decodes to so many.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "base/bytes.h"
 #include "codecs/bundled_api.h"
@@ -112,6 +113,35 @@ ZARRFEED_AVX2 void unshuffle_range(const uint8_t* planes, size_t plane_bytes, si
   }
 }
 
+/// Undoes the shuffle of elements of other sizes in pieces of kWidth bytes, of which the last overlaps the one before it if
+/// the width does not divide the size.
+template <size_t kTypesize>
+ZARRFEED_AVX2 void unshuffle_pieces(const uint8_t* planes, size_t plane_bytes, size_t first, size_t count,
+                                    uint8_t* dest, bool /*streaming*/) {
+  constexpr size_t kWidth = kTypesize < 4 ? 2 : kTypesize < 8 ? 4 : 8;
+  constexpr Round kRoundOf = kWidth == 2 ? round_of_2<false> : kWidth == 4 ? round_of_4<false> : round_of_8<false>;
+  uint8_t pieces[kRound * kWidth];
+  size_t i = 0;
+  for (; i + kRound <= count; i += kRound) {
+    for (size_t k = 0; k < kTypesize; k += kWidth) {
+      const size_t at = std::min(k, kTypesize - kWidth);
+      kRoundOf(planes + at * plane_bytes + first + i, plane_bytes, pieces);
+      uint8_t* const to = dest + i * kTypesize + at;
+      for (size_t n = 0; n < kRound; ++n) std::memcpy(to + n * kTypesize, pieces + n * kWidth, kWidth);
+    }
+  }
+  for (; i < count; ++i) {
+    for (size_t k = 0; k < kTypesize; ++k) dest[i * kTypesize + k] = planes[k * plane_bytes + first + i];
+  }
+}
+
+template <size_t... kSizes>
+UnshuffleRange find_pieces(size_t typesize, std::index_sequence<kSizes...>) {
+  UnshuffleRange found = nullptr;
+  ((typesize == kSizes ? void(found = unshuffle_pieces<kSizes>) : void()), ...);
+  return found;
+}
+
 }  // namespace
 
 UnshuffleRange find_unshuffle_range(size_t typesize) {
@@ -124,7 +154,7 @@ UnshuffleRange find_unshuffle_range(size_t typesize) {
     case 8:
       return unshuffle_range<8, round_of_8<false>, round_of_8<true>>;
     default:
-      return nullptr;
+      return find_pieces(typesize, std::index_sequence<3, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16>());
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/streaming_store.h"
+#include "codecs/unshuffle.h"
 #include "spec/array_spec.h"
 #include "spec/chunk_grid.h"
 #include "transform/few_blocks.h"
@@ -65,6 +66,15 @@ bool has_long_runs(size_t cell, std::span<const OutputRows> outputs) {
   return source.has_chosen() && source.pipeline().is_blosc() &&
          std::ranges::all_of(outputs,
                              [cell](const OutputRows& one) { return one.output->box(cell).has_runs_of(kMinFusedRow); });
+}
+
+/// What undoes the byte shuffle of a chunk row by row, straight to the slots, instead of for a decoded chunk between them:
+/// of whole samples, where the shuffle is the last step of the codecs. Null if rows do not take that path.
+UnshuffleRange find_row_unshuffle(size_t cell, std::span<const OutputRows> outputs) {
+  const size_t element = outputs.front().output->source()->pipeline().shuffled_element();
+  const size_t row = outputs.front().output->box(cell).bytes();
+  const bool fits = element > 0 && row >= kMinFusedRow && row % element == 0 && are_plain(cell, outputs);
+  return fits ? find_unshuffle_range(element) : nullptr;
 }
 
 }  // namespace
@@ -312,6 +322,16 @@ void decode_and_scatter(int64_t chunk, size_t cell, const StoredBytes& stored, s
                  scatter_from_few_blocks(cell, stored, outputs, targets, streaming, scratch, timer, stats);
              few > 0) {
     decoded = few;
+  } else if (const UnshuffleRange unshuffle = find_row_unshuffle(cell, outputs); unshuffle != nullptr) {
+    const Bytes planes = pipeline.decode_planes(stored.whole(), scratch.codecs);
+    timer.lap(stats.scatter_ns);
+    const size_t of_row = box.bytes() / pipeline.shuffled_element();
+    for (const RowTarget& t : targets) {
+      unshuffle(planes.data(), size / pipeline.shuffled_element(), static_cast<size_t>(t.row) * of_row, of_row, t.dest,
+                streaming);
+    }
+    if (streaming) fence_streaming_stores();
+    stats.bytes_scattered.fetch_add(targets.size() * box.bytes(), std::memory_order_relaxed);
   } else if (has_long_runs(cell, outputs)) {
     std::vector<ByteRun>& runs = scratch.runs;
     runs.clear();

@@ -418,3 +418,30 @@ def test_chunks_with_filters_are_decoded_whole_whatever_is_wanted_of_them(chain:
     with ZarrIterableDataset(data, batch_size=4, shuffle=True, memory_budget="64MiB") as dataset:
         assert dataset.explain().fields[0].native
     assert_parity(tmp_path / "a", values, lanes=4)
+
+
+@pytest.mark.parametrize("dtype", ["<i2", ">f4", "<f8", "<c16", "S3", "i1,<i2", "<f4,<i2", "<f4,<i4,<f4", "S19"])
+def test_rows_are_unshuffled_one_by_one_as_zarr_python_reads_them(dtype: str, tmp_path: Path) -> None:
+    """Long rows of chunks go from the filter to their slots without a decoded chunk between."""
+    size = np.dtype(dtype).itemsize
+    unshuffle = [numcodecs.Shuffle(size)]
+    chains = {
+        "alone": (unshuffle, None),
+        "zlib": (unshuffle, numcodecs.Zlib(1)),
+        "checked": ([*unshuffle, numcodecs.Fletcher32()], numcodecs.Zlib(1)),
+    }
+    for items, (name, chain) in itertools.product((4096 // size, 4096 // size + 1, 8200 // size), chains.items()):
+        values = np.frombuffer(noise(22 * items * size), dtype).reshape(22, items)
+        folder = tmp_path / f"{name}{items}"
+        write_v2(folder, values, (4, items), *chain)
+        assert is_native(folder)
+        members = [values[name] for name in values.dtype.names] if values.dtype.names else [values]
+        for is_shuffled in (False, True):
+            seen = []
+            with ZarrIterableDataset(folder, batch_size=5, shuffle=is_shuffled, seed=1, return_index=True) as dataset:
+                for batch, rows in dataset:
+                    fields = batch.values() if isinstance(batch, dict) else [batch]
+                    for field, member in zip(fields, members, strict=True):
+                        np.testing.assert_array_equal(raw_rows(field), raw_rows(member[rows.numpy()]))
+                    seen += rows.tolist()
+            assert sorted(seen) == list(range(22))

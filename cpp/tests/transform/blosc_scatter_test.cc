@@ -167,7 +167,7 @@ TEST(a_chunk_of_another_size_is_corrupt) {
 
 TEST(any_range_of_elements_is_unshuffled) {
   std::mt19937 random(5);
-  for (const size_t typesize : {size_t{2}, size_t{4}, size_t{8}}) {
+  for (size_t typesize = 2; typesize <= 16; ++typesize) {
     const UnshuffleRange unshuffle = find_unshuffle_range(typesize);
     if (unshuffle == nullptr) continue;  // a processor without the instructions takes the plain path
     const size_t elements = 300;
