@@ -68,9 +68,9 @@ bool append_stream(Bytes in, MutableBytes out, size_t& at) {
   return true;
 }
 
-/// Blocks that a thread compresses and decodes: fresh memory for each chunk would cost more than its compression.
+/// Memory of a thread that compresses: the first touch of fresh memory costs as much as to compress what is written there.
 struct CompressScratch {
-  Buffer shuffled, decoded;
+  Buffer shuffled, decoded, packed;
   DecodeScratch codecs;
 };
 
@@ -85,7 +85,7 @@ BloscContainer make_plain_blosc(size_t decoded_bytes, size_t typesize, BloscRoom
   return made;
 }
 
-std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize, BloscRoom room) {
+std::optional<Bytes> compress_blosc(Bytes decoded, size_t typesize) {
   BloscHeader header = make_header(decoded.size(), typesize);
   const bool are_split = header.block_bytes % header.typesize == 0;
   header.flags = static_cast<uint8_t>(kLz4 | (header.typesize > 1 ? BloscHeader::kByteShuffle : 0) |
@@ -93,9 +93,8 @@ std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize, Blo
   const size_t most = decoded.size() - decoded.size() / 16;
   size_t at = BloscHeader::kBytes + header.table_bytes();
   if (at >= most) return std::nullopt;
-  BloscContainer made{std::move(room), most};
-  const MutableBytes out{made.memory.get(), most};
   thread_local CompressScratch scratch;
+  const MutableBytes out = scratch.packed.reserve(most);
   warm_up_shuffle();
   for (size_t b = 0; b < header.num_blocks; ++b) {
     const Bytes items = decoded.subspan(b * header.block_bytes, header.size_of(b));
@@ -119,10 +118,10 @@ std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize, Blo
     decode_blosc_block(header, Bytes(out).subspan(begin, at - begin), again, scratch.codecs);
     if (!std::ranges::equal(again, items)) return std::nullopt;
   }
-  made.size = header.stored_bytes = at;
-  write_header(header, made.memory.get());
-  return BloscChunk(made.bytes(), decoded.size()).num_blocks() == header.num_blocks ? std::optional(made)
-                                                                                    : std::nullopt;
+  header.stored_bytes = at;
+  write_header(header, out.data());
+  const Bytes made = out.first(at);
+  return BloscChunk(made, decoded.size()).num_blocks() == header.num_blocks ? std::optional(made) : std::nullopt;
 }
 
 }  // namespace zarrfeed

@@ -39,7 +39,7 @@ inline constexpr size_t plain_blosc_bytes(size_t decoded_bytes) {
 BloscContainer make_plain_blosc(size_t decoded_bytes, size_t typesize, BloscRoom room);
 
 /// Compresses bytes, of which there is at least one, and decodes the result again to compare it. Nothing if it saves less
-/// than a sixteenth, or does not decode to the same bytes.
-std::optional<BloscContainer> compress_blosc(Bytes decoded, size_t typesize, BloscRoom room);
+/// than a sixteenth, or does not decode to the same bytes. The result is valid until this thread compresses again.
+std::optional<Bytes> compress_blosc(Bytes decoded, size_t typesize);
 
 }  // namespace zarrfeed

@@ -1,4 +1,7 @@
 // CRC-32C: the SSE4.2 instruction where the processor has it, else a table of 256 entries per byte lane.
+//
+// The instruction takes three cycles, and the processor begins one each cycle. So three streams are summed at once. A sum is
+// linear: that of bytes that other bytes follow is the sum shifted over as many zeros, xor the sum of the others.
 
 #include <array>
 #include <cstring>
@@ -41,8 +44,11 @@ uint32_t update_portable(uint32_t crc, Bytes data) {
 }
 
 #if defined(__x86_64__)
+/// Bytes of each of the three streams.
+constexpr size_t kStreamBytes = 4096;
+
 // Newer Clangs count these two instructions of SSE 4.2 as a feature of its own.
-__attribute__((target("sse4.2,crc32"))) uint32_t update_sse42(uint32_t crc, Bytes data) {
+__attribute__((target("sse4.2,crc32"))) uint32_t update_one_stream(uint32_t crc, Bytes data) {
   uint64_t wide = crc;
   while (data.size() >= 8) {
     uint64_t word = 0;
@@ -53,6 +59,40 @@ __attribute__((target("sse4.2,crc32"))) uint32_t update_sse42(uint32_t crc, Byte
   auto narrow = static_cast<uint32_t>(wide);
   for (const uint8_t byte : data) narrow = __builtin_ia32_crc32qi(narrow, byte);
   return narrow;
+}
+
+/// The sums of each byte lane of a crc, shifted over the zeros of a stream.
+using ShiftTables = std::array<std::array<uint32_t, 256>, 4>;
+
+ShiftTables make_shift_tables() {
+  static constexpr std::array<uint8_t, kStreamBytes> kZeros{};
+  ShiftTables tables{};
+  for (size_t lane = 0; lane < 4; ++lane) {
+    for (uint32_t byte = 0; byte < 256; ++byte) tables[lane][byte] = update_one_stream(byte << (8 * lane), kZeros);
+  }
+  return tables;
+}
+
+__attribute__((target("sse4.2,crc32"))) uint32_t update_sse42(uint32_t crc, Bytes data) {
+  if (data.size() >= 3 * kStreamBytes) {
+    static const ShiftTables kShift = make_shift_tables();
+    const auto shifted = [&](uint64_t sum) {
+      return kShift[0][sum & 0xff] ^ kShift[1][sum >> 8 & 0xff] ^ kShift[2][sum >> 16 & 0xff] ^ kShift[3][sum >> 24];
+    };
+    while (data.size() >= 3 * kStreamBytes) {
+      std::array<uint64_t, 3> sums{crc, 0, 0};
+      for (size_t at = 0; at < kStreamBytes; at += 8) {
+        for (size_t stream = 0; stream < 3; ++stream) {
+          uint64_t word = 0;
+          std::memcpy(&word, &data[stream * kStreamBytes + at], 8);
+          sums[stream] = __builtin_ia32_crc32di(sums[stream], word);
+        }
+      }
+      crc = shifted(shifted(sums[0]) ^ sums[1]) ^ static_cast<uint32_t>(sums[2]);
+      data = data.subspan(3 * kStreamBytes);
+    }
+  }
+  return update_one_stream(crc, data);
 }
 #endif
 

@@ -86,8 +86,7 @@ class NodeCache::MissedChunk : public UndecodedChunk {
   void keep() override {
     if (plain_ == nullptr || entry_ == nullptr) return;
     const auto write_entry = [cache = cache_, entry = entry_, claim = claim_, plain = plain_]() {
-      const auto packed = cache->transcoder_->compress(*plain);
-      const Bytes bytes = packed ? packed->bytes() : plain->bytes();
+      const Bytes bytes = cache->transcoder_->compress(*plain).value_or(plain->bytes());
       const auto admitted = cache->directory_->admit(*entry, bytes);
       if (admitted == CacheDirectory::Admitted::kYes) {
         add(cache->counters_->transcoded);

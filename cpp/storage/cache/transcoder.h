@@ -15,8 +15,8 @@
 
 namespace zarrfeed {
 
-/// Memory of containers of one size, which is used again: the first touch of fresh memory costs as much as to compress
-/// what is written there. Thread-safe.
+/// Memory of plain containers of one size, which is used again: the first touch of fresh memory costs as much as to
+/// compress what is written there. Thread-safe.
 class BloscRooms : public std::enable_shared_from_this<BloscRooms> {
  public:
   explicit BloscRooms(size_t bytes) : bytes_(bytes) {}
@@ -46,9 +46,9 @@ class Transcoder {
 
   /// Decodes a stored chunk to a plain container. Throws Error(kCorrupt).
   [[nodiscard]] BloscContainer decode(Bytes stored, DecodeScratch& scratch) const;
-  /// Compresses a plain container; nothing if that does not pay.
-  [[nodiscard]] std::optional<BloscContainer> compress(const BloscContainer& plain) const {
-    return compress_blosc(plain.payload(), item_bytes_, rooms_->take());
+  /// Compresses a plain container, see compress_blosc(); nothing if that does not pay.
+  [[nodiscard]] std::optional<Bytes> compress(const BloscContainer& plain) const {
+    return compress_blosc(plain.payload(), item_bytes_);
   }
 
  private:

@@ -99,6 +99,25 @@ TEST(crc32c_agrees_with_a_bitwise_one_at_every_length_and_alignment) {
   }
 }
 
+TEST(crc32c_of_long_bytes_agrees_with_a_bitwise_one_where_streams_are_put_together) {
+  constexpr size_t kTogether = 3 * 4096;  // bytes of the streams that crc32c.cc sums at once
+  const ByteVector data = noise(3 * kTogether);
+  for (const size_t begin : {size_t{0}, size_t{3}}) {
+    size_t at = begin;
+    uint32_t crc = 0xffffffff;
+    for (const size_t around : {kTogether, 2 * kTogether}) {
+      for (size_t size = around - 9; size <= around + 9; ++size) {
+        for (; at < begin + size; ++at) {
+          crc ^= data[at];
+          for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82f63b78U : 0U);
+        }
+        const GuardedBytes exact(ByteView(data).subspan(begin, size));
+        CHECK_EQ(crc32c(exact.span()), ~crc);
+      }
+    }
+  }
+}
+
 TEST(a_checksum_is_taken_off_at_either_end_and_a_wrong_one_is_refused) {
   const ByteVector data = noise(100);
   for (const bool at_start : {false, true}) {
