@@ -195,23 +195,9 @@ std::shared_ptr<ChunkTable> make_table(const std::vector<FileTuple>& files, cons
   for (const auto& [path, bytes, modified_ns] : files) {
     table->files.push_back({std::string(static_cast<std::string_view>(path)), bytes, modified_ns});
   }
-  const size_t count = table->offsets.size();
-  bool fits = table->lengths.size() == count && (table->numbers.empty() || table->numbers.size() == count) &&
-              (file_indices.empty() || file_indices.size() == count) && std::ranges::is_sorted(table->numbers);
-  for (size_t i = 0; fits && i < count; ++i) {
-    const int64_t offset = table->offsets[i];
-    const int64_t length = table->lengths[i];
-    const int32_t file_index = file_indices.empty() ? 0 : file_indices[i];
-    const bool is_file = file_index >= 0 && static_cast<size_t>(file_index) < table->files.size();
-    if (!is_file && file_index != ChunkTable::kInMemory) fits = false;
-    const uint64_t bytes = is_file ? table->files[static_cast<size_t>(file_index)].bytes : memory.size();
-    const bool is_far = is_file && table->files[static_cast<size_t>(file_index)].path.empty();
-    const bool is_whole = is_far && length == ChunkTable::kWhole && offset == 0;
-    const bool is_inside =
-        offset >= 0 && length >= 0 && static_cast<uint64_t>(offset) + static_cast<uint64_t>(length) <= bytes;
-    fits = fits && (is_whole || is_inside);
+  if (!table->is_valid()) {
+    throw Error(ErrorKind::kConfig, "a table of chunks must ascend, and its chunks lie in the file");
   }
-  if (!fits) throw Error(ErrorKind::kConfig, "a table of chunks must ascend, and its chunks lie in the file");
   return table;
 }
 

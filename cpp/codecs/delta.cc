@@ -77,7 +77,7 @@ void undo_delta(Bytes in, uint8_t* out, const CodecSpec& codec) {
 }
 
 size_t decode_short(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch&) {
-  if (in.size() != out.size() && in.size() != codec.run_bytes) {
+  if (in.size() != out.size() && (in.size() != codec.run_bytes || in.size() > out.size())) {
     throw_corrupt("decodes to " + std::to_string(in.size()) + " bytes, must be " + std::to_string(out.size()) + " or " +
                   std::to_string(codec.run_bytes));
   }

@@ -79,14 +79,14 @@ void bitunshuffle(size_t element_bytes, Bytes in, uint8_t* out) {
 }
 
 size_t whole_runs(size_t bytes, size_t element_bytes) {
-  return bytes - bytes % (kRun * element_bytes);
+  return element_bytes > bytes / kRun ? 0 : bytes - bytes % (kRun * element_bytes);
 }
 
 template <void (*kDecode)(Bytes, MutableBytes, DecodeScratch&)>
 size_t decode_bitshuffled(Bytes in, MutableBytes out, const CodecSpec& codec, DecodeScratch& scratch) {
   Blocks blocks(in, out.size());
   const size_t runs = whole_runs(blocks.total(), codec.element_bytes);
-  if (blocks.block_bytes() % (kRun * codec.element_bytes) != 0) {
+  if (whole_runs(blocks.block_bytes(), codec.element_bytes) != blocks.block_bytes()) {
     throw_corrupt("bitshuffle blocks of " + std::to_string(blocks.block_bytes()) +
                   " bytes have no whole runs of elements");
   }
@@ -130,6 +130,9 @@ void undo_bitshuffle(Bytes in, uint8_t* out, const CodecSpec& codec) {
   const size_t runs = whole_runs(in.size(), codec.element_bytes);
   const size_t block =
       std::min(codec.run_bytes == 0 ? runs : codec.run_bytes, whole_runs(kMostBlock, codec.element_bytes));
+  if (block == 0 && runs > 0) {
+    throw_corrupt("bitshuffle takes no elements of " + std::to_string(codec.element_bytes) + " bytes");
+  }
   for (size_t made = 0; made < runs; made += block) {
     bitunshuffle(codec.element_bytes, in.subspan(made, std::min(block, runs - made)), out + made);
   }

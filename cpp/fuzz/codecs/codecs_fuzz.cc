@@ -1,8 +1,9 @@
-// Chains of codecs over arbitrary stored bytes. The decoded size comes from a table, as it comes from the array's metadata
-// and not from the chunk, so that chunks that compress are decoded to the end.
+// Chains of codecs over arbitrary stored bytes, some with arbitrary parameters. The decoded size comes from a table, as it
+// comes from the array's metadata and not from the chunk, so that chunks that compress are decoded to the end.
 //
-// What must hold: a chunk decodes to exactly that size or is refused, a wrong outer checksum always; neither what was in the output before nor what the
-// thread's scratch decoded before makes a difference; nothing is read or written outside of input and output.
+// What must hold: a chunk decodes to exactly that size or is refused, a wrong outer checksum always; neither what was in
+// the output before nor what the thread's scratch decoded before makes a difference; nothing is read or written outside of
+// input and output.
 
 #include <algorithm>
 #include <exception>
@@ -55,6 +56,8 @@ const std::vector<std::vector<CodecSpec>>& chains() {
       {{.name = "zarrfeed.bitshuffle_zstd", .element_bytes = 3}},
       {{"zlib"}, {.name = "zarrfeed.shuffle", .element_bytes = 8}, {"fletcher32"}},
       {{"zlib"}, {.name = "zarrfeed.bitshuffle", .element_bytes = 4, .run_bytes = 64}},
+      {{"zlib"}, {.name = "delta", .element_bytes = 2, .big_endian = true}},
+      {{"zstd"}, {.name = "zarrfeed.short", .run_bytes = 5}},
   };
   return all;
 }
@@ -66,7 +69,7 @@ ByteVector encoded(const CodecSpec& codec, const ByteVector& data, const Blosc1O
   if (codec.name == "zlib") return testing::compress_zlib(data);
   if (codec.name == "lz4") return testing::compress_lz4(data);
   if (codec.name == "fletcher32") return testing::append_fletcher32(data);
-  if (codec.name.starts_with("zarrfeed.")) return testing::encode_for_file(codec, data);
+  if (codec.name == "delta" || codec.name.starts_with("zarrfeed.")) return testing::encode_for_file(codec, data);
   if (codec.name == "shuffle") return testing::shuffle_bytes(data, codec.element_bytes);
   return testing::append_crc32c(data, codec.checksum_at_start);
 }
@@ -124,10 +127,27 @@ Outcome decode(const CodecPipeline& pipeline, Bytes stored, DecodeScratch& scrat
   return outcome;
 }
 
+size_t draw_parameter(Draw& draw) {
+  constexpr uint64_t kTelling[] = {0,       1, 8, 255, 1U << 28U, 1U << 31U, uint64_t{1} << 61U, uint64_t{1} << 63U,
+                                   SIZE_MAX};
+  return draw.coin() ? static_cast<size_t>(draw.one_of(kTelling)) : static_cast<size_t>(draw.pick(0, 300));
+}
+
+/// Parameters are as arbitrary as the stored bytes, since metadata say them.
+void change_parameters(Draw& draw, std::vector<CodecSpec>& chain) {
+  for (CodecSpec& codec : chain) {
+    codec.element_bytes = std::max<size_t>(1, draw_parameter(draw));
+    codec.run_bytes = draw_parameter(draw);
+    codec.stride = std::max<size_t>(1, draw_parameter(draw));
+    codec.big_endian = draw.coin();
+  }
+}
+
 void run_input(Bytes input) {
   static DecodeScratch used;
   Draw draw(input);
-  const auto& chain = chains()[static_cast<size_t>(draw.pick(0, std::ssize(chains()) - 1))];
+  std::vector<CodecSpec> chain = chains()[static_cast<size_t>(draw.pick(0, std::ssize(chains()) - 1))];
+  if (draw.pick(0, 3) == 3) change_parameters(draw, chain);
   const CodecPipeline pipeline(chain, draw.one_of(kSizes));
   const bool mend = draw.coin();
   const Bytes rest = draw.rest();
@@ -163,6 +183,7 @@ std::vector<ByteVector> make_seeds() {
       for (size_t i = chains()[c].size(); i-- > 0;) stored = encoded(chains()[c][i], stored, options);
       seeds.push_back(Pen()
                           .pick(static_cast<int64_t>(c), 0, std::ssize(chains()) - 1)
+                          .pick(0, 0, 3)
                           .pick(static_cast<int64_t>(s), 0, std::ssize(kSizes) - 1)
                           .byte(static_cast<uint8_t>(number % 2))
                           .bytes(stored)

@@ -126,6 +126,19 @@ TEST(a_short_chunk_is_filled_with_zeros_if_it_has_the_one_size_that_is_allowed) 
   CHECK_THROWS(kCorrupt, "decodes to 41 bytes, must be 100 or 40", run(codec, ByteView(data).first(41), 100, scratch));
 }
 
+TEST(parameters_that_no_chunk_can_have_are_refused_since_metadata_say_them) {
+  DecodeScratch scratch;
+  const ByteVector data = noise(100);
+  CHECK_THROWS(kCorrupt, "decodes to 100 bytes, must be 16",
+               run({.name = "zarrfeed.short", .run_bytes = 100}, data, 16, scratch));
+  for (const size_t element : {size_t{1} << 61U, size_t{1} << 62U, SIZE_MAX}) {
+    CHECK(run({.name = "zarrfeed.bitshuffle", .element_bytes = element, .run_bytes = 64}, data, 100, scratch) == data);
+    const CodecSpec compressed{.name = "zarrfeed.bitshuffle_lz4", .element_bytes = element};
+    const ByteVector good = encode_for_file({.name = "zarrfeed.bitshuffle_lz4", .element_bytes = 2}, smooth(1000));
+    CHECK_THROWS(kCorrupt, "no whole runs of elements", run(compressed, good, 1000, scratch));
+  }
+}
+
 TEST(blocks_that_declare_more_than_the_chunk_are_refused_before_memory_is_asked_for) {
   DecodeScratch scratch;
   for (const std::string name : {"hdf5_lz4", "bitshuffle_lz4", "bitshuffle_zstd"}) {

@@ -160,7 +160,7 @@ ByteVector subtract(const CodecSpec& codec, ByteView data) {
   const size_t element = codec.element_bytes;
   for (size_t begin = 0; begin < data.size(); begin += run) {
     const size_t end = std::min(data.size(), begin + run);
-    for (size_t at = begin + codec.stride * element; at < end; at += element) {
+    for (size_t at = begin + codec.stride * element; at + element <= end; at += element) {
       unsigned borrow = 0;
       for (size_t k = 0; k < element; ++k) {
         const size_t byte = at + (codec.big_endian ? element - 1 - k : k);
@@ -181,15 +181,17 @@ ByteVector encode_for_file(const CodecSpec& codec, ByteView data) {
   if (codec.name == "zarrfeed.hdf5_lz4") return compress_hdf5_lz4(data);
   if (codec.name == "zarrfeed.bitshuffle_lz4") return compress_bitshuffled(data, codec.element_bytes, false);
   if (codec.name == "zarrfeed.bitshuffle_zstd") return compress_bitshuffled(data, codec.element_bytes, true);
-  if (codec.name == "zarrfeed.delta") return subtract(codec, data);
+  if (codec.name.ends_with("delta")) return subtract(codec, data);
   if (codec.name == "zarrfeed.shuffle") {
     const size_t rest = data.size() % codec.element_bytes;
     ByteVector whole = shuffle_bytes(data.first(data.size() - rest), codec.element_bytes);
     append(whole, data.last(rest));
     return whole;
   }
-  if (codec.name == "zarrfeed.short")
-    return {data.begin(), data.begin() + static_cast<std::ptrdiff_t>(codec.run_bytes)};
+  if (codec.name == "zarrfeed.short") {
+    const ByteView begin = data.first(std::min(codec.run_bytes, data.size()));
+    return {begin.begin(), begin.end()};
+  }
   ByteVector out;
   bitshuffle_blocks(data, codec.element_bytes, codec.run_bytes, [&](const ByteVector& part) { append(out, part); });
   append(out, data.last(data.size() % (kRun * codec.element_bytes)));

@@ -14,6 +14,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -112,13 +113,14 @@ def open_index(path: Path, open_source: OpenFile) -> TableStore:
     try:
         with path.open("rb") as file:
             index = _Index.read(file, path)
+        source = index.source
+        if isinstance(source, FarFile):
+            return index.store(source, open_source)
+        near = source.path if source.path.exists() else path.parent / source.path.name
+        store = index.store_unless_older(near, open_source)
     except _DamagedError as error:
         raise ConfigError(f"{printable(path)}: the index is damaged ({error}); make it anew: zarrfeed index") from error
-    source = index.source
-    if isinstance(source, FarFile):
-        return index.store(source, open_source)
-    near = source.path if source.path.exists() else path.parent / source.path.name
-    return index.store_unless_older(near, open_source) or open_source(near)
+    return store or open_source(near)
 
 
 def open_beside(source: Path, open_source: OpenFile) -> TableStore | None:
@@ -137,10 +139,10 @@ def open_beside(source: Path, open_source: OpenFile) -> TableStore | None:
             if file.read(len(_MAGIC)) != _MAGIC:
                 return None  # a file of another program
             index = _Index.read(file, path)
+        return index.store_unless_older(source, open_source)
     except (_DamagedError, ConfigError, OSError) as error:
         _warn(f"{printable(path)}: the index is not used ({error})")
         return None
-    return index.store_unless_older(source, open_source)
 
 
 def beside(source: Path) -> Path:
@@ -224,6 +226,15 @@ class IndexTables:
         return np.frombuffer(found, _COLUMNS.get(name, "u1"))
 
 
+@contextmanager
+def _as_damaged() -> Iterator[None]:
+    """Make _DamagedError of the errors of a header whose values are not those of an index."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise _DamagedError(f"the header is not that of an index: {error!r}") from error
+
+
 @dataclass(frozen=True)
 class _Index:
     """The header of an index."""
@@ -252,10 +263,12 @@ class _Index:
         return cls(DataFile.as_in(path.absolute(), status), begin + -begin % 8, header)
 
     @property
+    @_as_damaged()
     def source(self) -> AnyFile:
         """The file when the index was made."""
         return _file_of(self.header["source"])
 
+    @_as_damaged()
     def store_unless_older(self, source: Path, open_source: OpenFile) -> TableStore | None:
         """Return the file at a path as a store; None, with a warning, if it is not the file that the index is of."""
         file = DataFile.of(source.absolute())
@@ -264,6 +277,7 @@ class _Index:
             return None
         return self.store(file, open_source)
 
+    @_as_damaged()
     def store(self, file: AnyFile, open_source: OpenFile) -> TableStore:
         """Return a file as a store by this index, which is of it."""
         header = self.header

@@ -99,7 +99,7 @@ def read_table(file: AnyFile, path: str) -> ChunkTable:
     StoreReadError
         If the file is damaged.
     """
-    with opened_file(file) as one:
+    with opened_file(file, path) as one:
         dataset = dataset_at(one, path)
         name = f"{file}/{path}"
         if dataset.chunks is not None:
@@ -121,7 +121,7 @@ def read_stored_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes 
 @lru_cache(maxsize=8)
 def _chunks_of(file: AnyFile, path: str) -> ChunkTable | None:
     """Return where the chunks of a dataset lie; None if it lies in one piece."""
-    with opened_file(file) as one:
+    with opened_file(file, path) as one:
         return None if dataset_at(one, path).chunks is None else read_table(file, path)
 
 

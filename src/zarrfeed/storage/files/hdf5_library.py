@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
 from zarrfeed.storage.files.chunk_table import chunks_of_rows
 from zarrfeed.storage.files.data_file import AnyFile, DataFile
 from zarrfeed.storage.files.hdf5_filters import Filter
@@ -36,8 +36,8 @@ def library() -> Any:
 
 
 @contextmanager
-def opened_file(file: AnyFile) -> Iterator[Any]:
-    """Open a file with h5py; its errors, of any class, become StoreReadError."""
+def opened_file(file: AnyFile, path: str = "") -> Iterator[Any]:
+    """Open a file with h5py; its errors, of any class, become StoreReadError, which names the dataset at `path`."""
     h5py = library()
     try:
         with ExitStack() as stack:
@@ -48,7 +48,8 @@ def opened_file(file: AnyFile) -> Iterator[Any]:
     except (ConfigError, StoreReadError, UnsupportedError):
         raise
     except Exception as error:
-        what = f"{file}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
+        name = f"{file}/{printable(path)}".rstrip("/")
+        what = f"{name}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 

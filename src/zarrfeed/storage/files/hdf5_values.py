@@ -44,7 +44,7 @@ def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
     StoreReadError
         If the file is damaged.
     """
-    with opened_file(file) as one:
+    with opened_file(file, path) as one:
         dataset = dataset_at(one, path)
         chunk = chunks_of(dataset)
         begins = tuple(number * length for number, length in zip(index, chunk, strict=True))

@@ -14,7 +14,7 @@ from numpy.lib.format import MAGIC_PREFIX
 from zarrfeed.base.errors import UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunks_of_rows
 from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
-from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in
+from zarrfeed.storage.files.npy_arrays import NpyArray, arrays_in, errors_of
 from zarrfeed.storage.files.table_store import PACK, TableStore, array_document, plain_dtype
 
 
@@ -47,7 +47,7 @@ def open_npy(path: Path | FarFile) -> TableStore:
         store.check_readable("")
         return store
     store.add_group("", {})
-    with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+    with errors_of(file), path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
         members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
     stored = [_name(one) for one in members if one.compress_type == zipfile.ZIP_STORED]
     for name in (_name(one) for one in members if _name(one) not in stored):

@@ -11,7 +11,8 @@ import errno
 import math
 import os
 import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -109,6 +110,17 @@ class NpyArray:
             os.close(descriptor)
 
 
+@contextmanager
+def errors_of(file: AnyFile) -> Iterator[None]:
+    """Make ConfigError of the errors of NumPy and zipfile, which are of any class on damaged files."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{file}: is no file of NumPy's, or a damaged one: {error}") from error
+
+
 def arrays_in(file: AnyFile, wanted: tuple[str, ...] | None, max_decompressed_bytes: int) -> list[NpyArray]:
     """Return the array of an .npy, or the arrays of an .npz in the order of their names.
 
@@ -126,16 +138,11 @@ def arrays_in(file: AnyFile, wanted: tuple[str, ...] | None, max_decompressed_by
     ConfigError
         If it is none of NumPy's files, is cut short, or has objects; or if decompressed members are too large.
     """
-    try:
-        with file.open() as stream:
-            if stream.read(2) == b"PK":
-                return _members(file, wanted, max_decompressed_bytes)
-            stream.seek(0)
-            return [_array(file, "", stream, 0, file.size)]
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{file}: is no file of NumPy's, or a damaged one: {error}") from error
+    with errors_of(file), file.open() as stream:
+        if stream.read(2) == b"PK":
+            return _members(file, wanted, max_decompressed_bytes)
+        stream.seek(0)
+        return [_array(file, "", stream, 0, file.size)]
 
 
 def _array(file: AnyFile, member: str, stream: IO[bytes], begin: int, size: int) -> NpyArray:

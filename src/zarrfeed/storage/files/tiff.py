@@ -103,8 +103,8 @@ def read_table(file: AnyFile, path: str) -> ChunkTable:
     StoreReadError
         If the file is damaged.
     """
-    with _opened(file) as tiff:
-        return _image_at(tiff, path).table(file, f"{file}/{path}".rstrip("/"))
+    with _opened(file, path) as tiff:
+        return _image_at(tiff, path).table(file, _name_of(file, path))
 
 
 def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
@@ -147,17 +147,17 @@ class _Tiles(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _tiles_of(file: AnyFile, path: str) -> _Tiles:
-    with _opened(file) as tiff:
+    with _opened(file, path) as tiff:
         image = _image_at(tiff, path)
         page = image.page
         options = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader}
-        table = image.table(file, f"{file}/{path}".rstrip("/"))
+        table = image.table(file, _name_of(file, path))
         return _Tiles(table, image.page_axes, image.segment, image.dtype, page.decode, options)
 
 
 @contextmanager
-def _opened(file: AnyFile) -> Iterator[Any]:
-    """Open a file with tifffile; its errors, of any class, become StoreReadError."""
+def _opened(file: AnyFile, path: str = "") -> Iterator[Any]:
+    """Open a file with tifffile; its errors, of any class, become StoreReadError, which names the image at `path`."""
     try:
         tifffile = import_module("tifffile")
     except ImportError as error:
@@ -170,7 +170,7 @@ def _opened(file: AnyFile) -> Iterator[Any]:
     except (ConfigError, StoreReadError, UnsupportedError):
         raise
     except Exception as error:
-        what = f"{file}: tifffile cannot read it, it is damaged or incomplete: {error}"
+        what = f"{_name_of(file, path)}: tifffile cannot read it, it is damaged or incomplete: {error}"
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 
@@ -178,6 +178,10 @@ def _images_of(tiff: Any) -> list[Any]:
     """Return the series of a file, without the masks of GDAL, which say where another series is valid."""
     images = [one for one in tiff.series if not int(one.keyframe.subfiletype) & _MASK]
     return images or list(tiff.series)
+
+
+def _name_of(file: AnyFile, path: str) -> str:
+    return f"{file}/{path}".rstrip("/")
 
 
 def _add_series(store: TableStore, path: str, series: Any, byte_order: Literal["<", ">"]) -> None:

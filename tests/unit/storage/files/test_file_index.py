@@ -6,7 +6,9 @@ import json
 import os
 import pickle
 import shutil
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,26 @@ def test_a_damaged_index_is_not_believed(sources: dict[str, Path], tmp_path: Pat
                         assert repr(content(open_index(beside(path), open_without_index))) == expected
                     except ConfigError as error:
                         assert beside(path).name in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("member", ["source", "format", "is_zarr", "documents", "refused", "by_library", "tables"])
+def test_an_index_whose_header_lacks_a_member_is_not_believed(
+    member: str, sources: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its checksum is right, as of an index that another version made: the KeyError reached the user."""
+    path = shutil.copy2(sources["random0"], tmp_path / "x.h5")
+    write_index(open_without_index(path), beside(path))
+    whole = beside(path).read_bytes()
+    magic, size, _ = struct.unpack_from("<16sQI", whole)
+    header = json.loads(whole[28 : 28 + size])
+    del header[member]
+    changed = json.dumps(header).encode().ljust(size)
+    beside(path).write_bytes(struct.pack("<16sQI", magic, size, zlib.crc32(changed)) + changed + whole[28 + size :])
+    with pytest.warns(StaleMetadataWarning, match=f"the index is not used .*{member}"):
+        found = content(open_file(path))
+    assert found == content(open_without_index(path))
+    with pytest.raises(ConfigError, match=f"x.h5.index: the index is damaged .*{member}"):
+        open_index(beside(path), open_without_index)
 
 
 def test_only_an_index_of_ones_own_is_believed(sources: dict[str, Path], tmp_path: Path) -> None:

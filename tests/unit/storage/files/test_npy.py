@@ -15,6 +15,7 @@ import zarrfeed
 from tests.support.hdf5_files import bytes_of
 from tests.support.oracle import DTYPES, numbered
 from zarrfeed import ConfigError, StoreReadError, UnsupportedError, ZarrIterableDataset
+from zarrfeed.storage.files.open_file import open_file
 
 ROWS = np.arange(60, dtype="i4").reshape(20, 3)
 
@@ -86,6 +87,19 @@ def test_compressed_members_are_refused_by_name_and_others_read(tmp_path: Path) 
     np.savez_compressed(tmp_path / "x.npz", x=ROWS)
     with pytest.raises(UnsupportedError, match=r"x\.npz/x: is compressed; numpy\.savez writes"):
         zarrfeed.open(tmp_path / "x.npz")
+
+
+def test_errors_of_numpy_and_zipfile_name_the_file(tmp_path: Path) -> None:
+    """NumPy reads a header as Python's source, and zipfile the list of members: their errors are of any class."""
+    np.save(tmp_path / "x.npy", np.arange(6))
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(content.replace(b"}", b"("))
+    np.savez(tmp_path / "x.npz", x=np.arange(6))
+    content = (tmp_path / "x.npz").read_bytes()
+    (tmp_path / "x.npz").write_bytes(content.replace(b"PK\1\2", b"PK\1\3"))
+    for name in ("x.npy", "x.npz"):
+        with pytest.raises(ConfigError, match=f"{name}: is no file of NumPy's, or a damaged one: "):
+            open_file(tmp_path / name)
 
 
 def test_a_file_that_is_cut_or_written_anew_is_an_error(tmp_path: Path) -> None:
