@@ -161,7 +161,7 @@ def test_an_index_whose_header_lacks_a_member_is_not_believed(
     member: str, sources: dict[str, Path], tmp_path: Path
 ) -> None:
     """Its checksum is right, as of an index that another version made: the KeyError reached the user."""
-    path = shutil.copy2(sources["random0"], tmp_path / "x.h5")
+    path = Path(shutil.copy2(sources["random0"], tmp_path / "x.h5"))
     write_index(open_without_index(path), beside(path))
     whole = beside(path).read_bytes()
     magic, size, _ = struct.unpack_from("<16sQI", whole)
