@@ -48,7 +48,7 @@ struct ChunkTable {
     [[nodiscard]] bool is_whole() const { return length == static_cast<uint64_t>(kWhole); }
   };
 
-  /// Whether a table that comes from outside can be searched and read.
+  /// True if a table that comes from outside can be searched and read.
   [[nodiscard]] bool is_valid() const {
     int64_t chunks = 1;
     for (const int64_t along : grid) {
