@@ -166,6 +166,8 @@ class TableStore(Store):
         Paths of the arrays that cannot be read -> why.
     far_reader
         Reads chunks in object stores. None: there are none that can be read.
+    lists_decoded
+        True if there are tables of the arrays that `read_values` decodes, too.
     """
 
     supports_writes = False
@@ -186,6 +188,7 @@ class TableStore(Store):
         self.file, self.file_format, self.is_zarr = file, file_format, is_zarr
         self.refused: dict[str, str] = {}
         self.far_reader: FarReader | None = None
+        self.lists_decoded = False
         self._name = name or str(file or "")
         self._read_table, self._read_values = read_table, read_values
         self._documents: dict[str, bytes] = {}
