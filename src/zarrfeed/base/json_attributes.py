@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 
+class Float32(float):
+    """A number that a file has as float32: xarray calculates with packed values as precisely as such attributes are."""
+
+
 def json_attributes(attributes: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
     """Return attributes as JSON has them; that of `_FillValue` as xarray writes it for arrays of a dtype in Zarr v3.
 
-    Numbers of NumPy become Python's, arrays become lists, and bytes become text. Attributes with anything else, such as
-    references of HDF5, are left out.
+    Numbers of NumPy become Python's, those of float32 `Float32`, arrays become lists, and bytes become text. Attributes
+    with anything else, such as references of HDF5, are left out.
     """
     made = {}
     for name, value in attributes.items():
@@ -29,6 +33,8 @@ def json_attributes(attributes: Mapping[str, Any], dtype: np.dtype[Any] | None =
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.float32):
+        return Float32(value)
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, bytes):

@@ -17,6 +17,7 @@ import numpy as np
 import zarr
 
 from zarrfeed.base.errors import ConfigError, UnsupportedError
+from zarrfeed.base.json_attributes import Float32
 from zarrfeed.spec.values.conversion import Decoding
 from zarrfeed.storage.access.zarr_internals import ArrayV3Metadata
 from zarrfeed.storage.files.table_store import TableStore
@@ -97,8 +98,10 @@ def attributes_of(array: zarr.Array[Any]) -> dict[str, Any]:
     In files of other formats, the fill value of missing chunks is another thing, and the attribute is there itself.
     """
     attributes = dict(array.metadata.attributes)
-    is_file = isinstance(array.store, TableStore) and not array.store.is_zarr
-    is_of_xarray = not isinstance(array.metadata, ArrayV3Metadata) and not is_file
+    store = array.store
+    if isinstance(store, TableStore) and not store.is_zarr:
+        return attributes | store.attributes_in_float32(array.path)
+    is_of_xarray = not isinstance(array.metadata, ArrayV3Metadata)
     if is_of_xarray and _DIMENSIONS in attributes and array.metadata.fill_value is not None:
         attributes["_FillValue"] = array.metadata.fill_value
     return attributes
@@ -172,9 +175,12 @@ def decoding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding
 
     is_float = dtype.kind == "f"
     if packed:
+        given = [attributes.get(name) for name in ("scale_factor", "add_offset")]
+        in_float32 = all(isinstance(one, Float32) for one in given if one is not None) and scale is not None
+        is_exact = dtype.itemsize <= (4 if is_float else 2)  # as float32
         # a fill value of NaN masks nothing, but makes xarray calculate in the dtype of the array
         nan_only = is_float and bool(raw) and not fills
-        in_double = not nan_only or dtype == np.float64
+        in_double = not (nan_only or (in_float32 and is_exact)) or dtype == np.float64
         result = np.dtype("f8" if dtype == np.float64 else "f4")
     else:
         in_double = dtype.itemsize > (4 if is_float else 2)

@@ -22,6 +22,7 @@ from zarrfeed.metadata.group.coordinates import Coordinates, UnopenedCoordinates
 from zarrfeed.metadata.group.source_names import store_name
 from zarrfeed.metadata.group.url_patterns import is_pattern, matching_urls
 from zarrfeed.metadata.stores.concat import Run, concat_runs
+from zarrfeed.metadata.stores.distinct_stores import check_are_distinct
 from zarrfeed.metadata.stores.store_parts import ArrayLocation
 from zarrfeed.spec.arrays.array import ArraySpec
 from zarrfeed.storage.access.access import StoreAccess
@@ -94,7 +95,8 @@ def open_stores(
     Raises
     ------
     ConfigError, StoreReadError, UnsupportedError
-        If a store cannot be read, or is not like the first one; the message names the store.
+        If a store cannot be read, is not like the first one, or has samples that a store of another name has, too; the
+        message names the store.
     """
     if targets is not None and len(targets) != len(samples):
         raise ConfigError(f"targets: got {len(targets)} for {len(samples)} stores, must be one for each")
@@ -110,7 +112,9 @@ def open_stores(
             for pair in pairs:
                 opener.add(*pair)
                 told(1)
-    return concat_runs(opener.runs)
+    joined = concat_runs(opener.runs)
+    check_are_distinct(samples, opener.runs)
+    return joined
 
 
 @dataclass

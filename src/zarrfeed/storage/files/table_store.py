@@ -23,6 +23,7 @@ from zarr.dtype import ZDType, parse_dtype
 from zarrfeed.base.at_once import result_at_once
 from zarrfeed.base.documents import parse_json
 from zarrfeed.base.errors import ConfigError, UnsupportedError, printable
+from zarrfeed.base.json_attributes import Float32
 from zarrfeed.storage.files.chunk_names import ChunkNames
 from zarrfeed.storage.files.chunk_table import WHOLE, ChunkTable, Extent
 from zarrfeed.storage.files.data_file import AnyFile, FarFile
@@ -34,6 +35,8 @@ _FILE = "@"
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
 #: Key of a document that has the dtype of records whose members have axes, which zarr-python takes for bytes.
 _MEMBERS = "zarrfeed_members"
+#: Key of a document that has the names of the attributes that are float32 in the file.
+_FLOAT32 = "zarrfeed_float32"
 #: The end of a refusal of what another reader reads.
 PACK = "; `zarrfeed pack` writes it as Zarr"
 
@@ -166,6 +169,8 @@ class TableStore(Store):
         Paths of the arrays that cannot be read -> why.
     far_reader
         Reads chunks in object stores. None: there are none that can be read.
+    lists_decoded
+        True if there are tables of the arrays that `read_values` decodes, too.
     """
 
     supports_writes = False
@@ -186,6 +191,7 @@ class TableStore(Store):
         self.file, self.file_format, self.is_zarr = file, file_format, is_zarr
         self.refused: dict[str, str] = {}
         self.far_reader: FarReader | None = None
+        self.lists_decoded = False
         self._name = name or str(file or "")
         self._read_table, self._read_values = read_table, read_values
         self._documents: dict[str, bytes] = {}
@@ -219,7 +225,8 @@ class TableStore(Store):
         self._arrays[path] = names
         if by_library:
             self._by_library.add(path)
-        self._add(path, _ARRAY, document, attributes)
+        in_float32 = [name for name, value in attributes.items() if isinstance(value, Float32)]
+        self._add(path, _ARRAY, {**document, **({_FLOAT32: in_float32} if in_float32 else {})}, attributes)
 
     def _add(self, path: str, name: str, document: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         prefix = f"{path}/" if path else ""
@@ -265,6 +272,12 @@ class TableStore(Store):
         """Return the dtype of records with members that have axes of their own; None for other arrays."""
         members = parse_json(self._documents[f"{path}/{_ARRAY}".lstrip("/")]).get(_MEMBERS)
         return members and np.dtype([(name, kind, *map(tuple, shape)) for name, kind, *shape in members])
+
+    def attributes_in_float32(self, path: str) -> dict[str, Float32]:
+        """Return the attributes of an array that are float32 in the file."""
+        prefix = f"{path}/".lstrip("/")
+        names = parse_json(self._documents[prefix + _ARRAY]).get(_FLOAT32, [])
+        return {name: Float32(parse_json(self._documents[prefix + _ATTRIBUTES])[name]) for name in names}
 
     def is_by_library(self, path: str) -> bool:
         """Return whether the library of the format decodes the chunks of an array, which has no table then."""

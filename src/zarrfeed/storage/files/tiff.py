@@ -81,6 +81,7 @@ def open_tiff(path: Path | FarFile) -> TableStore:
     """
     file = file_of(path)
     store = TableStore(file, "TIFF", read_table, read_values=read_values)
+    store.lists_decoded = True
     with _opened(file) as tiff:
         found = _images_of(tiff)
         if not found:
