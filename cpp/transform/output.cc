@@ -68,8 +68,8 @@ bool has_long_runs(size_t cell, std::span<const OutputRows> outputs) {
                              [cell](const OutputRows& one) { return one.output->box(cell).has_runs_of(kMinFusedRow); });
 }
 
-/// What undoes the byte shuffle of a chunk row by row, straight to the slots, instead of for a decoded chunk between them:
-/// of whole samples, where the shuffle is the last step of the codecs. Null if rows do not take that path.
+/// The kernel that undoes the byte shuffle of a chunk row by row, straight to the slots, without a decoded chunk between:
+/// for whole samples, where the shuffle is the last step of the codecs. Null if rows do not take that path.
 UnshuffleRange find_row_unshuffle(size_t cell, std::span<const OutputRows> outputs) {
   const size_t element = outputs.front().output->source()->pipeline().shuffled_element();
   const size_t row = outputs.front().output->box(cell).bytes();
