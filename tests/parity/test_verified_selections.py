@@ -154,8 +154,9 @@ def test_the_command_line_selects_by_labels(tmp_path: Path, capsys: pytest.Captu
     assert "100" in capsys.readouterr().err
     assert main(["info", source, *sel]) == 0
     assert "50.0% of its bytes are chosen items" in capsys.readouterr().out
-    assert main(["verify", source, "--sample-dim", "time"]) == 2
-    assert "--sample-dim is for --sel" in capsys.readouterr().err
+    assert main(["verify", source, "--progress-file", "none", "--json", "-", "--sample-dim", "time"]) == 0
+    checked = json.loads(capsys.readouterr().out)["arrays"]
+    assert {one["path"]: one["good"] for one in checked} == {"z": 20, "mask": 1, "time": 1, "level": 1}
 
 
 def test_samples_of_several_dimensions_are_checked_by_their_chunks(tmp_path: Path) -> None:
