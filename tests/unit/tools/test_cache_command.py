@@ -300,6 +300,25 @@ def test_a_local_store_is_read_as_it_is(tmp_path: Path, capsys: pytest.CaptureFi
     assert "so a copy there would gain nothing: it is read as it is" in capsys.readouterr().out
 
 
+def test_arrays_of_a_pattern_are_named_by_their_own_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A store without arrays behind others renamed all of theirs."""
+    for name in ("a", "b"):
+        zarr.create_group(tmp_path / f"{name}.zarr").create_array("x", data=np.arange(4))
+    zarr.create_group(tmp_path / "c.zarr")
+    run(
+        "cache",
+        "warm",
+        tmp_path / "*.zarr",
+        "--cache",
+        tmp_path / "cache",
+        "--cache-limit",
+        "1MB",
+        status=cli.EXIT_FAILED,
+    )
+    named = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "/x " in line]
+    assert named == [f"{tmp_path}/a.zarr/x", f"{tmp_path}/b.zarr/x"]
+
+
 def test_options_of_the_store_are_passed_on(site: CountingServer, tmp_path: Path, capsys: Any) -> None:
     text = fails(
         capsys, "cache", "warm", f"{site.url}/g.zarr", "--cache", tmp_path / "cache", "--storage-option", "nonsense=1"

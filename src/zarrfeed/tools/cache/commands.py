@@ -60,10 +60,11 @@ def warm(arguments: argparse.Namespace, storage_options: dict[str, Any] | None) 
                         warm_by(pool, at_once, job, warming, array, name, progress)
                         for name, array in one.arrays.items()
                     ]
+            before = len(report.arrays)
             report.arrays += warmed
             report.add_problems(one.problems)
             if len(stores) > 1:
-                for array in report.arrays[-len(warmed) - len(one.problems) :]:
+                for array in report.arrays[before:]:
                     array.name = f"{store}/{array.name}".rstrip("/")
     return report
 
