@@ -29,22 +29,9 @@ from zarrfeed.storage.files.table_store import TableStore
 _BLOCK_BYTES, _KEPT_BLOCKS = 1 << 19, 64
 #: Kinds of names, as `zarrfeed.pack` has them, of files that may be read in place.
 _KINDS = ("hdf5", "anndata", "xarray", "npy")
-#: Names of files that may have paths in them, beside these kinds: TIFF and its dialects, FITS.
-_IMAGE_SUFFIXES = (
-    ".tif",
-    ".tiff",
-    ".btf",
-    ".tf2",
-    ".tf8",
-    ".svs",
-    ".lsm",
-    ".stk",
-    ".qptiff",
-    ".scn",
-    ".fits",
-    ".fit",
-    ".fts",
-)
+#: Names of files that may have paths in them, beside these kinds: TIFF and its dialects, and FITS.
+_TIFF_SUFFIXES = (".tif", ".tiff", ".btf", ".tf2", ".tf8", ".svs", ".lsm", ".stk", ".qptiff", ".scn")
+_FITS_SUFFIXES = (".fits", ".fit", ".fts")
 #: Names of folders of references end in these.
 _REFERENCE_SUFFIXES = (".parq", ".parquet")
 #: Stands between a file and a path in it, where it is no slash.
@@ -66,7 +53,7 @@ def split_at_far_file(url: str) -> tuple[str, str]:
     names = url.rstrip("/").split("/")
     for end in range(4, len(names) + 1):  # behind the scheme and the host
         name = names[end - 1].lower()
-        if kind_of_name(name) in _KINDS or name.endswith((*_IMAGE_SUFFIXES, *_REFERENCE_SUFFIXES)):
+        if kind_of_name(name) in _KINDS or name.endswith((*_TIFF_SUFFIXES, *_FITS_SUFFIXES, *_REFERENCE_SUFFIXES)):
             return "/".join(names[:end]), "/".join(names[end:])
     is_file = len(names) >= 4 and _is_name_of_file(names[-1])
     return ("/".join(names), "") if is_file else ("", "")

@@ -133,3 +133,8 @@ AnyFile: TypeAlias = DataFile | FarFile
 def file_of(source: Path | FarFile) -> AnyFile:
     """Return the file of a path as it is now, or a far one as it was opened."""
     return source if isinstance(source, FarFile) else DataFile.of(source.absolute())
+
+
+def name_in(file: AnyFile, path: str) -> str:
+    """Return how messages name the array or group at a path in a file: the file alone for ""."""
+    return f"{file}/{printable(path)}".rstrip("/")

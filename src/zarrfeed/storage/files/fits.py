@@ -10,17 +10,19 @@ import errno
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from zarrfeed.base.errors import StoreReadError, UnsupportedError
 from zarrfeed.base.json_attributes import json_attributes
 from zarrfeed.storage.files.chunk_table import ChunkTable, chunks_of_rows
-from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of
+from zarrfeed.storage.files.data_file import AnyFile, FarFile, file_of, name_in
 from zarrfeed.storage.files.fits_headers import FitsUnit, read_units
 from zarrfeed.storage.files.table_store import TableStore, array_document
 
+#: The shape, the dtype, attributes and codecs of an array.
+_Layout: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], dict[str, Any], Sequence[Any]]
 _MAGIC = b"SIMPLE  ="
 #: BITPIX -> the dtype of items.
 _DTYPES = {8: "u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
@@ -58,7 +60,7 @@ def open_fits(path: Path | FarFile) -> TableStore:
         store.add_group("", {})
     for name, unit in units.items():
         try:
-            shape, dtype, attributes, codecs = _image_of(unit) if unit.kind == "IMAGE" else _rows_of(unit)
+            shape, dtype, attributes, codecs = _layout_of(unit)
         except UnsupportedError as error:
             store.refused[name] = str(error)
             continue
@@ -79,8 +81,8 @@ def read_table(file: AnyFile, path: str) -> ChunkTable:
         If the file is damaged.
     """
     unit = _units_by_path(file)[path]
-    shape, dtype, *_ = _image_of(unit) if unit.kind == "IMAGE" else _rows_of(unit)
-    return ChunkTable.of_rows(file, f"{file}/{path}".rstrip("/"), shape, dtype.itemsize, unit.begin)
+    shape, dtype, *_ = _layout_of(unit)
+    return ChunkTable.of_rows(file, name_in(file, path), shape, dtype.itemsize, unit.begin)
 
 
 def _units_by_path(file: AnyFile) -> dict[str, FitsUnit]:
@@ -101,7 +103,12 @@ def _units_by_path(file: AnyFile) -> dict[str, FitsUnit]:
     return made
 
 
-def _image_of(unit: FitsUnit) -> tuple[tuple[int, ...], np.dtype[Any], dict[str, Any], Sequence[Any]]:
+def _layout_of(unit: FitsUnit) -> _Layout:
+    """Return the layout of an image or a table. Raises as `_image_of` and `_rows_of`."""
+    return _image_of(unit) if unit.kind == "IMAGE" else _rows_of(unit)
+
+
+def _image_of(unit: FitsUnit) -> _Layout:
     """Return the shape, the dtype, attributes and codecs of an image; a plane is one sample of its own.
 
     Raises
@@ -133,7 +140,7 @@ def _image_of(unit: FitsUnit) -> tuple[tuple[int, ...], np.dtype[Any], dict[str,
     return shape, dtype, {"scale_factor": float(scale), "add_offset": float(zero), **fill}, []
 
 
-def _rows_of(unit: FitsUnit) -> tuple[tuple[int, ...], np.dtype[Any], dict[str, Any], Sequence[Any]]:
+def _rows_of(unit: FitsUnit) -> _Layout:
     """Return the shape, the dtype, attributes and codecs of a table, whose rows are records.
 
     Raises

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
-from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError, printable
+from zarrfeed.base.errors import ConfigError, StoreReadError, UnsupportedError
 from zarrfeed.storage.files.chunk_table import chunks_of_rows
-from zarrfeed.storage.files.data_file import AnyFile, DataFile
+from zarrfeed.storage.files.data_file import AnyFile, DataFile, name_in
 from zarrfeed.storage.files.hdf5_filters import Filter
 from zarrfeed.storage.files.hdf5_names import DIMENSION_NUMBER, link_to
 
@@ -48,8 +48,7 @@ def opened_file(file: AnyFile, path: str = "") -> Iterator[Any]:
     except (ConfigError, StoreReadError, UnsupportedError):
         raise
     except Exception as error:
-        name = f"{file}/{printable(path)}".rstrip("/")
-        what = f"{name}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
+        what = f"{name_in(file, path)}: HDF5 cannot read it, it is damaged, incomplete or being written: {error}"
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 

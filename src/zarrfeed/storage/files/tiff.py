@@ -20,7 +20,7 @@ import numpy as np
 
 from zarrfeed.base.errors import ConfigError, CorruptChunkError, StoreReadError, UnsupportedError
 from zarrfeed.storage.files.chunk_table import ChunkTable
-from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile, file_of
+from zarrfeed.storage.files.data_file import AnyFile, DataFile, FarFile, file_of, name_in
 from zarrfeed.storage.files.table_store import TableStore
 from zarrfeed.storage.files.tiff_image import TiffImage
 
@@ -105,7 +105,7 @@ def read_table(file: AnyFile, path: str) -> ChunkTable:
         If the file is damaged.
     """
     with _opened(file, path) as tiff:
-        return _image_at(tiff, path).table(file, _name_of(file, path))
+        return _image_at(tiff, path).table(file, name_in(file, path))
 
 
 def read_values(file: AnyFile, path: str, index: Sequence[int]) -> bytes | None:
@@ -152,7 +152,7 @@ def _tiles_of(file: AnyFile, path: str) -> _Tiles:
         image = _image_at(tiff, path)
         page = image.page
         options = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader}
-        table = image.table(file, _name_of(file, path))
+        table = image.table(file, name_in(file, path))
         return _Tiles(table, image.page_axes, image.segment, image.dtype, page.decode, options)
 
 
@@ -171,7 +171,7 @@ def _opened(file: AnyFile, path: str = "") -> Iterator[Any]:
     except (ConfigError, StoreReadError, UnsupportedError):
         raise
     except Exception as error:
-        what = f"{_name_of(file, path)}: tifffile cannot read it, it is damaged or incomplete: {error}"
+        what = f"{name_in(file, path)}: tifffile cannot read it, it is damaged or incomplete: {error}"
         raise StoreReadError(getattr(error, "errno", None) or errno.EINVAL, what) from error
 
 
@@ -179,10 +179,6 @@ def _images_of(tiff: Any) -> list[Any]:
     """Return the series of a file, without the masks of GDAL, which say where another series is valid."""
     images = [one for one in tiff.series if not int(one.keyframe.subfiletype) & _MASK]
     return images or list(tiff.series)
-
-
-def _name_of(file: AnyFile, path: str) -> str:
-    return f"{file}/{path}".rstrip("/")
 
 
 def _add_series(store: TableStore, path: str, series: Any, byte_order: Literal["<", ">"]) -> None:
